@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.coordinates import in_coordinates, joined
+from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.dpa1 import Neighbors, rows_in
@@ -52,7 +53,7 @@ class AttentionSums:
     def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
         self._one, self._grid, self._dtype = one, grid, dtype
         self._descriptor: Any = one.descriptor
-        self._tables: dict[tuple[int, ...] | None, AttentionTables | None] = {}
+        self.tables_of = OfTypes(self._tables, lambda tables: 0 if tables is None else tables.table.numel())
 
     @staticmethod
     def why_not(potential: EvaluationContext, one: Sum) -> str | None:
@@ -67,25 +68,21 @@ class AttentionSums:
     def has_tables_for_all(self) -> bool:
         return self._numbers(self._descriptor.ntypes, self._grid) <= _MOST_NUMBERS
 
-    def tables_of(self, types: tuple[int, ...] | None) -> AttentionTables | None:
-        """Of systems of these types, all with None; None if there are too many. Made when they first come."""
-        if types not in self._tables:
-            kinds = range(self._descriptor.ntypes) if types is None else types
-            grid = self._grid
-            if not set(kinds) <= set(grid_types(self._descriptor)):
-                grid = finer_grid(self._one, grid, max(TOLERANCE[self._dtype], grid.error), tuple(kinds))
-            numbers = self._numbers(len(kinds), grid)
-            if numbers > _MOST_NUMBERS:
-                warnings.warn(
-                    f"tables for {len(kinds)} types at once would have {numbers} numbers: the embedding nets run on "
-                    "every pair of neighbours instead, by PyTorch's operations",
-                    stacklevel=2,
-                )
-                self._tables[types] = None
-            else:
-                splines = SplineSum(self._one.model, self._descriptor, grid, types)
-                self._tables[types] = AttentionTables(splines)
-        return self._tables[types]
+    def _tables(self, types: Types) -> AttentionTables | None:
+        """Of systems of these types; None if there are too many."""
+        kinds = range(self._descriptor.ntypes) if types is None else types
+        grid = self._grid
+        if not set(kinds) <= set(grid_types(self._descriptor)):
+            grid = finer_grid(self._one, grid, max(TOLERANCE[self._dtype], grid.error), tuple(kinds))
+        numbers = self._numbers(len(kinds), grid)
+        if numbers > _MOST_NUMBERS:
+            warnings.warn(
+                f"tables for {len(kinds)} types at once would have {numbers} numbers: the embedding nets run on "
+                "every pair of neighbours instead, by PyTorch's operations",
+                stacklevel=2,
+            )
+            return None
+        return AttentionTables(SplineSum(self._one.model, self._descriptor, grid, types))
 
     def _numbers(self, ntypes: int, grid: SplineGrid) -> int:
         return ntypes * (ntypes + 1) * (grid.intervals + 5) * self._descriptor.channels

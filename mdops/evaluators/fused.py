@@ -3,7 +3,6 @@
 
 import copy
 import warnings
-from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.low_bit import why_not_exact
+from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, SplineNets, SplineSum, composed
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
@@ -21,7 +21,6 @@ from mdops.tables.grids import moment_descriptor
 
 _TABLE_PAD = 16
 _MOST_LAYERS = 16
-_KEPT = 16  # sets of types whose tables are kept
 
 
 class Fused(Evaluator):
@@ -36,7 +35,7 @@ class Fused(Evaluator):
         assert potential.grid is not None
         self.r_min = potential.grid.r_min
         self._models = SplineModels(potential)
-        self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
+        self._tables_of = OfTypes(self._tables)
         if not moment_descriptor(potential.model).mixed:  # type: ignore[union-attr]
             self._tables_of(None)
         potential.rebuilt_kernels()  # looks for them in the cache
@@ -92,20 +91,13 @@ class Fused(Evaluator):
         answers = {"atom_energy": energy, "forces": forces, "virial": virial}
         return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
 
-    def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
-        """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
-        if types in self._tables:
-            self._tables.move_to_end(types)
-            return self._tables[types]
+    def _tables(self, types: Types) -> "_Tables | None":
+        """What the op takes for systems of these types; None if it does not take them."""
         splines = self._models.of(types)
         problem = _refusal(self.potential, splines.ntypes, splines.grid.intervals, splines.extra_size)
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
-        self._tables[types] = found = None if problem else _Tables(splines, self.potential)
-        # What a CUDA graph reads has to stay.
-        if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
-            self._tables.popitem(last=False)
-        return found
+        return None if problem else _Tables(splines, self.potential)
 
 
 class _Tables:

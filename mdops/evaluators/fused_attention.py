@@ -10,6 +10,7 @@ from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
@@ -46,7 +47,7 @@ class FusedAttention(Evaluator):
         self._model, self.others = model, OtherParts(potential, _others(potential))
         self._nets = PackedNets(potential) if PackedNets.why_not(potential) is None else None
         self._models = SplineModels(potential) if sums_of(model) else None
-        self._splines: dict[tuple[int, ...] | None, _Splines] = {}
+        self._splines = None if self._models is None else OfTypes(self._splines_for)
         self._alone = self.others.sums_alone()
         captures = model.captures if self._alone else self._asks_nothing()
         self.captures = potential.device.type == "cuda" and captures
@@ -100,7 +101,9 @@ class FusedAttention(Evaluator):
             return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
         energies: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
-        sums = None if self._models is None else _Sums(self._splines_of(system), near)
+        sums = None
+        if self._models is not None and self._splines is not None:
+            sums = _Sums(self._splines(self._models.types(system)), near)
         for run, part, known in zip(slices, parts, rows, strict=True):
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             with torch.enable_grad(), input_gradient_alone():
@@ -121,12 +124,9 @@ class FusedAttention(Evaluator):
             gradient = gradient + sums.gradient()
         return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
 
-    def _splines_of(self, system: System) -> "_Splines":
+    def _splines_for(self, types: Types) -> "_Splines":
         assert self._models is not None
-        types = self._models.types(system)
-        if types not in self._splines:
-            self._splines[types] = _Splines(self._models.of(types))
-        return self._splines[types]
+        return _Splines(self._models.of(types))
 
     def _asks_nothing(self) -> bool:
         """Whether a step of a hybrid never waits for a GPU."""

@@ -2,7 +2,6 @@
 (`mdops.ops.hybrid_potential`); what other parts there are goes by its own operations and autograd."""
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.splined import (
     SplineHybrid,
@@ -28,8 +28,6 @@ from mdops.ops import NeighborList, hybrid_potential, hybrid_potential_pack, pai
 from mdops.ops.activation import CODES
 from mdops.system import System
 from mdops.tables.grids import moment_descriptor, sums_of
-
-_KEPT = 16  # sets of types whose tables are kept
 
 
 class FusedParts(Evaluator):
@@ -66,7 +64,7 @@ class FusedParts(Evaluator):
         # Whether a step never waits for a GPU: the op counts absent neighbours.
         captures = splines.counts_none and self._others.captures
         self.captures = potential.device.type == "cuda" and captures
-        self._tables: OrderedDict[tuple[int, ...] | None, _Tables | None] = OrderedDict()
+        self._tables_of = OfTypes(self._tables)
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
@@ -151,23 +149,14 @@ class FusedParts(Evaluator):
         """Whether it is the op that answers."""
         return self._tables_of(self._models.types(system)) is not None
 
-    def _tables_of(self, types: tuple[int, ...] | None) -> "_Tables | None":
-        """What the op takes for systems of these types; None if it does not take them. Made when they first come."""
-        if types in self._tables:
-            self._tables.move_to_end(types)
-            return self._tables[types]
+    def _tables(self, types: Types) -> "_Tables | None":
+        """What the op takes for systems of these types; None if it does not take them."""
         splines = self._models.of(types)
         splines = spline_hybrid(self.potential, types) if isinstance(splines, SplineModel) else splines
         problem = _refusal(self.potential, splines)
         if problem is not None:
             warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
-        self._tables[types] = found = (
-            None if problem else _Tables(splines, self.potential, self._blend, self._offset)
-        )
-        # What a CUDA graph reads has to stay.
-        if self.potential.device.type == "cpu" and len(self._tables) > _KEPT:
-            self._tables.popitem(last=False)
-        return found
+        return None if problem else _Tables(splines, self.potential, self._blend, self._offset)
 
 
 def spline_hybrid(potential: EvaluationContext, types: tuple[int, ...] | None = None) -> SplineHybrid:

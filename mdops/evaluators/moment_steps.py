@@ -11,6 +11,7 @@ from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused import scale_and_shift, why_not_net
+from mdops.evaluators.of_types import OfTypes
 from mdops.evaluators.splined import SplineModel, SplineModels, composed, why_not_rows
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, axis_product, mlp_value_and_gradient, moment_product
@@ -31,7 +32,7 @@ class MomentSteps(Evaluator):
         assert potential.grid is not None
         self.r_min = potential.grid.r_min
         self._models = SplineModels(potential)
-        self._constants: dict[tuple[int, ...] | None, _Constants] = {}
+        self._constants = OfTypes(lambda types: _Constants(self._models.of(types)))
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
@@ -55,9 +56,7 @@ class MomentSteps(Evaluator):
     ) -> tuple[Answers, NeighborReport]:
         types = self._models.types(system)
         with torch.no_grad():
-            if types not in self._constants:
-                self._constants[types] = _Constants(self._models.of(types))
-            constants = self._constants[types]
+            constants = self._constants(types)
             s = constants.splines
             atoms = system.atoms_of_types(s.model.ntypes)
             kinds = [atoms[t] for t in s.kinds.numbers]

@@ -74,7 +74,7 @@ class OtherParts:
     def runs(self, near: Neighborhood) -> list[slice]:
         """The atoms in runs of one size, as many at once as the parts want: a small one at the end would take a GPU
         nearly as long."""
-        if is_exported():
+        if is_exported() or not all(part.is_local for part in self.parts):
             return [slice(None)]
         sizes = [part.atoms_at_once(near) for part in self.parts]
         most = min((n for n in sizes if n is not None), default=None)

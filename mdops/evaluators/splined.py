@@ -12,6 +12,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.of_atoms import OfAtoms
+from mdops.evaluators.of_types import OfTypes
 from mdops.models.contract import Descriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -478,23 +479,22 @@ def shared(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood
 
 
 class SplineModels:
-    """The spline models of a potential for the types of the systems that it meets."""
+    """The spline models of a potential for the types of the systems that it meets.
+
+    Attributes:
+        of: gives that for some types.
+    """
 
     def __init__(self, potential: EvaluationContext) -> None:
         self._potential = potential
         self._mixed = shares_places(potential)
-        self._known: dict[tuple[int, ...] | None, SplineModel | SplineHybrid] = {}
+        self.of: OfTypes[Any] = OfTypes(lambda types: spline_model(potential, types))
         if not self._mixed:
             self.of(None)
 
     def types(self, system: System) -> tuple[int, ...] | None:
         """Those that count for a system; None for all that the model has."""
         return self._potential.present(system) if self._mixed else None
-
-    def of(self, types: tuple[int, ...] | None) -> Any:
-        if types not in self._known:
-            self._known[types] = spline_model(self._potential, types)
-        return self._known[types]
 
 
 def spline_model(potential: EvaluationContext, types: tuple[int, ...] | None) -> SplineModel | SplineHybrid:
@@ -619,5 +619,6 @@ def why_not_rows(potential: EvaluationContext) -> str | None:
 
 
 def composed(potential: EvaluationContext) -> Autograd:
-    """The separate ops of a model."""
-    return Autograd(potential) if Splined.why_not(potential) else Splined(potential)
+    """The separate ops of a model; kept from step to step."""
+    found: Autograd = potential.evaluator("differentiate")
+    return found

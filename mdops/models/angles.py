@@ -97,6 +97,10 @@ class AngleDescriptor(EnvironmentDescriptor):
         return False
 
     @property
+    def is_local(self) -> bool:
+        return True
+
+    @property
     def ends_at_cutoff(self) -> bool:
         return True
 

@@ -158,11 +158,15 @@ class Descriptor(Kind):
         places that would count."""
         return False
 
-    def atoms_at_once(self, near: Neighborhood) -> int | None:
-        """Of how many atoms forward and backward pass should be done together, for memory or caches; None: of all.
+    @property
+    def is_local(self) -> bool:
+        """Whether an atom's numbers follow from the pair vectors to its own neighbours and their types, so that atoms
+        can be taken in runs (`atoms_at_once`, of this or another part of a hybrid)."""
+        return False
 
-        Only for descriptors that look at no other atoms than the neighbours of each, by `near.displacements`.
-        """
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        """Of how many atoms forward and backward pass should be done together, for memory or caches, where it
+        `is_local`; None: of any number."""
         return None
 
     @classmethod

@@ -54,6 +54,10 @@ class MomentDescriptor(EnvironmentDescriptor):
         """M, the width of the embedding."""
 
     @property
+    def is_local(self) -> bool:
+        return True
+
+    @property
     def is_sum(self) -> bool:
         """Whether, with its options, T is such a sum."""
         return True

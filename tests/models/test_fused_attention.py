@@ -1,22 +1,27 @@
 """The evaluator of DPA-1 with attention on splines: DeePMD-kit's answers, the nets' own, every option."""
 
 import functools
+import gc
 import itertools
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from parts_cases import ATTENTIVE as ATTENTION
+from parts_cases import alloy, hybrid, potential_of
 from reference_cases import SHARED, references, relative_error
 from test_dpa1 import KINDS, assert_close, moved
 
 import mdops
 from mdops import Potential
-from mdops.evaluators import Autograd
+from mdops.evaluators import Autograd, fused
+from mdops.evaluators.attention_sums import AttentionTables
 from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.of_types import OfTypes
 from mdops.evaluators.packed_nets import PackedNets
 from mdops.io import read_model
-from mdops.models import DescriptorFitting, dpa1
+from mdops.models import Descriptor, DescriptorFitting, Features, NeighborSpec, dpa1
 from mdops.models.dpa1 import SeAttenV2
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
@@ -96,6 +101,12 @@ def box(elements, atoms=24, length=7.0, seed=1):
     return Atoms(random.choice(list(elements), len(grid)), positions, cell=[length] * 3, pbc=True)
 
 
+def tables_of(potential, kind=AttentionTables):
+    """Those that are kept of a potential now."""
+    d = potential.model.descriptor
+    return [x for x in gc.get_objects() if type(x) is kind and x.splines.descriptor is d]
+
+
 def exactly(potential, system):
     near = potential.neighbor_list(system)
     with torch.no_grad():
@@ -172,7 +183,7 @@ def test_layers_in_coordinates_are_the_layers(case, device):
     potential.use_spline()
     found = potential.evaluate(system if device == "cpu" else moved(system), atom_virial=True)
     assert_close(found, wanted, SPLINES if device == "cpu" else FLOAT32, case)
-    (tables,) = potential.evaluator()._alone._tables.values()
+    (tables,) = tables_of(potential)
     first, second, third = (form.weights for form in tables.layers)
     gated = case == "strip"
     assert tables.layers[0].normalize == (gated and potential.model.descriptor.options.normalize)
@@ -195,7 +206,7 @@ def test_directions_that_bend_too_much_are_made_in_the_layer():
     wanted, _ = exactly(potential, system)
     potential.use_spline()
     assert_close(potential.evaluate(system), wanted, SPLINES)
-    (tables,) = potential.evaluator()._alone._tables.values()
+    (tables,) = tables_of(potential)
     first = tables.layers[0]
     assert first.normalize and first.weights.project is None and first.weights.factors is not None
 
@@ -205,7 +216,7 @@ def test_rows_of_many_types_stay_as_wide_as_they_are():
     potential = random_model(5, elements=elements, **WIDE)
     system = from_atoms([box(elements)], potential.type_map)
     assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
-    (tables,) = potential.evaluator()._alone._tables.values()
+    (tables,) = tables_of(potential)
     assert all(form.weights.factors is None for form in tables.layers) and tables.table.shape[3] == 100
 
 
@@ -255,9 +266,9 @@ def test_only_types_that_are_there_have_tables():
     for names in (("Si", "H"), ("Cu", "N", "Al"), ("H",)):
         system = from_atoms([box(names)], potential.type_map)
         assert_close(potential.evaluate(system), exactly(potential, system)[0], SPLINES)
-    tables = potential.evaluator()._alone._tables
-    assert {len(t.splines.kinds.numbers) for t in tables.values()} == {1, 2, 3}
-    assert all(len(t.table) == len(t.splines.kinds.numbers) for t in tables.values())
+    tables = tables_of(potential)
+    assert {len(t.splines.kinds.numbers) for t in tables} == {1, 2, 3}
+    assert all(len(t.table) == len(t.splines.kinds.numbers) for t in tables)
 
 
 def test_tables_that_would_be_too_large(monkeypatch):
@@ -413,3 +424,70 @@ def test_nets_that_cannot_be_packed_answer_the_same(device, monkeypatch):
         found, wanted = (evaluate(system, pairs, **keys)[0] for evaluate in (packed, plain))
         assert {"atom_energy", "forces", "virial"} <= found.keys()
         assert_close(found, wanted, FLOAT32)
+
+
+class Crowding(Descriptor):
+    """Of each atom the sum over its neighbours of how many neighbours these have, faded: it looks two steps far."""
+
+    kind = "crowding"
+
+    def __init__(self, cutoff):
+        super().__init__()
+        self.reach = cutoff
+
+    @property
+    def neighbors(self):
+        return NeighborSpec(self.reach, None, True)
+
+    @property
+    def width(self):
+        return 1
+
+    def forward(self, near):
+        there = near.kinds < near.ntypes
+        squared = torch.where(there, near.displacements.square().sum(-1), self.reach**2)
+        fade = (1 - squared / self.reach**2) ** 3
+        own = fade.sum(1)
+        return Features((fade * own[near.neighbors.long().clamp(min=0)]).sum(1, keepdim=True))
+
+    from_tree = random = to_tree = None
+
+
+def test_a_part_that_looks_further_than_its_neighbours_keeps_all_atoms_together():
+    """Attention alone would go in runs of 64 atoms, where other atoms' rows are not there."""
+    descriptor = hybrid(ATTENTION, {**ATTENTION, "seed": 7})
+    potential = potential_of(descriptor, spline=False)
+    d = potential.model.descriptor
+    d.members[1] = Crowding(3.6)
+    for net in potential.model.fitting.nets.nets:
+        net.layers[0].weight = torch.nn.Parameter(net.layers[0].weight[: d.width].clone())
+    potential.use_spline()
+    system = from_atoms([alloy(repeat=3)], potential.type_map)
+    assert system.atoms > 64 and isinstance(potential.evaluator(), FusedAttention)
+    wanted, _ = exactly(potential, system)
+    assert_close(potential.evaluate(system), wanted, SPLINES)
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_tables_of_the_latest_sets_of_types_are_kept_alone(layers):
+    """Of any system with other elements there are others."""
+    elements = ("H", "Be", "C", "O", "Ne")
+    descriptor = {**ATTENTION, "attn_layer": layers}
+    potential = potential_of(descriptor, elements, dtype=torch.float32)
+    atoms = alloy(elements[:1], repeat=1)
+    made = []
+    for count in (1, 2, 3):
+        for some in itertools.combinations(elements, count):
+            atoms.symbols = [some[k % count] for k in range(len(atoms))]
+            potential.evaluate(from_atoms([atoms], potential.type_map))
+            made.append(len(tables_of(potential, AttentionTables if layers else fused._Tables)))
+    assert made[:16] == list(range(1, 17)) and set(made[16:]) == {16}
+
+
+def test_large_tables_are_kept_while_their_numbers_are_few():
+    numbers = {(0,): 2**27, (1,): 2**27, (2,): 2**26, (3,): 2**29}
+    made = []
+    found = OfTypes(lambda types: made.append(types) or types, numbers.get)
+    for types in ((0,), (1,), (0,), (2,), (0,), (1,), (3,), (3,), (0,)):
+        assert found(types) == types
+    assert made == [(0,), (1,), (2,), (1,), (3,), (0,)]

@@ -16,7 +16,7 @@ import mdops
 from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.evaluators import Autograd
+from mdops.evaluators import Autograd, splined
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.moment_steps import MomentSteps
@@ -442,6 +442,20 @@ def test_results_have_the_same_bits(name):
     system = moved(system_of(potential, alloy(repeat=6)), "cuda")
     first, second = (potential.evaluate(system) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("kind", ["dpa1", "se_e2_r"])
+def test_steps_that_drop_neighbours_make_their_splines_once(kind, monkeypatch):
+    places = 20 if kind == "dpa1" else [10, 10]
+    potential = potential_of(kind=kind, sel=places, overflow="truncate")
+    system, made = system_of(potential, alloy()), []
+    of_types = splined.spline_model
+    monkeypatch.setattr(splined, "spline_model", lambda *args: made.append(args) or of_types(*args))
+    first = potential.evaluate(system)
+    before = len(made)
+    for _ in range(3):
+        assert_close(potential.evaluate(system), first, 1e-14)
+    assert len(made) == before > 0
 
 
 def test_copies_keep_their_splines():

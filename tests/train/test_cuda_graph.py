@@ -1,5 +1,6 @@
 """Batches put together on a device are those of the host; steps in CUDA graphs are the steps of `train_step`."""
 
+import dataclasses
 from unittest import mock
 
 import numpy as np
@@ -12,7 +13,7 @@ from mdops.data.device_frames import DeviceFrames, alike
 from mdops.tables.spline import collocation_on
 from mdops.train import load_dataset, make_batch
 from mdops.train.config.read import parse_config
-from mdops.train.loop.cuda_graph import step_graphs
+from mdops.train.loop.cuda_graph import largest_groups, step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
 from mdops.train.loop.loss import label_counts
 from mdops.train.loop.schedule import WeightAverage
@@ -64,6 +65,22 @@ def test_frames_of_another_kind_have_no_place(data, lists):
     group = DeviceFrames(data, lists, groups[0], torch.device("cpu"))
     assert group.places(groups[1][:1]) is None
     assert group.places(np.array([groups[0][0], groups[1][0]])) is None
+
+
+def test_frames_of_any_order_of_types_have_few_graphs(data):
+    """Each capture takes memory and some ten steps' time."""
+    types, many = data.types[data.atoms(0)], 600
+    random = np.random.default_rng(0)
+    shuffled = [types] * 3 + [random.permutation(types) for _ in range(many)]
+    frames = dataclasses.replace(
+        data,
+        types=np.concatenate(shuffled),
+        offsets=np.arange(len(shuffled) + 1) * len(types),
+        present={name: np.ones(len(shuffled), bool) for name in data.present},
+    )
+    groups = largest_groups(frames)
+    assert len(groups) <= 256 and groups[0].tolist() == [0, 1, 2]
+    assert len(largest_groups(data)) == 2
 
 
 def test_there_are_no_graphs_without_a_gpu(data, lists):

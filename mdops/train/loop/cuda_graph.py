@@ -5,6 +5,7 @@ them. In a loop over steps the host only says which frames come next, with the r
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from mdops.train.loop.schedule import Joined, WeightAverage
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
 _CHECKED = 4096  # atoms that are checked at a time
 _SHARE = 0.4  # of the free memory of a GPU that frames may take
+_MOST_GROUPS = 256  # of frames that have graphs
 _OWN_THREAD = "thread_local"  # NCCL has a thread that asks for events while this one captures
 
 Outcome = tuple[torch.Tensor, dict[str, torch.Tensor], Batch]
@@ -59,6 +61,9 @@ class StepGraphs:
         self._captured: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor, Outcome]] = {}
         self._evaluator = potential.evaluator("train")  # holds what the graphs read
         self._update: torch.cuda.CUDAGraph | None = None
+        # Graphs share their memory: what a step gives is taken before the next one runs.
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.graph_pool_handle()
         # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
         self._stream = torch.cuda.Stream(device)
         for group in groups:
@@ -146,7 +151,12 @@ class StepGraphs:
                 self._differentiate(group, static, counts)
         torch.cuda.current_stream(self.potential.device).wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode=_OWN_THREAD):
+        options: dict[str, Any] = {
+            "pool": self._pool,
+            "stream": self._stream,
+            "capture_error_mode": _OWN_THREAD,
+        }
+        with torch.cuda.graph(graph, **options):
             outcome = self._differentiate(group, static, counts)
         return graph, static, outcome
 
@@ -160,6 +170,12 @@ class StepGraphs:
             if self._average is not None:
                 self._average.take_in(self._share)
         return graph
+
+
+def largest_groups(data: Dataset) -> list[np.ndarray]:
+    """The frames that have graphs, in groups that are alike. Where there are very many groups, as of frames whose atoms
+    are in another order each time, the smaller ones have none: they would come too seldom to pay for their capture."""
+    return sorted(alike(data), key=len, reverse=True)[:_MOST_GROUPS]
 
 
 def step_graphs(
@@ -181,7 +197,7 @@ def step_graphs(
     size = len(data.positions) * (8 * longest + 100)
     if size > _SHARE * torch.cuda.mem_get_info(potential.device)[0]:
         return None
-    groups = [DeviceFrames(data, lists, frames, potential.device) for frames in alike(data)]
+    groups = [DeviceFrames(data, lists, frames, potential.device) for frames in largest_groups(data)]
     return StepGraphs(
         potential,
         loss,
