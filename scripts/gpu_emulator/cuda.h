@@ -52,8 +52,8 @@ const char* emulated_exchange(const void* given, int bytes);
 // The block's shared memory, and a check that so many bytes are of it and aligned.
 char* emulated_memory();
 void emulated_check(const void* at, int bytes);
-// Copies of the thread that go on by themselves, of zeros if there is no `from`: their place has nothing of use
-// until the thread has waited for all of its groups but the last `pending` (-1: for all copies).
+// Copies of the thread that go on by themselves, of zeros if there is no `from`: their place has nothing of
+// use until the thread has waited for all of its groups but the last `pending` (-1: for all copies).
 void emulated_copy(void* to, const void* from, int bytes);
 void emulated_commit();
 void emulated_wait(int pending);
@@ -82,11 +82,20 @@ template <class T>
 T __shfl_sync(unsigned, T x, int lane) {
   return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), lane);
 }
-inline int __any_sync(unsigned, int x) {
+inline unsigned __ballot_sync(unsigned, int x) {
   const char* all = emulated_exchange(&x, sizeof(x));
-  int any = 0;
-  for (int lane = 0; lane < 32; ++lane) any |= emulated_lane<int>(all, lane);
-  return any;
+  unsigned lanes = 0;
+  for (int lane = 0; lane < 32; ++lane) lanes |= unsigned{emulated_lane<int>(all, lane) != 0} << lane;
+  return lanes;
+}
+inline int __any_sync(unsigned mask, int x) {
+  return __ballot_sync(mask, x) != 0;
+}
+inline int __all_sync(unsigned mask, int x) {
+  return __ballot_sync(mask, x) == ~0u;
+}
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
 }
 
 template <class To, class From>
@@ -112,6 +121,15 @@ inline unsigned atomicMax(unsigned* to, unsigned x) {
   const unsigned old = *to;
   *to = max(old, x);
   return old;
+}
+inline unsigned long long atomicMin(unsigned long long* to, unsigned long long x) {
+  const unsigned long long old = *to;
+  *to = min(old, x);
+  return old;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
+  std::memset(to, byte, bytes);
+  return cudaSuccess;
 }
 template <class T>
 void __stcg(T* to, T x) {

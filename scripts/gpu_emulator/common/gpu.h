@@ -29,6 +29,8 @@ class Gpu {
     launch(kernel, blocks, threads, shared, args...);
   }
   void clear(void* memory, int64_t bytes) const { std::memset(memory, 0, static_cast<size_t>(bytes)); }
+  void check(cudaError_t) const {}
+  cudaStream_t stream() const { return nullptr; }
   GpuLimits limits() const { return limits_; }
   int32_t int32_of(const char*, int64_t value) const { return static_cast<int32_t>(value); }
 

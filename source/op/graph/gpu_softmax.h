@@ -1,4 +1,4 @@
-// The kernels of softmax over segments: a warp a segment and column.
+// The kernels of softmax over segments: a warp a segment and column. A wrong one has no number in its rows.
 #pragma once
 
 #include <math_constants.h>
@@ -23,10 +23,26 @@ __device__ __forceinline__ T sum_of_warp(T value) {
 }
 
 template <class T>
+__device__ __forceinline__ void fill(const SoftmaxArgs<T>& args, int64_t at, T value) {
+  args.of_x[at] = value;
+  if (args.of_grad) args.of_grad[at] = value;
+}
+
+// What is between the offsets of a segment that is not right.
+template <class T>
+__device__ void spoil(const SoftmaxArgs<T>& args, int64_t segment, int64_t column) {
+  const int64_t a = args.offsets[segment], b = args.offsets[segment + 1];
+  const int64_t first = max(min(a, b), int64_t{0}), last = min(max(a, b), args.rows);
+  for (int64_t e = first + lane_index(); e < last; e += kWarp)
+    fill(args, e * args.columns + column, not_a_number<T>());
+}
+
+template <class T>
 __global__ void __launch_bounds__(kThreads) softmax_kernel(SoftmaxArgs<T> args) {
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t segment = warp / args.columns, column = warp % args.columns;
-  if (segment >= args.segments || !args.fits(segment)) return;
+  if (segment >= args.segments) return;
+  if (!args.fits(segment)) return spoil(args, segment, column);
   const int64_t begin = args.offsets[segment] + lane_index(), end = args.offsets[segment + 1];
   T max = static_cast<T>(-CUDART_INF_F);
   for (int64_t e = begin; e < end; e += kWarp) {
@@ -46,26 +62,22 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(SoftmaxArgs<T> args) 
   for (int64_t e = begin; e < end; e += kWarp) sums.write(args, e * args.columns + column, max);
 }
 
-// Zeros behind the last segment.
+// Rows of no segment: zeros behind the last. There are none before the first.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rest_kernel(SoftmaxArgs<T> args) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x,
-                last = args.offsets[args.segments];
-  if (at >= args.rows * args.columns || last < 0 || at < last * args.columns) return;
-  args.of_x[at] = 0;
-  if (args.of_grad) args.of_grad[at] = 0;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= args.rows * args.columns) return;
+  const int64_t first = args.offsets[0], last = args.offsets[args.segments];
+  if (last < 0 || at < first * args.columns)
+    fill(args, at, not_a_number<T>());
+  else if (at >= last * args.columns)
+    fill(args, at, T(0));
 }
 
-// Rows that no segment has, or one that is not right, are not a number: all bits set.
 template <class T>
 void run_softmax(const Gpu& gpu, const SoftmaxArgs<T>& args) {
-  const int64_t numbers = args.rows * args.columns;
-  const auto spoil = [&](T* out) {
-    if (out && numbers) gpu.check(cudaMemsetAsync(out, 0xff, numbers * sizeof(T), gpu.stream()));
-  };
-  spoil(args.of_x), spoil(args.of_grad);
+  gpu.launch(rest_kernel<T>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0, args);
   gpu.launch(softmax_kernel<T>, blocks_for(args.segments * args.columns, kWarps), kThreads, 0, args);
-  gpu.launch(rest_kernel<T>, blocks_for(numbers, kThreads), kThreads, 0, args);
 }
 
 }  // namespace gpu_softmax

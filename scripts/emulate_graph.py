@@ -1,0 +1,155 @@
+"""Runs the GPU kernels of the ops on graphs on the CPU, thread by thread, and compares them with the CPU's.
+
+    python scripts/emulate_graph.py [--cuda DIR]
+
+For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention. Every
+sample of these ops, wrong values among them, and a crystal with many neighbours as near as each other.
+"""
+
+import argparse
+import ctypes
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
+
+from compile import compiled, cuda_headers  # noqa: E402
+
+from mdops import ops  # noqa: E402
+from mdops.testing import op_samples  # noqa: E402
+
+OPS = torch.ops.mdops
+DTYPES = (torch.float32, torch.float64)
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
+
+
+def placed(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Where a GPU's kernels take it: contiguous, beginning on 16 bytes."""
+    if tensor is None:
+        return None
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
+
+
+def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tensor]:
+    """The results of the op, from kernels that find no useful numbers there."""
+    given: list[Any] = [placed(a) for a in args if a is None or isinstance(a, torch.Tensor)]
+    first, is_double = given[0], args[0].dtype == torch.float64
+
+    def results(*shapes: Sequence[int], like: torch.dtype = torch.int32) -> list[torch.Tensor]:
+        return [torch.full(tuple(shape), 77, dtype=like) for shape in shapes]
+
+    def run(name: str, out: Sequence[torch.Tensor | None], sizes: Sequence[int], *scalars: Any) -> None:
+        tensors = [*given, *out]
+        pointers = [None if t is None else t.data_ptr() for t in tensors]
+        called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
+        getattr(library, f"run_{name}")(*scalars, *called)
+
+    if op == "neighbor_edges":
+        (atoms, width), types, capacity = args[1].shape, args[3].shape[1], args[-1]
+        out = results(*[(capacity,)] * 4, (atoms + 1,), (atoms, width), (atoms,), (atoms, 2))
+        out += results((2,), like=torch.int64)
+        lengths = (ctypes.c_double(value) for value in args[6:8])
+        run(op, out, (atoms, width, types, *args[8:]), is_double, *lengths)
+    elif op == "edge_reverse":
+        out = results(first.shape)
+        run(op, out, (len(first), len(given[3]) - 1))
+    elif op == "edge_order":
+        out = results(first.shape, (args[1] + 1,))
+        run(op, out, (len(first), args[1]))
+    elif op == "edge_angles":
+        edges, capacity = args[2:]
+        out = [*results(*[(capacity,)] * 3, (edges + 1,)), *results((2,), like=torch.int64)]
+        run(op, out, (len(given[1]), edges, capacity))
+    elif op == "edge_scatter":
+        out = results((len(given[3]) - 1, first.shape[1]), like=first.dtype)
+        run("rows", out, (len(first), len(given[3]) - 1, first.shape[1]), is_double, True)
+    elif op in ("edge_gather", "edge_permute"):
+        if op == "edge_gather":
+            given = [*given[:2], None]
+        out = results((len(given[1]), first.shape[1]), like=first.dtype)
+        run("rows", out, (len(given[1]), *first.shape), is_double, False)
+    else:
+        numbers = given[-2]
+        given = [None] * (4 - len(given)) + given
+        second = results(numbers.shape, like=numbers.dtype) if given[0] is not None else []
+        out = [*second, *results(numbers.shape, like=numbers.dtype)]
+        run("softmax", out if second else [None, *out], (*numbers.shape, len(given[3]) - 1), is_double)
+    return out
+
+
+def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tensor]:
+    """What the CPU's kernels find; raises AssertionError where the GPU's differ."""
+    found = getattr(OPS, op)(*args)
+    want = [found] if isinstance(found, torch.Tensor) else list(found)
+    for a, b in zip(emulated(library, op, args), want, strict=True):
+        scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+        torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE.get(b.dtype, 0) * scale)
+    return want
+
+
+def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
+    """A wrong value has to be seen in results that can show it."""
+    for name, (place, value) in sample.bad.items():
+        if isinstance(value, torch.Tensor):
+            args = [*sample.args[:place], value, *sample.args[place + 1 :]]
+            numbers = [r for r in emulated(library, sample.op, args) if r.is_floating_point()]
+            assert not numbers or any(r.isnan().any() for r in numbers), (sample.op, name)
+
+
+def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> None:
+    """A lattice of atoms of three types, some of them virtual, moved by up to `spread` A."""
+    gen = torch.Generator().manual_seed(1)
+    side = 2.0 * torch.arange(5, dtype=torch.float64)
+    positions = torch.cartesian_prod(side, side, side)
+    positions += spread * torch.rand(positions.shape, generator=gen, dtype=torch.float64)
+    cell, types = 10 * torch.eye(3, dtype=torch.float64), torch.randint(-1, 3, (125,), generator=gen).int()
+    pairs = ops.neighbor_list(positions, cell, True, types, 5.0, ntypes=3)
+    batch = torch.zeros_like(types)
+    d = ops.displacements(positions, cell[None], batch, pairs.neighbors, pairs.images, dtype)
+    masked, room = torch.rand(3, 3, generator=gen) < 0.2, 9000
+    for sel in (2**31 - 1, 20, 0):
+        given = d, pairs.neighbors, pairs.images, pairs.counts, types, masked, 4.5, 3.0, sel, 8, 125, room
+        i, j, images, _, offsets, _, counts, *_ = check(library, "neighbor_edges", given)
+        check(library, "edge_reverse", (i, j, images, offsets))
+        order, starts = check(library, "edge_order", (j, 125))
+        for capacity in (20000, 3):
+            check(library, "edge_angles", (offsets, counts, room, capacity))
+        for width in (1, 4, 36, 300):
+            x = torch.randn(room, width, generator=gen).to(dtype)
+            check(library, "edge_scatter", (x, j, order, starts))
+            check(library, "edge_gather", (x[:125], j, order, starts))
+        x, grad, direction = torch.randn(3, room, 5, generator=gen).to(dtype)
+        check(library, "segment_softmax", (x, offsets))
+        check(library, "segment_softmax_backward", (grad, x, offsets))
+        check(library, "segment_softmax_backward_backward", (direction, grad, x, offsets))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
+    headers = cuda_headers(parser.parse_args().cuda)
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled("graph", headers, Path(folder))
+        for dtype in DTYPES:
+            mine = [s for s in op_samples(dtype=dtype) if is_of_graphs(s.op)]
+            for sample in mine:
+                check(library, sample.op, sample.args)
+                check_wrong(library, sample)
+            for spread in (0.0, 0.3):
+                check_crystal(library, spread, dtype)
+            print(f"{dtype}: {len(mine)} samples and two crystals agree")
+
+
+def is_of_graphs(op: str) -> bool:
+    return op == "neighbor_edges" or op.startswith(("edge_", "segment_softmax"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+// The ops on graphs as on a GPU, launched on the host. scripts/emulate_graph.py calls them with the pointers
+// of their tensors, arguments first, and with their sizes.
+#include "fibers.h"
+#include "graph/gpu_edges.h"
+#include "graph/gpu_rows.h"
+#include "graph/gpu_softmax.h"
+
+namespace {
+
+using namespace mdops;
+
+struct Call {
+  void* const* pointers;
+  const int64_t* sizes;
+
+  template <class T = int32_t>
+  T* next() {
+    return static_cast<T*>(*pointers++);
+  }
+  int64_t size() { return *sizes++; }
+};
+
+const Gpu gpu({2, 90, 232448});
+
+// A kernel's memory, which begins with no useful number.
+template <class Memory, class Sizes>
+std::vector<char> divide(Memory& memory, const Sizes& sizes) {
+  Workspace measure(nullptr);
+  Memory(memory).divide(measure, sizes);
+  std::vector<char> bytes(measure.size() + 256, '\xab');
+  Workspace space(bytes.data() + 256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256);
+  memory.divide(space, sizes);
+  return bytes;
+}
+
+template <class T>
+void neighbor_edges(Call c, T cutoff, T angle_cutoff) {
+  EdgeListArgs<T> a{};
+  a.list.displacements = c.next<T>(), a.neighbors = c.next(), a.images = c.next(), a.list.counts = c.next();
+  a.list.types = c.next(), a.pair_mask = c.next<bool>();
+  a.i = c.next(), a.j = c.next(), a.edge_images = c.next(), a.slots = c.next(), a.offsets = c.next();
+  a.edge_of_slot = c.next(), a.angle_neighbors = c.next(), a.within = c.next(), a.needed = c.next<int64_t>();
+  a.list.atoms = c.size(), a.list.width = c.size(), a.list.ntypes = static_cast<int>(c.size());
+  a.edge_sel = c.size(), a.angle_sel = c.size(), a.nodes = c.size(), a.capacity = c.size();
+  a.cutoff2 = cutoff * cutoff, a.angle_cutoff2 = angle_cutoff * angle_cutoff;
+  gpu_graph::EdgeMemory<T> memory(gpu, a);
+  const auto bytes = divide(memory, a);
+  gpu_graph::run_edge_list(gpu, a, memory);
+}
+
+template <class T>
+void rows(Call c, bool scatters) {
+  T* const from = c.next<T>();
+  if (scatters) {
+    ScatterArgs<T> a{from, c.next(), c.next(), c.next()};
+    a.x = c.next<T>(), a.rows = c.size(), a.targets = c.size(), a.width = c.size();
+    return gpu_graph_rows::run_scatter(gpu, a);
+  }
+  GatherArgs<T> a{from, c.next(), c.next()};
+  a.y = c.next<T>(), a.rows = c.size(), a.sources = c.size(), a.width = c.size();
+  gpu_graph_rows::run_gather(gpu, a);
+}
+
+template <class T>
+void softmax(Call c) {
+  SoftmaxArgs<T> a{};
+  a.direction = c.next<T>(), a.grad = c.next<T>(), a.x = c.next<T>(), a.offsets = c.next();
+  a.of_grad = c.next<T>(), a.of_x = c.next<T>();
+  a.rows = c.size(), a.columns = c.size(), a.segments = c.size();
+  gpu_softmax::run_softmax(gpu, a);
+}
+
+}  // namespace
+
+extern "C" {
+
+void run_neighbor_edges(bool is_double, double cutoff, double angle_cutoff, void** pointers, int64_t* sizes) {
+  if (is_double)
+    neighbor_edges<double>({pointers, sizes}, cutoff, angle_cutoff);
+  else
+    neighbor_edges<float>({pointers, sizes}, static_cast<float>(cutoff), static_cast<float>(angle_cutoff));
+}
+
+void run_rows(bool is_double, bool scatters, void** pointers, int64_t* sizes) {
+  is_double ? rows<double>({pointers, sizes}, scatters) : rows<float>({pointers, sizes}, scatters);
+}
+
+void run_softmax(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? softmax<double>({pointers, sizes}) : softmax<float>({pointers, sizes});
+}
+
+void run_edge_reverse(void** pointers, int64_t* sizes) {
+  Call c{pointers, sizes};
+  ReverseArgs a{c.next(), c.next(), c.next(), c.next(), c.size(), c.size()};
+  a.reverse = c.next();
+  gpu_graph::run_reverse(gpu, a);
+}
+
+void run_edge_order(void** pointers, int64_t* sizes) {
+  Call c{pointers, sizes};
+  OrderArgs a{c.next(), c.size(), c.size()};
+  a.order = c.next(), a.offsets = c.next();
+  gpu_graph::OrderMemory memory(gpu, a);
+  const auto bytes = divide(memory, a);
+  gpu_graph::run_order(gpu, a, memory);
+}
+
+void run_edge_angles(void** pointers, int64_t* sizes) {
+  Call c{pointers, sizes};
+  EdgeAngleArgs a{c.next(), c.next(), c.size(), c.size(), c.size()};
+  a.first = c.next(), a.second = c.next(), a.mirror = c.next(), a.angle_offsets = c.next();
+  a.needed = c.next<int64_t>();
+  gpu_graph::Scan scan(gpu, a.atoms);
+  const auto bytes = divide(scan, a.atoms);
+  gpu_graph::run_angles(gpu, a, scan);
+}
+}
