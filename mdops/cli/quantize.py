@@ -155,7 +155,7 @@ def _trained(args: argparse.Namespace, low_bit: "Potential") -> "Potential":
 def _input(args: argparse.Namespace, model: "Potential") -> dict[str, Any]:
     """The training input."""
     from mdops.cli.test import label_names
-    from mdops.io.definition import definition
+    from mdops.models.registry import definition
 
     names = label_names(args.names) or None
     systems = {"systems": args.data, "names": names, "leave_out": 0 if args.test else _EVERY}
@@ -168,7 +168,7 @@ def _input(args: argparse.Namespace, model: "Potential") -> dict[str, Any]:
         "save_freq": args.checkpoint_every,
         "max_ckpt_keep": 2,
     }
-    section = _without_none(definition(model.model.to_tree()))
+    section = _without_none(definition("model", model.model.to_tree()))
     return {"model": section, "learning_rate": rate, "training": training, **_loss(model)}
 
 

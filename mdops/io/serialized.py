@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from mdops.errors import ModelFileError
-from mdops.io.definition import definition
 from mdops.io.model_file import ModelFile
 from mdops.io.tree import Budget, Leaf, mapping, plain, resolve
+from mdops.models.registry import definition
 
 _SHOWN = ("software", "version", "time", "backend", "pt_version", "tf_version", "jax_version", "pd_version")
 _OWN = "mdops"  # holds what a source has and DeePMD-kit's files have no key for
@@ -67,7 +67,8 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
         **({_QUANTIZED: quantized} if quantized else {}),
         "@variables": {} if distance is None else {"min_nbor_dist": np.asarray(distance, np.float64)},
         "model": model,
-        "model_def_script": source.get("model_def_script") or json.loads(json.dumps(definition(model))),
+        "model_def_script": source.get("model_def_script")
+        or json.loads(json.dumps(definition("model", model))),
     }
 
 

@@ -84,6 +84,12 @@ class Kind(nn.Module):
         """The node that `from_tree` makes the same module of, and DeePMD-kit reads, if it knows the kind."""
 
     @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        """The section of an input that makes one with the options of a node. What a node does not keep (seeds, the name
+        of a pair table's file) is left out, or has a name that says what belongs there."""
+        return {key: value for key, value in tree.items() if key not in _NO_OPTIONS and _is_plain(value)}
+
+    @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:
         """A node of `NODE`, all of whose keys are there, in the form that later versions have."""
         return tree
@@ -195,6 +201,16 @@ class Descriptor(Kind):
     def width_of_tree(cls, tree: Tree) -> int | None:
         """D of a node of `NODE`; None where a part's is not known."""
         return None
+
+
+# What stands in a node and is no option of an input, beside nets and arrays.
+_NO_OPTIONS = ("@class", "@version", "type_map", "ntypes", "spin")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | bool | int | float)
 
 
 def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
@@ -449,6 +465,26 @@ class TypedDescriptor(EnvironmentDescriptor):
         return cls(options, type_map, *cls.no_statistics(ntypes, dtype), nets)
 
 
+# What inputs of fittings have, whatever else their nodes keep.
+_INPUT_KEYS = (
+    "type", "neuron", "resnet_dt", "numb_fparam", "numb_aparam", "dim_case_embd", "default_fparam",
+    "activation_function", "precision", "trainable", "use_aparam_as_mask", "atom_ener",
+)  # fmt: skip
+
+
+class Fitting(Kind):
+    """From what a descriptor says of each atom to the answers for it."""
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:
+        """Raises ModelFileError for a node of `NODE` whose parts do not fit each other, the types, or a descriptor of
+        that width (None: it is not known)."""
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        return {name: tree[name] for name in _INPUT_KEYS if name in tree}
+
+
 class AtomicModel(Kind, ABC):
     """What a model answers for each atom.
 
@@ -601,6 +637,12 @@ class AtomicModel(Kind, ABC):
     @abstractmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
         """A new one, before training; every `sel` is known."""
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        """As of `Kind`; of a kind that does not say more, its type map alone, and what it leaves out."""
+        shared = "type_map", "atom_exclude_types", "pair_exclude_types"
+        return {key: tree[key] for key in shared if tree.get(key)}
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:

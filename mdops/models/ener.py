@@ -11,7 +11,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.contract import ENERGY, Kind, Output, Tree, renumbered
+from mdops.models.contract import ENERGY, Fitting, Output, Tree, renumbered
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.shapes import check_collection, check_types, require_same
@@ -116,7 +116,7 @@ def _is_scheme(value: Any) -> bool:
 
 
 @register
-class EnergyFitting(Kind):
+class EnergyFitting(Fitting):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
 
     The net is of the atom's type, or one for all types. The term in brackets is there for the types of which
@@ -354,8 +354,6 @@ class EnergyFitting(Kind):
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:
-        """Raises ModelFileError for a node of `NODE` whose parts do not fit each other, or numbers of a descriptor of
-        that width."""
         if width is not None:
             require_same(tree["dim_descrpt"], width, f"{place}.dim_descrpt")
         ntypes = len(type_map)

@@ -110,6 +110,13 @@ class Hybrid(Descriptor):
         return {"@class": "Descriptor", "@version": 1, "type": self.options.KIND, "list": parts}
 
     @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        return {
+            "type": cls.Options.KIND,
+            "list": [registry.definition("descriptor", part) for part in tree["list"]],
+        }
+
+    @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
         for i, part in enumerate(tree["list"]):
             kind = registry.known("descriptor", part)

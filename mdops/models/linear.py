@@ -288,6 +288,12 @@ class LinearModel(Blend):
         return list(weights)
 
     @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        parts = [registry.definition("model", part) for part in tree["models"]]
+        own = {"type": cls.Options.NAMES[0], "weights": tree["weights"], "models": parts}
+        return {**super().definition_of_tree(tree), **own}
+
+    @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "LinearModel":
         models = cls.parts_of_tree(tree, dtype)
         options = cls.Options.from_tree(

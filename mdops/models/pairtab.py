@@ -22,6 +22,9 @@ from mdops.models.standard import ModelOptions
 from mdops.nn.net import array, tensor
 from mdops.options import Most, key
 
+TABLE_FILE = (
+    "pair_table.txt"  # in a definition, where it names the file of a table whose numbers are in the tree
+)
 _DRIFT = 0.1  # how far a row may be from where the first two rows have it, in steps
 
 
@@ -174,6 +177,11 @@ class PairTable(AtomicModel):
         x = x - interval
         u = ((c3 * x + c2) * x + c1) * x + c0
         return u.masked_fill((r >= self.options.rcut) | (r >= self.first + self.intervals * self.step), 0.0)
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        own = {"type": cls.Options.KIND, "tab_file": TABLE_FILE, "rcut": tree["rcut"], "sel": tree["sel"]}
+        return {**super().definition_of_tree(tree), **own}
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mdops.errors import InputError, UnsupportedModelError
-from mdops.models.contract import AtomicModel, Descriptor
+from mdops.models.contract import AtomicModel, Descriptor, Fitting
 from mdops.models.schema import NODES, Node, keys_of
 from mdops.options import MORE_KINDS, Options
 
@@ -102,6 +102,13 @@ def find(sort: str, name: Any) -> Any:
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
         raise UnsupportedModelError(f"{what} is not supported; supported are {known}{MORE_KINDS}")
     return _KINDS[sort][name]
+
+
+def definition(sort: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What an input says to make a part of that sort with the options of a node (`Kind.definition_of_tree`)."""
+    bases: dict[str, Any] = {"model": AtomicModel, "descriptor": Descriptor, "fitting": Fitting}
+    found: dict[str, Any] = (known(sort, tree) or bases[sort]).definition_of_tree(tree)
+    return found
 
 
 def known(sort: str, tree: Mapping[str, Any]) -> Any:

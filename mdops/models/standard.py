@@ -166,6 +166,16 @@ class DescriptorFitting(AtomicModel):
         }
 
     @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        preset = {"preset_out_bias": tree["preset_out_bias"]} if tree.get("preset_out_bias") else {}
+        return {
+            **super().definition_of_tree(tree),
+            **preset,
+            "descriptor": registry.definition("descriptor", tree["descriptor"]),
+            "fitting_net": registry.definition("fitting", tree["fitting"]),
+        }
+
+    @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:
         super().check_tree(tree, place)
         type_map, width = tree["type_map"], None

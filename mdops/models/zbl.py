@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
-from mdops.models import schema
+from mdops.models import registry, schema
 from mdops.models.contract import AtomicModel, Tree
 from mdops.models.linear import Blend
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.pairtab import PairTable, PairTableOptions
+from mdops.models.pairtab import TABLE_FILE, PairTable, PairTableOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.models.standard import DescriptorFitting, StandardOptions
@@ -62,6 +62,12 @@ class ZBLModel(Blend):
         },
         schema.MODEL_ARRAYS,
     )
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        net = registry.definition("model", tree["models"][0])
+        switch = {name: tree[name] for name in ("sw_rmin", "sw_rmax", "smin_alpha")}
+        return {**net, **super().definition_of_tree(tree), "use_srtab": TABLE_FILE, **switch}
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:
