@@ -410,7 +410,7 @@ class EnvironmentDescriptor(Descriptor):
 
     def sketch(self, nets: NetCollection) -> dict[str, str]:
         """Lines of `summary`: places, switch, and these embedding nets."""
-        layers = "-".join(str(layer.outputs) for layer in nets.nets[0].layers)
+        layers = nets.nets[0].described
         places = ", ".join(f"{t} {n}" for t, n in zip(self.type_map, self.sel, strict=True))
         return {
             "sel": f"{self.slots} of all types" if self.mixed else places,

@@ -430,7 +430,7 @@ class SeAttenV2(MomentDescriptor):
 
     @property
     def activations(self) -> list[str]:
-        return [layer.activation_name for layer in self.embeddings.net().layers]
+        return self.embeddings.net().activations
 
     def constants(self) -> torch.Tensor | None:
         return self.type_embedding() if self.options.concat_output_tebd else None
@@ -531,7 +531,7 @@ class SeAttenV2(MomentDescriptor):
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
         widest = 3 * self.options.attn if len(self.attention) else 0
-        return slots * max(widest, *(layer.outputs for layer in self.embeddings.net().layers))
+        return slots * max(widest, *self.embeddings.net().widths)
 
     def _neighbors(
         self,
@@ -674,7 +674,7 @@ class SeAttenV2(MomentDescriptor):
 
     def summary(self) -> dict[str, str]:
         o = self.options
-        widths = "-".join(str(layer.outputs) for layer in self.embeddings.net().layers)
+        widths = self.embeddings.net().described
         kinds = "smooth, " if o.is_smooth else ""
         layers = (
             f"{len(self.attention)} layers of width {o.attn}, {kinds}{'by angles' if o.attn_dotr else ''}"

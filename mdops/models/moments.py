@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
-from mdops.nn.net import is_input_gradient_alone
+from mdops.nn.net import NetCollection, is_input_gradient_alone
 from mdops.ops.axis_product import axis_product
 
 
@@ -24,6 +24,18 @@ class TypeChoice:
     @classmethod
     def of(cls, numbers: Sequence[int], device: torch.device) -> "TypeChoice":
         return cls(tuple(numbers), torch.tensor(numbers, dtype=torch.int64, device=device))
+
+
+def of_pairs(nets: NetCollection, x: torch.Tensor, types: TypeChoice) -> torch.Tensor:
+    """(n, n, P, M): of centres and neighbours of these n types what their nets give at x (n, P), which is the
+    centres'."""
+    kinds, n = types.numbers, len(types.numbers)
+    if nets.ndim == 1:
+        chosen, x = [nets.net(t) for t in kinds], x.reshape(1, -1, 1)
+    else:
+        chosen, x = [nets.net(c, t) for t in kinds for c in kinds], x[..., None].repeat(n, 1, 1)
+    values = chosen[0].alike(chosen, x)
+    return values.view(n, n, -1, values.shape[-1]).transpose(0, 1)
 
 
 class MomentDescriptor(EnvironmentDescriptor):

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from mdops.nn.net import TabulatedNet
 from mdops.options import Options
 
 Check = Callable[[Any], bool]
@@ -146,6 +147,15 @@ NODES: dict[str, Node] = {
             "bias_out": (boolean, True),
             "trainable": frozen,
         },
+    ),
+    TabulatedNet.CLASS: Node(
+        {
+            "in_dim": (count, REQUIRED),
+            "neuron": (list_of(count), REQUIRED),
+            "precision": precision,
+            "@variables": part,
+        },
+        {"breaks": True, "coefficients": True},
     ),
     "Layer": Node(
         {

@@ -9,7 +9,7 @@ import torch
 from mdops.models import schema
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
-from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.nn.net import Net, NetCollection
@@ -82,16 +82,10 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
 
     @property
     def activations(self) -> list[str]:
-        return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
+        return [name for net in self.embeddings.nets for name in net.activations]
 
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
-        x, kinds = self.scaled(s, types)[..., None], types.numbers
-        if self.type_one_side:
-            nets, x = [self.net(0, t) for t in kinds], x.flatten(0, 1)[None]
-        else:
-            nets, x = [self.net(c, t) for t in kinds for c in kinds], x.repeat(len(kinds), 1, 1)
-        values = nets[0].alike(nets, x)
-        return values.view(len(kinds), len(kinds), len(s), -1).transpose(0, 1)
+        return of_pairs(self.embeddings, self.scaled(s, types), types)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
         """T (N, 4, M)."""

@@ -47,7 +47,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
 
     @property
     def activations(self) -> list[str]:
-        return [layer.activation_name for net in self.embeddings.nets for layer in net.layers]
+        return [name for net in self.embeddings.nets for name in net.activations]
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         # No need to ask a GPU where all are there.
@@ -61,7 +61,7 @@ class SeE3(AngleDescriptor, TypedDescriptor):
 
     def exact(self, near: Neighborhood) -> torch.Tensor:
         rows = [directions(self, near, (t,)).rows for t in range(self.ntypes)]
-        widest = max(layer.outputs for layer in self.embeddings.net(0, 0).layers)
+        widest = max(self.embeddings.net(0, 0).widths)
         pairs = max(row.shape[1] for row in rows) ** 2
         return in_chunks(
             lambda run: self._of_atoms([row[run] for row in rows]), near.types.shape[0], pairs * widest

@@ -88,7 +88,7 @@ class SeE3Tebd(AngleDescriptor):
 
     @property
     def activations(self) -> list[str]:
-        return [layer.activation_name for layer in self.embeddings.net().layers]
+        return self.embeddings.net().activations
 
     def constants(self) -> torch.Tensor | None:
         return self.type_embedding() if self.options.concat_output_tebd else None
@@ -116,7 +116,7 @@ class SeE3Tebd(AngleDescriptor):
 
     def exact(self, near: Neighborhood) -> torch.Tensor:
         types, found = self.type_embedding(), directions(self, near)
-        widest = max(layer.outputs for layer in self.embeddings.net().layers)
+        widest = max(self.embeddings.net().widths)
         numbers = found.kinds.shape[1] ** 2 * max(widest, self.embeddings.net().inputs)
 
         def of_atoms(run: slice) -> torch.Tensor:

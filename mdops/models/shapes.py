@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from mdops.errors import ModelFileError
+from mdops.nn.net import TabulatedNet
 
 Tree = dict[str, Any]
 
@@ -38,7 +39,9 @@ def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: s
             for key in ("resnet_dt", "activation_function"):
                 if key in net:
                     require_same(net[key], options[key], f"{at}.{key}")
-            if "neuron" in net:
+            if net.get("@class") == TabulatedNet.CLASS:
+                _check_tabulated(net, options["neuron"][-1], at)
+            elif "neuron" in net:
                 check_net(net, options["neuron"], at)
 
 
@@ -53,9 +56,19 @@ def check_net(net: Tree, neuron: list[int], place: str) -> None:
         check_layer(layer, widths[i], widths[i + 1], f"{place}.layers[{i}]")
         if i < len(neuron):
             activation = f"{place}.layers[{i}].activation_function"
-            require_same(layer["activation_function"], net["activation_function"], activation)
+            if layer["activation_function"] != "linear":  # such a one may lead to the others
+                require_same(layer["activation_function"], net["activation_function"], activation)
         elif str(layer["activation_function"]).lower() not in ("none", "linear"):
             raise ModelFileError(f"the last layer of {place} has an activation function")
+
+
+def _check_tabulated(net: Tree, width: int, place: str) -> None:
+    breaks, coefficients = (net["@variables"][name] for name in ("breaks", "coefficients"))
+    require_same((net["in_dim"], net["neuron"]), (1, [width]), f"(in_dim, neuron) of {place}")
+    pieces = max(breaks.size - 1, 1)
+    require_same(coefficients.shape, (pieces, width, TabulatedNet.POWERS), f"the coefficients of {place}")
+    if breaks.ndim != 1 or (np.diff(breaks) <= 0).any():
+        raise ModelFileError(f"the breaks of {place} do not rise")
 
 
 def check_layer(layer: Tree, width_in: int, width_out: int, place: str) -> None:

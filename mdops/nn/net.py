@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
@@ -230,7 +231,7 @@ class Net(nn.Sequential):
             "@version": 1 if is_fitting else 2,
             "in_dim": self.inputs,
             "neuron": [layer.outputs for layer in hidden],
-            "activation_function": layers[0].activation_name,
+            "activation_function": (hidden or layers)[-1].activation_name,
             "resnet_dt": resnet_dt,
             "precision": precision,
             "trainable": True,
@@ -285,8 +286,25 @@ class Net(nn.Sequential):
     def layers(self) -> list[Layer]:
         return [layer for layer in self if isinstance(layer, Layer)]
 
+    @property
+    def widths(self) -> list[int]:
+        """Of the layers' outputs."""
+        return [layer.outputs for layer in self.layers]
+
+    @property
+    def described(self) -> str:
+        """The layers' widths, for people."""
+        return "-".join(map(str, self.widths))
+
+    @property
+    def activations(self) -> list[str]:
+        """The names of the layers' activation functions."""
+        return [layer.activation_name for layer in self.layers]
+
     def alike(self, others: Sequence["Net"], x: torch.Tensor) -> torch.Tensor:
         """As `Layer.alike`, for whole nets: a few large steps in the place of many small ones."""
+        if any(isinstance(other, TabulatedNet) for other in others):
+            return torch.stack([net(x[k if len(x) > 1 else 0]) for k, net in enumerate(others)])
         for layers in zip(self.layers, *(other.layers for other in others), strict=True):
             x = layers[0].alike(layers[1:], x)
         return x
@@ -298,6 +316,76 @@ class Net(nn.Sequential):
     @property
     def outputs(self) -> int:
         return self.layers[-1].outputs
+
+
+class TabulatedNet(Net):
+    """y_k(x) = sum_p c_kp (x - b)^p on the piece of x, which begins at b; beyond the ends the tangent.
+
+    It has one input, and nothing that is trained: what compressed TensorFlow graphs have of an embedding net.
+
+    Attributes:
+        breaks: (P + 1,), where the P pieces begin, rising, and where the last one ends.
+        coefficients: (P, M, 6), of rising powers.
+    """
+
+    CLASS = "TabulatedNetwork"  # in model files; a name of mdops' own
+    POWERS = 6
+    breaks: torch.Tensor
+    coefficients: torch.Tensor
+
+    def __init__(self, breaks: torch.Tensor, coefficients: torch.Tensor) -> None:
+        super().__init__([])
+        self.register_buffer("breaks", breaks)
+        self.register_buffer("coefficients", coefficients)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "TabulatedNet":
+        arrays = tree["@variables"]
+        return cls(tensor(arrays["breaks"], dtype), tensor(arrays["coefficients"], dtype))
+
+    def to_tree(self, kind: str, precision: str, resnet_dt: bool) -> Tree:
+        return {
+            "@class": self.CLASS,
+            "@version": 1,
+            "in_dim": self.inputs,
+            "neuron": self.widths,
+            "precision": precision,
+            "@variables": {"breaks": array(self.breaks), "coefficients": array(self.coefficients, precision)},
+        }
+
+    @property
+    def inputs(self) -> int:
+        return 1
+
+    @property
+    def outputs(self) -> int:
+        return self.coefficients.shape[1]
+
+    @property
+    def widths(self) -> list[int]:
+        return [self.outputs]
+
+    @property
+    def described(self) -> str:
+        return f"{self.outputs}, tables of {len(self.coefficients)} pieces"
+
+    @property
+    def activations(self) -> list[str]:
+        return []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.reshape(-1)
+        within = flat.clamp(self.breaks[0], self.breaks[-1])
+        piece = torch.searchsorted(self.breaks, within.detach(), right=True) - 1
+        piece = piece.clamp(0, len(self.coefficients) - 1)
+        t = (within - self.breaks[piece])[:, None]
+        c = F.embedding(piece, self.coefficients.flatten(1)).view(-1, self.outputs, self.POWERS).unbind(-1)
+        y, slope = c[-1], (self.POWERS - 1) * c[-1]
+        for power in range(self.POWERS - 2, -1, -1):
+            y = y * t + c[power]
+            slope = slope * t + power * c[power] if power else slope
+        y = y + slope * (flat - within)[:, None]
+        return y.view(*x.shape[:-1], self.outputs)
 
 
 class _ValueAndGradient(torch.autograd.Function):
@@ -351,7 +439,8 @@ class NetCollection(nn.ModuleList):
         """Raises UnsupportedModelError where nets are absent."""
         if any(net is None for net in tree["networks"]):
             raise UnsupportedModelError("a model without the nets of some types is not supported")
-        nets = [Net.from_tree(net, dtype) for net in tree["networks"]]
+        kinds = {TabulatedNet.CLASS: TabulatedNet}
+        nets = [kinds.get(net.get("@class"), Net).from_tree(net, dtype) for net in tree["networks"]]
         return cls(nets, tree["ndim"], tree["ntypes"], tree["network_type"])
 
     def to_tree(self, precision: str, resnet_dt: bool) -> Tree:

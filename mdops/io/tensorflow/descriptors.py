@@ -11,16 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, layers_by_name, zero_net
+from mdops.nn.net import NetCollection, TabulatedNet
 
 RADIAL = ("DescrptSeR", "ProdEnvMatR")
 ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
 MIXED = ("ProdEnvMatAMix",)
 ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED)
 _LONGEST = 1000.0  # cutoff, A
+# What the node of a descriptor with tables says of nets that there are not.
+_TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
 _AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
 
 
@@ -159,26 +164,43 @@ def part_of(place: Place) -> Part:
         return _radial(place)
     if place.operation.op in MIXED:
         raise UnsupportedModelError("se_atten")
-    if place.nets(2):
+    if place.nets(2) or tables.operations(place.graph, place.suffix, tables.THREE_BODY):
         return _three_body(place)
     return _angular(place)
 
 
-def _typed_nets(place: Place) -> tuple[list[list[Tree | None]], bool]:
+def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[Tree | None]], bool]:
     """The nets (ntypes, ntypes) of each centre and neighbour, None of pairs that have none, and whether they are the
     same for all centres."""
     found, n = place.nets(1), place.ntypes
-    if found:
-        one_side = {center for center, _ in found} == {"all"}
-        if not one_side and "all" in {center for center, _ in found}:
+    trees = {net: embedding_net(layers) for net, layers in found.items()} or _tables(place, sel, columns)
+    centers = {center for center, _ in trees}
+    if trees:
+        one_side = centers == {"all"}
+        if not one_side and "all" in centers:
             raise ModelFileError("it has nets for all centres, and nets for some")
-        trees = {net: embedding_net(layers) for net, layers in found.items()}
         rows = [[trees.get(("all" if one_side else str(c), str(t))) for t in range(n)] for c in range(n)]
         return rows, one_side
     common = place.nets(0)
     if place.types is None or list(common) != [("all",)]:
         raise ModelFileError(f"it has no embedding nets with the suffix {place.suffix!r}")
     return _with_types(common[("all",)], place.types)
+
+
+def _tables(place: Place, sel: list[int], columns: int) -> dict[tuple[str, ...], Tree]:
+    """The tables of a compressed graph, by (centre, neighbour)."""
+    ends = np.cumsum([0, *sel]).tolist()
+    places = {(ends[t], sel[t]): str(t) for t in range(len(sel))}
+    found: dict[tuple[str, ...], Tree] = {}
+    ops = tables.RADIAL if columns == 1 else tables.ANGULAR
+    for center, operation in tables.operations(place.graph, place.suffix, ops):
+        if len(operation.inputs) < 3:
+            raise ModelFileError(f"{operation.name} lacks inputs")
+        of = tables.slots_of(place.graph, operation.inputs[2], columns)
+        if of not in places or (center, places[of]) in found:
+            raise ModelFileError(f"{operation.name} takes the places {of}, which are of no type alone")
+        found[center, places[of]] = tables.table_node(place.graph, operation)
+    return found
 
 
 def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | None]], bool]:
@@ -207,22 +229,26 @@ def _with_types(layers: Layers, types: np.ndarray) -> tuple[list[list[Tree | Non
     return [[net(c, t) for t in range(n)] for c in range(n)], one_side
 
 
-def _net_collection(place: Place, zeroed: Callable[[Tree, bool], Tree]) -> tuple[Tree, bool, list[list[int]]]:
+def _net_collection(
+    place: Place, environment: Tree, stand_in: Callable[[Tree, bool], Tree]
+) -> tuple[Tree, bool, list[list[int]]]:
     """The collection of the nets, whether they are one-sided, and the pairs of types that do not see each other.
-    `zeroed` gives what stands for the net of such a pair."""
-    rows, one_side = _typed_nets(place)
+    `stand_in` gives what stands for the net of such a pair, from it (another where it has none) and whether nets are
+    one-sided."""
+    columns = environment["@variables"]["davg"].shape[2]
+    rows, one_side = _typed_nets(place, environment["sel"], columns)
     present = [net for row in rows for net in row if net is not None]
+    if not present:
+        raise ModelFileError("it has no embedding nets")
     if "exclude_types" in place.stated or one_side:
         excluded = {tuple(sorted(pair)) for pair in place.excluded()}
     else:  # old graphs have no training input: pairs that do not see each other have no nets
         pairs = [(c, t) for c in range(place.ntypes) for t in range(c, place.ntypes)]
         excluded = {(c, t) for c, t in pairs if rows[c][t] is None and rows[t][c] is None}
-    if not present:
-        raise ModelFileError("it has no embedding nets")
     for c, row in enumerate(rows):
         for t, net in enumerate(row):
             if tuple(sorted((c, t))) in excluded:
-                row[t] = zeroed(net or present[0], one_side)
+                row[t] = stand_in(net or present[0], one_side)
             elif net is None:
                 raise ModelFileError(f"the embedding net of the types {c} and {t} is missing")
     kind, n = "embedding_network", place.ntypes
@@ -236,14 +262,48 @@ def _net_collection(place: Place, zeroed: Callable[[Tree, bool], Tree]) -> tuple
     )
 
 
-def _shared(net: Tree) -> Tree:
+def _shared(place: Place, net: Tree) -> Tree:
     """What a descriptor's node says once more of its nets."""
-    return {key: net[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")}
+    if net["@class"] != TabulatedNet.CLASS:
+        return {key: net[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")}
+    return {**_TABULATED, "neuron": net["neuron"], "precision": net["precision"]}
+
+
+def _nothing(net: Tree) -> Tree:
+    """A net that gives zeros whatever it takes."""
+    if net["@class"] == TabulatedNet.CLASS or not _keeps_zero(net):
+        return tables.constant_table(net, np.zeros(net["neuron"][-1]))
+    return zero_net(net)
+
+
+def _constant(net: Tree) -> Tree:
+    """A net that gives for every input what this one gives for zero."""
+    if net["@class"] != TabulatedNet.CLASS and not _adds_input(net):
+        first = net["layers"][0]
+        arrays = {**first["@variables"], "w": np.zeros_like(first["@variables"]["w"])}
+        return {**net, "layers": [{**first, "@variables": arrays}, *net["layers"][1:]]}
+    values = NetCollection.from_tree(collection([net], 0, 1, "embedding_network"), torch.float64).net()
+    with torch.no_grad():
+        return tables.constant_table(net, values(torch.zeros(1, 1, dtype=torch.float64))[0].numpy())
+
+
+def _keeps_zero(net: Tree) -> bool:
+    """Whether weights of zero make it give zero."""
+    names = {layer["activation_function"].partition(":")[0] for layer in net["layers"]}
+    return not _adds_input(net) and not names & {"sigmoid", "softplus"}
+
+
+def _adds_input(net: Tree) -> bool:
+    return net["neuron"][0] in (1, 2)
 
 
 def _angular(place: Place) -> Part:
     environment = place.environment("sel_a")
-    nets, one_side, excluded = _net_collection(place, lambda net, _: zero_net(net))
+    has_mean = environment["@variables"]["davg"].any()
+    # Without a mean the rows that its values are multiplied with are zero.
+    nets, one_side, excluded = _net_collection(
+        place, environment, lambda net, _: _nothing(net) if has_mean else net
+    )
     first = nets["networks"][0]
     channels = first["neuron"][-1]
     axis = place.axis(channels)
@@ -252,7 +312,7 @@ def _angular(place: Place) -> Part:
         "@version": 2,
         "type": "se_e2_a",
         **environment,
-        **_shared(first),
+        **_shared(place, first),
         "exclude_types": excluded,
         "axis_neuron": axis,
         "type_one_side": one_side,
@@ -264,14 +324,17 @@ def _angular(place: Place) -> Part:
 
 def _radial(place: Place) -> Part:
     environment = place.environment("sel")
-    nets, one_side, excluded = _net_collection(place, _constant_net)
+    # With nets by their type alone excluded neighbours and places have s = 0, else they add nothing.
+    nets, one_side, excluded = _net_collection(
+        place, environment, lambda net, one_side: _constant(net) if one_side else _nothing(net)
+    )
     first = nets["networks"][0]
     node = {
         "@class": "Descriptor",
         "@version": 2,
         "type": "se_r",
         **environment,
-        **_shared(first),
+        **_shared(place, first),
         "exclude_types": excluded,
         "type_one_side": one_side,
         "spin": None,
@@ -280,30 +343,30 @@ def _radial(place: Place) -> Part:
     return Part(node, first["neuron"][-1])
 
 
-def _constant_net(net: Tree, one_side: bool) -> Tree:
-    """Of neighbours that are excluded: with nets by their type alone they have s = 0, else they add nothing."""
-    if not one_side:
-        return zero_net(net)
-    first = net["layers"][0]
-    arrays = {**first["@variables"], "w": np.zeros_like(first["@variables"]["w"])}
-    return {**net, "layers": [{**first, "@variables": arrays}, *net["layers"][1:]]}
-
-
 def _three_body(place: Place) -> Part:
     environment, n = place.environment("sel_a"), place.ntypes
-    found = place.nets(2)
-    trees = {net[1:]: embedding_net(layers) for net, layers in found.items()}
-    missing = [(t, u) for t in range(n) for u in range(t, n) if (str(t), str(u)) not in trees]
+    pairs = [(t, u) for t in range(n) for u in range(t, n)]
+    trees = {(int(t), int(u)): embedding_net(layers) for (_, t, u), layers in place.nets(2).items()}
+    if not trees:
+        operations = tables.operations(place.graph, place.suffix, tables.THREE_BODY)
+        if len(operations) != len(pairs):
+            raise ModelFileError(f"it has {len(operations)} tables for {len(pairs)} pairs of types")
+        trees = {
+            pair: tables.table_node(place.graph, operation, mirrored=True)
+            for pair, (_, operation) in zip(pairs, operations, strict=True)
+        }
+    missing = [pair for pair in pairs if pair not in trees]
     if missing:
         raise ModelFileError(f"the embedding net of the types {missing[0]} is missing")
-    first = trees["0", "0"]
-    nets = [trees[str(i % n), str(i // n)] if i % n <= i // n else zero_net(first) for i in range(n * n)]
+    first = trees[0, 0]
+    # Of two types only the net in this order is looked at.
+    nets = [trees[min(i % n, i // n), max(i % n, i // n)] for i in range(n * n)]
     node = {
         "@class": "Descriptor",
         "@version": 2,
         "type": "se_e3",
         **environment,
-        **_shared(first),
+        **_shared(place, first),
         "embeddings": collection(nets, 2, n, "embedding_network"),
     }
     return Part(node, first["neuron"][-1])

@@ -192,4 +192,6 @@ def _source(graph: Graph, script: Tree) -> Tree:
         source["min_nbor_dist"] = float(distance.item())
     if script:
         source["training_input"] = script
+    if any(node.op.startswith("TabulateFusion") for node in graph.nodes.values()):
+        source["tabulated"] = True
     return source

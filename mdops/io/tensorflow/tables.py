@@ -1,0 +1,103 @@
+"""The tables of compressed graphs: quintic polynomials that stand for embedding nets."""
+
+import math
+import re
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+from mdops.io.tensorflow.graph import Graph, Node
+from mdops.io.tensorflow.nets import Tree
+from mdops.nn.net import TabulatedNet
+
+RADIAL, ANGULAR = ("TabulateFusionSeR",), ("TabulateFusion", "TabulateFusionSeA")
+THREE_BODY, MIXED = ("TabulateFusionSeT",), ("TabulateFusionSeAtten",)
+_LARGEST = 1e6  # of what a net takes
+
+
+def operations(graph: Graph, suffix: str, ops: tuple[str, ...]) -> list[tuple[str, Node]]:
+    """The operations of a descriptor's tables, each with the type of its centre, or "all", in the order in which they
+    were made."""
+    pattern = re.compile(rf"filter_type_(all|\d+){re.escape(suffix)}/\w+?(?:_(\d+))?")
+    found = []
+    for node in graph.of_op(*ops):
+        match = pattern.fullmatch(node.name)
+        if match:
+            found.append((match[1], int(match[2] or 0), node))
+    return [(center, node) for center, _, node in sorted(found, key=lambda one: one[:2])]
+
+
+def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree:
+    """The tree of a tabulated net. `mirrored`: the coarse pieces go on below the fine ones, too.
+
+    A table has rows for pieces of x: from `lower` to `upper` with one stride, and beyond, to `end`, with another one.
+    """
+    if len(operation.inputs) < 2:
+        raise ModelFileError(f"{operation.name} lacks inputs")
+    values, info = (graph.value(name) for name in operation.inputs[:2])
+    width = operation.attribute("last_layer_size", "i")
+    if values.ndim != 2 or width < 1 or values.shape[1] != TabulatedNet.POWERS * width or info.size < 5:
+        raise ModelFileError(
+            f"the table of {operation.name} has the shape {values.shape} for {width} columns"
+        )
+    lower, upper, end, fine, coarse = (float(number) for number in info.reshape(-1)[:5])
+    edges = [-end, lower, upper, end] if mirrored else [lower, upper, end]
+    strides = [coarse, fine, coarse] if mirrored else [fine, coarse]
+    if not (
+        np.isfinite(edges).all() and sorted(edges) == edges and edges[-1] < _LARGEST and min(strides) > 0
+    ):
+        raise ModelFileError(
+            f"the table of {operation.name} is for x from {edges} with the strides {strides}"
+        )
+    breaks, rows, first = [], [], 0
+    for start, stop, stride in zip(edges[:-1], edges[1:], strides, strict=True):
+        count = (stop - start) / stride
+        if count > len(values) + 1:
+            raise ModelFileError(
+                f"the table of {operation.name} has {len(values)} rows for {count:.0f} pieces"
+            )
+        pieces = np.arange(math.ceil(count))
+        starts = start + pieces * stride
+        pieces = pieces[starts < stop]
+        breaks.append(start + pieces * stride)
+        rows.append(first + pieces)
+        first += int(count)
+    row = np.concatenate(rows)
+    if not len(row) or row[-1] >= len(values):
+        raise ModelFileError(f"the table of {operation.name} has {len(values)} rows for {len(row)} pieces")
+    coefficients = values.reshape(len(values), width, TabulatedNet.POWERS)[row]
+    return tabulated(np.concatenate([*breaks, [end]]), coefficients)
+
+
+def tabulated(breaks: np.ndarray, coefficients: np.ndarray) -> Tree:
+    return {
+        "@class": TabulatedNet.CLASS,
+        "@version": 1,
+        "in_dim": 1,
+        "neuron": [coefficients.shape[1]],
+        "precision": coefficients.dtype.name,
+        "@variables": {"breaks": breaks.astype(np.float64), "coefficients": coefficients},
+    }
+
+
+def constant_table(like: Tree, values: np.ndarray) -> Tree:
+    """A table of the same values (M,) everywhere."""
+    coefficients = np.zeros((1, len(values), TabulatedNet.POWERS), like["precision"])
+    coefficients[0, :, 0] = values
+    return tabulated(np.array([0.0, 1.0]), coefficients)
+
+
+def slots_of(graph: Graph, name: str, columns: int) -> tuple[int, int]:
+    """Where the neighbours' places begin that a table's operation takes, and how many there are: what `name` gives is
+    cut out of the environment matrix, which has so many columns for each place."""
+    for _ in range(2):
+        node = graph.origin(name, ("Reshape", "Identity", "Cast"))
+        if node.op != "Slice" or len(node.inputs) != 3:
+            break
+        begin, size = (graph.value(one).reshape(-1) for one in node.inputs[1:])
+        if len(begin) == len(size) == 2 and (begin[1] != 0 or size[1] not in (1,) or columns == 1):
+            if begin[1] % columns == size[1] % columns == 0 and size[1] >= 0 <= begin[1]:
+                return int(begin[1]) // columns, int(size[1]) // columns
+            break
+        name = node.inputs[0]
+    raise ModelFileError(f"{name} is no part of the environment matrix")

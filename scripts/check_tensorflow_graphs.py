@@ -1,0 +1,132 @@
+"""Compares mdops with DeePMD-kit's TensorFlow backend on graphs of random kinds and options.
+
+    python scripts/check_tensorflow_graphs.py PYTHON_WITH_TENSORFLOW [--seeds 0 36] [--folder DIR] [--json FILE]
+
+scripts/random_tensorflow_graphs.py, in a process of that Python, trains a model of each seed for a few steps, freezes
+it, compresses it where DeePMD-kit can, and evaluates both. mdops has to give the same energies, forces, virials and
+atomic energies: to 1e-10 of the largest in float64, to 1e-5 where a net of the model is float32. With --folder graphs
+are kept there, and those that are there already are used, without TensorFlow, too ("-" for PYTHON). TensorFlow may need
+CUDA's runtime on LD_LIBRARY_PATH.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mdops
+from mdops.errors import MDOpsError
+from mdops.system import from_tensors
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {"float64": 1e-10, "float32": 1e-5}
+SMALL = 1e-2  # eV/A: what forces are compared with where all of them are smaller
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("python", help="a Python with deepmd-kit and its TensorFlow backend")
+    parser.add_argument("--seeds", type=int, nargs=2, default=(0, 36), metavar=("FIRST", "LAST"))
+    parser.add_argument("--folder", type=Path, help="where graphs are, or are kept")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as made:
+        folder = args.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        if args.python != "-":
+            script = ROOT / "scripts/random_tensorflow_graphs.py"
+            subprocess.run([args.python, script, folder, *map(str, args.seeds)], check=True)
+        rows = [row for seed in range(*args.seeds) for row in checked(folder, seed)]
+    result = summary(rows)
+    print(json.dumps(result, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if result["wrong"] else 0
+
+
+def checked(folder: Path, seed: int) -> list[dict[str, Any]]:
+    rows = []
+    if (folder / f"{seed}.txt").exists():
+        rows.append({"seed": seed, "deepmd": (folder / f"{seed}.txt").read_text().strip()})
+    for path in (folder / f"{seed}.pb", folder / f"{seed}.compressed.pb"):
+        answers = path.with_suffix(".npz")
+        if not answers.exists():
+            continue
+        script = json.loads((folder / f"{seed}.json").read_text())
+        limit = LIMITS["float32" if '"float32"' in json.dumps(script["model"]) else "float64"]
+        row = {"seed": seed, "kind": script["kind"], "compressed": ".compressed" in path.name}
+        try:
+            error = difference(path, answers)
+            row |= {"error": error, "wrong": not error < limit}
+        except MDOpsError as refusal:
+            row |= {"refused": str(refusal).partition(": ")[2], "wrong": True}
+        if row["wrong"]:
+            print(f"{path.name}, {row['kind']}: {row.get('error', row.get('refused'))}", flush=True)
+        rows.append(row)
+    return rows
+
+
+def difference(path: Path, answers: Path) -> float:
+    """The largest of the energies', the forces' and the virials', relative to the largest of each."""
+    potential = mdops.load(path, dtype="float64", spline=False, overflow="truncate")
+    errors = []
+    with np.load(answers) as arrays:
+        for name in sorted({key.partition("/")[0] for key in arrays}):
+            case = {key.partition("/")[2]: arrays[key] for key in arrays if key.startswith(f"{name}/")}
+            errors.append(case_difference(potential, case))
+    return max(errors)
+
+
+def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> float:
+    system = from_tensors(
+        torch.from_numpy(case["positions"]),
+        torch.from_numpy(case["types"].astype(np.int32)),
+        torch.from_numpy(case["cell"]) if "cell" in case else None,
+        None,
+        None,
+        len(potential.type_map),
+    )
+    extra = {
+        key: torch.from_numpy(case[key]).reshape(-1, potential.parameter_sizes[key])
+        for key in ("fparam", "aparam")
+        if key in case
+    }
+    found = potential.evaluate(system, **extra)
+    largest = max(np.abs(case["forces"]).max(), SMALL)
+    scales = {
+        "energy": np.abs(case["atom_energy"]).sum(),
+        "atom_energy": np.abs(case["atom_energy"]).max(),
+        "forces": largest,
+        "virial": np.abs(case["virial"]).max() + largest,
+    }
+    return max(
+        float(np.abs(found[key].numpy().reshape(-1) - case[key].reshape(-1)).max() / scale)
+        for key, scale in scales.items()
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    done = [row for row in rows if "deepmd" not in row]
+    kinds: dict[str, int] = {}
+    for row in done:
+        kind = row["kind"] + (", compressed" if row["compressed"] else "")
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return {
+        "graphs": len(done),
+        "of kinds": dict(sorted(kinds.items())),
+        "DeePMD-kit cannot": {row["seed"]: row["deepmd"] for row in rows if "deepmd" in row},
+        "largest error": max((row["error"] for row in done if "error" in row), default=None),
+        "wrong": [row for row in done if row["wrong"]],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,241 @@
+"""Makes TensorFlow graphs of random kinds and options, for scripts/check_tensorflow_graphs.py, in a Python that has
+deepmd-kit and TensorFlow.
+
+    python scripts/random_tensorflow_graphs.py FOLDER FIRST LAST
+
+Of each seed: the training input SEED.json, the graph SEED.pb after a few steps, SEED.compressed.pb where DeePMD-kit
+compresses it, and the answers of its TensorFlow backend to both, SEED.npz and SEED.compressed.npz; or, where it fails,
+its words, SEED.txt.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ELEMENTS = ["O", "H", "C"]
+SMOOTH = ["tanh", "gelu", "gelu_tf", "softplus", "sigmoid", "silu", "silut:3.0"]
+KINDS = [
+    "se_e2_a", "se_e2_a", "se_e2_a", "se_e2_r", "se_e3", "hybrid", "se_a_tebd", "se_a_ebd_v2",
+    "se_atten", "se_atten", "se_atten_v2", "zbl",
+]  # fmt: skip
+STEPS = 4
+
+
+def section(random: np.random.Generator, kind: str) -> dict:
+    """The `model` section of a training input."""
+    types = int(random.integers(1, 4))
+    model: dict = {"type_map": ELEMENTS[:types]}
+    with_types = kind in ("se_a_tebd", "se_a_ebd_v2", "se_atten", "se_atten_v2")
+    if with_types:
+        model["type_embedding"] = {
+            "neuron": [int(n) for n in random.choice([2, 4, 8], random.integers(1, 3))],
+            "activation_function": str(random.choice(["tanh", "Linear"])),
+            "resnet_dt": bool(random.integers(2)),
+            "seed": 1,
+        }
+    if kind == "hybrid":
+        parts = [descriptor(random, str(k), types) for k in random.choice(["se_e2_a", "se_e2_r", "se_e3"], 2)]
+        model["descriptor"] = {"type": "hybrid", "list": parts}
+    else:
+        model["descriptor"] = descriptor(random, "se_e2_a" if kind == "zbl" else kind, types)
+    model["fitting_net"] = {
+        "neuron": [[12, 12], [10, 20, 20], [8]][random.integers(3)],
+        "resnet_dt": bool(random.integers(2)),
+        "activation_function": str(random.choice(SMOOTH)),
+        "precision": str(random.choice(["default", "float64", "float64", "float32"])),
+        "numb_fparam": int(random.choice([0, 0, 2])),
+        "numb_aparam": int(random.choice([0, 0, 1])),
+        "seed": 1,
+    }
+    if random.random() < 0.2:
+        model["fitting_net"]["atom_ener"] = [-1.5, *[None] * (types - 1)]
+    if kind == "zbl":
+        model |= {"use_srtab": "table.txt", "smin_alpha": 0.1, "sw_rmin": 0.9, "sw_rmax": 1.6}
+    return model
+
+
+def descriptor(random: np.random.Generator, kind: str, types: int) -> dict:
+    rcut = float(random.choice([4.0, 4.3, 5.1]))
+    node: dict = {
+        "type": "se_e2_a" if kind == "se_a_tebd" else kind,
+        "rcut": rcut,
+        "rcut_smth": float(random.choice([0.5, 0.6, 2.0, rcut - 0.2])),
+        "sel": [int(n) for n in random.integers(25, 45, types)],
+        "neuron": [[4, 8, 16], [5, 5, 10], [6, 12], [3, 7]][random.integers(4)],
+        "seed": 1,
+    }
+    plain = kind in ("se_e2_a", "se_e2_r", "se_e3", "se_a_tebd", "se_a_ebd_v2")
+    node["resnet_dt"] = bool(random.random() < 0.2)
+    node["activation_function"] = str(random.choice(["tanh", "tanh", *SMOOTH]))
+    node["precision"] = str(random.choice(["default", "float64", "float64", "float32"]))
+    if kind != "se_e2_r" and kind != "se_e3":
+        node["axis_neuron"] = int(random.integers(2, 5))
+    if kind in ("se_e2_a", "se_e2_r", "se_a_tebd", "se_a_ebd_v2", "se_atten"):
+        node["type_one_side"] = bool(random.integers(2))
+    if plain:
+        node["set_davg_zero"] = bool(random.random() < 0.3)
+    if types > 1 and random.random() < 0.3 and kind != "se_e3":
+        node["exclude_types"] = [[0, 1]] if random.random() < 0.7 else [[1, 1]]
+    if kind in ("se_atten", "se_atten_v2"):
+        node |= {
+            "sel": int(random.integers(60, 90)),
+            "attn_layer": int(random.choice([0, 0, 1, 2])),
+            "attn": 6,
+        }
+        node["attn_dotr"] = bool(random.integers(2))
+        if kind == "se_atten":
+            node["tebd_input_mode"] = str(random.choice(["concat", "strip"]))
+            node["smooth_type_embedding"] = bool(random.random() < 0.3)
+            node["set_davg_zero"] = True
+    return node
+
+
+def structures(random: np.random.Generator, types: int, frames: int) -> list[tuple[np.ndarray, ...]]:
+    """Types, positions and cell; one kind of structure, no two atoms nearer than 0.9 A."""
+    kinds = np.sort(np.concatenate([np.arange(types), random.integers(0, types, 18 - types)]))
+    made = []
+    for _ in range(frames):
+        cell = np.eye(3) * 7.0 + random.normal(size=(3, 3)) * 0.3
+        grid = np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(-1, 3) / 3
+        chosen = random.permutation(27)[: len(kinds)]
+        positions = (grid[chosen] + random.uniform(-0.08, 0.08, (len(kinds), 3))) @ cell
+        made.append((kinds, positions, cell))
+    return made
+
+
+def write_data(random: np.random.Generator, folder: Path, model: dict) -> None:
+    """A system with random labels."""
+    frames = structures(random, len(model["type_map"]), 3)
+    kinds = frames[0][0]
+    data = folder / "set.000"
+    data.mkdir(parents=True)
+    np.savetxt(folder / "type.raw", kinds, fmt="%d")
+    (folder / "type_map.raw").write_text("\n".join(model["type_map"]) + "\n")
+    n, count = len(kinds), len(frames)
+    arrays = {
+        "coord": np.array([p.reshape(-1) for _, p, _ in frames]),
+        "box": np.array([c.reshape(-1) for _, _, c in frames]),
+        "energy": random.normal(size=(count, 1)) - 2.0 * n,
+        "force": random.normal(size=(count, 3 * n)) * 0.1,
+        "fparam": random.normal(size=(count, model["fitting_net"]["numb_fparam"])),
+        "aparam": random.normal(size=(count, n * model["fitting_net"]["numb_aparam"])),
+    }
+    for name, array in arrays.items():
+        if array.size:
+            np.save(data / f"{name}.npy", array)
+
+
+def write_table(path: Path, types: int) -> None:
+    r = np.arange(1, 521) * 0.01
+    columns = [30.0 * (k + 1) * np.exp(-r) / r for k in range(types * (types + 1) // 2)]
+    np.savetxt(path, np.column_stack([r, *columns]))
+
+
+def answers(path: Path, model: dict, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """What DeePMD-kit says of a periodic structure, a cluster, and a pair that is nearer than any in training."""
+    from deepmd.tf.infer import DeepPotential
+
+    potential = DeepPotential(str(path))
+    types, positions, cell = structures(random, len(model["type_map"]), 1)[0]
+    close = np.array([[0.0, 0, 0], [0.75, 0, 0], [0, 2.0, 0]])
+    cases = {
+        "box": (types, positions, cell),
+        "cluster": (types, positions * 1.1, None),
+        "close": (np.zeros(3, dtype=int), close, None),
+    }
+    found = {}
+    for name, (kinds, places, box) in cases.items():
+        extra = {
+            key: random.normal(size=shape)
+            for key, shape in (
+                ("fparam", (1, model["fitting_net"]["numb_fparam"])),
+                ("aparam", (1, len(kinds) * model["fitting_net"]["numb_aparam"])),
+            )
+            if shape[1]
+        }
+        values = potential.eval(
+            places.reshape(1, -1),
+            None if box is None else box.reshape(1, 9),
+            kinds.tolist(),
+            atomic=True,
+            **extra,
+        )
+        energy, forces, virial, atom_energy = values[:4]
+        found |= {f"{name}/{key}": value[0] for key, value in extra.items()}
+        found |= {f"{name}/types": kinds, f"{name}/positions": places}
+        found |= {f"{name}/energy": energy[0], f"{name}/forces": forces[0]}
+        found |= {
+            f"{name}/virial": virial[0].reshape(3, 3),
+            f"{name}/atom_energy": atom_energy[0].reshape(-1),
+        }
+        if box is not None:
+            found[f"{name}/cell"] = box
+    return found
+
+
+def make(folder: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    kind = KINDS[seed % len(KINDS)]
+    model = section(random, kind)
+    with tempfile.TemporaryDirectory() as work:
+        place = Path(work)
+        write_data(random, place / "data", model)
+        write_table(place / "table.txt", len(model["type_map"]))
+        training = {
+            "numb_steps": STEPS,
+            "training_data": {"systems": ["data"], "batch_size": 1},
+            "disp_freq": 100,
+        }
+        script = {
+            "model": model,
+            "learning_rate": {"type": "exp", "start_lr": 1e-3, "stop_lr": 1e-5, "decay_steps": 2},
+            "loss": {
+                "type": "ener",
+                "start_pref_e": 1,
+                "limit_pref_e": 1,
+                "start_pref_f": 1,
+                "limit_pref_f": 1,
+            },
+            "training": training,
+        }
+        (folder / f"{seed}.json").write_text(json.dumps({"kind": kind, **script}, indent=1))
+        (place / "input.json").write_text(json.dumps(script))
+        graph, compressed = folder / f"{seed}.pb", folder / f"{seed}.compressed.pb"
+        run(place, "train", "input.json")
+        run(place, "freeze", "-o", str(graph))
+        np.savez(folder / f"{seed}.npz", **answers(graph, model, np.random.default_rng([seed, 1])))
+        try:
+            run(place, "compress", "-i", str(graph), "-o", str(compressed))
+        except RuntimeError:
+            return  # many kinds cannot be compressed
+        found = answers(compressed, model, np.random.default_rng([seed, 1]))
+        np.savez(folder / f"{seed}.compressed.npz", **found)
+
+
+def run(place: Path, *arguments: str) -> None:
+    program = Path(sys.executable).parent / "dp"
+    done = subprocess.run(
+        [str(program), "--tf", *arguments], cwd=place, capture_output=True, text=True, env=dict(os.environ)
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for seed in range(int(sys.argv[2]), int(sys.argv[3])):
+        if (folder / f"{seed}.npz").exists():
+            continue
+        try:
+            make(folder, seed)
+        except Exception as error:
+            (folder / f"{seed}.txt").write_text(f"{type(error).__name__}: {error}"[:500])
+
+
+if __name__ == "__main__":
+    main()
