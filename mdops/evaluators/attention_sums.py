@@ -61,6 +61,8 @@ class AttentionSums:
         d: Any = one.descriptor
         if d.layers and not has_layer(potential.device, potential.dtype, d.channels, d.options.attn):
             return "a layer is one op on GPUs in float32, and of rows and attention up to 128 wide"
+        if d.options.is_smooth and d.options.cubic_switch:
+            return "its attention fades as in DeePMD-kit's TensorFlow backend (cubic_switch)"
         if d.cutoff < one.model.descriptor.cutoff:
             return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its own in this hybrid"
         return None

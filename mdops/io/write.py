@@ -15,6 +15,7 @@ from mdops.files.atomic import replace_file
 from mdops.io.hdf5 import encode_hdf5
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.io.text import encode_json, encode_yaml
+from mdops.nn.net import TabulatedNet
 
 _Encode = Callable[..., bytes | memoryview]  # of model and source
 _FORMATS: dict[str, _Encode] = {
@@ -25,6 +26,7 @@ _FORMATS: dict[str, _Encode] = {
     ".json": encode_json,
 }
 SUFFIXES = tuple(_FORMATS)
+_DEEPMD = (".dp", ".yaml", ".yml")  # what DeePMD-kit reads
 
 
 def write_model(
@@ -51,6 +53,11 @@ def write_model(
     """
     path = Path(path)
     encode = _encoder(path)
+    own = _own_kind(model) if path.suffix in _DEEPMD else None
+    if own:
+        raise ModelFileError(
+            f"{path}: not written: {own}, for which DeePMD-kit's files have no place; .safetensors and .json have"
+        )
     if more and encode is not encode_safetensors:
         raise ModelFileError(f"{path}: what the C core needs goes into .safetensors alone")
     try:
@@ -62,6 +69,21 @@ def write_model(
     except (ModelFileError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: not written: {error}") from error
     replace_file(path, data, beside=_unfinished(path.name, str(os.getpid())))
+
+
+def _own_kind(node: Any) -> str | None:
+    """What a tree has that DeePMD-kit does not know; None if there is nothing."""
+    if isinstance(node, list):
+        return next(filter(None, map(_own_kind, node)), None)
+    if not isinstance(node, dict):
+        return None
+    if node.get("@class") == TabulatedNet.CLASS:
+        return "its embedding nets are tables (of a compressed TensorFlow graph)"
+    if node.get("zero_padding"):
+        return "its absent neighbours have no type, as in the TensorFlow backend alone (set_davg_zero false)"
+    if node.get("cubic_switch"):
+        return "its types or its attention fade as in the TensorFlow backend alone (smooth_type_embedding)"
+    return _own_kind(list(node.values()))
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:

@@ -78,6 +78,18 @@ class SeAttenV2Options(MixedTypesOptions):
         choices=range(1, MOST_DEGREES + 1),
     )
 
+    cubic_switch: bool = key(
+        False,
+        "attention and types fade by 1 - (1 - rcut_smth s)^3, as in TensorFlow, not by the switch of s itself",
+        where="file",
+    )
+
+    zero_padding: bool = key(
+        False,
+        "absent neighbours have a type embedding of zeros, as in TensorFlow, not that of the first atom",
+        where="file",
+    )
+
     def __post_init__(self) -> None:
         self.ln_eps = LN_EPS if self.ln_eps is None else self.ln_eps
 
@@ -407,7 +419,9 @@ class SeAttenV2(MomentDescriptor):
 
     @property
     def is_sum(self) -> bool:
-        return len(self.attention) == 0 and self.options.lmax == 1
+        # What absent neighbours without a type add to a sum is no function of types.
+        by_types = not (self.options.zero_padding and self._has_mean())
+        return len(self.attention) == 0 and self.options.lmax == 1 and by_types
 
     @property
     def goes_by_rows(self) -> bool:
@@ -426,7 +440,7 @@ class SeAttenV2(MomentDescriptor):
 
     @property
     def gated(self) -> bool:
-        return self.options.strips_types and self.options.is_smooth
+        return self.options.strips_types and self.options.is_smooth and not self.options.cubic_switch
 
     @property
     def activations(self) -> list[str]:
@@ -447,13 +461,19 @@ class SeAttenV2(MomentDescriptor):
             of_pairs = products if self.options.type_one_side else products.view(n, n, -1)
             return torch.cat([g, g * of_pairs.expand(n, n, -1)[:, :, None]], dim=1)
         every = (n, n, len(s))
+        fades = self.options.strips_types and self.options.is_smooth
         return self._embedding(
             x[:, None, :, None].expand(*every, 1),
             kinds[None, :, None].expand(every),
             centers[..., None].expand(every),
             embedded,
             products,
+            self._cubic_switch(s).expand(every) if fades else None,
         )
+
+    def _cubic_switch(self, s: torch.Tensor) -> torch.Tensor:
+        """What DeePMD-kit's TensorFlow backend has in the place of the switch, of s, 1/A."""
+        return (1 - (1 - self.cutoff_smooth * s) ** 3).clamp(0, 1)
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
         """T (N, (lmax + 1)^2, M), from the embedding of the types (ntypes, tebd_dim)."""
@@ -470,6 +490,9 @@ class SeAttenV2(MomentDescriptor):
             rows = environment_rows(*listed, **self.row_settings, rows=count)
             centers, kinds = rows.kinds.unbind(1)
             sw = rows.switch if self.options.is_smooth else None
+            if sw is not None and self.options.cubic_switch:
+                first = rows.environment[:, 0]
+                sw = self._cubic_switch(first * self.std[centers, 0] + self.mean[centers])
             g = self._embedding(rows.environment[:, :1], kinds, centers, types, products, sw)
             if len(self.attention):
                 fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
@@ -586,6 +609,8 @@ class SeAttenV2(MomentDescriptor):
         n, device, index = len(kinds.numbers), types.device, kinds.index
         s = (-self.mean[index] / self.std[index, 0])[:, None, None].expand(n, n, 1)
         centers, neighbors = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)
+        if self.options.zero_padding:
+            types, neighbors = F.pad(types, (0, 0, 0, 1)), torch.full_like(neighbors, n)
         faded = torch.zeros_like(s[..., 0]) if self.options.is_smooth else None
         products = self._type_products(types)
         g = self._embedding(s, neighbors.expand(n, n), centers, types, products, faded)
@@ -643,6 +668,9 @@ class SeAttenV2(MomentDescriptor):
         }
         if self.type_nets is not None:
             tree["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
+        for own in ("cubic_switch", "zero_padding"):  # which DeePMD-kit's files do not have
+            if not tree[own]:
+                del tree[own]
         if self.degree_gain is None:
             del tree["lmax"]  # which versions of DeePMD-kit before 3.2 do not know
         else:

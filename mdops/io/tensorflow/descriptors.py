@@ -5,165 +5,28 @@ the nets' own shapes and the operations behind them say the rest. What a graph d
 types, say) is in the training input that newer graphs carry.
 """
 
-import dataclasses
-import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import ModelFileError
 from mdops.io.tensorflow import tables
-from mdops.io.tensorflow.graph import Graph, Node
-from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, layers_by_name, zero_net
+from mdops.io.tensorflow.mixed import mixed_part
+from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
+from mdops.io.tensorflow.places import MIXED, RADIAL, Part, Place
 from mdops.nn.net import NetCollection, TabulatedNet
 
-RADIAL = ("DescrptSeR", "ProdEnvMatR")
-ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
-MIXED = ("ProdEnvMatAMix",)
-ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED)
-_LONGEST = 1000.0  # cutoff, A
 # What the node of a descriptor with tables says of nets that there are not.
 _TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
-_AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
-
-
-@dataclasses.dataclass
-class Part:
-    """A descriptor, or a part of a hybrid.
-
-    Attributes:
-        node: its tree.
-        width: how many numbers it has of an atom, without an embedding of the atom's type.
-        scale: what these are multiplied with.
-        mixed: whether neighbours of all types share its places.
-    """
-
-    node: Tree
-    width: int
-    scale: float = 1.0
-    mixed: bool = False
-
-
-@dataclasses.dataclass
-class Place:
-    """An operation that makes an environment matrix, and what is known of the descriptor on top of it.
-
-    Attributes:
-        suffix: behind the names of its scopes, as "_1" of a hybrid's second part.
-        stated: the descriptor's section of the training input; empty where there is none.
-        type_map.
-        types: (ntypes, d), the embedding of the types; None where the model has none.
-        width: how many numbers the fitting takes of it, where the graph says it.
-    """
-
-    graph: Graph
-    operation: Node
-    suffix: str
-    stated: Tree
-    type_map: list[str]
-    types: np.ndarray | None
-    width: int | None
-
-    @property
-    def ntypes(self) -> int:
-        return len(self.type_map)
-
-    def environment(self, sel_name: str) -> Tree:
-        """What all descriptors have; `sel_name` is the operation's attribute with the places."""
-        operation, radial = self.operation, sel_name == "sel"
-        names = ("rcut", "rcut_smth") if radial else ("rcut_r", "rcut_r_smth")
-        end, start = (np.float32(operation.attribute(name, "f")) for name in names)
-        # The operation computes with float32 cutoffs: what counts is their difference, rounded.
-        smooth = float(start)
-        rcut = smooth + float(end - start)
-        if not 0 <= smooth < rcut < _LONGEST:
-            raise ModelFileError(f"{operation.name} has the cutoffs {smooth:g} and {rcut:g} A")
-        sel = operation.attribute(sel_name, "list i")
-        if not sel or min(sel) < 0 or not sum(sel):
-            raise ModelFileError(f"{operation.name} has the places {sel[:10]}")
-        davg, dstd = (self._statistics(k, sum(sel), 1 if radial else 4) for k in (_AVERAGE, _DEVIATION))
-        return {
-            "rcut": rcut,
-            "rcut_smth": smooth,
-            "sel": sel,
-            "trainable": True,
-            "exclude_types": self.excluded(),
-            "env_protection": 0.0,
-            "set_davg_zero": bool(self.stated.get("set_davg_zero", not davg.any())),
-            "env_mat": {"rcut": rcut, "rcut_smth": smooth, "protection": 0.0, "use_exp_switch": False},
-            "type_map": self.type_map,
-            "@variables": {"davg": davg, "dstd": dstd},
-        }
-
-    def _statistics(self, which: int, slots: int, columns: int) -> np.ndarray:
-        if len(self.operation.inputs) <= which:
-            raise ModelFileError(f"{self.operation.name} lacks inputs")
-        values = self.graph.value(self.operation.inputs[which])
-        if values.size != self.ntypes * slots * columns:
-            raise ModelFileError(
-                f"{self.operation.inputs[which]} has {values.size} numbers, expected {self.ntypes} x {slots} x "
-                f"{columns}"
-            )
-        return values.reshape(self.ntypes, slots, columns)
-
-    def excluded(self) -> list[list[int]]:
-        """Pairs of types that do not see each other, as the training input has them."""
-        pairs = self.stated.get("exclude_types") or []
-        if not isinstance(pairs, list) or not all(
-            isinstance(pair, list) and len(pair) == 2 and all(t in range(self.ntypes) for t in pair)
-            for pair in pairs
-        ):
-            raise ModelFileError(f"the training input in it has the exclude_types {pairs!r:.80}")
-        return [list(pair) for pair in pairs]
-
-    def nets(self, types: int, extra: str = "") -> dict[tuple[str, ...], Layers]:
-        """The embedding nets with so many types in the names of their constants, by (centre, *types)."""
-        numbers = "".join(rf"_(?P<net_{k}>\d+)" for k in range(1, types + 1))
-        pattern = rf"filter_type_(?P<net_0>all|\d+){re.escape(self.suffix)}/(?P<kind>matrix|bias|idt)_(?P<layer>\d+)"
-        return layers_by_name(self.graph, pattern + numbers + extra, lambda match: int(match["layer"]) - 1)
-
-    def axis(self, channels: int) -> int:
-        """Into how many of its columns the moments are multiplied."""
-        names = rf"(?:filter_type_(?:all|\d+){re.escape(self.suffix)}/)?Slice(?:_\d+)?/size"
-        found = {
-            int(value[2])
-            for match, value in self.graph.constants(names)
-            if value.shape == (3,)
-            and value[0] == value[1] == -1
-            and value[2] > 0
-            and match.group().startswith("filter_type")
-        }
-        stated = self.stated.get("axis_neuron", self.stated.get("n_axis_neuron"))
-        if len(found) == 1:
-            axis: Any = found.pop()
-        elif stated is not None:
-            axis = stated
-        elif self.width is not None:
-            axis = self.width // channels
-        else:
-            raise ModelFileError("the width of the descriptor's axis is not in the graph")
-        if type(axis) is not int or not 0 < axis <= channels:
-            raise ModelFileError(f"the descriptor has the axis {axis!r:.40} of {channels} columns")
-        return axis
-
-    def scale(self, sel: list[int]) -> float:
-        """By what the moments' squares differ from those that are divided by the number of places: graphs may keep the
-        divisor that they had before their places were changed."""
-        original = self.graph.optional(f"descrpt_attr{self.suffix}/original_sel")
-        places = int(np.sum(original)) if original is not None else sum(sel)
-        if places <= 0:
-            raise ModelFileError(f"descrpt_attr{self.suffix}/original_sel has {places} places")
-        return (sum(sel) / places) ** 2
 
 
 def part_of(place: Place) -> Part:
-    """The tree of one descriptor. Raises UnsupportedModelError for a kind that is not known."""
+    """The tree of one descriptor."""
     if place.operation.op in RADIAL:
         return _radial(place)
     if place.operation.op in MIXED:
-        raise UnsupportedModelError("se_atten")
+        return mixed_part(place)
     if place.nets(2) or tables.operations(place.graph, place.suffix, tables.THREE_BODY):
         return _three_body(place)
     return _angular(place)
@@ -184,7 +47,7 @@ def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[T
     common = place.nets(0)
     if place.types is None or list(common) != [("all",)]:
         raise ModelFileError(f"it has no embedding nets with the suffix {place.suffix!r}")
-    return _with_types(common[("all",)], place.types)
+    return _with_types(common[("all",)], place.types.values)
 
 
 def _tables(place: Place, sel: list[int], columns: int) -> dict[tuple[str, ...], Tree]:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.tensorflow.descriptors import Part
 from mdops.io.tensorflow.graph import Graph
 from mdops.io.tensorflow.nets import Layers, Tree, collection, fitting_net, layers_by_name
+from mdops.io.tensorflow.places import Part
 from mdops.nn.net import Net
 
 _SCOPE = "fitting_attr"

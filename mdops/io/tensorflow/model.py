@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.tensorflow.descriptors import ENVIRONMENT, Part, Place, part_of
+from mdops.io.tensorflow.descriptors import part_of
 from mdops.io.tensorflow.fitting import Fitting
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Tree, embedding_net, layers_by_name
+from mdops.io.tensorflow.places import ENVIRONMENT, Part, Place, Types
 from mdops.nn.net import Net
 
 # Of each kind of model that is not read, an operation or a constant that only its graphs have.
@@ -19,6 +20,7 @@ _OTHERS = {
     "Descrpt": "the descriptor loc_frame",
     "DescrptSeAEf": "the descriptor se_a_ef",
     "DescrptSeAMask": "the descriptor se_a_mask",
+    "DprcPairwiseIdx": "a model of pairwise_dprc",
     "ProdEnvMatANvnmd": "a model of NVNMD",
     "ProdEnvMatANvnmdQuantize": "a model of NVNMD",
     "ProdEnvMatAMixNvnmdQuantize": "a model of NVNMD",
@@ -41,7 +43,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     type_map = _type_map(graph, stated, operations[0])
     types = _type_embedding(graph, len(type_map))
     fitting = Fitting(graph, _section(stated, "fitting_net"))
-    width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.shape[1])
+    width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.values.shape[1])
     parts = [
         part_of(
             Place(
@@ -67,7 +69,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         "preset_out_bias": None,
         "@variables": _out_bias(graph, len(type_map)),
         "descriptor": _descriptor(parts),
-        "fitting": fitting.tree(parts, types, type_map),
+        "fitting": fitting.tree(parts, None if types is None else types.values, type_map),
     }
     return tree, _source(graph, script)
 
@@ -85,6 +87,10 @@ def _refuse_others(graph: Graph) -> None:
     if kind != "ener":
         raise UnsupportedModelError(
             f"a model of {kind} is not read from TensorFlow graphs; models of energies (ener) are"
+        )
+    if "modifier_attr/type" in graph:
+        raise UnsupportedModelError(
+            "a model with a modifier of its data (DPLR) is not read from TensorFlow graphs"
         )
     if "spin_attr/ntypes_spin" in graph:
         raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
@@ -143,8 +149,8 @@ def _type_map(graph: Graph, stated: Tree, operation: Node) -> list[str]:
     return names
 
 
-def _type_embedding(graph: Graph, ntypes: int) -> np.ndarray | None:
-    """(ntypes, d); None where the model has none."""
+def _type_embedding(graph: Graph, ntypes: int) -> Types | None:
+    """The embedding of the types; None where the model has none."""
     pattern = r"type_embed_net(?P<net>)/(?P<kind>matrix|bias|idt)_(?P<layer>\d+)"
     found = layers_by_name(graph, pattern, lambda match: int(match["layer"]) - 1)
     if not found:
@@ -156,7 +162,7 @@ def _type_embedding(graph: Graph, ntypes: int) -> np.ndarray | None:
             "type embeddings of electron configurations are not read from TensorFlow graphs"
         )
     with torch.no_grad():
-        return net(torch.eye(ntypes, dtype=torch.float64)).numpy()
+        return Types(layers, net(torch.eye(ntypes, dtype=torch.float64)).numpy())
 
 
 def _out_bias(graph: Graph, ntypes: int) -> Tree:

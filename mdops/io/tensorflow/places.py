@@ -1,0 +1,158 @@
+"""Where a graph has a descriptor: the operation of its environment matrix, and what is known of it."""
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+
+from mdops.errors import ModelFileError
+from mdops.io.tensorflow.graph import Graph, Node
+from mdops.io.tensorflow.nets import Layers, Tree, layers_by_name
+
+RADIAL = ("DescrptSeR", "ProdEnvMatR")
+ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
+MIXED = ("ProdEnvMatAMix",)
+ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED)
+_LONGEST = 1000.0  # cutoff, A
+_AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
+
+
+@dataclasses.dataclass
+class Part:
+    """A descriptor, or a part of a hybrid.
+
+    Attributes:
+        node: its tree.
+        width: how many numbers it has of an atom, without an embedding of the atom's type.
+        scale: what these are multiplied with.
+        mixed: whether neighbours of all types share its places.
+    """
+
+    node: Tree
+    width: int
+    scale: float = 1.0
+    mixed: bool = False
+
+
+@dataclasses.dataclass
+class Types:
+    """The embedding of a model's types.
+
+    Attributes:
+        layers: of its net, which takes a vector that marks the type.
+        values: (ntypes, d), what that gives.
+    """
+
+    layers: Layers
+    values: np.ndarray
+
+
+@dataclasses.dataclass
+class Place:
+    """An operation that makes an environment matrix, and what is known of the descriptor on top of it.
+
+    Attributes:
+        suffix: behind the names of its scopes, as "_1" of a hybrid's second part.
+        stated: the descriptor's section of the training input; empty where there is none.
+        type_map.
+        types: the embedding of the types; None where the model has none.
+        width: how many numbers the fitting takes of it, where the graph says it.
+    """
+
+    graph: Graph
+    operation: Node
+    suffix: str
+    stated: Tree
+    type_map: list[str]
+    types: Types | None
+    width: int | None
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.type_map)
+
+    def environment(self, sel_name: str) -> Tree:
+        """What all descriptors have; `sel_name` is the operation's attribute with the places."""
+        operation, radial = self.operation, sel_name == "sel"
+        names = ("rcut", "rcut_smth") if radial else ("rcut_r", "rcut_r_smth")
+        end, start = (np.float32(operation.attribute(name, "f")) for name in names)
+        # The operation computes with float32 cutoffs: what counts is their difference, rounded.
+        smooth = float(start)
+        rcut = smooth + float(end - start)
+        if not 0 <= smooth < rcut < _LONGEST:
+            raise ModelFileError(f"{operation.name} has the cutoffs {smooth:g} and {rcut:g} A")
+        sel = operation.attribute(sel_name, "list i")
+        if not sel or min(sel) < 0 or not sum(sel):
+            raise ModelFileError(f"{operation.name} has the places {sel[:10]}")
+        davg, dstd = (self._statistics(k, sum(sel), 1 if radial else 4) for k in (_AVERAGE, _DEVIATION))
+        return {
+            "rcut": rcut,
+            "rcut_smth": smooth,
+            "sel": sel,
+            "trainable": True,
+            "exclude_types": self.excluded(),
+            "env_protection": 0.0,
+            "set_davg_zero": bool(self.stated.get("set_davg_zero", not davg.any())),
+            "env_mat": {"rcut": rcut, "rcut_smth": smooth, "protection": 0.0, "use_exp_switch": False},
+            "type_map": self.type_map,
+            "@variables": {"davg": davg, "dstd": dstd},
+        }
+
+    def _statistics(self, which: int, slots: int, columns: int) -> np.ndarray:
+        if len(self.operation.inputs) <= which:
+            raise ModelFileError(f"{self.operation.name} lacks inputs")
+        values = self.graph.value(self.operation.inputs[which])
+        if values.size != self.ntypes * slots * columns:
+            raise ModelFileError(
+                f"{self.operation.inputs[which]} has {values.size} numbers, expected {self.ntypes} x {slots} x "
+                f"{columns}"
+            )
+        return values.reshape(self.ntypes, slots, columns)
+
+    def excluded(self) -> list[list[int]]:
+        """Pairs of types that do not see each other, as the training input has them."""
+        pairs = self.stated.get("exclude_types") or []
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 and all(t in range(self.ntypes) for t in pair)
+            for pair in pairs
+        ):
+            raise ModelFileError(f"the training input in it has the exclude_types {pairs!r:.80}")
+        return [list(pair) for pair in pairs]
+
+    def nets(self, types: int, extra: str = "") -> dict[tuple[str, ...], Layers]:
+        """The embedding nets with so many types in the names of their constants, by (centre, *types)."""
+        numbers = "".join(rf"_(?P<net_{k}>\d+)" for k in range(1, types + 1))
+        scope = rf"(?:filter|DS_layer)_type_(?P<net_0>all|\d+){re.escape(self.suffix)}/"
+        pattern = scope + r"(?P<kind>matrix|bias|idt)_(?P<layer>\d+)" + numbers + extra
+        return layers_by_name(self.graph, pattern, lambda match: int(match["layer"]) - 1)
+
+    def axis(self, channels: int) -> int:
+        """Into how many of its columns the moments are multiplied."""
+        names = rf"(?:filter|DS_layer)_type_(?:all|\d+){re.escape(self.suffix)}/Slice(?:_\d+)?/size"
+        found = {
+            int(value[2])
+            for _, value in self.graph.constants(names)
+            if value.shape == (3,) and value[0] == value[1] == -1 and value[2] > 0
+        }
+        stated = self.stated.get("axis_neuron", self.stated.get("n_axis_neuron"))
+        if len(found) == 1:
+            axis: Any = found.pop()
+        elif stated is not None:
+            axis = stated
+        elif self.width is not None:
+            axis = self.width // channels
+        else:
+            raise ModelFileError("the width of the descriptor's axis is not in the graph")
+        if type(axis) is not int or not 0 < axis <= channels:
+            raise ModelFileError(f"the descriptor has the axis {axis!r:.40} of {channels} columns")
+        return axis
+
+    def scale(self, sel: list[int]) -> float:
+        """By what the moments' squares differ from those that are divided by the number of places: graphs may keep the
+        divisor that they had before their places were changed."""
+        original = self.graph.optional(f"descrpt_attr{self.suffix}/original_sel")
+        places = int(np.sum(original)) if original is not None else sum(sel)
+        if places <= 0:
+            raise ModelFileError(f"descrpt_attr{self.suffix}/original_sel has {places} places")
+        return (sum(sel) / places) ** 2
