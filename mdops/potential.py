@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from mdops import evaluators
 from mdops import system as systems
-from mdops.core.export import core_arrays
+from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
 from mdops.errors import InputError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
@@ -19,6 +20,7 @@ from mdops.evaluators.context import EvaluationContext, Matmul, Use
 from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.judge import Overflow
 from mdops.io import write_model
+from mdops.io.write import require_writable
 from mdops.jit import kernels
 from mdops.models.contract import AtomicModel
 from mdops.ops import NeighborList
@@ -137,15 +139,25 @@ class Potential(EvaluationContext):
         """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
 
         The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
-        With `core`, which names "float32", "float64" or both, a .safetensors file gets what the C core computes in
-        these with (docs/core.md), for all `elements` unless some are named.
+        A .safetensors file also gets what the C core and LAMMPS compute with, if the core evaluates the model
+        (docs/core.md) and it has eight types at most: that takes time and space.
+
+        Args:
+            path: the file; it is replaced once the new one is complete.
+            core: "float32", "float64" or both: what the core's part is for, which then has to be there; empty: none.
+            elements: types that it is for, of a model of many; all by default.
 
         Raises:
             ModelFileError: weights are not finite, the suffix is another, or the place is none for a file.
-            UnsupportedModelError: the C core does not evaluate the model.
+            UnsupportedModelError: the C core does not evaluate the model, and `core` or `elements` ask for it.
             InputError: a precision or an element that is none.
         """
-        more = None if core is None else core_arrays(self, core, elements)
+        require_writable(path)
+        more: Mapping[str, np.ndarray] = {}
+        if core or elements:
+            more = core_arrays(self, core or tuple(PRECISIONS), elements)
+        elif core is None and Path(path).suffix == ".safetensors":
+            more, _ = core_arrays_unasked(self)
         write_model(path, self.model.to_tree(), self.source, more)
 
     def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":

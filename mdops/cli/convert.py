@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--core",
         nargs="*",
         metavar="PRECISION",
-        help="add what C programs and LAMMPS compute with (docs/core.md), in float32, float64, or both by default; "
-        "OUT is .safetensors",
+        help="precisions of what C programs and LAMMPS compute with (docs/core.md): float32, float64, both (no word) "
+        "or none. By default a .safetensors OUT has it where the model can be computed so; with --core it is an "
+        "error where it cannot",
     )
-    text = "of a model of many elements, those that --core is for; all by default"
+    text = "of a model of many elements, those that C programs and LAMMPS may use; all by default"
     parser.add_argument("--elements", nargs="+", metavar="ELEMENT", help=text)
 
 
@@ -35,25 +36,38 @@ def run(args: argparse.Namespace) -> int:
     from mdops.io.write import require_writable
 
     require_writable(args.output)
-    if args.elements and args.core is None:
-        raise InputError("--elements is of --core")
-    if args.core is not None and args.output.suffix != ".safetensors":
-        raise InputError(f"--core writes .safetensors, not {args.output.name}")
+    is_left_out = args.core == ["none"]
+    if args.elements and is_left_out:
+        raise InputError("--elements is of what --core none leaves out")
+    takes_core = args.output.suffix == ".safetensors"
+    if not takes_core and not is_left_out and (args.core is not None or args.elements):
+        raise InputError(f"--core and --elements are of .safetensors, not {args.output.name}")
     if args.output.exists() and not args.overwrite:
         raise InputError(f"{args.output} is there already; --overwrite replaces it")
     file = read_model(args.input)
-    write_model(args.output, file.model, file.source, None if args.core is None else _core(args))
+    arrays, why_not = _core(args) if takes_core and not is_left_out else ({}, "")
+    write_model(args.output, file.model, file.source, arrays)
     size = args.output.stat().st_size
     print(f"wrote {args.output} ({size:,} bytes): {describe(file.model)}, from {file.source['format']}")
     if file.source.get("compressed"):
         print("its tables of compression are left out: the nets that they were made from are there")
+    if why_not:
+        print(f"C programs and LAMMPS cannot have it: {why_not}")
     return 0
 
 
-def _core(args: argparse.Namespace) -> "dict[str, np.ndarray]":
-    """What the C core needs."""
-    from mdops.core.export import PRECISIONS, core_arrays
+def _core(args: argparse.Namespace) -> "tuple[dict[str, np.ndarray], str]":
+    """What the C core needs; or, where nobody asks for it, nothing and why."""
+    from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
     from mdops.loading import load
 
-    potential = load(args.input, dtype="float64", spline=False)
-    return core_arrays(potential, args.core or tuple(PRECISIONS), args.elements)
+    is_asked_for = args.core is not None or args.elements
+    try:
+        potential = load(args.input, dtype="float64", spline=False)
+    except UnsupportedModelError as error:
+        if is_asked_for:
+            raise
+        return {}, str(error)
+    if is_asked_for:
+        return core_arrays(potential, args.core or tuple(PRECISIONS), args.elements), ""
+    return core_arrays_unasked(potential)

@@ -1,5 +1,5 @@
 """Tells where the C core is, for compilers: cc energy.c $(mdops core --cflags --libs). Models for it are made by `mdops
-convert IN OUT.safetensors --core`."""
+convert IN OUT.safetensors`."""
 
 import argparse
 

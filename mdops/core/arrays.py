@@ -1,14 +1,38 @@
 """Arrays and texts of the C core's part of a model file."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from mdops.errors import UnsupportedModelError
 from mdops.evaluators.splined import SplineNets, SplineSum
 
 Arrays = dict[str, np.ndarray]
+Made = TypeVar("Made")
+
+
+class Float32Alone(UnsupportedModelError):
+    """The core evaluates a model in float32, and not in float64."""
+
+
+def by_precision(tolerances: dict[str, float], make: Callable[[str, float], Made]) -> dict[str, Made]:
+    """What `make(precision, tolerance)` makes, float32 first.
+
+    Raises:
+        Float32Alone: it fails in float64 after float32. UnsupportedModelError: otherwise.
+    """
+    made: dict[str, Made] = {}
+    for name, tolerance in sorted(tolerances.items()):
+        try:
+            made[name] = make(name, tolerance)
+        except UnsupportedModelError as error:
+            if not made:
+                raise
+            raise Float32Alone(f"in {name} {error}; float32 alone can be had (--core float32)") from None
+    return made
 
 
 def array(x: torch.Tensor, dtype: str = "float64") -> np.ndarray:

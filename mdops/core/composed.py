@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mdops.core.arrays import Arrays, array, description_array, descriptor_arrays, parameter_arrays
+from mdops.core.arrays import (
+    Arrays,
+    array,
+    by_precision,
+    description_array,
+    descriptor_arrays,
+    parameter_arrays,
+)
 from mdops.core.others import other_member, other_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
@@ -40,17 +47,19 @@ def composed_arrays(
     """Arrays by name. `use_spline(tolerance)` makes the model's knots anew.
 
     Raises:
-        UnsupportedModelError: with the reason.
+        UnsupportedModelError: with the reason. Float32Alone: of float64.
     """
     model: Any = exact.model
     arrays: Arrays = {}
-    described = {}
-    for name, tolerance in tolerances.items():
+
+    def describe(name: str, tolerance: float) -> list[dict[str, Any]]:
         use_spline(tolerance)
-        described[name] = [
+        return [
             _member(part, own, f"core.{m}.", name, (r_min, tolerance), arrays)
             for m, (part, own) in enumerate(_parts(exact, types))
         ]
+
+    described = by_precision(tolerances, describe)
     members = next(iter(described.values()))
     for m, member in enumerate(members):
         for of in ("descriptors", "others"):

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mdops.core.arrays import array, description_array, descriptor_arrays, parameter_arrays
+from mdops.core.arrays import (
+    Float32Alone,
+    array,
+    by_precision,
+    description_array,
+    descriptor_arrays,
+    parameter_arrays,
+)
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext
@@ -19,6 +26,8 @@ from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 _VERSION = 1
+# Tables grow with the square of the number of types: for more, they are made where somebody asks for them.
+_MOST_TYPES = 8
 _ELSEWHERE = "Python (`mdops.MDOps`, `mdops md`) runs it"
 
 
@@ -37,7 +46,8 @@ def core_arrays(
 
     Raises:
         InputError: another precision, or an element that the model has not.
-        UnsupportedModelError: a model that the core does not evaluate; the message says why.
+        UnsupportedModelError: a model that the core does not evaluate; the message says why. Float32Alone: not in
+            float64.
     """
     wrong = [name for name in precisions if name not in PRECISIONS]
     if wrong or not precisions:
@@ -47,29 +57,24 @@ def core_arrays(
     types = _types(potential, elements)
     r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
     exact = copy.deepcopy(potential).cpu().double().eval()
-    tolerances = {name: TOLERANCE[PRECISIONS[name]] for name in sorted(precisions)}
+    tolerances = {name: TOLERANCE[PRECISIONS[name]] for name in precisions}
     if knows(exact):
         try:
             return composed_arrays(
                 exact, types, r_min, tolerances, lambda t: _use_spline(exact, r_min, t, types)
             )
         except UnsupportedModelError as error:
-            raise UnsupportedModelError(
-                f"the C core does not evaluate this model: {error}; {_ELSEWHERE}"
-            ) from None
+            raise type(error)(f"the C core does not evaluate this model: {error}; {_ELSEWHERE}") from None
     arrays: dict[str, np.ndarray] = {}
     grids: dict[str, dict[str, float]] = {}
-    for name, tolerance in tolerances.items():
-        try:
-            splines = _splines(exact, r_min, tolerance, types)
-        except UnsupportedModelError as error:
-            if grids:
-                raise UnsupportedModelError(
-                    f"in {name} {error}; float32 alone can be had (--core float32)"
-                ) from None
-            raise
+
+    def tables(name: str, tolerance: float) -> SplineModel:
+        splines = _splines(exact, r_min, tolerance, types)
         grids[name] = {"s_max": splines.grid.s_max, "r_min": r_min, "error": splines.grid.error}
-        arrays |= descriptor_arrays(splines, "core.", name)
+        arrays.update(descriptor_arrays(splines, "core.", name))
+        return splines
+
+    splines = by_precision(tolerances, tables)[max(precisions)]
     scale, shift = scale_and_shift(splines)
     arrays |= {"core.scale": array(scale), "core.shift": array(shift)}
     arrays |= parameter_arrays(splines, "core.")
@@ -82,6 +87,26 @@ def core_arrays(
     about = _description(exact, splines) | {"nets": len(layers), "layers": len(layers[0]), "grids": grids}
     arrays["core.description"] = description_array(about)
     return arrays
+
+
+def core_arrays_unasked(potential: EvaluationContext) -> tuple[dict[str, np.ndarray], str]:
+    """What a file gets where nobody says: `core_arrays` in the precisions that there are, of a model that the core
+    evaluates and that has not too many types; otherwise nothing, and why."""
+    types = len(potential.type_map)
+    if types > _MOST_TYPES:
+        return (
+            {},
+            f"it has {types} types, and tables for all pairs are large: --core makes them, --elements fewer",
+        )
+    if not all(bool(x.isfinite().all()) for x in potential.parameters()):
+        return {}, "its weights are not finite"
+    try:
+        try:
+            return core_arrays(potential), ""
+        except Float32Alone:
+            return core_arrays(potential, ["float32"]), ""
+    except UnsupportedModelError as error:
+        return {}, str(error)
 
 
 def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> None:

@@ -1,7 +1,7 @@
 /* mdops.h: Deep Potential models for programs in C, C++ and Fortran.
  *
  * This header is the whole interface of libmdops_core, which needs neither PyTorch nor Python. A model file
- * is made by `mdops convert IN OUT.safetensors --core`.
+ * is made by `mdops convert IN OUT.safetensors`.
  *
  *     mdops_model *model = NULL;
  *     if (mdops_load("water.safetensors", NULL, &model) != MDOPS_OK)

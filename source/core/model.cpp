@@ -120,7 +120,9 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
   try {
     const File file(path);
     if (!file.has("core.description"))
-      damaged("it has no part for this library: `mdops convert IN OUT.safetensors --core` writes one");
+      damaged(
+          "it has no part for this library: `mdops convert IN OUT.safetensors --core` writes one, or says "
+          "why there is none");
     const Array& text = file.array("core.description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
     const int64_t version = about.at("version").as_integer();

@@ -50,7 +50,8 @@ File::File(const std::string& path) {
   for (int k = 7; k >= 0; --k) length = length << 8 | bytes_[k];
   if (bytes_[8] != '{' || length > bytes_.size() - 8)
     damaged(
-        "it is no .safetensors file, or a part of one: convert models with `mdops convert IN OUT --core`");
+        "it is no .safetensors file, or a part of one: convert models with `mdops convert IN "
+        "OUT.safetensors`");
   const Json header = Json::parse({reinterpret_cast<const char*>(bytes_.data()) + 8, length});
   if (const Json* metadata = header.find("__metadata__"))
     for (const auto& [name, value] : metadata->members) texts_.emplace(name, value.as_text());

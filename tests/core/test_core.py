@@ -371,7 +371,7 @@ def test_nan_in_a_list_gives_nan(base, system):
 
 def test_files_without_what_is_asked_for(base, tmp_path):
     potential = mdops.load(base, dtype="float64")
-    potential.save(tmp_path / "plain.safetensors")
+    potential.save(tmp_path / "plain.safetensors", core=())
     refused(FILE, r"mdops convert IN OUT\.safetensors --core", Model, tmp_path / "plain.safetensors")
     potential.save(tmp_path / "single.safetensors", core=["float32"])
     refused(UNSUPPORTED, "--core float64", Model, tmp_path / "single.safetensors", "float64")
@@ -383,6 +383,45 @@ def test_files_without_what_is_asked_for(base, tmp_path):
         potential.save(tmp_path / "model.safetensors", core=["float16"])
     with pytest.raises(InputError, match="Zz"):
         potential.save(tmp_path / "model.safetensors", core=["float32"], elements=["Zz"])
+
+
+@pytest.mark.parametrize(
+    ("case", "precisions"),
+    [("base", ["float32", "float64"]), ("activation_silut", ["float32"]), ("activation_relu", [])],
+)
+def test_what_is_saved_is_for_the_core_if_it_can_be(case, precisions, tmp_path, capsys):
+    """And loads as before where it cannot."""
+    source, path = REFERENCE / case / "model.dp", tmp_path / "model.safetensors"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        potential = mdops.load(source, dtype="float64")
+        potential.save(path)
+        given, _ = next(systems(REFERENCE / case))
+        for precision in precisions:
+            assert np.isfinite(Model(path, precision).compute(**given)["energy"])
+        for precision in {"float32", "float64"} - set(precisions):
+            refused(UNSUPPORTED if precisions else FILE, "--core", Model, path, precision)
+        assert (tmp_path / "model.safetensors").stat().st_size < 1e6
+        assert read_model(path).model["type_map"] == potential.type_map
+        if len(precisions) == 1:  # it takes seconds to find that float64 cannot be
+            return
+        assert cli.main(["convert", str(source), str(path), "--overwrite"]) == 0
+    told = capsys.readouterr().out
+    assert ("C programs and LAMMPS cannot have it" in told) == (not precisions)
+    for precision in precisions:
+        Model(path, precision)
+    assert cli.main(["convert", str(source), str(path), "--overwrite", "--core", "none"]) == 0
+    refused(FILE, "--core", Model, path)
+
+
+def test_many_types_get_no_tables_unasked(tmp_path, monkeypatch):
+    """They would be large."""
+    monkeypatch.setattr("mdops.core.export._MOST_TYPES", 1)
+    potential = mdops.load(REFERENCE / "base/model.dp", dtype="float64")
+    potential.save(tmp_path / "model.safetensors")
+    refused(FILE, "--core", Model, tmp_path / "model.safetensors")
+    potential.save(tmp_path / "model.safetensors", core=["float32"])
+    Model(tmp_path / "model.safetensors", "float32")
 
 
 def test_elements_are_chosen_of_mixed_types(base, tmp_path):

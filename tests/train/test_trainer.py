@@ -169,6 +169,11 @@ def test_every_checkpoint_comes_with_a_model(tmp_path, enable_ema):
     assert [file.source["training"] for file in files] == [training(12, n) for n in (17, 12)]
     one, two = (mdops.load(folder / "model.safetensors").state_dict() for folder in (stopped, ended))
     assert all(torch.equal(a, two[name]) for name, a in one.items())
+    # What LAMMPS computes with is in the last one alone.
+    parts = [
+        b"core.description" in (folder / "model.safetensors").read_bytes() for folder in (stopped, ended)
+    ]
+    assert parts == [False, True]
     averages = torch.load(stopped / "model.ckpt-12.pt")["state"]["average"]["values"]
     found = torch.nn.utils.parameters_to_vector(mdops.load(stopped / "model.safetensors").parameters())
     close = torch.allclose(found, torch.nn.utils.parameters_to_vector(averages), rtol=1e-6)

@@ -366,7 +366,8 @@ class Trainer:
         self._save_model(path.with_name(path.name + ".safetensors"), averaged)
 
     def _save_model(self, path: Path, averaged: bool) -> None:
-        """Writes the model, or that of the average of the weights, with how far its training has come."""
+        """Writes the model, or that of the average of the weights, with how far its training has come. What LAMMPS
+        computes with is in the last one alone: it takes seconds."""
         remove_unfinished(path)
         potential = self.potential
         data = self.frames.data
@@ -374,7 +375,7 @@ class Trainer:
         learned = {"frames": len(data), "labels": trained_labels(self.loss, data)}
         potential.source = {**potential.source, "training": {**progress, **learned}}
         with self._in_place(averaged=averaged):
-            potential.save(path)
+            potential.save(path, core=None if self.step >= self.steps else ())
 
     def _diverged(self, what: str) -> DivergedError:
         """What to raise, with what to do."""
