@@ -143,6 +143,7 @@ class EnergyFitting(Fitting):
             "fparam_inv_std": False,
             "aparam_avg": False,
             "aparam_inv_std": False,
+            "default_fparam_tensor": False,  # the option once more
         },
     )
     NODES: ClassVar[dict[str, schema.Node]] = {
