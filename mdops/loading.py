@@ -58,6 +58,7 @@ def load(
     place = check_device(device)
     file = read_model(path)
     potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
+    potential.read = file.model if precision == torch.float32 else None
     potential.source, potential.allow_low_bit = file.source, allow_low_bit
     potential.truncates_by_type = file.source.get("backend") == "TensorFlow"
     if spline:

@@ -20,9 +20,11 @@ from mdops.evaluators.context import EvaluationContext, Matmul, Use
 from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.judge import Overflow
 from mdops.io import write_model
+from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
 from mdops.jit import kernels
-from mdops.models.contract import AtomicModel
+from mdops.models import model_of_tree
+from mdops.models.contract import AtomicModel, Tree
 from mdops.ops import NeighborList
 from mdops.system import System
 
@@ -61,12 +63,15 @@ class Potential(EvaluationContext):
 
     Attributes, beside those of `mdops.evaluators.context.EvaluationContext`:
         source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
+        read: the tree of the file that it was loaded from, whose numbers may have more digits than the compute dtype;
+            `save` writes those of weights that are what they were.
         allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine): its user said so.
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
         super().__init__(model, overflow=overflow)
         self.source: dict[str, Any] = {}
+        self.read: Tree | None = None
         self.allow_low_bit = False
 
     # -- How it is evaluated
@@ -136,7 +141,8 @@ class Potential(EvaluationContext):
         core: Sequence[str] | None = None,
         elements: Sequence[str] | None = None,
     ) -> None:
-        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name.
+        """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name, and,
+        where they are as they were loaded, all digits of the file, whatever the model computes in.
 
         The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
         A .safetensors file also gets what the C core and LAMMPS compute with, if the core evaluates the model
@@ -153,12 +159,17 @@ class Potential(EvaluationContext):
             InputError: a precision or an element that is none.
         """
         require_writable(path)
+        tree, exact = self.model.to_tree(), self
+        if self.read is not None:
+            tree = with_digits(tree, self.read, np.float32)
+            exact = Potential(model_of_tree(tree, torch.float64), overflow=self.overflow)
+            exact.grids, exact.source = self.grids, self.source  # grids: for their r_min
         more: Mapping[str, np.ndarray] = {}
         if core or elements:
-            more = core_arrays(self, core or tuple(PRECISIONS), elements)
+            more = core_arrays(exact, core or tuple(PRECISIONS), elements)
         elif core is None and Path(path).suffix == ".safetensors":
-            more, _ = core_arrays_unasked(self)
-        write_model(path, self.model.to_tree(), self.source, more)
+            more, _ = core_arrays_unasked(exact)
+        write_model(path, tree, self.source, more)
 
     def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":
         """Energies, forces and virials as a program of `torch.export`, for any number of atoms, neighbours and systems.

@@ -61,6 +61,17 @@ def plain(node: Any, budget: Budget) -> Any:
     return repr(node)[:200]
 
 
+def with_digits(node: Any, read: Any, dtype: type[np.floating]) -> Any:
+    """A tree with the arrays of another one, `read`, in the place of those that are these rounded to `dtype`."""
+    if isinstance(node, dict) and isinstance(read, dict):
+        return {key: with_digits(value, read.get(key), dtype) for key, value in node.items()}
+    if isinstance(node, list) and isinstance(read, list) and len(node) == len(read):
+        return [with_digits(*pair, dtype) for pair in zip(node, read, strict=True)]
+    if not (isinstance(node, np.ndarray) and isinstance(read, np.ndarray) and node.dtype == read.dtype):
+        return node
+    return read if np.array_equal(read.astype(dtype), node) else node
+
+
 def mapping(node: Any, what: str) -> dict[str, Any]:
     """The node itself if it is a dict, an error that names it otherwise."""
     if not isinstance(node, dict):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from children import python
+from safetensors.numpy import load_file
 from trees import CHECKPOINTS, DATA, FORMATS, differences
 
 import mdops
@@ -228,3 +229,15 @@ class TestHeader:
             write_model(tmp_path / f"m{suffix}", {"type": "another kind"}, source)
             found = read_model(tmp_path / f"m{suffix}").source
             assert found["training"] == source["training"] and found["began_with"] == source["began_with"]
+
+
+def test_what_the_c_core_computes_with_has_the_digits_of_the_file(tmp_path):
+    """Whatever the model computes in."""
+    found = []
+    for dtype in ("float64", "float32"):
+        path = tmp_path / f"{dtype}.safetensors"
+        mdops.load(DATA / "reference" / "base" / "model.dp", dtype=dtype).save(path, core=["float64"])
+        found.append({name: value for name, value in load_file(path).items() if name.startswith("core.net")})
+    assert found[0] and found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
