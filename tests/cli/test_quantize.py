@@ -111,9 +111,9 @@ def test_training_mends_what_ternary_weights_lose(command, capsys):
 def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, monkeypatch):
     steps = ["--steps", "12", "--checkpoint-every", "4", "--seed", "3"]
     assert command(*steps, "-o", "whole.safetensors") == 0
-    assert (
-        "on 16 frames with 512 atoms (Cu, Al); 12 steps, seed 3" in capsys.readouterr().err
-    )  # of 20, 4 are tested
+    # Of 20 frames, 4 are tested.
+    told = "on 16 frames with 512 atoms (Cu, Al), validation on 4; 12 steps, seed 3"
+    assert told in capsys.readouterr().err
 
     advance = trainer.Trainer._advance
 
