@@ -58,7 +58,7 @@ DUMP = """undump d
 
 def test_a_minimisation(run, atoms, paths, style):
     """The structure that a step ends with, not one that was tried along its line."""
-    run(script(style, more=DUMP + "minimize 0 0 4 40"))
+    run(script(style, more=DUMP + "min_style cg\n min_modify dmax 1.0 line backtrack\n minimize 0 0 4 60"))
     steps, found = rows(run)
     assert steps == [0, 1, 2, 3, 4]
     assert found == pytest.approx([largest(paths, frame) for frame in frames(run, atoms)], rel=2e-6)
