@@ -18,6 +18,7 @@ from mdops.errors import LibraryError, MDOpsError
 COMMANDS = (
     "info",
     "convert",
+    "convert-data",
     "export",
     "core",
     "lammps",

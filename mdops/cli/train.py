@@ -231,7 +231,11 @@ def earlier_files(args: argparse.Namespace, config: "Config", written: str | Non
     found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
     results = [args.output / name for name in (training.disp_file, "model.safetensors")]
     results += _earlier_best(args.output, config)
-    if written and (args.output / _INPUT).is_file() and (args.output / _INPUT).read_text() != written:
+    if (
+        written
+        and (args.output / _INPUT).is_file()
+        and (args.output / _INPUT).read_text(encoding="utf-8") != written
+    ):
         results.append(args.output / _INPUT)
     existing = [path for path in [*found, *results] if path.exists()]
     if existing and not (args.restart or args.overwrite):

@@ -12,6 +12,7 @@ from mdops.data.ase_file import NAMES, elements_of_file, read_file
 from mdops.data.deepmd_system import elements_of_system, is_system, read_system
 from mdops.data.frame_set import FrameSet, check, joined
 from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
+from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.storage import Storage
 from mdops.data.units_check import units_warning
 from mdops.errors import DataError, InputError
@@ -108,8 +109,8 @@ def load_dataset(
     >>> data = load_dataset(["water/data_0", "clusters.extxyz"], ["O", "H"])  # doctest: +SKIP
 
     Args:
-        paths: each a system of DeePMD-kit (a folder with type.raw), a folder with such systems in it at any
-            depth, or a file.
+        paths: each a system of DeePMD-kit (a folder with type.raw, or a dataset in LMDB), a folder with such systems
+            in it at any depth, or a file.
         type_map: the model's elements. Types of a system without type_map.raw are indices in it.
         names: what files call the labels, see `mdops.data.ase_file.read_file`.
         storage: where the arrays go; in memory up to a share of it, mapped from temporary files beyond, unless
@@ -164,7 +165,10 @@ def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     """
     found: dict[str, None] = {}
     for place in _places(paths):
-        found |= dict.fromkeys(elements_of_system(place) if place.is_dir() else elements_of_file(place))
+        of = (
+            elements_of_lmdb if is_lmdb(place) else elements_of_system if place.is_dir() else elements_of_file
+        )
+        found |= dict.fromkeys(of(place))
     numbers = [name for name in found if name.isdigit()]
     if numbers and len(numbers) < len(found):
         raise DataError("some systems have no type_map.raw, and others do: give a type map")
@@ -194,12 +198,14 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
         if not path.exists():
             place = "" if path.is_absolute() else f" in {Path.cwd()}"
             raise DataError(f"{path}: there is no such file or folder{place}")
-        if path.is_file() or is_system(path):
+        if path.is_file() or is_system(path) or is_lmdb(path):
             places.append(path)
             continue
-        below = sorted(found.parent for found in path.rglob("type.raw"))
+        below = sorted(found.parent for name in ("type.raw", "data.mdb") for found in path.rglob(name))
         if not below:
-            raise DataError(f"{path}: no system of DeePMD-kit (a folder with type.raw) is in this folder")
+            raise DataError(
+                f"{path}: no system of DeePMD-kit (a folder with type.raw, or an LMDB with data.mdb) is in this folder"
+            )
         places += below
     return places
 
@@ -208,7 +214,9 @@ def _blocks(
     places: list[Path], type_map: list[str], names: Mapping[str, str] | None, labelled: bool
 ) -> Iterator[FrameSet]:
     for place in places:
-        if place.is_dir():
+        if is_lmdb(place):
+            yield from read_lmdb(place, type_map)
+        elif place.is_dir():
             yield from read_system(place, type_map)
         else:
             yield from read_file(place, type_map, names, labelled=labelled)

@@ -1,0 +1,103 @@
+"""Writes training data as one dataset in LMDB, in DeePMD-kit's layout, or as extended XYZ: from systems of DeePMD-kit,
+datasets in LMDB, folders of these, and files that ASE reads. LMDB needs the packages lmdb and msgpack."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from mdops.data.dataset import Dataset
+
+HELP = "training data in another format"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "input",
+        nargs="+",
+        metavar="SYSTEM",
+        help="systems of DeePMD-kit, folders of them, and files that ASE reads",
+    )
+    add("output", type=Path, metavar="OUT", help="what to write: .lmdb, .xyz or .extxyz")
+    add(
+        "--type-map",
+        "-t",
+        nargs="+",
+        metavar="ELEMENT",
+        help="the elements in order; those of the data unless given",
+    )
+    add("--names", nargs="+", default=[], metavar="LABEL=NAME",
+        help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
+    add("--overwrite", action="store_true", help="replace OUT if it is there")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.cli.test import label_names
+    from mdops.data.dataset import elements_of, load_dataset
+    from mdops.data.lmdb_write import write_lmdb
+
+    if args.output.suffix not in (".lmdb", ".xyz", ".extxyz"):
+        raise InputError(f"{args.output}: its name must end in .lmdb, .xyz or .extxyz")
+    if args.output.exists() and not args.overwrite:
+        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    if not args.output.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {args.output.absolute().parent} to write into")
+    if any(
+        Path(name).exists() and args.output.exists() and args.output.samefile(name) for name in args.input
+    ):
+        raise InputError(f"{args.output} is what is to be converted: give another name")
+    data = load_dataset(
+        args.input, args.type_map or elements_of(args.input), names=label_names(args.names), labelled=False
+    )
+    if args.output.suffix == ".lmdb":
+        partly = data.pbc.any(1) != data.pbc.all(1)
+        if partly.any():
+            raise InputError(
+                f"{data.name(int(partly.argmax()))}: is periodic in some directions alone, which LMDB has no place "
+                "for: write .extxyz"
+            )
+        write_lmdb(args.output, data)
+    else:
+        _write_xyz(args.output, data)
+    print(
+        f"wrote {args.output}: {len(data)} frames, {data.offsets[-1]:,} atoms of {', '.join(data.type_map)}, with "
+        f"{', '.join(data.labels) or 'no labels'}"
+    )
+    return 0
+
+
+def _write_xyz(path: Path, data: "Dataset") -> None:
+    import io
+
+    import ase.io
+    import numpy as np
+    from ase import Atoms
+    from ase.calculators.singlepoint import SinglePointCalculator
+
+    from mdops.files.atomic import replace_file
+
+    buffer = io.StringIO()
+    for frame in range(len(data)):
+        own = data.atoms(frame)
+        symbols = np.array(data.type_map)[data.types[own]]
+        atoms = Atoms(symbols, positions=data.positions[own], cell=data.cell[frame], pbc=data.pbc[frame])
+        found = {name: data.labels[name] for name in data.labels if data.present[name][frame]}
+        results: dict[str, Any] = {}
+        if "energy" in found:
+            results["energy"] = float(found["energy"][frame])
+        if "forces" in found:
+            results["forces"] = found["forces"][own]
+        if "virial" in found:
+            atoms.info["virial"] = found["virial"][frame]
+        if "atom_energy" in found:
+            results["energies"] = found["atom_energy"][own]
+        if "fparam" in found:
+            atoms.info["fparam"] = found["fparam"][frame]
+        if "aparam" in found:
+            atoms.arrays["aparam"] = found["aparam"][own]
+        atoms.calc = SinglePointCalculator(atoms, **results)
+        ase.io.write(buffer, atoms, format="extxyz")
+    replace_file(path, buffer.getvalue().encode())
