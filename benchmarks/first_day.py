@@ -113,6 +113,7 @@ def main() -> None:
     answer = {
         "machine": machine("cpu"),
         "cores": arguments.cores,
+        "load_average": os.getloadavg()[0],
         "median_seconds": statistics.median(run["total_seconds"] for run in runs),
         "runs": runs,
     }

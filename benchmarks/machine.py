@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import mdops
+import mdops.ops
 
 
 def machine(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
