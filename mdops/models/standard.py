@@ -20,14 +20,17 @@ from mdops.options import Most, Options, are_types, check_pairs, key, variant
 class ModelOptions(Options):
     """What all atomic models share."""
 
+    IGNORED: ClassVar[tuple[str, ...]] = ("bridging_r_inner", "bridging_r_outer")  # of no bridging_method
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "compress": (),  # which made a frozen model of its TensorFlow code anew
         "data_bias_nsample": (10,),  # DeePMD-kit's PyTorch code has no use for it either
         "info": ({},),
         "model_branch_alias": ([],),
         "srtab_add_bias": (True,),
     }
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        name: None for name in ("type_embedding", "modifier", "compress", "spin", "finetune_head")
+        **{name: None for name in ("type_embedding", "modifier", "spin", "finetune_head")},
+        "bridging_method": "None",
     }
 
     type_map: list[str] = key(doc="the element of each type", where="input", of="training")
@@ -67,7 +70,11 @@ class ModelOptions(Options):
 class StandardOptions(ModelOptions):
     KIND = "standard"
     NAMES = ("standard",)
-    IGNORED: ClassVar[tuple[str, ...]] = ("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax")  # of no table
+    # Of no table.
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        *ModelOptions.IGNORED,
+        *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
+    )
 
     descriptor: Any = variant(lambda: registry.options("descriptor"), "se_e2_a")
     fitting_net: Any = variant(lambda: registry.options("fitting"), "ener")

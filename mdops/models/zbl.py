@@ -14,7 +14,7 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.pairtab import TABLE_FILE, PairTable, PairTableOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.standard import DescriptorFitting, StandardOptions
+from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
 from mdops.options import key
 
 _ANY_NUMBER = 2**31 - 1
@@ -25,7 +25,7 @@ class ZBLOptions(StandardOptions):
     KIND = "zbl"
     NAMES = ("zbl",)
     MARK: ClassVar[str] = "use_srtab"
-    IGNORED: ClassVar[tuple[str, ...]] = ()
+    IGNORED: ClassVar[tuple[str, ...]] = ModelOptions.IGNORED
 
     use_srtab: str = key(
         doc="the table for small distances: as `model[pairtab].tab_file`", where="input", of="training"

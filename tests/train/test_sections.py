@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.models import registry
@@ -78,6 +79,7 @@ def test_aliases_comments_and_keys_without_effect():
 @pytest.mark.parametrize(
     ("path", "value", "neutral"),
     [
+        ("model.compress", {"model_file": "frozen.pb"}, None),
         ("model.data_bias_nsample", 20, 10),
         ("model.info", {"owner": "me"}, {}),
         ("model.model_branch_alias", ["water"], []),
@@ -88,11 +90,14 @@ def test_aliases_comments_and_keys_without_effect():
         ("training.ema_ckpt_keep", 3, None),
         ("training.enable_profiler", True, False),
         ("training.enable_tf32", True, False),
+        ("training.load_ckpt", "model.ckpt", None),
         ("training.mixed_precision", {"compute_prec": "float16"}, {}),
         ("training.numb_test", 10, None),
         ("training.profiling", True, False),
         ("training.save_dir", "checkpoints", None),
+        ("training.set_prefix", "frames", "set"),
         ("training.stat_file", "stat.hdf5", ""),
+        ("training.warmup", 100, None),
         ("training.training_data.set_prefix", "frames", "set"),
         ("validating.tf32_infer", True, False),
     ],
@@ -297,3 +302,32 @@ def test_documentation_has_every_key(monkeypatch):
     for entry in keys():
         row = f"| `{entry.path}` | {entry.type} | {entry.unit} | {entry.default} | {entry.doc} |"
         assert row in text, f"docs/training.md lacks the row {row}"
+
+
+def test_keys_that_deepmd_kit_3_2_writes_into_every_input_are_taken(recwarn):
+    """Its input_v2_compat.json and out.json spell out all defaults."""
+    bridging = {"bridging_method": "None", "bridging_r_inner": 0.5, "bridging_r_outer": 0.8}
+    model = {**SMALL["model"], **bridging}
+    assert parse_config({**SMALL, "model": model}).model.type_map == ["O", "H"]
+    assert not recwarn.list
+    with pytest.raises(ConfigError, match=r"model\.bridging_method: is 'ZBL'; this is not supported"):
+        parse_config({**SMALL, "model": {**model, "bridging_method": "ZBL"}})
+
+
+def test_types_that_the_input_does_not_name_are_those_of_the_data(tmp_path):
+    write_system(tmp_path / "named", alloy(2))
+    unnamed = write_system(tmp_path / "unnamed", alloy(2))
+    (unnamed / "type_map.raw").unlink()
+    model = {"descriptor": {"type": "se_e2_a", "sel": [4, 4, 4]}}
+
+    def types(system, **more):
+        tree = edited("training.training_data.systems", str(tmp_path / system))
+        return parse_config({**tree, "model": more}).model.type_map
+
+    assert types("named") == ["Al", "Cu"]
+    assert types("unnamed") == ["0", "1"]
+    assert types("unnamed", **model) == ["0", "1", "2"]  # as many as sel has places for
+    parts = [{"type_map": ["Cu", "Al"], "descriptor": {"type": "se_atten", "attn_layer": 0}}, {}]
+    with pytest.raises(ConfigError, match=r"model\.models\[1\]"):
+        types("named", type="linear_ener", models=[parts[0], {"type": "frozen"}])
+    assert types("named", type="linear_ener", models=parts[:1]) == ["Cu", "Al"]

@@ -120,11 +120,14 @@ class TrainingConfig:
         "ema_ckpt_keep": (),
         "enable_profiler": (False,),
         "enable_tf32": (False,),
+        "load_ckpt": (),
         "mixed_precision": ({},),
         "numb_test": (),
         "profiling": (False,),
         "save_dir": (),
+        "set_prefix": ("set",),
         "stat_file": ("",),
+        "warmup": (),
     }
     NEUTRAL: ClassVar[dict[str, Any]] = {"change_bias_after_training": False}
 
