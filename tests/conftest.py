@@ -13,6 +13,7 @@ os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 import pytest
 import torch
+from gpu_lock import gpu_lock
 
 from mdops._library import cuda_problem
 
@@ -66,6 +67,18 @@ def pytest_runtest_setup(item):
         problem = cuda_problem()
         if problem is not None:
             pytest.skip(problem)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the timer of a test
+def pytest_runtest_protocol(item):
+    """Tests that fill a GPU's memory run alone, and none leaves memory behind that PyTorch keeps for later."""
+    if item.get_closest_marker("gpu") is None or cuda_problem() is not None:
+        return (yield)
+    with gpu_lock(alone=item.get_closest_marker("fills_gpu") is not None):
+        try:
+            return (yield)
+        finally:
+            torch.cuda.empty_cache()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

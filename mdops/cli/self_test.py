@@ -9,7 +9,7 @@ from mdops.calculator import MDOps
 from mdops.cli.sample_model import sample_model
 from mdops.jit.sample_box import sample_box
 
-# Exact nets in float64 (tests/cli/test_self_test.py computes them again).
+# Exact nets in float64 (tests/cli/test_cli.py computes them again).
 ENERGY = -3.218401386615649  # eV
 FORCE = 0.014273643740028  # eV/A, root mean square of the components
 _TOLERANCE = 1e-5  # of float32

@@ -105,10 +105,19 @@ def test_info(capsys):
     assert shown["parameters"] == "19,586"
 
 
-@pytest.mark.parametrize("case", ["activation_relu", "fparam_aparam", "fitting_shared", "no_statistics"])
-def test_info_on_models_of_all_sorts(case, capsys):
+@pytest.mark.parametrize(
+    ("case", "name", "begins"),
+    [
+        ("activation_relu", "evaluated as", "exact nets, float64"),
+        ("activation_relu", "a step", "autograd: "),
+        ("fparam_aparam", "frame, atomic", "1 frame and 2 atomic parameters"),
+        ("no_statistics", "evaluated as", "splines of 32 intervals beyond 0.5 A, float64"),
+    ],
+)
+def test_info_on_models_of_all_sorts(case, name, begins, capsys):
     assert main(["info", str(DATA / "reference" / case / "model.dp"), "--dtype", "float64"]) == 0
-    assert "elements" in capsys.readouterr().out
+    shown = {line[:18].strip(): line[18:] for line in capsys.readouterr().out.splitlines()}
+    assert shown[name].startswith(begins)
 
 
 @pytest.mark.parametrize(

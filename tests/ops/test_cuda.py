@@ -325,6 +325,7 @@ def test_virials_beyond_what_one_integer_holds():
     assert_agree(virial, expected, torch.float32)
 
 
+@pytest.mark.fills_gpu
 def test_more_numbers_than_32_bits_count():
     if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
         pytest.skip("needs 40 GiB")
@@ -344,6 +345,7 @@ def test_more_numbers_than_32_bits_count():
     assert int(gradient.count_nonzero()) == 6
 
 
+@pytest.mark.fills_gpu
 def test_more_pair_gradients_than_32_bits_count():
     """pair_forces_backward: its last row is the first's of a list that begins with it."""
     if torch.cuda.get_device_properties(0).total_memory < 75 * 2**30:
@@ -365,6 +367,7 @@ def test_more_pair_gradients_than_32_bits_count():
     assert int(by_g.count_nonzero()) == int(last_g[-1].count_nonzero()) > 0
 
 
+@pytest.mark.fills_gpu
 def test_more_moments_than_32_bits_count():
     if torch.cuda.get_device_properties(0).total_memory < 60 * 2**30:
         pytest.skip("needs 30 GiB")
