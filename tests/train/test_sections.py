@@ -14,6 +14,7 @@ from mdops.models import registry
 from mdops.train.config import sections
 from mdops.train.config.read import keys, parse_config, read_config
 from mdops.train.config.sections import Config
+from mdops.train.loop.factories import planned_steps, report_interval
 
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt.json"
 SMALL = {
@@ -331,3 +332,16 @@ def test_types_that_the_input_does_not_name_are_those_of_the_data(tmp_path):
     with pytest.raises(ConfigError, match=r"model\.models\[1\]"):
         types("named", type="linear_ener", models=[parts[0], {"type": "frozen"}])
     assert types("named", type="linear_ener", models=parts[:1]) == ["Cu", "Al"]
+
+
+def test_steps_and_lines_that_the_input_does_not_give_follow_from_the_data():
+    tree = edited("training.training_data.leave_out", 10)
+    del tree["training"]["numb_steps"]
+    config = parse_config(tree)
+    assert [planned_steps(config, batches) for batches in (1, 1000, 10**6)] == [4000, 20_000, 100_000]
+    assert [report_interval(config, steps) for steps in (4, 4000, 10**6)] == [1, 200, 1000]
+    validation = config.training.validation_data
+    assert validation.left_out and (validation.systems, validation.leave_out) == ("data", 10)
+    told = parse_config(edited("training.disp_freq", 7))
+    assert planned_steps(told, 5) == 10 and report_interval(told, 10) == 7
+    assert planned_steps(parse_config({**tree, "training": {**tree["training"], "numb_epoch": 1.5}}), 5) == 8
