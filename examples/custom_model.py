@@ -72,8 +72,8 @@ class SymmetryFunctions(Descriptor):
         self.centers, self.widths = torch.nn.Parameter(centers), torch.nn.Parameter(widths)
 
     @property
-    def neighbors(self) -> NeighborSpec:
-        return NeighborSpec(self.options.rcut, sel=None)  # any number of them
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return (NeighborSpec(self.options.rcut, sel=None),)  # any number of them
 
     @property
     def width(self) -> int:

@@ -85,6 +85,11 @@ def export_program(
             "overflow='truncate' drops neighbours by what it finds, which a program cannot: load the model with "
             "overflow 'error' (NaN for too many) or 'extend' (all count)"
         )
+    if potential.reach > 1:
+        raise UnsupportedModelError(
+            f"{potential.kind} passes messages along edges, whose number a program would have to know beforehand: it "
+            "runs in Python alone (`mdops.MDOps`, `mdops md`)"
+        )
     if capacity is not None and capacity < 1:
         raise InputError(f"the capacity of the list is {capacity}, expected 1 or more places an atom")
     own = _frozen(potential)

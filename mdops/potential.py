@@ -265,6 +265,8 @@ class Potential(EvaluationContext):
         and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
         virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
         """
+        if atom_virial:
+            self.require_atom_virials()
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import torch
 from torch import nn
 
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.judge import Overflow, judge
 from mdops.evaluators.present import PresentTypes
 from mdops.models.angles import AngleKnots
@@ -114,6 +114,20 @@ class EvaluationContext(nn.Module, ABC):
     def cutoff(self) -> float:
         """A."""
         return self.model.cutoff
+
+    @property
+    def reach(self) -> int:
+        """How many cutoffs away an atom may be that changes another's energy: 1 unless layers pass messages."""
+        return self.model.reach
+
+    def require_atom_virials(self) -> None:
+        """Raises UnsupportedModelError where a virial has no atom: a pair's is booked on the neighbour because the pair
+        changes the energy of its centre alone, which is not so where layers pass messages."""
+        if self.reach > 1:
+            raise UnsupportedModelError(
+                f"{self.kind} passes messages over {self.reach} cutoffs, so that its virial cannot be told by atoms: "
+                "the virial of the system is right, and atomic virials, stresses and heat currents are refused"
+            )
 
     @property
     def sel(self) -> list[int] | list[list[int]]:

@@ -334,9 +334,8 @@ class _Others:
                 found.append(part.taken(within.select(1, k)))
                 k += 1
                 continue
-            report = self.near.report([part.neighbors])
-            found += report.within
-            specs.append(part.neighbors)
+            found += self.near.report(part.neighbors).within
+            specs += part.neighbors
         if specs and max(s.cutoff for s in specs) > max(part.descriptor.cutoff for part in self._s.sums):
             nearest = self.near.report([]).nearest
         return NeighborReport(tuple(found), nearest)

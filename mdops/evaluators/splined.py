@@ -405,7 +405,7 @@ class SplineHybrid(SplineNets):
         ]
         self.set_nets(model, kinds)
         self.has_all = kinds.numbers == tuple(every)
-        self.spec = model.descriptor.neighbors
+        self.spec = model.descriptor.spec
         self._all_mixed = all(part.descriptor.mixed for part in self.sums)
 
     @staticmethod
@@ -459,7 +459,7 @@ class SplineHybrid(SplineNets):
         if not self.may_differ(part):
             return None
         # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
-        shared = near.share(d.neighbors, mixed=self.spec.mixed)
+        shared = near.share(d.spec, mixed=self.spec.mixed)
         kinds, ntypes = shared.kinds, shared.ntypes
         within = ~(shared.squared >= d.cutoff**2)
         beyond = shared.count(torch.where(within | d.excludes(shared), ntypes, kinds))
@@ -475,7 +475,7 @@ def shared(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood
     """What a part of a hybrid, itself `mixed` or not, gets of its neighbours."""
     if part.ends_at_cutoff and not near.truncates:
         return near
-    return near.share(part.neighbors, mixed=mixed)
+    return near.share(part.spec, mixed=mixed)
 
 
 class SplineModels:
@@ -568,7 +568,7 @@ class Splined(Autograd):
         tables = self._tables(s, trains, types)
         parts, report = self._parts(s, near)
         if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
-            spec = s.model.descriptor.neighbors
+            spec = s.model.descriptor.spec
             near = self.potential.truncated(near).select(spec.sel, mixed=spec.mixed)
             parts, _ = self._parts(s, near)
         features = []
@@ -595,19 +595,21 @@ class Splined(Autograd):
         if isinstance(s, SplineModel):
             moments, report = s.moments(near)
             return [moments], report
-        found, within, nearest, widest = [], [], None, 0.0
+        found: list[torch.Tensor] = []
+        within: list[torch.Tensor] = []
+        nearest, widest = None, 0.0
         for part in s.members:
-            spec = (part.descriptor if isinstance(part, SplineSum) else part).neighbors
-            own = near.share(spec, mixed=s.spec.mixed) if near.truncates else near
+            d = part.descriptor if isinstance(part, SplineSum) else part
+            own = near.share(d.spec, mixed=s.spec.mixed) if near.truncates else near
             if isinstance(part, SplineSum):
                 moments, report = part.moments(own, s.absent(part, own))
                 found.append(moments)
             else:
-                report = near.report([spec])
+                report = near.report(d.neighbors)
                 found.append(part(shared(part, near, mixed=s.spec.mixed)).values)
-            within.append(report.within[0])
-            if spec.cutoff > widest:
-                nearest, widest = report.nearest, spec.cutoff
+            within += report.within
+            if d.cutoff > widest:
+                nearest, widest = report.nearest, d.cutoff
         assert nearest is not None
         return found, NeighborReport(tuple(within), nearest)
 

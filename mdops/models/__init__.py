@@ -16,6 +16,7 @@ from mdops.models import (  # noqa: F401  (each registers its kind)
     zbl,
 )
 from mdops.models.contract import AtomicModel, Descriptor, EnvironmentDescriptor, Features, Output, Tree
+from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.models.registry import find, register
 from mdops.models.standard import DescriptorFitting
@@ -26,11 +27,13 @@ __all__ = [
     "DescriptorFitting",
     "EnvironmentDescriptor",
     "Features",
+    "GraphDescriptor",
     "NeighborReport",
     "NeighborSpec",
     "Neighborhood",
     "Output",
     "model_of_tree",
+    "neighbor_graph_of",
     "register",
 ]
 

@@ -126,8 +126,18 @@ class Descriptor(Kind):
 
     @property
     @abstractmethod
-    def neighbors(self) -> NeighborSpec:
-        """The neighbours it has places for."""
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        """The neighbours it has places for: those of the longest cutoff first, then those of shorter ones."""
+
+    @property
+    def spec(self) -> NeighborSpec:
+        """The neighbours within its longest cutoff."""
+        return self.neighbors[0]
+
+    @property
+    def reach(self) -> int:
+        """How many cutoffs away an atom may be that changes the numbers of another: 1 unless layers pass messages."""
+        return 1
 
     @property
     @abstractmethod
@@ -137,12 +147,12 @@ class Descriptor(Kind):
     @property
     def cutoff(self) -> float:
         """A."""
-        return self.neighbors.cutoff
+        return self.spec.cutoff
 
     @property
     def mixed_types(self) -> bool:
         """Whether the descriptor tells the centre's type by itself, so that one fitting net may serve all types."""
-        return self.neighbors.mixed
+        return self.spec.mixed
 
     @abstractmethod
     def forward(self, near: Neighborhood) -> Features:
@@ -271,9 +281,9 @@ class EnvironmentDescriptor(Descriptor):
         return sum(self.sel)
 
     @property
-    def neighbors(self) -> NeighborSpec:
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
         places = (self.slots,) if self.mixed else tuple(self.sel)
-        return NeighborSpec(self.options.rcut, places, self.mixed)
+        return (NeighborSpec(self.options.rcut, places, self.mixed),)
 
     @property
     def cutoff_smooth(self) -> float:
@@ -530,6 +540,11 @@ class AtomicModel(Kind, ABC):
     def cutoff(self) -> float:
         """The largest, A."""
         return max(spec.cutoff for spec in self.neighbors)
+
+    @property
+    def reach(self) -> int:
+        """See `Descriptor.reach`."""
+        return max((one.reach for one in self.descriptors), default=1)
 
     @property
     def mixed_types(self) -> bool:

@@ -66,17 +66,20 @@ class Hybrid(Descriptor):
         return list(self.members)
 
     @property
-    def neighbors(self) -> NeighborSpec:
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
         """Places for the most that a part has: of each type, or together if a part is mixed."""
-        specs = [part.neighbors for part in self._members()]
+        specs = [part.spec for part in self._members()]
         cutoff, mixed = max(spec.cutoff for spec in specs), any(spec.mixed for spec in specs)
         if any(spec.sel is None for spec in specs):
-            return NeighborSpec(cutoff, None, mixed)
+            return (NeighborSpec(cutoff, None, mixed),)
         if mixed:
-            return NeighborSpec(cutoff, (max(sum(spec.sel) for spec in specs),), True)
-        return NeighborSpec(
-            cutoff, tuple(max(places) for places in zip(*(s.sel for s in specs), strict=True))
-        )
+            return (NeighborSpec(cutoff, (max(sum(spec.sel) for spec in specs),), True),)
+        places = tuple(max(own) for own in zip(*(spec.sel for spec in specs), strict=True))
+        return (NeighborSpec(cutoff, places),)
+
+    @property
+    def reach(self) -> int:
+        return max(part.reach for part in self._members())
 
     @property
     def width(self) -> int:
@@ -87,7 +90,7 @@ class Hybrid(Descriptor):
         return [part for member in self._members() for part in member.parts]
 
     def forward(self, near: Neighborhood) -> Features:
-        found = [part(near.share(part.neighbors, mixed=self.mixed_types)) for part in self._members()]
+        found = [part(near.share(part.spec, mixed=self.mixed_types)) for part in self._members()]
         axes = [part.axes for part in found if part.axes is not None]
         return Features(torch.cat([part.values for part in found], 1), torch.cat(axes, 2) if axes else None)
 

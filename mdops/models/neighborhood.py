@@ -49,6 +49,7 @@ class Neighborhood:
     Attributes:
         system: the atoms.
         neighbors: (N, K) int32, indices of atoms, -1 where a slot is empty.
+        images: (N, K) int32, their packed periodic images (`mdops.ops.unpack_images`).
         counts: (N, ntypes) int32, slots of each type.
         displacements: (N, K, 3), A, the compute dtype; energies are differentiated by these.
         cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
@@ -63,6 +64,7 @@ class Neighborhood:
 
     system: System
     neighbors: torch.Tensor
+    images: torch.Tensor
     counts: torch.Tensor
     displacements: torch.Tensor
     cutoff: float
@@ -77,7 +79,7 @@ class Neighborhood:
         """The pair vectors are differentiable in positions and cell."""
         pairs = neighbors.neighbors, neighbors.images
         d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
-        return cls(system, neighbors.neighbors, neighbors.counts, d, cutoff, most=neighbors.most)
+        return cls(system, *pairs, neighbors.counts, d, cutoff, most=neighbors.most)
 
     @property
     def types(self) -> torch.Tensor:
@@ -147,6 +149,7 @@ class Neighborhood:
             self,
             system=system,
             neighbors=self.neighbors[run],
+            images=self.images[run],
             counts=self.counts[run],
             displacements=self.displacements[run],
         )
@@ -183,6 +186,7 @@ class Neighborhood:
                 self.system, types=types, first_types=names[self.first_types].to(types.dtype)
             ),
             neighbors=self.neighbors.gather(1, order),
+            images=self.images.gather(1, order),
             counts=counts,
             displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)),
             absent_pairs=absent,
@@ -254,6 +258,7 @@ class Neighborhood:
         return dataclasses.replace(
             self,
             neighbors=self.neighbors.gather(1, order).masked_fill(~kept, -1),
+            images=self.images.gather(1, order),
             counts=self.count(torch.where(keep, self.slot_types, self.ntypes)),
             displacements=self.displacements.gather(1, order[..., None].expand(-1, -1, 3)) * kept[..., None],
         )

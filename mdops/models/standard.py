@@ -120,7 +120,7 @@ class DescriptorFitting(AtomicModel):
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
-        return tuple(part.neighbors for part in self.descriptor.parts)
+        return tuple(spec for part in self.descriptor.parts for spec in part.neighbors)
 
     @property
     def mixed_types(self) -> bool:
@@ -150,7 +150,7 @@ class DescriptorFitting(AtomicModel):
         return self._features(near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs))
 
     def _features(self, near: Neighborhood) -> torch.Tensor:
-        spec = self.descriptor.neighbors
+        spec = self.descriptor.spec
         return self.descriptor(near.select(spec.sel, mixed=spec.mixed)).values
 
     @classmethod

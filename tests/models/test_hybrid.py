@@ -152,7 +152,7 @@ def test_a_part_may_be_of_mixed_types():
     potential = new_potential({"type": "hybrid", "list": [R, tebd]})
     descriptor = potential.model.descriptor
     assert potential.model.fitting.shared and descriptor.mixed_types
-    assert descriptor.neighbors == NeighborSpec(5.0, (140,), True)
+    assert descriptor.neighbors == (NeighborSpec(5.0, (140,), True),)
     assert potential.sel == [[80, 60], [20]]
 
 

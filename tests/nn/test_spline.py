@@ -33,7 +33,7 @@ def lone_pairs(vectors, counts, types, cutoff):
     """Atoms with one neighbour each, at `vectors` (P, 1, 3)."""
     nothing = torch.zeros(0, dtype=torch.float64)
     system = System(nothing, types, nothing, nothing, torch.zeros_like(types))
-    return Neighborhood(system, torch.zeros_like(counts[:, :1]), counts, vectors, cutoff)
+    return Neighborhood(system, *[torch.zeros_like(counts[:, :1])] * 2, counts, vectors, cutoff)
 
 
 def slopes(t, vectors):

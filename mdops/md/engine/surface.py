@@ -75,6 +75,8 @@ class Surface:
         self.capacity = capacity
         self.captures = self._flags and potential.device.type == "cuda"
         self.origin = ListOrigin(torch.zeros_like(system.positions), system.cell.clone(), self.cutoff)
+        if atom_virial:
+            potential.require_atom_virials()
         self._cells_move, self._atom_virial = cells_move, atom_virial
         # Known beforehand, as a step that is captured cannot ask for them.
         self._kinds = (

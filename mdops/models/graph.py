@@ -1,0 +1,79 @@
+"""Descriptors that pass messages between atoms, in layers on a graph of edges and angles."""
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import nn
+
+from mdops.models.contract import Descriptor, Features
+from mdops.models.neighborhood import Neighborhood
+from mdops.ops import NeighborGraph, NeighborList
+
+
+def neighbor_graph_of(
+    near: Neighborhood,
+    cutoff: float,
+    *,
+    sel: int | None = None,
+    angle_cutoff: float = 0.0,
+    angle_sel: int | None = None,
+    excluded: torch.Tensor | None = None,
+) -> NeighborGraph:
+    """The edges of `near` within a cutoff, and the angles between edges within a second one; the nodes are its atoms.
+
+    Args:
+        cutoff, angle_cutoff: A; without the second there are no angles.
+        sel, angle_sel: the nearest so many neighbours have places, where `near.truncates`; None: all.
+        excluded: (ntypes, ntypes) bool, pairs of types that are no edges, besides `near.absent_pairs`.
+    """
+    pairs = NeighborList(near.neighbors, near.images, near.counts, near.cutoff)
+    both = [mask for mask in (near.absent_pairs, excluded) if mask is not None]
+    return NeighborGraph.of_list(
+        pairs,
+        near.displacements,
+        near.types,
+        cutoff,
+        angle_cutoff=angle_cutoff,
+        edge_sel=sel if near.truncates else None,
+        angle_sel=angle_sel if near.truncates else None,
+        pair_mask=torch.stack(both).any(0) if both else None,
+    )
+
+
+class GraphDescriptor(Descriptor):
+    """Base of descriptors that pass messages: numbers of nodes (atoms) go through layers, each of which looks at the
+    nodes of the neighbours.
+
+    Nodes alone cross atoms. What a layer knows of edges and angles belongs to the atom in their centre. So a driver may
+    stop between two layers: to exchange the nodes of atoms that other processes have, to forget what a layer kept and
+    compute it again for the gradient, or to take a layer's atoms in runs.
+
+    Attributes:
+        layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
+    """
+
+    layers: nn.ModuleList
+
+    @property
+    def reach(self) -> int:
+        return max(len(self.layers), 1)
+
+    @abstractmethod
+    def graph(self, near: Neighborhood) -> Any:
+        """What all layers look at and none changes: edges (`neighbor_graph_of`), and what the kind has of each."""
+
+    @abstractmethod
+    def start(self, graph: Any) -> tuple[torch.Tensor, Any]:
+        """The first nodes (N, W), and the first numbers of edges and angles: tensors in a tuple, or None."""
+
+    @abstractmethod
+    def finish(self, nodes: torch.Tensor, local: Any, graph: Any) -> Features:
+        """The numbers of each atom, of what the last layer gave."""
+
+    def forward(self, near: Neighborhood) -> Features:
+        graph = self.graph(near)
+        nodes, local = self.start(graph)
+        for layer in self.layers:
+            nodes, local = layer(nodes, local, graph)
+        return self.finish(nodes, local, graph)
