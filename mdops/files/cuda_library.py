@@ -1,5 +1,7 @@
 """The library of the GPU's ops that `mdops build --cuda` put into the cache."""
 
+import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ _OF_THE_CPU = ("isa.cpp", "cpu.cpp")
 
 
 def cuda_sources(folder: Path) -> tuple[str, ...]:
-    """Those of the library: every op's cuda.cu and gpu_loops.cu, and what both libraries share."""
+    """Those of the library: every op's cuda.cu and gpu_*.cu, and what both libraries share."""
     shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
-    own = [*folder.glob("*/cuda.cu"), *folder.glob("*/gpu_loops.cu")]
+    own = [*folder.glob("*/cuda.cu"), *folder.glob("*/gpu_*.cu")]
     return tuple(str(path.relative_to(folder)) for path in sorted([*own, *shared]))
 
 
@@ -26,10 +28,11 @@ def torch_series() -> str:
 
 
 def cached_cuda_library() -> Path | None:
-    """The library of the cache that fits these sources, this PyTorch and the GPUs here; None if there is none, or the
-    cache cannot be trusted."""
+    """The library of the cache for these sources and this PyTorch that runs on most of the GPUs here, and the newest of
+    those; None if there is none, or the cache cannot be trusted."""
     if torch.version.cuda is None:
         return None
+    gpus = _capabilities()
     try:
         folder = source_folder()
         wanted: dict[str, Any] = {
@@ -37,7 +40,48 @@ def cached_cuda_library() -> Path | None:
             "sources": sources_digest(folder, cuda_sources(folder)),
             "about": {"torch": torch_series()},
         }
-        found = cache.find_all(wanted)
-        return max((entry.path for entry in found), key=lambda path: path.stat().st_mtime_ns, default=None)
+        found = [
+            (_served(entry, gpus), entry.path.stat().st_mtime_ns, entry.path)
+            for entry in cache.find_all(wanted)
+        ]
+        return max((one for one in found if one[0] or not gpus), default=(0, 0, None))[2]
     except JitError:
         return None
+
+
+def _served(entry: cache.Entry, gpus: list[tuple[int, int]]) -> int:
+    """How many of the GPUs, by compute capability, the library runs on. Machine code of a chip is also that of later
+    chips of its series, but for sm_90's, which is compiled as sm_90a."""
+    built = [
+        (divmod(int(number), 10), bool(only) or number == "90")
+        for number, only in re.findall(r"sm_(\d+)([a-z]?)", entry.configuration["target"])
+    ]
+    return sum(
+        any(b == gpu or (not only and b[0] == gpu[0] and b[1] < gpu[1]) for b, only in built) for gpu in gpus
+    )
+
+
+def _capabilities() -> list[tuple[int, int]]:
+    """Of all GPUs of this machine, from the driver's library for managing them: to ask CUDA itself would keep forked
+    children from using it. Empty where there is no driver."""
+    try:
+        driver = ctypes.CDLL("libnvidia-ml.so.1")
+        if driver.nvmlInit_v2():
+            return []
+    except (OSError, AttributeError):
+        return []
+    count = ctypes.c_uint()
+    if driver.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        count.value = 0
+    found = [_capability(driver, index) for index in range(count.value)]
+    driver.nvmlShutdown()
+    return [capability for capability in found if capability is not None]
+
+
+def _capability(driver: ctypes.CDLL, index: int) -> tuple[int, int] | None:
+    device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+    if driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+        return None
+    if driver.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)):
+        return None
+    return major.value, minor.value

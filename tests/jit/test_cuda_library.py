@@ -1,5 +1,6 @@
 """The CUDA library that a wheel lacks: how it is built, and that it is found."""
 
+import os
 import re
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from children import python
 from recipes import tiny
 
 from mdops.cli import main
+from mdops.files import cuda_library as files
 from mdops.files import package
-from mdops.files.cuda_library import cached_cuda_library
 from mdops.jit import JitError, builder, cuda_library, toolchain
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def stand_in(tmp_path, monkeypatch):
 def test_the_recipe_is_that_of_the_build(stand_in):
     made = cuda_library.cuda_recipe(["sm_80", "sm_90"])
     op = ROOT / "source/op"
-    sources = {str(p.relative_to(op)) for name in ("cuda.cu", "gpu_loops.cu") for p in op.glob(f"*/{name}")}
+    sources = {str(p.relative_to(op)) for p in op.glob("*/*.cu") if p.name != "rebuilt.cu"}
     build = (ROOT / "CMakeLists.txt").read_text() + (ROOT / "source/cuda.cmake").read_text()
     (of_the_cpu,) = re.findall(r'list\(FILTER COMMON_SOURCES EXCLUDE REGEX "/\(([^)]*)\)', build)
     common = {p.stem for p in (ROOT / "source/op/common").glob("*.cpp")} - set(of_the_cpu.split("|"))
@@ -58,17 +59,47 @@ def test_the_recipe_is_that_of_the_build(stand_in):
     assert f"of_source = {made.flags_of['neighbor/cuda.cu'][0]}" in builder.ninja_file(made)
 
 
-def test_a_library_in_the_cache_is_found(stand_in, tmp_path):
-    assert cached_cuda_library() is None
-    folder = package.source_folder()
+def cached(folder, target, *, own=True):
+    """An entry of the cache as of a CUDA library for these chips, of the package's sources or of others."""
     wanted = cuda_library.cuda_recipe(["sm_90"])
-    made = tiny(tmp_path / "source", name="mdops_cuda", about=wanted.about)
+    made = tiny(folder / target, name="mdops_cuda", about=wanted.about, target=target)
     entry = builder.entry_of(made)
-    assert cached_cuda_library() is None, "it is of other sources"
-    told = entry.path.with_name("entry.json")
-    digest = package.sources_digest(folder, wanted.sources)
-    told.write_text(told.read_text().replace(entry.configuration["sources"], digest))
-    assert cached_cuda_library() == entry.path
+    if own:
+        told = entry.path.with_name("entry.json")
+        digest = package.sources_digest(package.source_folder(), wanted.sources)
+        told.write_text(told.read_text().replace(entry.configuration["sources"], digest))
+    return entry.path
+
+
+def test_a_library_in_the_cache_is_found(stand_in, tmp_path):
+    assert files.cached_cuda_library() is None
+    cached(tmp_path, "sm_80", own=False)
+    assert files.cached_cuda_library() is None, "it is of other sources"
+    path = cached(tmp_path, "sm_90")
+    assert files.cached_cuda_library() == path
+
+
+def test_the_library_for_the_gpus_that_are_here_is_taken(stand_in, tmp_path, monkeypatch):
+    made = {}
+    for age, target in enumerate(["sm_80+sm_90", "sm_80", "sm_90"]):
+        made[target] = cached(tmp_path, target)
+        os.utime(made[target], (age, age))
+
+    def taken(*gpus):
+        monkeypatch.setattr(files, "_capabilities", lambda: list(gpus))
+        return files.cached_cuda_library()
+
+    assert taken((8, 0)) == taken((8, 6)) == made["sm_80"], "the newest is for another chip"
+    assert taken((9, 0)) == made["sm_90"]
+    assert taken((8, 0), (9, 0)) == made["sm_80+sm_90"]
+    assert taken((12, 0)) is None, "none has code for it"
+    assert taken() == made["sm_90"], "there is no GPU to choose by"
+
+
+@pytest.mark.gpu
+def test_the_gpus_are_those_that_cuda_has():
+    asked = [torch.cuda.get_device_capability(k) for k in range(torch.cuda.device_count())]
+    assert set(asked) <= set(files._capabilities())
 
 
 def test_no_gpu_to_build_for_is_an_error(stand_in, monkeypatch):
