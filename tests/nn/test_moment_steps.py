@@ -157,3 +157,25 @@ def test_moment_product_of_no_rows(device):
         assert t.shape == (0, 4, 6)
         back = torch.ops.mdops.moment_product_backward(t, tables, rows, kinds)
         assert back.shape == moments.shape and not back.any()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("rows", [[0, 2, 0], [0, 2, 3, 0, 1]])
+def test_an_atom_in_two_rows_of_a_moment_product(device, rows):
+    """The gradient has one place an atom: refused, or no numbers where the values are not looked at."""
+    tables = torch.ones(2, 7, 6, dtype=torch.float64, device=device)
+    kinds = torch.zeros(5, dtype=torch.int32, device=device)
+    index = torch.tensor(rows, dtype=torch.int32, device=device)
+    moments, t = (
+        torch.ones(*shape, dtype=torch.float64, device=device) for shape in ((5, 7, 4), (len(rows), 4, 6))
+    )
+    calls = [
+        lambda: torch.ops.mdops.moment_product_backward(t, tables, index, kinds),
+        lambda: moment_product(moments, tables, index, kinds),
+    ]
+    if device == "cpu":
+        for call in calls:
+            with pytest.raises(RuntimeError, match="argument `rows` holds atom 0 more than once"):
+                call()
+    else:
+        assert calls[0]().isnan().any()

@@ -25,15 +25,23 @@ Tensor moment_product_backward(const Tensor& grad, const Tensor& tables, const T
   MomentProductInputs in(op, "grad", grad, tables, rows, kinds, true);
   in.tables = aligned(in.tables);
   Tensor out = empty(op, in.shape(), in.dtype);
-  if (in.count < in.atoms) op.clear(out);
+  // Atoms without a row have no gradient. Where there are rows for all of them, one without has lost its row
+  // to another.
+  const bool some = in.count < in.atoms;
+  Tensor counts = empty(op, {some ? in.atoms : 0}, ScalarType::Int);
+  if (some) op.clear(out), op.clear(counts);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto p = in.args<T>(in.tables.const_data_ptr<T>(), out);
-    if (in.count >= in.atoms && p.out_size() > 0)
-      op.launch(gpu_product::mark_kernel<T>, blocks_for(in.atoms, 256), 256, 0, in.atoms, p.out_size(),
-                p.out);
+    const int64_t blocks = p.out_size() > 0 ? blocks_for(in.atoms, 256) : 0;
+    int32_t* const count = counts.mutable_data_ptr<int32_t>();
+    if (some)
+      op.launch(gpu_product::count_kernel<T>, blocks_for(in.count, 256), 256, 0, p, count);
+    else
+      op.launch(gpu_product::mark_kernel<T>, blocks, 256, 0, in.atoms, p.out_size(), p.out);
     Tensor memory = empty(op, {moment_gradients_bytes(p)}, ScalarType::Byte);
     run_moment_gradients(op, p, memory.mutable_data_ptr());
+    if (some) op.launch(gpu_product::mark_repeated_kernel<T>, blocks, 256, 0, p, count);
   });
   return out;
 }

@@ -27,6 +27,19 @@ __global__ void mark_kernel(int64_t atoms, int64_t apart, T* out) {
   if (i < atoms) out[i * apart] = not_a_number<T>();
 }
 
+// How many rows each atom has; and one number of those that have several becomes none.
+template <class T>
+__global__ void count_kernel(MomentProductArgs<T> p, int32_t* count) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int atom = row < p.rows ? p.row_atom[row] : -1;
+  if (atom >= 0 && atom < p.atoms) atomicAdd(count + atom, 1);
+}
+template <class T>
+__global__ void mark_repeated_kernel(MomentProductArgs<T> p, const int32_t* count) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < p.atoms && count[i] > 1) p.out[i * p.out_size()] = not_a_number<T>();
+}
+
 // `Columns` at a time.
 template <class T, int Columns, bool Back>
 __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs<T> p) {

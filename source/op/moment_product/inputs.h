@@ -37,10 +37,7 @@ struct MomentProductInputs {
         fail(op, "argument `tables` or `" + std::string(name) + "` has too many numbers for an atom");
     check_range(op, "rows", rows, 0, atoms);
     check_range(op, "kinds", kinds, -1, tables.size(0));
-    if (op.on_cpu())
-      for (int64_t r = 0; r < count; ++r)
-        if (kinds.const_data_ptr<int32_t>()[rows.const_data_ptr<int32_t>()[r]] < 0)
-          fail(op, "argument `rows` holds an atom without a kind");
+    if (op.on_cpu()) check_rows(op);
   }
 
   std::vector<int64_t> shape() const {
@@ -60,6 +57,20 @@ struct MomentProductInputs {
             in.const_data_ptr<T>(),
             table,
             out.mutable_data_ptr<T>()};
+  }
+
+ private:
+  // Each row is of an atom with a kind, and of another one than all other rows.
+  void check_rows(const Op& op) const {
+    const int32_t *atom = rows.const_data_ptr<int32_t>(), *kind = kinds.const_data_ptr<int32_t>();
+    std::vector<bool> seen(atoms);
+    for (int64_t r = 0; r < count; ++r) {
+      if (kind[atom[r]] < 0) fail(op, "argument `rows` holds an atom without a kind");
+      if (seen[atom[r]])
+        fail(op, "argument `rows` holds atom " + std::to_string(atom[r]) +
+                     " more than once, expected every atom once at most");
+      seen[atom[r]] = true;
+    }
   }
 };
 
