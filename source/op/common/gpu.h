@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -39,7 +38,9 @@ inline int limited_shared_bytes(int bytes) {
 
 class Gpu {
  public:
-  Gpu(const char* op, int index, cudaStream_t stream) : op_(op), index_(index), stream_(stream) {}
+  Gpu(const char* op, int index, cudaStream_t stream) : op_(op), index_(index), stream_(stream) {
+    limits_.shared_bytes = limited_shared_bytes(limits_.shared_bytes);
+  }
 
   cudaStream_t stream() const { return stream_; }
 
@@ -91,24 +92,7 @@ class Gpu {
     return static_cast<int64_t>(blocks) * limits().multiprocessors;
   }
 
-  GpuLimits limits() const {
-    static std::mutex guard;
-    static std::map<int, GpuLimits> known;
-    const std::lock_guard<std::mutex> lock(guard);
-    const auto [place, is_new] = known.try_emplace(index_);
-    if (is_new) {
-      int major = 0, minor = 0;
-      check(cudaDeviceGetAttribute(&place->second.multiprocessors, cudaDevAttrMultiProcessorCount, index_));
-      check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
-      check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
-      check(cudaDeviceGetAttribute(&place->second.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                   index_));
-      place->second.capability = 10 * major + minor;
-    }
-    GpuLimits limits = place->second;
-    limits.shared_bytes = limited_shared_bytes(limits.shared_bytes);
-    return limits;
-  }
+  const GpuLimits& limits() const { return limits_; }
 
   // Sets bytes of device memory to zero.
   void clear(void* memory, int64_t bytes) const {
@@ -168,15 +152,28 @@ class Gpu {
     }
   }
 
-  // Lets blocks of the kernel have all the shared memory that the device has. Once, because it is the
-  // kernel's for all threads: to set what each call needs would take it away from another.
+  // Of the device. Each thread asks once for itself, so that no launch waits for another thread; an error is
+  // not kept.
+  GpuLimits device_limits() const {
+    static thread_local std::map<int, GpuLimits> known;
+    if (const auto found = known.find(index_); found != known.end()) return found->second;
+    GpuLimits limits{};
+    int major = 0, minor = 0;
+    check(cudaDeviceGetAttribute(&limits.multiprocessors, cudaDevAttrMultiProcessorCount, index_));
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_));
+    check(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index_));
+    limits.capability = 10 * major + minor;
+    return known[index_] = limits;
+  }
+
+  // Lets blocks of the kernel have all the shared memory that the device has, which is the kernel's for all
+  // threads: to set what each call needs would take it away from another. Once in each thread.
   void allow_shared(const void* kernel, int64_t bytes) const {
-    static std::mutex guard;
-    static std::set<std::pair<const void*, int>> allowed;
+    static thread_local std::set<std::pair<const void*, int>> allowed;
     if (bytes > limits().shared_bytes)
       refuse("it needs " + std::to_string(bytes) + " bytes of a GPU's shared memory, more than the " +
              std::to_string(limits().shared_bytes) + " that cuda:" + std::to_string(index_) + " has");
-    const std::lock_guard<std::mutex> lock(guard);
     if (allowed.count({kernel, index_})) return;
     cudaFuncAttributes has{};
     int most = 0;
@@ -190,6 +187,7 @@ class Gpu {
   const char* op_;
   int index_;
   cudaStream_t stream_;
+  GpuLimits limits_ = device_limits();
 };
 
 // Blocks of `size` for n items.
