@@ -2,10 +2,15 @@
 
 import itertools
 import resource
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 from op_cases import samples
+
+HERE, OP = Path(__file__).parent, Path(__file__).parents[2] / "source/op"
 
 
 def resident() -> int:
@@ -41,3 +46,17 @@ def test_a_large_training_step_gives_its_memory_back():
     work = atoms * 2 * layers * neurons * 8  # bytes: tangents and adjoints of the layers alone
     assert during - before > work  # the step is as large as this test takes it to be
     assert resident() - before < work / 2
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_a_thread_keeps_little_whatever_it_does(tmp_path):
+    """Four ops that take 24 MiB each leave what one of them took; what a thread works in stays."""
+    program = tmp_path / "scratch"
+    sources = [str(HERE / "scratch.cpp"), str(OP / "common/op.cpp")]
+    subprocess.run(["g++", "-std=c++20", "-O1", "-I", str(OP), *sources, "-o", str(program)], check=True)
+    said = subprocess.run([program], check=True, capture_output=True, text=True).stdout.split()
+    kept, is_kept, last, at_end = map(int, said)
+    assert kept < 40
+    assert is_kept, "small scratch is allocated in every call"
+    assert last == 7
+    assert at_end < 40
