@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import time
 
 import numpy as np
 import pytest
@@ -138,6 +139,59 @@ def test_a_lone_atom_far_away_does_no_harm(device):
     system = {k: v[near] if len(v) == 300 else v for k, v in system.items()}
     rename = dict(enumerate(near))
     assert pairs == [(rename[i], rename[j], *s) for i, j, *s in found_pairs(system, 3.0, device)]
+
+
+def scattered(pbc, seed=3):
+    """A compact cluster, another one beyond, and atoms that have flown away along the directions without pbc."""
+    rng = np.random.default_rng(seed)
+    system = make_system(seed, pbc, n=900, edge=12.0, spread=0.2, ntypes=2)
+    away = torch.tensor([0.0 if p else 1.0 for p in pbc])
+    system["positions"][300:450] += 5e3 * away
+    system["positions"][450:470] += torch.tensor(rng.uniform(-1e9, 1e9, (20, 3))) * 0.99 * away
+    return system
+
+
+@pytest.mark.parametrize("pbc", [p for p in ALL_PBC if not all(p)])
+def test_atoms_far_apart_against_those_near(pbc, device):
+    """The pairs are those of the clusters on their own: nothing flies within another one's cutoff."""
+    system = scattered(pbc)
+    expected = []
+    for of in (
+        list(range(300)) + list(range(470, 900)),
+        list(range(300, 450)),
+        *([k] for k in range(450, 470)),
+    ):
+        own = {k: v[of] if len(v) == 900 else v for k, v in system.items()}
+        own["positions"] = own["positions"] - (5e3 if of[0] == 300 else 0) * torch.tensor(
+            [not p for p in pbc]
+        )
+        expected += [(of[i], of[j], *shift) for i, j, *shift in ase_pairs(own, 2.5)]
+    assert found_pairs(system, 2.5, device) == sorted(expected)
+    result = list_of(system, device, cutoff=2.5, sort=True)
+    assert matrix_pairs(result, system["types"]) == sorted(expected)
+
+
+def test_a_gas_without_pbc_against_ase(device):
+    system = make_system(12, (False, False, False), n=500, edge=90.0, spread=0)
+    system["positions"][:100] = system["positions"][100:200] + 0.5
+    assert check(system, 4.0, device) >= 200
+
+
+def test_atoms_that_have_flown_away_leave_the_search_quick():
+    """All others shared one bin: the time grew with the square of their number."""
+    system = make_system(7, (False, False, False), n=30000, edge=70.0, spread=0, ntypes=1)
+
+    def seconds():
+        times = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            ops.neighbor_list(**system, cutoff=4.0, sort=False)
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
+    together = seconds()
+    system["positions"][[5, 77, 4096]] += torch.tensor([[3e5, -8e5, 1e6], [2e7, 1e7, 1e7], [-1e5, 1e5, 1e5]])
+    assert seconds() < 6 * together
 
 
 @pytest.mark.parametrize("where", [1.0, -300.0, 1e5])

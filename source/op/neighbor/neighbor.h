@@ -35,7 +35,8 @@ struct Grid {
   double cell[3][3];     // rows: lattice vectors; a direction without pbc holds a unit normal to the others
   double inverse[3][3];  // fractional coordinates f = x . inverse
   double height[3];      // distance between the faces f_d = 0 and f_d = 1
-  bool periodic[3];
+  bool periodic[3];      // whether the bins along a direction go on with the first one after the last
+  bool folded[3];    // of those: the system does not, so that atoms are neighbours through no image along it
   double low[3];     // where the first bin begins, in f
   double scale[3];   // bins per unit of f
   int32_t bins[3];   // bins along each direction
@@ -91,7 +92,7 @@ MDOPS_HD void complete_cell(Grid& grid) {
 // singular one.
 MDOPS_HD double set_lattice(const double* cell, const bool* pbc, Grid& grid) {
   for (int d = 0; d < 3; ++d) {
-    grid.periodic[d] = pbc[d];
+    grid.periodic[d] = pbc[d], grid.folded[d] = false;
     for (int e = 0; e < 3; ++e) grid.cell[d][e] = cell[3 * d + e];
   }
   complete_cell(grid);
@@ -113,17 +114,29 @@ MDOPS_HD void fractional(const Grid& grid, const double* x, double* f) {
     f[d] = x[0] * grid.inverse[0][d] + x[1] * grid.inverse[1][d] + x[2] * grid.inverse[2][d];
 }
 
+// Makes a direction without pbc one with a period of so many A: what lies farther apart shares bins.
+MDOPS_HD void fold(Grid& grid, int d, double period) {
+  grid.periodic[d] = grid.folded[d] = true;
+  grid.height[d] = period;
+  for (int e = 0; e < 3; ++e) grid.cell[d][e] *= period, grid.inverse[e][d] /= period;
+}
+
+// Fewer bins than these are not worth folding.
+constexpr int64_t kFewBins = 128;
+
 // Bins at least half the cutoff wide in two directions and the cutoff in the third: narrower ones gather the
 // atoms around them more often, wider ones test more pairs in vain (measured at 100 to 200 neighbours). No
-// more than `most` bins, lest a lone atom far away or a dilute gas ask for more bins than atoms. low, high:
-// the range of the atoms' fractional coordinates.
-MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double cutoff, int64_t most) {
-  double extent[3], bins[3];
+// more than `most` bins, lest a dilute gas ask for more bins than atoms. Where atoms are far apart, as when
+// one has flown away, wider bins would put all others into one: directions without pbc are folded instead.
+// low, high: the range of the atoms' fractional coordinates; in and out.
+MDOPS_HD void set_bins(Grid& grid, double* low, double* high, double cutoff, int64_t most) {
+  double extent[3], width[3], wanted[3], bins[3];
   for (int d = 0; d < 3; ++d) {
     extent[d] = grid.periodic[d] ? 1 : high[d] - low[d];
     // The slack keeps rounding from adding a bin to the reach when the width fits exactly.
-    const double width = (d == 2 ? 1 : 0.5) * cutoff * (1 + 1e-6);
-    bins[d] = std::fmin(std::fmax(1.0, std::floor(grid.height[d] * extent[d] / width)), 0x1p30);
+    width[d] = (d == 2 ? 1 : 0.5) * cutoff * (1 + 1e-6);
+    wanted[d] = bins[d] =
+        std::fmin(std::fmax(1.0, std::floor(grid.height[d] * extent[d] / width[d])), 0x1p30);
   }
   while (bins[0] * bins[1] * bins[2] > static_cast<double>(most)) {
     int d = bins[1] > bins[0] ? 1 : 0;
@@ -133,8 +146,15 @@ MDOPS_HD void set_bins(Grid& grid, const double* low, const double* high, double
     bins[d] =
         std::fmax(1.0, std::fmax(std::floor(bins[d] / 2), std::fmin(bins[d] - 1, std::floor(most / others))));
   }
+  const bool dilute = most > kFewBins && wanted[0] * wanted[1] * wanted[2] > 8 * static_cast<double>(most);
   grid.num_bins = 1;
   for (int d = 0; d < 3; ++d) {
+    const double period = bins[d] * width[d];
+    if (dilute && !grid.periodic[d] && bins[d] < wanted[d] &&
+        std::fmax(-low[d], high[d]) < kFarthestCell * period) {
+      fold(grid, d, period);
+      low[d] /= period, high[d] /= period, extent[d] = 1;
+    }
     grid.low[d] = grid.periodic[d] ? 0 : low[d];
     grid.bins[d] = static_cast<int32_t>(bins[d]);
     grid.scale[d] = extent[d] > 0 ? bins[d] / extent[d] : 0;
@@ -186,12 +206,13 @@ MDOPS_HD bool too_far_from_cell(const Grid& grid, const double* low, const doubl
   return far;
 }
 
-// Whether an image between two of these atoms may not fit its packed form.
+// Whether an image between two of these atoms may not fit its packed form, or may be through a fold.
 MDOPS_HD bool images_may_overflow(const Grid& grid, const double* low, const double* high) {
   bool may = false;
   for (int d = 0; d < 3; ++d)
-    may |= grid.periodic[d] &&
-           std::floor(high[d]) - std::floor(low[d]) + images_reached(grid, d) > kLargestShift;
+    may |= grid.folded[d] ||
+           (grid.periodic[d] &&
+            std::floor(high[d]) - std::floor(low[d]) + images_reached(grid, d) > kLargestShift);
   return may;
 }
 
@@ -212,6 +233,12 @@ MDOPS_HD void wrapped_pair(const double* xi, const double* xj, const int32_t* wi
     shift[row] = m[row] - wj[row] + wi[row];
     for (int a = 0; a < 3; ++a) d[a] += shift[row] * cell[3 * row + a];
   }
+}
+
+// Whether an image lies beyond a fold.
+MDOPS_HD bool is_beyond(const Grid& grid, const int32_t* shift) {
+  return (grid.folded[0] && shift[0] != 0) || (grid.folded[1] && shift[1] != 0) ||
+         (grid.folded[2] && shift[2] != 0);
 }
 
 // Whether a shift fits its packed form.
