@@ -22,7 +22,7 @@ torch.version.cuda = "13.0"
 import pathlib
 is_file = pathlib.Path.is_file
 pathlib.Path.is_file = lambda path: path.name != "libmdops_cuda.so" and is_file(path)
-import mdops
+import mdops.ops
 from mdops import _library
 print(_library._cuda_failure)
 """
