@@ -270,17 +270,20 @@ void spread(const Block<T>& block, const int32_t* ids, int ntypes, const T* pair
   for (int64_t a = 0; a < block.atoms; ++a) {
     int64_t slot = a * block.width, end = slot;
     for (int t = 0; t < ntypes; ++t) end += block.counts[a * ntypes + t];
-    T* const own = sums.forces + 4 * int64_t{ids[a]};
+    T* const own = sums.forces.row(ids[a]);
+    double* const virial = sums.virial.row(0);
     for (; slot < end; ++slot) {
       const T *g = pairs + 3 * slot, *d = block.displacements.data() + 3 * slot;
       const int64_t j = block.neighbors[slot];
       if (g[0] == 0 && g[1] == 0 && g[2] == 0) continue;  // beyond the cutoff
+      T* const other = sums.forces.row(j);
+      T* const of_other = sums.atom_virial ? sums.atom_virial.row(j) : nullptr;
       for (int b = 0; b < 3; ++b) {
-        own[b] += g[b], sums.forces[4 * j + b] -= g[b];
+        own[b] += g[b], other[b] -= g[b];
         for (int c = 0; c < 3; ++c) {  // the force's component first
           const double w = pair_virial(g, d, c, b);
-          sums.virial[3 * b + c] += w;
-          if (sums.atom_virial) sums.atom_virial[9 * j + 3 * b + c] += static_cast<T>(w);
+          virial[3 * b + c] += w;
+          if (of_other) of_other[3 * b + c] += static_cast<T>(w);
         }
       }
     }

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -263,3 +264,21 @@ def test_doctor_lists_the_cache_and_the_compilers(kept_cache, monkeypatch):
     assert re.match(r"/\S+, (/\S+|no nvcc), /\S+ninja$", doctor._tools().value)
     monkeypatch.setenv("PATH", "")
     assert doctor._tools().value.startswith("no C++ compiler, ")
+
+
+def test_arguments_have_one_layout_in_all_libraries(tmp_path):
+    """A rebuilt library reads what the op filled in: with constants of its own, and at the op's places."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++")
+    told = []
+    sizes = models.wanted(small_model()).sizes
+    for k, defines in enumerate(
+        [(), models.model_defines(sizes), models.model_defines({**sizes, "extra": 2})]
+    ):
+        program = tmp_path / f"layout{k}"
+        flags = ["-std=c++20", "-w", "-DMDOPS_ISA=isa_portable", "-I", str(ROOT / "source/op"), *defines]
+        source = Path(__file__).with_name("layout.cpp")
+        subprocess.run([compiler, *flags, str(source), "-o", str(program)], check=True)
+        told.append(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+    assert told[0] == told[1] == told[2]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from children import python
 from op_cases import samples
 
 HERE, OP = Path(__file__).parent, Path(__file__).parents[2] / "source/op"
@@ -60,3 +61,39 @@ def test_a_thread_keeps_little_whatever_it_does(tmp_path):
     assert is_kept, "small scratch is allocated in every call"
     assert last == 7
     assert at_end < 40
+
+
+MANY_THREADS = """
+import resource
+import torch
+from mdops.testing import op_samples
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+sample = next(s for s in op_samples("cpu", torch.float32) if s.op == "spline_potential")
+atoms = 200_000
+chain = torch.arange(atoms)
+args = list(sample.args)
+args[0] = 1.0 * chain[:, None] * torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+args[1] = torch.zeros(1, 3, 3, dtype=torch.float64)
+args[2], args[3] = torch.zeros(atoms, dtype=torch.int32), chain.int() % 2
+near = torch.stack([(chain - 1).clamp(min=1), (chain + 1).clamp(max=atoms - 2)], 1)
+args[4], args[5] = near.int(), torch.zeros(atoms, 2, dtype=torch.int32)
+args[6] = 2 * torch.nn.functional.one_hot(1 - chain % 2, 2).int()
+args[15] = torch.zeros(atoms, args[15].shape[1], dtype=torch.float32)
+torch.set_num_threads({threads})
+sample.function(*[a[:64] if torch.is_tensor(a) and len(a) == atoms else a for a in args[:4]],
+                args[4][:64].clamp(max=63), *[a[:64] for a in args[5:7]], *args[7:15], args[15][:64], *args[16:])
+before = peak()
+results = sample.function(*args)
+print(peak() - before - sum(r.numel() * r.element_size() for r in results))
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 16])
+def test_a_step_on_many_threads_takes_little_more_memory(threads):
+    """Forces and virials of all atoms once, and those of neighbours of other threads' atoms: not of all once a thread,
+    which was 200 MB here."""
+    done = python("-c", MANY_THREADS.replace("{threads}", str(threads)), check=True)
+    assert int(done.stdout) < 45e6

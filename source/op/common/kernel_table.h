@@ -8,7 +8,7 @@
 namespace mdops {
 
 // To be raised with every change of these structs, and of what their functions are called with.
-constexpr uint32_t kTableVersion = 4;
+constexpr uint32_t kTableVersion = 5;
 
 // In place of a size that a library has no constant for: it depends on the atoms, and comes with each call.
 constexpr int32_t kAnySize = -1;

@@ -10,27 +10,7 @@ namespace mdops {
 
 constexpr int kMaxHidden = 16, kMaxLayers = kMaxHidden + 1;  // the last one: an output layer
 
-#ifdef MDOPS_MODEL_WIDTH
-// Those of the one model that a library is rebuilt for (docs/jit.md), as constants with the same names.
-struct NetSizes {
-#ifdef MDOPS_MODEL_EXTRA
-  static constexpr int extra = MDOPS_MODEL_EXTRA;
-#else  // known at each call alone, and where it is in other libraries
-  int64_t unused_features;
-  int extra;
-#endif
-  static constexpr int64_t features = int64_t{MDOPS_MODEL_WIDTH} * MDOPS_MODEL_AXIS;
-  static constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
-  static constexpr int layers = sizeof(neurons) / sizeof(int);
-  static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
-  static constexpr struct {
-    constexpr Activation operator[](int) const { return static_cast<Activation>(MDOPS_MODEL_ACTIVATION); }
-  } activation{};
-  static constexpr struct {
-    constexpr double operator[](int) const { return MDOPS_MODEL_THRESHOLD; }
-  } threshold{};
-};
-#else
+// As each call has them.
 struct NetSizes {
   int64_t features;         // inputs of the first layer, those below not counted
   int extra;                // further inputs of the first layer, after the features
@@ -44,9 +24,25 @@ struct NetSizes {
     for (int n = 0; n < kMaxLayers; ++n) activation[n] = kind, threshold[n] = of_silut;
   }
 };
+
+// In a library that is rebuilt for one model (docs/jit.md) constants hide those that it knows.
+struct NetShape : NetSizes {
+#ifdef MDOPS_MODEL_EXTRA
+  static constexpr int extra = MDOPS_MODEL_EXTRA;
+#endif
+#ifdef MDOPS_MODEL_WIDTH
+  static constexpr int64_t features = int64_t{MDOPS_MODEL_WIDTH} * MDOPS_MODEL_AXIS;
+  static constexpr int neurons[] = {MDOPS_MODEL_NEURONS};
+  static constexpr int layers = sizeof(neurons) / sizeof(int);
+  static constexpr bool residual[] = {MDOPS_MODEL_RESIDUAL};
+  static constexpr struct {
+    constexpr Activation operator[](int) const { return static_cast<Activation>(MDOPS_MODEL_ACTIVATION); }
+  } activation{};
+  static constexpr struct {
+    constexpr double operator[](int) const { return MDOPS_MODEL_THRESHOLD; }
+  } threshold{};
 #endif
 
-struct NetShape : NetSizes {
   MDOPS_HD bool adds_input(int n) const { return n > 0 && residual[n]; }
 };
 

@@ -134,22 +134,25 @@ void add_slopes(const NearArgs& near, double difference, NeighborRow& row) {
 
 // Forces and virial of one atom's pairs.
 void add_pairs(const ListArgs& list, int64_t i, const NeighborRow& row, PotentialResults<double>& out) {
-  double force[3] = {}, virial[6] = {};  // xx, xy, xz, yy, yz, zz
+  double force[3] = {}, virial[6] = {};         // xx, xy, xz, yy, yz, zz
+  const PagedRows<double> forces = out.forces;  // a copy, which no store changes
   for (int64_t k = 0; k < row.size; ++k) {
     if (row.g[k] == 0) continue;
-    double* const other = out.forces + 4 * int64_t{row.atom[k]};
+    double* const other = forces.row(row.atom[k]);
     const double d[3] = {row.x[k], row.y[k], row.z[k]};
     double f[3];
     for (int a = 0; a < 3; ++a) f[a] = row.g[k] * d[a];
     const double w[6] = {f[0] * d[0], f[0] * d[1], f[0] * d[2], f[1] * d[1], f[1] * d[2], f[2] * d[2]};
     for (int a = 0; a < 3; ++a) force[a] += f[a], other[a] -= f[a];
     for (int m = 0; m < 6; ++m) virial[m] -= w[m];
-    if (out.atom_virial)
-      for (int m = 0; m < 9; ++m) out.atom_virial[9 * int64_t{row.atom[k]} + m] -= w[symmetric_place(m)];
+    if (out.atom_virial) {
+      double* const of_other = out.atom_virial.row(row.atom[k]);
+      for (int m = 0; m < 9; ++m) of_other[m] -= w[symmetric_place(m)];
+    }
   }
-  for (int a = 0; a < 3; ++a) out.forces[4 * i + a] += force[a];
-  for (int m = 0; m < 9; ++m)
-    out.virial[9 * static_cast<int64_t>(list.batch[i]) + m] += virial[symmetric_place(m)];
+  double *const own = forces.row(i), *const all = out.virial.row(list.batch[i]);
+  for (int a = 0; a < 3; ++a) own[a] += force[a];
+  for (int m = 0; m < 9; ++m) all[m] += virial[symmetric_place(m)];
 }
 
 // Whether a table and the weights are of the same neighbours of atoms of a type.

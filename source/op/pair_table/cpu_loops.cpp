@@ -33,11 +33,6 @@ void in_threads(const Op& op, const ListArgs& list, int64_t count, const StepRes
   });
 }
 
-void add(const std::vector<double>& from, int64_t rows, int columns, int stride, double* to) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int a = 0; a < columns; ++a) to[columns * i + a] += from[stride * i + a];
-}
-
 }  // namespace
 
 void near_step(const Op& op, const ListArgs& list, const NearArgs& near, int64_t atoms, double* weight,
@@ -74,12 +69,11 @@ void blend_step(const Op& op, const ListArgs& list, const TableArgs& table, cons
                return MDOPS_RUN(blend_energies, list, table, near, c, ids.data() + begin, end - begin, row,
                                 out);
              });
-  for (const Share<double>& share : shares) {
+  for (const Share<double>& share : shares)
     if (share.bad_atom >= 0) fail_neighbors(op, share.bad_atom);
-    add(share.forces, list.atoms, 3, 4, sums.forces);
-    add(share.virial, list.systems, 9, 9, sums.virial);
-    if (sums.atom_virial) add(share.atom_virial, list.atoms, 9, 9, sums.atom_virial);
-  }
+  add_forces(shares, list.atoms, sums.forces);
+  add_virials(shares, list.systems, sums.virial);
+  if (sums.atom_virial) add_atom_virials(shares, list.atoms, sums.atom_virial);
 }
 
 }  // namespace mdops

@@ -10,28 +10,26 @@
 
 namespace mdops {
 
-// Sizes of the tables. A library that is rebuilt for one model (docs/jit.md) has those that it knows as
-// constants, and the others in the same places.
+// Sizes of the tables, as each call has them.
 template <class Size>
-struct TableSizes {
+struct CalledTableSizes {
+  Size table_width;
+  int ntypes;
+  bool gated;  // whether the tables of the types are of moments with a gate, beside a plain one
+};
+
+// In a library that is rebuilt for one model (docs/jit.md) constants hide those that it knows. A call's
+// arguments lie in the same places for all libraries.
+template <class Size>
+struct TableSizes : CalledTableSizes<Size> {
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr Size table_width = (MDOPS_MODEL_WIDTH + 15) / 16 * 16;
-  Size unused_width;
-#else
-  Size table_width;
 #endif
 #ifdef MDOPS_MODEL_TYPES
   static constexpr int ntypes = MDOPS_MODEL_TYPES;
-  int unused_types;
-#else
-  int ntypes;
 #endif
-  // Whether the tables of the types are of moments with a gate, beside a plain one.
 #ifdef MDOPS_MODEL_GATED
   static constexpr bool gated = MDOPS_MODEL_GATED;
-  bool unused_gated;
-#else
-  bool gated;
 #endif
 };
 

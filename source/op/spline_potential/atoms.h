@@ -287,10 +287,10 @@ inline void uncontract_moments(const PotentialArgs<T>& args, const T* table, con
 // Adds a pair's virial, -g_b d_c, to its neighbour's.
 template <class T>
 inline void scatter_virials(const Pairs<T>& p, const int32_t* other, const T* gx, const T* gy, const T* gz,
-                            T* atom_virial) {
+                            const PagedRows<T> atom_virial) {
   for (int k = 0; k < p.size; ++k) {
     const T d[3] = {p.x[k], p.y[k], p.z[k]}, g[3] = {gx[k], gy[k], gz[k]};
-    T* to = atom_virial + 9 * static_cast<int64_t>(other[k]);
+    T* to = atom_virial.row(other[k]);
     for (int b = 0; b < 3; ++b)
       for (int e = 0; e < 3; ++e) to[3 * b + e] -= g[b] * d[e];
   }
@@ -302,6 +302,7 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
                            const AtomBlock<T>& s, PotentialResults<T>& out) {
   alignas(64) T gx[kChunk], gy[kChunk], gz[kChunk];
   T force[3] = {0, 0, 0}, w[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const PagedRows<T> forces = out.forces;  // a copy, which no store changes
   for (int from = 0; from < s.pairs[a]; from += kChunk) {
     const Pairs<T> p = s.chunk(a, from);
     args.gated ? pull_gradient<4, Gate::beside>(p, c, s.moments, gx, gy, gz)
@@ -313,13 +314,14 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
         for (int e = 0; e < 3; ++e) w[3 * b + e] -= d[b] * g[e];
       }
       const int64_t j = s.other[a * s.pair_stride + from + k];
-      T* to = out.forces + 4 * j;
+      T* to = forces.row(j);
       store(to, load<Vector4<T>>(to) - Vector4<T>{g[0], g[1], g[2], 0});
     }
     if (out.atom_virial) scatter_virials(p, s.other + a * s.pair_stride + from, gx, gy, gz, out.atom_virial);
   }
-  for (int b = 0; b < 3; ++b) out.forces[4 * i + b] += force[b];
-  double* virial = out.virial + 9 * static_cast<int64_t>(args.batch[i]);
+  T* const own = forces.row(i);
+  for (int b = 0; b < 3; ++b) own[b] += force[b];
+  double* virial = out.virial.row(args.batch[i]);
   for (int b = 0; b < 9; ++b) virial[b] += w[b];
 }
 

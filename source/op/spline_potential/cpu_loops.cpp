@@ -6,24 +6,6 @@
 
 namespace mdops {
 
-namespace {
-
-// to (N, columns) is what the threads have, rows of `stride`.
-template <class T, class Part>
-void sum_rows(const std::vector<Share<T>>& shares, int64_t atoms, int columns, int stride, const Part& part,
-              double* to) {
-  parallel(atoms, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int a = 0; a < columns; ++a) {
-        double sum = 0;
-        for (const Share<T>& share : shares) sum += part(share)[stride * i + a];
-        to[columns * i + a] = sum;
-      }
-  });
-}
-
-}  // namespace
-
 void fail_neighbors(const Op& op, int64_t atom) {
   fail(op, "argument `neighbors` has a row, of atom " + std::to_string(atom) +
                ", that names an atom that is not there, or ends before its counts say");
@@ -31,16 +13,11 @@ void fail_neighbors(const Op& op, int64_t atom) {
 
 template <class T>
 PotentialResults<T> StepResults<T>::of_thread(const PotentialArgs<T>& args, Share<T>& share) const {
-  share.forces.assign(4 * args.atoms, T(0));
-  share.virial.assign(9 * args.systems, 0.0);
-  if (atom_virial) share.atom_virial.assign(9 * args.atoms, T(0));
-  return {energy,
-          within,
-          nearest,
-          share.forces.data(),
-          share.virial.data(),
-          -1,
-          atom_virial ? share.atom_virial.data() : nullptr};
+  PotentialResults<T> out{
+      energy, within, nearest, share.forces.begin(args.atoms, 4), share.virial.begin(args.systems, 9),
+      -1,     {}};
+  if (atom_virial) out.atom_virial = share.atom_virial.begin(args.atoms, 9);
+  return out;
 }
 
 template <class T>
@@ -48,13 +25,13 @@ void StepResults<T>::finish(const Op& op, const PotentialArgs<T>& args,
                             const std::vector<Share<T>>& shares) const {
   for (const Share<T>& share : shares)
     if (share.bad_atom >= 0) fail_neighbors(op, share.bad_atom);
-  sum_rows(shares, args.atoms, 3, 4, [](const Share<T>& share) { return share.forces.data(); }, forces);
-  if (atom_virial)
-    sum_rows(
-        shares, args.atoms, 9, 9, [](const Share<T>& share) { return share.atom_virial.data(); },
-        atom_virial);
-  for (const Share<T>& share : shares)
-    for (size_t k = 0; k < share.virial.size(); ++k) virial[k] += share.virial[k];
+  std::fill_n(forces, 3 * args.atoms, 0.0);
+  add_forces(shares, args.atoms, forces);
+  if (atom_virial) {
+    std::fill_n(atom_virial, 9 * args.atoms, 0.0);
+    add_atom_virials(shares, args.atoms, atom_virial);
+  }
+  add_virials(shares, args.systems, virial);
   for (int64_t i = 0; i < centers; ++i)
     if (args.types[i] < 0) nearest[i] = args.cutoff.cutoff;
 }

@@ -46,13 +46,69 @@ inline std::vector<double> four_columns(const double* positions, int64_t atoms) 
   return result;
 }
 
+// The memory of a thread's rows. It grows with the atoms that the thread's own have as neighbours: with all
+// atoms, it would be threads times atoms.
+template <class T>
+class RowPages {
+ public:
+  // For so many rows of so many numbers, all zero.
+  PagedRows<T> begin(int64_t rows, int64_t stride) {
+    stride_ = stride, memory_.clear();
+    pages_.assign((rows + PagedRows<T>::kPage - 1) / PagedRows<T>::kPage, nullptr);
+    return {stride, pages_.data(), this,
+            [](void* owner, int64_t page) { return static_cast<RowPages*>(owner)->make(page); }};
+  }
+  // The rows of a page; null: all are zero.
+  const T* page(int64_t k) const { return pages_[k]; }
+
+ private:
+  T* make(int64_t page) {
+    memory_.emplace_back(PagedRows<T>::kPage * stride_, T(0));
+    return pages_[page] = memory_.back().data();
+  }
+
+  int64_t stride_ = 0;
+  std::vector<T*> pages_;
+  std::vector<std::vector<T>> memory_;
+};
+
 // What a thread adds up on its own.
 template <class T>
 struct Share {
-  std::vector<T> forces, atom_virial;
-  std::vector<double> virial;
+  RowPages<T> forces, atom_virial;
+  RowPages<double> virial;
   int64_t bad_atom = -1;
 };
+
+// Adds the shares of all threads to (N, columns), `part` of each: in their order, so that the bits depend on
+// their number alone. Of rows with more numbers the others are left out.
+template <class T, class Part>
+void add_shares(const std::vector<Share<T>>& shares, int64_t rows, int columns, int stride, const Part& part,
+                double* to) {
+  constexpr int64_t kPage = PagedRows<T>::kPage;
+  parallel((rows + kPage - 1) / kPage, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t page = begin; page < end; ++page)
+      for (const Share<T>& share : shares) {
+        const auto* from = part(share).page(page);
+        if (!from) continue;
+        const int64_t first = page * kPage, count = std::min(kPage, rows - first);
+        for (int64_t k = 0; k < count; ++k)
+          for (int a = 0; a < columns; ++a) to[columns * (first + k) + a] += from[stride * k + a];
+      }
+  });
+}
+template <class T>
+void add_forces(const std::vector<Share<T>>& shares, int64_t atoms, double* to) {
+  add_shares(shares, atoms, 3, 4, [](const Share<T>& share) -> const auto& { return share.forces; }, to);
+}
+template <class T>
+void add_virials(const std::vector<Share<T>>& shares, int64_t systems, double* to) {
+  add_shares(shares, systems, 9, 9, [](const Share<T>& share) -> const auto& { return share.virial; }, to);
+}
+template <class T>
+void add_atom_virials(const std::vector<Share<T>>& shares, int64_t atoms, double* to) {
+  add_shares(shares, atoms, 9, 9, [](const Share<T>& share) -> const auto& { return share.atom_virial; }, to);
+}
 
 // Where the results of a step go, of args.atoms atoms of which the first `centers` have an energy, while the
 // others are neighbours alone.

@@ -51,24 +51,19 @@ struct Features {
   MDOPS_HD int count() const { return row(axis - 1) + width; }
 };
 
-// Sizes of the descriptor. A library that is rebuilt for a model has them as constants, as those of the
-// tables.
-struct StepSizes {
+// Sizes of the descriptor. `plain`: D = T's first row, T_< being (1, 0, 0, 0), and axis 1.
+struct CalledStepSizes {
+  int extra_size, width, axis;
+  bool plain;
+};
+// Constants hide them in a library that is rebuilt for a model, as those of the tables.
+struct StepSizes : CalledStepSizes {
 #ifdef MDOPS_MODEL_EXTRA
   static constexpr int extra_size = MDOPS_MODEL_EXTRA;
-  int unused_extra;
-#else
-  int extra_size;
 #endif
-  // `plain`: D = T's first row, T_< being (1, 0, 0, 0), and axis 1.
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
   static constexpr bool plain = MDOPS_MODEL_PLAIN;
-  int unused_sizes[2];
-  bool unused_plain;
-#else
-  int width, axis;
-  bool plain;
 #endif
 };
 

@@ -1,8 +1,8 @@
 // The kernels of the inference step on the CPU as a table: prebuilt, or rebuilt for one model.
 #pragma once
 
-#include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "common/kernel_table.h"
 #include "spline_potential/spline_potential.h"
@@ -16,24 +16,19 @@ struct PotentialKernels {
                     int64_t count, T* scratch, PotentialResults<T>& out);
 };
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"
-// Bytes of a call's arguments up to the net's shape, which rebuilt kernels do not look at: they have it as
-// constants, and it may begin elsewhere there.
-template <class T>
-constexpr int64_t arguments_size() {
-  return offsetof(PotentialArgs<T>, parts) + sizeof(int);  // the last member before it
-}
-// But for this one, where its number is no constant: where they look for it.
-template <class T>
-constexpr int64_t place_of_extra() {
+// What passes between libraries has one layout in all of them, those rebuilt for a model included.
+static_assert(std::is_trivially_copyable_v<PotentialArgs<float>> && sizeof(PotentialArgs<float>) == 552 &&
+              std::is_trivially_copyable_v<PotentialArgs<double>> && sizeof(PotentialArgs<double>) == 576);
+static_assert(sizeof(NetWeights<float>) == sizeof(NetWeights<double>) && sizeof(NetWeights<float>) == 728);
+static_assert(sizeof(PotentialResults<float>) == sizeof(PotentialResults<double>) &&
+              sizeof(PotentialResults<float>) == 128);
+
+// The number of further inputs that this library was built for.
 #ifdef MDOPS_MODEL_EXTRA
-  return 0;
+constexpr int32_t kModelExtra = MDOPS_MODEL_EXTRA;
 #else
-  return offsetof(PotentialArgs<T>, net.extra);
+constexpr int32_t kModelExtra = kAnySize;
 #endif
-}
-#pragma GCC diagnostic pop
 
 struct PotentialTable : KernelTable {
   static constexpr const char* kFamily = "spline_potential";
@@ -42,7 +37,7 @@ struct PotentialTable : KernelTable {
   }
 
   // What it was built for.
-  int64_t arguments, extra_at, weights, results;  // bytes
+  int64_t arguments, weights, results;  // bytes
   int32_t width, axis, plain, gated, parts;
   int32_t extra;  // or kAnySize
   int32_t activation, layers, neurons[kMaxHidden], residual[kMaxHidden];
@@ -66,10 +61,10 @@ struct PotentialTable : KernelTable {
   template <class T>
   void set_sizes(const PotentialArgs<T>& args) {
     const FittingShape& net = args.net;
-    arguments = arguments_size<T>(), extra_at = place_of_extra<T>();
-    weights = sizeof(NetWeights<T>), results = sizeof(PotentialResults<T>);
+    arguments = sizeof(PotentialArgs<T>), weights = sizeof(NetWeights<T>),
+    results = sizeof(PotentialResults<T>);
     width = net.width, axis = net.axis, plain = net.plain, gated = args.gated, parts = args.parts;
-    extra = extra_at ? kAnySize : net.extra, layers = net.layers;
+    extra = kModelExtra, layers = net.layers;
     activation = static_cast<int32_t>(net.activation[0]), threshold = net.threshold[0];
     for (int n = 0; n < layers; ++n) neurons[n] = net.neurons[n], residual[n] = net.adds_input(n);
   }
@@ -77,10 +72,10 @@ struct PotentialTable : KernelTable {
   template <class T>
   bool fits(const PotentialArgs<T>& args) const {
     const FittingShape& net = args.net;
-    if (!kernels<T>().potential || arguments != arguments_size<T>() || weights != sizeof(NetWeights<T>) ||
-        results != sizeof(PotentialResults<T>) || (extra_at && extra_at != place_of_extra<T>()) ||
-        width != net.width || axis != net.axis || plain != net.plain || gated != args.gated ||
-        parts != args.parts || !takes_size(extra, net.extra) || layers != net.layers ||
+    if (!kernels<T>().potential || arguments != sizeof(PotentialArgs<T>) ||
+        weights != sizeof(NetWeights<T>) || results != sizeof(PotentialResults<T>) || width != net.width ||
+        axis != net.axis || plain != net.plain || gated != args.gated || parts != args.parts ||
+        !takes_size(extra, net.extra) || layers != net.layers ||
         activation != static_cast<int32_t>(net.activation[0]) ||
         (net.activation[0] == Activation::silut && threshold != net.threshold[0]))
       return false;

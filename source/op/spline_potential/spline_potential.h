@@ -8,6 +8,7 @@
 #include "gemm/bf16.h"
 #include "gemm/net.h"
 #include "spline_potential/args.h"
+#include "spline_potential/paged_rows.h"
 
 namespace mdops {
 
@@ -18,14 +19,14 @@ constexpr int kTablePad = 16;  // rows of the tables are padded to whole vectors
 
 // A fitting net on the width * axis features of the descriptor, D = T^T T_<. For a plain sum, D = T's first
 // row, T_< is (1, 0, 0, 0), and axis 1.
-struct FittingShape : NetShape {
-  // M and M2
+struct CalledFittingShape : NetShape {
+  int width, axis;  // M and M2
+  bool plain;
+};
+struct FittingShape : CalledFittingShape {
 #ifdef MDOPS_MODEL_WIDTH
   static constexpr int width = MDOPS_MODEL_WIDTH, axis = MDOPS_MODEL_AXIS;
   static constexpr bool plain = MDOPS_MODEL_PLAIN;
-#else
-  int width, axis;
-  bool plain;
 #endif
 
   // Features in row k of D as a net on the CPU sees them (features.h).
@@ -52,13 +53,13 @@ struct PotentialArgs : StepInputs<T, int64_t> {
 
 template <class T>
 struct PotentialResults {
-  double* energy;    // (N,)
-  int32_t* within;   // (N, ntypes)
-  T* nearest;        // (N,)
-  T* forces;         // (N, 4), this thread's own, added to
-  double* virial;    // (S, 3, 3), this thread's own, added to
-  int64_t bad_atom;  // the last atom with a neighbour out of range, -1 if none
-  T* atom_virial;    // (N, 3, 3), this thread's own, added to: a pair's on the neighbour; null: not asked for
+  double* energy;            // (N,)
+  int32_t* within;           // (N, ntypes)
+  T* nearest;                // (N,)
+  PagedRows<T> forces;       // (N, 4), this thread's own, added to
+  PagedRows<double> virial;  // (S, 3, 3), this thread's own, added to
+  int64_t bad_atom;          // the last atom with a neighbour out of range, -1 if none
+  PagedRows<T> atom_virial;  // (N, 3, 3), this thread's own, added to: a pair's on the neighbour
 };
 
 // Calls work(from, to) for the blocks of `count` atoms: of one size, as a short last one would read all

@@ -1,0 +1,31 @@
+// Rows of numbers, one an atom or a system, that a thread adds to, in pages: there are those that it came to.
+#pragma once
+
+#include <cstdint>
+
+#include "common/math.h"
+
+namespace mdops {
+
+// What kernels see. A page is zero when it is first asked for.
+template <class T>
+struct PagedRows {
+  static constexpr int kPageBits = 9;
+  static constexpr int64_t kPage = int64_t{1} << kPageBits;  // rows
+
+  int64_t stride = 0;   // numbers of a row
+  T** pages = nullptr;  // null where there is none yet; itself null where the rows are not asked for
+  void* owner = nullptr;
+  T* (*make)(void* owner, int64_t page) = nullptr;
+
+  MDOPS_HD explicit operator bool() const { return pages != nullptr; }
+
+  MDOPS_HD T* row(int64_t k) const {
+    const int64_t page = k >> kPageBits;
+    T* rows = pages[page];
+    if (__builtin_expect(rows == nullptr, 0)) rows = make(owner, page);
+    return rows + (k & (kPage - 1)) * stride;
+  }
+};
+
+}  // namespace mdops
