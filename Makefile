@@ -1,4 +1,5 @@
-# make test and make demo work on a fresh clone: they need python3 (3.11 or later), make and a C++20 compiler.
+# make test and make demo work on a fresh clone: they need python3 (3.11 or later), make and a C++20 compiler. The CUDA
+# library is built where there are a GPU and nvcc, for that GPU; with MDOPS_CUDA=ON in the environment always.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

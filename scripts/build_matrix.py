@@ -149,9 +149,14 @@ def of(kind: str) -> str:
 
 
 def gpu(source: str, generation: str, matmul: str, profiler: str, kind: str = "se_e2_a") -> Combination:
-    """A source with the GPU's kernels as PTX."""
+    """A source with the GPU's kernels as PTX: one in source/, or all headers as the build includes them."""
 
     def work(folder: Path) -> str:
+        path = ROOT / "source" / source
+        if "rebuilt" not in source:
+            path = folder / "all_headers.cu"
+            names = sorted(str(header.relative_to(OP)) for header in OP.glob("*/gpu_*.h"))
+            path.write_text("".join(f'#include "{name}"\n' for name in names))
         hopper = ("-DMDOPS_HOPPER",) if generation == "90a" else ()
         sizes = {**SIZES, **KINDS[kind], "dtype": "float32", "matmul": matmul}
         defines = models.model_defines(sizes, f"sm_{generation.rstrip('a')}") if "rebuilt" in source else ()
@@ -165,13 +170,13 @@ def gpu(source: str, generation: str, matmul: str, profiler: str, kind: str = "s
             *defines,
             *PROFILER[profiler],
         )
-        run(nvcc, *flags, f"-I{OP}", ROOT / "source" / source, "-o", made)
+        run(nvcc, *flags, f"-I{OP}", path, "-o", made)
         kernels = re.findall(r"^\.visible \.entry|^\.entry|^\.weak \.entry", made.read_text(), re.MULTILINE)
         if not (defines and hopper):
             return f"{len(kernels)} kernels"
         library = folder / "library.so"
         flags = (*models.GPU_FLAGS, *models.gpu_flags("sm_90"), *defines, *PROFILER[profiler])
-        run(nvcc, *flags, f"-I{OP}", "-shared", ROOT / "source" / source, "-o", library)
+        run(nvcc, *flags, f"-I{OP}", "-shared", path, "-o", library)
         told = run(sys.executable, "-c", LOAD_TABLE, library, profiler).strip()
         return f"{len(kernels)} kernels; as machine code, too: {told} loaded"
 
@@ -205,7 +210,7 @@ def combinations(cuda: bool) -> Iterator[Combination]:
     if cuda:
         for generation, profiler in itertools.product(GENERATIONS, PROFILER):
             yield gpu("op/spline_potential/rebuilt.cu", generation, "float32", profiler)
-            yield gpu("gpu_headers.cu", generation, "", profiler)
+            yield gpu("all headers", generation, "", profiler)
         for profiler in PROFILER:
             yield library("ON", profiler)
             yield gpu("op/spline_potential/rebuilt.cu", "90a", "tf32", profiler)

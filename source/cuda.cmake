@@ -1,22 +1,45 @@
 # libmdops_cuda.so: the CUDA kernels of every op, in a library of its own that is loaded where PyTorch has CUDA.
 # It is built without a GPU and against a PyTorch without CUDA.
 
-set(MDOPS_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where nvcc is found), ON or OFF")
+set(MDOPS_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO (where there are a GPU and nvcc), ON or OFF")
 set_property(CACHE MDOPS_CUDA PROPERTY STRINGS AUTO ON OFF)
-if(NOT MDOPS_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "MDOPS_CUDA is ${MDOPS_CUDA}, expected AUTO, ON or OFF")
+set(wanted ${MDOPS_CUDA})
+if(wanted STREQUAL AUTO AND DEFINED ENV{MDOPS_CUDA})  # where no option is passed on: .ci/run
+  set(wanted $ENV{MDOPS_CUDA})
 endif()
-if(MDOPS_CUDA STREQUAL OFF)
+if(NOT wanted MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "MDOPS_CUDA is ${wanted}, expected AUTO, ON or OFF")
+endif()
+if(wanted STREQUAL OFF)
   message(STATUS "CUDA library: not built, because MDOPS_CUDA is OFF")
   return()
 endif()
 
-# Machine code for A100 and H100, and PTX that the driver compiles for chips to come. For a quick build of one
-# chip set MDOPS_CUDA_ARCHITECTURES=90a-real, as an option of CMake or in the environment. The `a` stands for
-# instructions that only Hopper has: without it spline_potential runs there as on an A100.
+# The `a` stands for instructions that only Hopper has: without it spline_potential runs there as on an A100.
+set(architectures_of_here "")
+if(wanted STREQUAL AUTO)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE capabilities RESULT_VARIABLE failed ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]" capabilities "${capabilities}")
+  if(failed OR NOT capabilities)
+    message(STATUS "CUDA library: not built, because there is no GPU here; MDOPS_CUDA=ON builds it for others")
+    return()
+  endif()
+  list(TRANSFORM capabilities REPLACE "\\." "")
+  list(TRANSFORM capabilities REPLACE "^90$" "90a")
+  list(TRANSFORM capabilities APPEND -real)
+  list(REMOVE_DUPLICATES capabilities)
+  set(architectures_of_here ${capabilities})
+endif()
+
+# For the GPUs that are here; with ON machine code for A100 and H100, and PTX that the driver compiles for chips
+# to come. For a quick build of one chip set MDOPS_CUDA_ARCHITECTURES=90a-real, as an option of CMake or in the
+# environment.
 set(default_architectures 80-real 90a-real 90-virtual)
 if(DEFINED ENV{MDOPS_CUDA_ARCHITECTURES})
   set(default_architectures $ENV{MDOPS_CUDA_ARCHITECTURES})
+elseif(architectures_of_here)
+  set(default_architectures ${architectures_of_here})
 endif()
 set(MDOPS_CUDA_ARCHITECTURES ${default_architectures} CACHE STRING "GPUs to compile for, as CMake names them")
 set(CMAKE_CUDA_ARCHITECTURES ${MDOPS_CUDA_ARCHITECTURES})
@@ -24,7 +47,7 @@ set(CMAKE_CUDA_ARCHITECTURES ${MDOPS_CUDA_ARCHITECTURES})
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  if(MDOPS_CUDA STREQUAL ON)
+  if(wanted STREQUAL ON)
     message(FATAL_ERROR "MDOPS_CUDA is ON, but no nvcc is found: put it on PATH, or set CUDACXX to it")
   endif()
   message(STATUS "CUDA library: not built, because no nvcc is found (set CUDACXX to it, or PATH)")
@@ -46,8 +69,13 @@ add_library(torch_cuda_stub SHARED ${CMAKE_BINARY_DIR}/torch_cuda_stub.cpp)
 set_target_properties(torch_cuda_stub PROPERTIES
   OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stub CXX_VISIBILITY_PRESET default)
 
-# A check of the headers with kernels, see there. One architecture will do.
-add_library(gpu_headers OBJECT source/gpu_headers.cu)
+# A check at every build: the headers with GPU kernels need nothing of PyTorch (this source is compiled without its
+# headers), and any source may include all of them (it is linked beside those that do). One architecture will do.
+file(GLOB gpu_headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/source/op source/op/*/gpu_*.h)
+list(TRANSFORM gpu_headers REPLACE "(.+)" "#include \"\\1\"\n")
+list(JOIN gpu_headers "" gpu_headers)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/gpu_headers.cu CONTENT "${gpu_headers}")
+add_library(gpu_headers OBJECT ${CMAKE_BINARY_DIR}/gpu_headers.cu)
 target_include_directories(gpu_headers PRIVATE source/op)
 set_target_properties(gpu_headers PROPERTIES CUDA_ARCHITECTURES 80-virtual)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)

@@ -16,9 +16,9 @@ _OF_THE_CPU = ("isa.cpp", "cpu.cpp")
 
 
 def cuda_sources(folder: Path) -> tuple[str, ...]:
-    """Those of the library: every op's cuda.cu and gpu_*.cu, and what both libraries share."""
+    """Those of the library: every op's cuda*.cu and gpu_*.cu, and what both libraries share."""
     shared = [path for path in folder.glob("common/*.cpp") if path.name not in _OF_THE_CPU]
-    own = [*folder.glob("*/cuda.cu"), *folder.glob("*/gpu_*.cu")]
+    own = [*folder.glob("*/cuda*.cu"), *folder.glob("*/gpu_*.cu")]
     return tuple(str(path.relative_to(folder)) for path in sorted([*own, *shared]))
 
 

@@ -1,9 +1,7 @@
 #include <optional>
 #include <tuple>
-#include <type_traits>
 
 #include "attention/gpu_passes.h"
-#include "attention/gpu_run.h"
 #include "attention/inputs.h"
 #include "common/cuda.h"
 
@@ -39,6 +37,14 @@ T* data(Tensor& tensor) {
 template <class T>
 T* data_if(bool asked, Tensor& tensor) {
   return asked ? data<T>(tensor) : nullptr;
+}
+
+// A tensor for what a pass asks for.
+SumsMemory memory_in(const CudaOp& op, Tensor& sums) {
+  return [&](int64_t count) {
+    sums = empty(op, {count}, ScalarType::Float);
+    return data<float>(sums);
+  };
 }
 
 template <class T>
@@ -101,10 +107,7 @@ std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, co
     using T = decltype(zero);
     const TensorArgs<T> p = args_of<T>(op, in, items);
     const ForwardResults<T> results{data<T>(out), data<Sums<T>>(logsumexp)};
-    if constexpr (std::is_same_v<T, float>)
-      forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
-    else
-      Attention<T>(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at)).forward(results);
+    forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
   });
   return {out, logsumexp};
 }
@@ -170,13 +173,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_back
                      [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, const GradientArgs<T>& g) {
                        T* const gate = data_if<T>(in.gate.has_value(), to.gate);
                        T* const switches = data_if<T>(in.switches.has_value(), to.switches);
-                       if constexpr (std::is_same_v<T, float>) {
-                         backward_pass(op, p, parts_of(in), bad, bias_at, g, gate, switches);
-                       } else {
-                         const Attention<T> attention(op, p, parts_of(in), bad, bias_at);
-                         Tensor sums = empty(op, {attention.sums_size()}, ScalarType::Float);
-                         attention.backward(g, gate, switches, data<float>(sums));
-                       }
+                       Tensor sums;
+                       backward_pass(op, p, parts_of(in), bad, bias_at, g, gate, switches,
+                                     memory_in(op, sums));
                      });
     });
   return {to.q, to.k, to.v, to.bias, to.gate, to.switches};
@@ -203,11 +202,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attent
       with_memory<T>(op, in, saved, to, true,
                      [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, GradientArgs<T> g) {
                        g.grad_grad_out = data<T>(grad_grad_out);
-                       const Attention<T> attention(op, p, parts_of(in), bad, bias_at);
-                       Tensor sums = empty(op, {attention.second_sums_size()}, ScalarType::Float);
-                       attention.backward_backward(g, u, data_if<T>(in.gate.has_value(), to.gate),
-                                                   data_if<T>(in.switches.has_value(), to.switches),
-                                                   data<float>(sums));
+                       Tensor sums;
+                       second_pass(op, p, parts_of(in), bad, bias_at, g, u,
+                                   data_if<T>(in.gate.has_value(), to.gate),
+                                   data_if<T>(in.switches.has_value(), to.switches), memory_in(op, sums));
                      });
     });
   return {grad_grad_out, to.q, to.k, to.v, to.bias, to.gate, to.switches};

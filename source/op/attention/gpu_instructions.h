@@ -155,7 +155,6 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint3
 #undef MDOPS_MULTIPLY_128
 #undef MDOPS_4_UNITS
 #undef MDOPS_UNIT
-#undef MDOPS_ON_HOPPER
 
 // f(part of A, part of B, whether it is the first) of the products of so many parts: the small ones first.
 template <int Parts, class F>

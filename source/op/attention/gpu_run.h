@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/gpu_bfloat.h"
+#include "attention/gpu_passes.h"
 #include "attention/gpu_plain.h"
 #include "attention/gpu_second.h"
 
@@ -390,6 +391,38 @@ class Attention {
   int64_t* bias_at_;
   GpuLimits limits_;
 };
+
+template <class T>
+void forward_pass(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at,
+                  const ForwardResults<T>& results) {
+  Attention<T>(gpu, args, parts, bad, bias_at).forward(results);
+}
+
+template <class T>
+void backward_pass(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at,
+                   const GradientArgs<T>& grads, Kept<T>* grad_gate, Kept<T>* grad_switch,
+                   const SumsMemory& sums) {
+  const Attention<T> attention(gpu, args, parts, bad, bias_at);
+  attention.backward(grads, grad_gate, grad_switch, sums(attention.sums_size()));
+}
+
+template <class T>
+void second_pass(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* bad, int64_t* bias_at,
+                 const GradientArgs<T>& grads, const Directions<T>& u, Kept<T>* grad_gate,
+                 Kept<T>* grad_switch, const SumsMemory& sums) {
+  const Attention<T> attention(gpu, args, parts, bad, bias_at);
+  attention.backward_backward(grads, u, grad_gate, grad_switch, sums(attention.second_sums_size()));
+}
+
+#define MDOPS_FORWARD_PASS(T)                                                              \
+  template void forward_pass<T>(const Gpu&, const TensorArgs<T>&, int, int32_t*, int64_t*, \
+                                const ForwardResults<T>&);
+#define MDOPS_BACKWARD_PASS(T)                                                              \
+  template void backward_pass<T>(const Gpu&, const TensorArgs<T>&, int, int32_t*, int64_t*, \
+                                 const GradientArgs<T>&, T*, T*, const SumsMemory&);
+#define MDOPS_SECOND_PASS(T)                                                              \
+  template void second_pass<T>(const Gpu&, const TensorArgs<T>&, int, int32_t*, int64_t*, \
+                               const GradientArgs<T>&, const Directions<T>&, T*, T*, const SumsMemory&);
 
 }  // namespace gpu_attention
 }  // namespace mdops

@@ -1,6 +1,6 @@
 // Nets on a GPU. A value and its gradient in float32 go by the kernels of whole models' nets (gpu_own_rows.h)
 // where these take the net and are sooner done. Everything else, of any shape, float32 and float64, every
-// derivative, is products of layers (linear/gpu_call.h) with a kernel behind each.
+// derivative, is products of layers (linear/cuda_call.h) with a kernel behind each.
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "gemm/gpu_mlp.h"
 #include "gemm/gpu_own_rows.h"
 #include "gemm/inputs.h"
-#include "linear/gpu_call.h"
+#include "linear/cuda_call.h"
 #include "linear/ops.h"
 
 namespace mdops {

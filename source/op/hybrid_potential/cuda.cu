@@ -1,6 +1,6 @@
 #include "hybrid_potential/gpu_loops.h"
 #include "hybrid_potential/inputs.h"
-#include "pair_table/gpu_call.h"
+#include "pair_table/cuda_call.h"
 
 namespace mdops {
 

@@ -1,5 +1,5 @@
 // On Hopper float32 goes by the tensor cores; other products are PyTorch's.
-#include "linear/gpu_call.h"
+#include "linear/cuda_call.h"
 #include "linear/gpu_product.h"
 #include "linear/ops.h"
 
@@ -35,18 +35,18 @@ bool pays(ProductForm form, const Tensor& a, const Tensor& b) {
 Tensor in_parts(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                 Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
-  const gpu_product::Shape shape =
-      gpu_product::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
+  const gpu_linear::Shape shape =
+      gpu_linear::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
   Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
   const bool biased = bias && bias->numel();
-  const gpu_product::Args args{shape,
-                               {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
-                               {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
-                               biased ? bias->const_data_ptr<float>() : nullptr,
-                               c.mutable_data_ptr<float>(),
-                               sums ? sums->mutable_data_ptr<float>() : nullptr};
-  Tensor memory = empty(op, {gpu_product::workspace(op, args)}, ScalarType::Float);
-  gpu_product::multiply(op, args, memory.mutable_data_ptr<float>());
+  const gpu_linear::Args args{shape,
+                              {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
+                              {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
+                              biased ? bias->const_data_ptr<float>() : nullptr,
+                              c.mutable_data_ptr<float>(),
+                              sums ? sums->mutable_data_ptr<float>() : nullptr};
+  Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
+  gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
   return c;
 }
 

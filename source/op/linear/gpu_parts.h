@@ -20,7 +20,7 @@
 #include "common/warpgroup.h"
 
 namespace mdops {
-namespace gpu_product {
+namespace gpu_linear {
 
 constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
 constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
@@ -169,5 +169,5 @@ __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* 
   }
 }
 
-}  // namespace gpu_product
+}  // namespace gpu_linear
 }  // namespace mdops

@@ -9,7 +9,7 @@
 #include "linear/gpu_tiles.h"
 
 namespace mdops {
-namespace gpu_product {
+namespace gpu_linear {
 
 constexpr int64_t kMostStages = 320;  // of a part: each one's sum is rounded
 
@@ -82,5 +82,5 @@ inline void multiply(const Gpu& gpu, const Args& args, float* workspace) {
     sum.template operator()<1>();
 }
 
-}  // namespace gpu_product
+}  // namespace gpu_linear
 }  // namespace mdops

@@ -7,7 +7,7 @@
 #include "linear/gpu_parts.h"
 
 namespace mdops {
-namespace gpu_product {
+namespace gpu_linear {
 
 constexpr int kRowThreads = 512;
 
@@ -91,5 +91,5 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
   }
 }
 
-}  // namespace gpu_product
+}  // namespace gpu_linear
 }  // namespace mdops

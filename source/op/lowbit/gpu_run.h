@@ -180,65 +180,9 @@ void with_kinds(const Product& p, const Use& use) {
   use.template operator()<kE5, kE5>();
 }
 
-template <LowBit A, LowBit B, int Columns, bool InParts, int Cluster>
-void launch_wide(const Gpu& gpu, const Product& p) {
-  using T = WideTile8<Columns>;
-  CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, kWideRows, &a);
-  map_factor(gpu, p.b, p.depth, Columns / Cluster, &b);
-  const int64_t tiles = blocks_for(p.rows, kWideRows * Cluster) * blocks_for(p.cols, Columns) * Cluster;
-  const int64_t most = gpu.limits().multiprocessors / Cluster * Cluster;
-  gpu.launch_clusters(wide_kernel<A, B, Columns, InParts, Cluster>, tiles < most ? tiles : most, Cluster,
-                      kWideThreads, T::kShared, tiles <= most, a, b, p);
-}
-
-template <int Columns, int Cluster>
-void multiply_wide_product(const Gpu& gpu, const Product& p) {
-  if constexpr (Columns > 128)  // groups' sums and what they add up to take more registers
-    if (p.groups > 1) return multiply_wide_product<128, Cluster>(gpu, p);
-  with_kinds(p, [&]<LowBit A, LowBit B>() {
-    constexpr bool kWhole = A == LowBit::int8;
-    if constexpr (!kWhole || Columns <= 128)
-      if (!kWhole || p.groups > 1) return launch_wide<A, B, Columns, true, Cluster>(gpu, p);
-    if constexpr (kWhole) launch_wide<A, B, Columns, false, Cluster>(gpu, p);
-  });
-}
-
-template <LowBit A, LowBit B, class T>
-void launch_thin(const Gpu& gpu, const Product& p) {
-  // Ternary numbers lie in lines of columns, four of the depth each.
-  const Factor lines{p.b.data, p.b.layout, p.b.stride, T::kTernary ? blocks_for(p.depth, 4) : p.b.lines};
-  CUtensorMap a, b;
-  map_factor(gpu, p.a, p.depth, T::kRows, &a);
-  map_factor(gpu, lines, T::kTernary ? p.cols : p.depth,
-             T::kTernary ? kStageDepth / 4 : T::kColumns / T::kSharers, &b);
-  const int64_t blocks =
-      blocks_for(p.rows, T::kRows * T::kSharers) * blocks_for(p.cols, T::kColumns) * T::kCluster;
-  gpu.launch_clusters(thin_kernel<A, B, T>, blocks, T::kCluster, T::kThreads + 32, T::kShared, true, a, b, p);
-}
-
-template <LowBit A, LowBit B, int Rows>
-void launch_thin(const Gpu& gpu, const Product& p, int depths) {
-  if (depths == 1) return launch_thin<A, B, ThinTile<B, Rows, 1>>(gpu, p);
-  launch_thin<A, B, ThinTile<B, Rows, 2>>(gpu, p);
-}
-
-template <LowBit A, LowBit B>
-void launch_thin(const Gpu& gpu, const Product& p) {
-  const ThinShape shape = thin_shape(gpu, p);
-  if (shape.rows == 16) return launch_thin<A, B, 16>(gpu, p, shape.depths);
-  if (shape.rows == 32) return launch_thin<A, B, 32>(gpu, p, shape.depths);
-  launch_thin<A, B, 64>(gpu, p, shape.depths);
-}
-
-inline void multiply_thin_product(const Gpu& gpu, const Product& p) {
-  if (p.b.layout == Layout::ternary) return launch_thin<LowBit::int8, LowBit::ternary>(gpu, p);
-  with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B>(gpu, p); });
-}
-
-inline void multiply_thin_pair(const Gpu& gpu, const Product& p) {
-  with_kinds(p, [&]<LowBit A, LowBit B>() { launch_thin<A, B, ThinTile<B, 64, 1, 2>>(gpu, p); });
-}
+// By warpgroups, compiled in cuda_wide.cu and cuda_thin.cu.
+void multiply_wide(const Gpu& gpu, Way way, const Product& p);
+void multiply_thin(const Gpu& gpu, Way way, const Product& p);
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
   const Depth depth{p.depth, p.group, plan.filled, p.groups};
@@ -257,19 +201,14 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
       return multiply_by_mma<LargeTile>(gpu, p);
 #ifdef MDOPS_HOPPER
     case Way::thin:
-      return multiply_thin_product(gpu, p);
     case Way::thin_pair:
-      return multiply_thin_pair(gpu, p);
+      return multiply_thin(gpu, plan.way, p);
     case Way::wide_64:
-      return multiply_wide_product<64, 1>(gpu, p);
     case Way::wide_128:
-      return multiply_wide_product<128, 1>(gpu, p);
     case Way::wide_256:
-      return multiply_wide_product<256, 1>(gpu, p);
     case Way::pair_128:
-      return multiply_wide_product<128, 2>(gpu, p);
     case Way::pair_256:
-      return multiply_wide_product<256, 2>(gpu, p);
+      return multiply_wide(gpu, plan.way, p);
 #endif
     default:
       gpu.refuse("the library has no kernel for it");

@@ -36,12 +36,12 @@ Tensor moment_product_backward(const Tensor& grad, const Tensor& tables, const T
     const int64_t blocks = p.out_size() > 0 ? blocks_for(in.atoms, 256) : 0;
     int32_t* const count = counts.mutable_data_ptr<int32_t>();
     if (some)
-      op.launch(gpu_product::count_kernel<T>, blocks_for(in.count, 256), 256, 0, p, count);
+      op.launch(gpu_moment_product::count_kernel<T>, blocks_for(in.count, 256), 256, 0, p, count);
     else
-      op.launch(gpu_product::mark_kernel<T>, blocks, 256, 0, in.atoms, p.out_size(), p.out);
+      op.launch(gpu_moment_product::mark_kernel<T>, blocks, 256, 0, in.atoms, p.out_size(), p.out);
     Tensor memory = empty(op, {moment_gradients_bytes(p)}, ScalarType::Byte);
     run_moment_gradients(op, p, memory.mutable_data_ptr());
-    if (some) op.launch(gpu_product::mark_repeated_kernel<T>, blocks, 256, 0, p, count);
+    if (some) op.launch(gpu_moment_product::mark_repeated_kernel<T>, blocks, 256, 0, p, count);
   });
   return out;
 }

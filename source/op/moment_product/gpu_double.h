@@ -17,7 +17,7 @@
 
 namespace mdops {
 
-namespace gpu_product {
+namespace gpu_moment_product {
 
 constexpr int kRowWarps = 4, kDoubleThreads = 64 * kRowWarps;
 constexpr int kTileAtoms = 16, kTileRows = 4 * kTileAtoms;
@@ -138,6 +138,6 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
   }
 }
 
-}  // namespace gpu_product
+}  // namespace gpu_moment_product
 
 }  // namespace mdops

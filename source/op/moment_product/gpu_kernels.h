@@ -7,7 +7,7 @@
 
 namespace mdops {
 
-namespace gpu_product {
+namespace gpu_moment_product {
 
 constexpr int kRows = 8, kDepth = 32;  // of a block at once
 constexpr int kMostThreads = 256;
@@ -103,6 +103,6 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
     }
 }
 
-}  // namespace gpu_product
+}  // namespace gpu_moment_product
 
 }  // namespace mdops

@@ -8,7 +8,7 @@
 
 namespace mdops {
 
-using namespace gpu_product;
+using namespace gpu_moment_product;
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include <tuple>
 
-#include "pair_table/gpu_call.h"
+#include "pair_table/cuda_call.h"
 #include "pair_table/inputs.h"
 
 namespace mdops {

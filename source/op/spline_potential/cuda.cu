@@ -67,7 +67,7 @@ class GpuCall : public CudaOp {
   // By kernels that were rebuilt for the model.
   void run_rebuilt(const StepTable& table, const StepArgs& p) const {
     const GpuPlace place{name, gpu, stream()};
-    Refusal why{};
+    CallError why{};
     const int64_t bytes = table.bytes(place, p, &why);
     if (bytes < 0) throw std::runtime_error(why.text);
     Tensor memory = empty(*this, {bytes}, ScalarType::Byte);

@@ -15,7 +15,7 @@ namespace mdops {
 // The fitting net behind the features of D.
 GpuNetShape net_shape(const FittingShape& fitting);
 
-// With so many parts: 2 are compiled in gpu_loops.cu, 1 in gpu_tf32.cu, which the ops alone have.
+// With so many parts: 2 are compiled in gpu_loops.cu, 1 in cuda_tf32.cu, which the ops alone have.
 template <int Parts>
 struct FusedStep {
   // Why the kernels cannot take a model on this device; empty if they can. Its sizes are those that any

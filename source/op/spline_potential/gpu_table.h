@@ -4,11 +4,15 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include "common/kernel_table.h"
 #include "spline_potential/gpu_args.h"
 
 namespace mdops {
+
+// What passes between libraries has one layout in all of them, those rebuilt for a model included.
+static_assert(std::is_trivially_copyable_v<StepArgs> && sizeof(StepArgs) == 600);
 
 // Where a call runs, and the op's name in its errors.
 struct GpuPlace {
@@ -18,7 +22,7 @@ struct GpuPlace {
 };
 
 // Why a call cannot be; it goes back as text, for no exception crosses the libraries.
-struct Refusal {
+struct CallError {
   char text[1000];
 };
 
@@ -35,8 +39,8 @@ struct StepTable : KernelTable {
   float threshold;
 
   // Memory that a call needs, -1 if it is refused; and the call, whose result is 0 unless it is refused.
-  int64_t (*bytes)(const GpuPlace& place, const StepArgs& args, Refusal* why);
-  int (*run)(const GpuPlace& place, const StepArgs& args, void* memory, Refusal* why);
+  int64_t (*bytes)(const GpuPlace& place, const StepArgs& args, CallError* why);
+  int (*run)(const GpuPlace& place, const StepArgs& args, void* memory, CallError* why);
 
   bool fits(const StepArgs& p, int net_parts, int device_capability) const {
     const GpuNetShape& net = p.net.net;

@@ -10,7 +10,7 @@ namespace {
 
 // work(), or `otherwise` and the exception's text.
 template <class T, class Work>
-T guarded(Refusal* why, T otherwise, const Work& work) {
+T guarded(CallError* why, T otherwise, const Work& work) {
   try {
     return work();
   } catch (const std::exception& error) {
@@ -24,14 +24,14 @@ Gpu gpu_of(const GpuPlace& place) {
   return Gpu(place.op, place.index, place.stream);
 }
 
-int64_t step_bytes(const GpuPlace& place, const StepArgs& args, Refusal* why) {
+int64_t step_bytes(const GpuPlace& place, const StepArgs& args, CallError* why) {
   return guarded<int64_t>(why, -1, [&] {
     const Gpu gpu = gpu_of(place);
     return StepCall<MDOPS_MODEL_PARTS>(gpu, args).bytes();
   });
 }
 
-int run_step(const GpuPlace& place, const StepArgs& args, void* memory, Refusal* why) {
+int run_step(const GpuPlace& place, const StepArgs& args, void* memory, CallError* why) {
   return guarded(why, 1, [&] {
     const Gpu gpu = gpu_of(place);
     StepCall<MDOPS_MODEL_PARTS>(gpu, args).run(memory);

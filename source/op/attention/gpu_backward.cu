@@ -1,0 +1,9 @@
+#include "attention/gpu_run.h"
+
+namespace mdops {
+namespace gpu_attention {
+
+MDOPS_BACKWARD_PASS(float)
+
+}  // namespace gpu_attention
+}  // namespace mdops

@@ -1,0 +1,7 @@
+#include "gemm/gpu_net.h"
+
+namespace mdops {
+
+template void NetCall<1>::chain() const;
+
+}  // namespace mdops
