@@ -16,7 +16,7 @@ from mdops.jit.recipe import Recipe
 _DEFINES = ("-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_STABLE_ONLY", "-DUSE_CUDA")
 # A pair at the cutoff is decided as on the CPU, which contracts nothing; a step has the same bits in one kernel as in
 # two.
-_EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu")
+_EXACT = ("neighbor/cuda.cu", "dynamics/cuda.cu", "graph/cuda.cu")
 _STAND_IN = 'extern "C" void aoti_torch_get_current_cuda_stream() {}\n'
 
 
