@@ -8,8 +8,14 @@ import pytest
 import torch
 from ase import Atoms
 from kind_cases import KINDS
-from reference_cases import SHARED, references, relative_error
-from test_moments import FLOAT32, SPLINES, alloy, assert_close, model_of, moved, system_of
+from reference_cases import (
+    SHARED,
+    assert_close,
+    assert_deepmd_kits_answers,
+    on_device,
+    relative_error,
+)
+from test_moments import FLOAT32, SPLINES, alloy, model_of, system_of
 
 import mdops
 from mdops import Potential
@@ -70,11 +76,7 @@ def test_answers_are_deepmd_kits(case, dtype):
     )
     # DeePMD-kit itself computed such a model in float32.
     tolerance = SPLINES if dtype == "float64" and not case.endswith("float32") else FLOAT32
-    for one in references(folder):
-        found = potential.evaluate(one.system, None, one.fparam, one.aparam)
-        composed = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=True)
-        assert_close(found, one.answers, tolerance, found.keys() & one.answers.keys())
-        assert_close(composed, one.answers, tolerance, composed.keys() & one.answers.keys())
+    assert_deepmd_kits_answers(potential, folder, tolerance)
 
 
 # -- Options
@@ -276,7 +278,7 @@ def test_gpu(name):
         system = system_of(potential, *frames_of(elements))
         wanted = potential.evaluate(system)
         there = copy.deepcopy(potential).cuda()
-        assert_close(there.evaluate(moved(system, "cuda")), wanted, limit)
+        assert_close(there.evaluate(on_device(system, "cuda")), wanted, limit)
 
 
 def test_what_is_said():

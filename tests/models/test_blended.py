@@ -22,7 +22,12 @@ from parts_cases import (
     parameters_of,
     systems_of,
 )
-from reference_cases import SHARED, references, relative_error
+from reference_cases import (
+    SHARED,
+    assert_close,
+    assert_deepmd_kits_answers,
+    relative_error,
+)
 
 import mdops
 from mdops import Potential
@@ -44,11 +49,6 @@ NAMES = ("energy", "atom_energy", "forces", "virial")
 TEBD = {**{k: v for k, v in T.items() if k != "sel"}, "type": "se_e3_tebd", "sel": 50, "tebd_dim": 4}
 
 
-def assert_close(found, wanted, tolerance, names=NAMES):
-    for name in names:
-        assert relative_error(found[name], wanted[name]) < tolerance, name
-
-
 @pytest.mark.parametrize("mode", ["exact", "splines", "float32"])
 @pytest.mark.parametrize("folder", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_answers_are_deepmd_kits(folder, mode):
@@ -63,10 +63,7 @@ def test_answers_are_deepmd_kits(folder, mode):
     # DeePMD-kit itself computed some models in float32.
     rounded = mode == "float32" or folder.name.endswith("float32")
     tolerance = FLOAT32 if rounded else 1e-9 if mode == "exact" else SPLINES
-    for one in references(folder):
-        for atom_virial in (False, True):
-            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
-            assert_close(found, one.answers, tolerance, found.keys() & one.answers.keys())
+    assert_deepmd_kits_answers(potential, folder, tolerance)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,12 @@ from parts_cases import (
     potential_of,
     systems_of,
 )
-from reference_cases import SHARED, references, relative_error
+from reference_cases import (
+    SHARED,
+    assert_close,
+    assert_deepmd_kits_answers,
+    relative_error,
+)
 
 import mdops
 from mdops.evaluators import Autograd
@@ -42,22 +47,13 @@ CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
 NAMES = ("energy", "atom_energy", "forces", "virial")
 
 
-def assert_close(found, wanted, tolerance, names=NAMES):
-    for name in names:
-        assert relative_error(found[name], wanted[name]) < tolerance, name
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("folder", CASES, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_answers_are_deepmd_kits(folder, dtype):
     overflow = "truncate" if folder.name.endswith("few_places") else "error"
     potential = mdops.load(folder / "model.dp", dtype=dtype, overflow=overflow)
     assert isinstance(potential.evaluator(), FusedParts), potential.explain()
-    for one in references(folder):
-        for atom_virial in (False, True):
-            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
-            names = found.keys() & one.answers.keys()
-            assert_close(found, one.answers, SPLINES if dtype == "float64" else FLOAT32, names)
+    assert_deepmd_kits_answers(potential, folder, SPLINES if dtype == "float64" else FLOAT32)
 
 
 COMBINATIONS = {

@@ -10,7 +10,14 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
-from reference_cases import SHARED, composed, references, relative_error
+from reference_cases import (
+    SHARED,
+    assert_close,
+    assert_deepmd_kits_answers,
+    composed,
+    on_device,
+    relative_error,
+)
 
 import mdops
 from mdops import Potential
@@ -28,7 +35,7 @@ from mdops.md.engine import Engine
 from mdops.models import DescriptorFitting, dpa1
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
-from mdops.system import System, from_atoms
+from mdops.system import from_atoms
 
 KINDS = Path(__file__).parents[1] / "data" / "reference_kinds"
 CASES = (
@@ -87,11 +94,6 @@ def system_of(potential, *frames, device="cpu"):
     return from_atoms(frames, potential.type_map, device)
 
 
-def assert_close(found, wanted, tolerance, names=("energy", "atom_energy", "forces", "virial")):
-    for name in names:
-        assert relative_error(found[name].cpu(), wanted[name].cpu()) < tolerance, name
-
-
 # -- DeePMD-kit's answers
 
 
@@ -105,17 +107,8 @@ def test_answers_are_deepmd_kits(case, dtype, device):
     assert is_fused == ((device, dtype) != ("cuda", "float64")), potential.explain()
     # DeePMD-kit itself computed such a model in float32.
     tolerance = SPLINES if dtype == "float64" and not case.endswith("float32") else FLOAT32
-    for one in references(folder):
-        system = moved(one.system, device)
-        found = potential.evaluate(system, None, one.fparam, one.aparam, atom_virial=True)
-        separate = composed(potential, system, one.fparam, one.aparam)
-        assert_close(found, one.answers, tolerance, found.keys() & one.answers.keys())
-        assert_close(separate, one.answers, tolerance, separate.keys() & one.answers.keys())
-
-
-def moved(system, device):
-    fields = (system.positions, system.types, system.cell, system.pbc, system.batch)
-    return System(*(x.to(device) for x in fields))
+    assert_deepmd_kits_answers(potential, folder, tolerance)
+    assert_deepmd_kits_answers(potential, folder, tolerance, lambda *asked: composed(potential, *asked))
 
 
 # -- Options
@@ -193,8 +186,8 @@ def test_gpu_is_the_float64_cpu(name):
         parameters = parameters_of(exact, system)
         wanted = exact.evaluate(system, **parameters)
         on_gpu = {k: None if v is None else v.cuda() for k, v in parameters.items()}
-        assert_close(gpu.evaluate(moved(system, "cuda"), **on_gpu), wanted, FLOAT32)
-        assert_close(double.evaluate(moved(system, "cuda"), **on_gpu), wanted, SPLINES)
+        assert_close(gpu.evaluate(on_device(system, "cuda"), **on_gpu), wanted, FLOAT32)
+        assert_close(double.evaluate(on_device(system, "cuda"), **on_gpu), wanted, SPLINES)
 
 
 @pytest.mark.parametrize("overflow", ["truncate", "extend"])
@@ -439,7 +432,7 @@ def test_graphs_of_several_sets_of_types():
 @pytest.mark.parametrize("name", ["concat_davg", "strip_smooth_davg"])
 def test_results_have_the_same_bits(name):
     potential = potential_of(dtype=torch.float32, **COMBINATIONS[name]).cuda()
-    system = moved(system_of(potential, alloy(repeat=6)), "cuda")
+    system = on_device(system_of(potential, alloy(repeat=6)), "cuda")
     first, second = (potential.evaluate(system) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 

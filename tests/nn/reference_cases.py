@@ -100,3 +100,30 @@ def composed(potential, system, fparam=None, aparam=None):
     evaluator, near = potential.evaluator("differentiate"), potential.neighbor_list(system)
     answers, _ = evaluator(system, near, fparam, aparam, atom_virial=True)
     return {name: value.detach() for name, value in potential.with_sums(answers, system).items()}
+
+
+def assert_close(found, wanted, tolerance, names=("energy", "atom_energy", "forces", "virial")):
+    for name in names:
+        assert relative_error(found[name].cpu(), wanted[name].cpu()) < tolerance, name
+
+
+def on_device(system: System, device: torch.device | str) -> System:
+    moved = (getattr(system, name).to(device) for name in ("positions", "types", "cell", "pbc", "batch"))
+    return System(*moved)
+
+
+def assert_deepmd_kits_answers(potential, folder, tolerance, answer=None):
+    """All that DeePMD-kit said of every system of a case, with atomic virials and without; `answer` gives what is asked
+    of system, fparam and aparam in the place of `evaluate`."""
+    for one in references(folder):
+        system = on_device(one.system, potential.device)
+        given = [None if p is None else p.to(potential.device) for p in (one.fparam, one.aparam)]
+        if answer is not None:
+            every = [answer(system, *given)]
+        else:
+            every = [potential.evaluate(system, None, *given, atom_virial=more) for more in (False, True)]
+            assert "atom_virial" in every[1].keys() - every[0].keys()
+        for found in every:
+            names = found.keys() & one.answers.keys()
+            assert {"energy", "forces", "virial"} <= names, one.name
+            assert_close(found, one.answers, tolerance, names)
