@@ -96,7 +96,7 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
     if node.get("lmax") == 1:
         del node["lmax"]  # which versions before 3.2 do not have
     for key in ("cubic_switch", "zero_padding"):  # mdops' own
-        if node.get(key) is False:
+        if key in node and not node[key]:
             del node[key]
     if "env_mat" in node:
         # Some descriptors are written with 0 there; DeePMD-kit itself goes by env_protection.

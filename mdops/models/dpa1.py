@@ -78,9 +78,11 @@ class SeAttenV2Options(MixedTypesOptions):
         choices=range(1, MOST_DEGREES + 1),
     )
 
-    cubic_switch: bool = key(
-        False,
-        "attention and types fade by 1 - (1 - rcut_smth s)^3, as in TensorFlow, not by the switch of s itself",
+    cubic_switch: float = key(
+        0.0,
+        "if not 0, attention and types fade by 1 - (1 - cubic_switch s)^3, as in TensorFlow, not by the switch of s",
+        unit="A",
+        low=0,
         where="file",
     )
 
@@ -461,7 +463,7 @@ class SeAttenV2(MomentDescriptor):
             of_pairs = products if self.options.type_one_side else products.view(n, n, -1)
             return torch.cat([g, g * of_pairs.expand(n, n, -1)[:, :, None]], dim=1)
         every = (n, n, len(s))
-        fades = self.options.strips_types and self.options.is_smooth
+        fades = self.options.strips_types and self.options.is_smooth and self.options.cubic_switch
         return self._embedding(
             x[:, None, :, None].expand(*every, 1),
             kinds[None, :, None].expand(every),
@@ -473,7 +475,7 @@ class SeAttenV2(MomentDescriptor):
 
     def _cubic_switch(self, s: torch.Tensor) -> torch.Tensor:
         """What DeePMD-kit's TensorFlow backend has in the place of the switch, of s, 1/A."""
-        return (1 - (1 - self.cutoff_smooth * s) ** 3).clamp(0, 1)
+        return (1 - (1 - self.options.cubic_switch * s) ** 3).clamp(0, 1)
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
         """T (N, (lmax + 1)^2, M), from the embedding of the types (ntypes, tebd_dim)."""

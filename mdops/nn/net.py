@@ -325,7 +325,8 @@ class TabulatedNet(Net):
 
     Attributes:
         breaks: (P + 1,), where the P pieces begin, rising, and where the last one ends.
-        coefficients: (P, M, 6), of rising powers.
+        coefficients: (P, M, 6), of rising powers. Both are float64, whatever is computed in: rounded, the pieces would
+            not meet.
     """
 
     CLASS = "TabulatedNetwork"  # in model files; a name of mdops' own
@@ -340,8 +341,8 @@ class TabulatedNet(Net):
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "TabulatedNet":
-        arrays = tree["@variables"]
-        return cls(tensor(arrays["breaks"], dtype), tensor(arrays["coefficients"], dtype))
+        breaks, coefficients = (tree["@variables"][name] for name in ("breaks", "coefficients"))
+        return cls(tensor(breaks, torch.float64), tensor(coefficients, torch.float64))
 
     def to_tree(self, kind: str, precision: str, resnet_dt: bool) -> Tree:
         return {
@@ -374,7 +375,7 @@ class TabulatedNet(Net):
         return []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.reshape(-1)
+        flat = x.reshape(-1).to(self.breaks)
         within = flat.clamp(self.breaks[0], self.breaks[-1])
         piece = torch.searchsorted(self.breaks, within.detach(), right=True) - 1
         piece = piece.clamp(0, len(self.coefficients) - 1)
@@ -385,7 +386,7 @@ class TabulatedNet(Net):
             y = y * t + c[power]
             slope = slope * t + power * c[power] if power else slope
         y = y + slope * (flat - within)[:, None]
-        return y.view(*x.shape[:-1], self.outputs)
+        return y.view(*x.shape[:-1], self.outputs).to(x)
 
 
 class _ValueAndGradient(torch.autograd.Function):

@@ -105,6 +105,28 @@ def _quoted(data: bytes) -> str:
     return '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data) + '"'
 
 
+def mutated(data: bytes, random: np.random.Generator) -> bytes:
+    """The data with some bytes changed, removed, repeated or moved, or cut short."""
+    damaged = bytearray(data)
+    for _ in range(int(random.integers(1, 5))):
+        at, size = int(random.integers(len(damaged))), int(2 ** random.uniform(0, 10))
+        part = bytes(damaged[at : at + size])
+        kind = random.integers(6)
+        if kind == 0:
+            damaged[at] = int(random.integers(256))
+        elif kind == 1:
+            damaged[at] ^= 1 << int(random.integers(8))
+        elif kind == 2:
+            del damaged[at : at + size]
+        elif kind == 3:
+            damaged[at:at] = part
+        elif kind == 4:
+            damaged[at : at + size] = random.bytes(len(part))
+        else:
+            del damaged[max(1, at) :]
+    return bytes(damaged)
+
+
 # -- Graphs of models
 
 
@@ -194,12 +216,33 @@ def _descriptor(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str
         else:
             scope, types = f"filter_type_all{suffix}", f"_{i}"
         x = rows
-        for k, layer in enumerate(net["layers"], 1):
+        if net["@class"] == "TabulatedNetwork":
+            _table(w, node, net, rows, scope, second if ndim == 2 else i)
+        for k, layer in enumerate(net.get("layers", []), 1):
             arrays = tuple(f"{scope}/{kind}_{k}{types}" for kind in ("matrix", "bias", "idt"))
             x = w.layer(x, layer, f"{scope}/layer_{k}{types}", arrays)
         if "axis_neuron" in node and f"{scope}/Slice/size" not in {n.name for n in w.nodes}:
             w.constant(f"{scope}/Slice/size", np.array([-1, -1, node["axis_neuron"]], np.int32))
     return rows
+
+
+def _table(w: Writer, node: dict, net: dict, rows: str, scope: str, neighbor: int) -> None:
+    """The operation of a table, with what it takes of the rows of its neighbours."""
+    sel = node["sel"]
+    name = f"{scope}/TabulateFusionSeA" + (f"_{neighbor}" if neighbor else "")
+
+    def cut(x: str, begin: int, size: int, label: str) -> str:
+        edges = [
+            w.constant(f"{name}/{label}/{key}", np.array(value, np.int32))
+            for key, value in (("begin", [0, begin]), ("size", [-1, size]))
+        ]
+        return w.add(f"{name}/{label}/Reshape", "Reshape", w.add(f"{name}/{label}", "Slice", x, *edges))
+
+    first = cut(cut(rows, 4 * sum(sel[:neighbor]), 4 * sel[neighbor], "rows"), 0, 1, "s")
+    coefficients, info = net["@variables"]["coefficients"], np.array([*net["info"], -1.0])
+    table = w.constant(f"{name}/table", coefficients.reshape(len(coefficients), -1))
+    inputs = table, w.constant(f"{name}/table_info", info), first, rows
+    w.add(name, "TabulateFusionSeA", *inputs, last_layer_size=int(coefficients.shape[1]))
 
 
 def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str) -> None:
@@ -233,3 +276,4 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str) -> None:
     w.add("o_energy", "Sum", w.add("o_atom_energy", "AddN", *energies))
     w.add("o_force", "Reshape", "o_energy")
     w.add("o_virial", "Reshape", "o_energy")
+    w.add("o_atom_virial", "Reshape", "o_energy")

@@ -1,16 +1,20 @@
 """TensorFlow graphs: what their constants and operations say is the model."""
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from graphs import energy_graph, text, wire
+from graphs import Node, energy_graph, field, mutated, text, wire
+from trees import differences
 
 from mdops import load
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.models import DescriptorFitting
 from mdops.models.standard import StandardOptions
+from mdops.nn.net import TabulatedNet
 from mdops.options import parse
 from mdops.system import from_tensors
 
@@ -117,6 +121,147 @@ def test_every_version_names_its_operations_in_its_way(op, tmp_path):
     write_model(tmp_path / "model.safetensors", tree)
     path = written(tree, tmp_path / "graph.pb", op=op, bias="last")
     assert_same(answers(path), answers(tmp_path / "model.safetensors"))
+
+
+def tabulated(tree, seed=2):
+    """The tree with tables in the place of its embedding nets: from -3 to 2 in steps of 0.5, then to 10 in ones."""
+    random, nets = np.random.default_rng(seed), tree["descriptor"]["embeddings"]["networks"]
+    breaks = np.concatenate([np.arange(-3, 2, 0.5), np.arange(2, 11.0)])
+    for i, net in enumerate(nets):
+        width = net["neuron"][-1]
+        arrays = {"breaks": breaks, "coefficients": random.normal(size=(len(breaks) - 1, width, 6)) / 10}
+        nets[i] = {
+            "@class": "TabulatedNetwork",
+            "@version": 1,
+            "in_dim": 1,
+            "neuron": [width],
+            "precision": "float64",
+            "@variables": arrays,
+            "info": [-3.0, 2.0, 10.0, 0.5, 1.0],
+        }
+    return tree
+
+
+@pytest.mark.parametrize("name", ["two_sided", "one_sided"])
+def test_tables_of_compressed_graphs_are_the_model(name, tmp_path):
+    tree = tabulated(model(name))
+    path = written(tree, tmp_path / "graph.pb")
+    for net in tree["descriptor"]["embeddings"]["networks"]:
+        del net["info"]
+    for suffix in ("safetensors", "json"):
+        write_model(tmp_path / f"model.{suffix}", tree)
+        assert_same(answers(path), answers(tmp_path / f"model.{suffix}"))
+    with pytest.raises(ModelFileError, match="its embedding nets are tables"):
+        write_model(tmp_path / "model.dp", tree)
+    potential = load(path, dtype="float64", spline=False)
+    potential.save(tmp_path / "again.safetensors")
+    assert_same(answers(tmp_path / "again.safetensors"), answers(path))
+
+
+def test_a_table_is_its_polynomials_and_goes_on_along_tangents():
+    random = np.random.default_rng(1)
+    breaks, coefficients = np.array([-1.0, 0.5, 2.0]), random.normal(size=(2, 3, 6))
+    net = TabulatedNet(torch.from_numpy(breaks), torch.from_numpy(coefficients))
+    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.9, 3.5], dtype=torch.float64)
+
+    def value(piece, t, order=0):
+        return [np.polyval(np.polyder(c[::-1], order), t) for c in coefficients[piece]]
+
+    wanted = np.array([
+        np.add(value(0, 0.0), np.multiply(-1.0, value(0, 0.0, 1))),
+        value(0, 0.0), value(0, 1.0), value(1, 0.0), value(1, 1.4),
+        np.add(value(1, 1.5), np.multiply(1.5, value(1, 1.5, 1))),
+    ])  # fmt: skip
+    np.testing.assert_allclose(net(x[:, None]).numpy(), wanted, rtol=1e-13)
+    assert net(x[:, None].float()).dtype == torch.float32
+    inner = x[[0, 2, 4, 5], None].requires_grad_()
+    assert torch.autograd.gradcheck(net, inner) and torch.autograd.gradgradcheck(net, inner)
+
+
+def test_splines_are_made_of_tables(tmp_path):
+    """Of one that is smooth, in float32, too, which its pieces would not be if they were rounded."""
+    tree = tabulated(model("two_sided"))
+    for k, net in enumerate(tree["descriptor"]["embeddings"]["networks"]):
+        arrays = net["@variables"]
+        center = arrays["breaks"][:-1, None]
+        phase = np.arange(net["neuron"][-1]) / 7 + k
+        taylor = [
+            np.sin(0.05 * center + phase + p * np.pi / 2) * 0.05**p / math.factorial(p) for p in range(6)
+        ]
+        arrays["coefficients"] = np.stack(taylor, -1)
+    path = written(tree, tmp_path / "graph.pb")
+    for dtype, bound in (("float32", 2e-5), ("float64", 1e-7)):
+        potential = load(path, dtype=dtype, overflow="extend", r_min=0.9)
+        assert potential.knots and potential.knots[0].error < bound
+
+
+REFUSED = {
+    "model_attr/model_type": (b"dipole", "a model of dipole"),
+    "spin_attr/ntypes_spin": (np.int32(1), "spin"),
+    "modifier_attr/type": (b"dipole_charge", "modifier"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_models_are_refused_by_name(name, tmp_path):
+    value, message = REFUSED[name]
+    nodes = [node for node in energy_graph(model("two_sided")) if node.name != name]
+    (tmp_path / "graph.pb").write_bytes(wire([*nodes, Node(name, "Const", (), {"value": value})]))
+    with pytest.raises(UnsupportedModelError, match=message):
+        read_model(tmp_path / "graph.pb")
+
+
+@pytest.mark.parametrize("op", ["PairTab", "SoftMinSwitch", "DescrptSeAMask", "MapFltNvnmd"])
+def test_operations_that_would_change_the_energy_are_refused(op, tmp_path):
+    (tmp_path / "graph.pb").write_bytes(wire([*energy_graph(model("two_sided")), Node("other", op)]))
+    with pytest.raises(UnsupportedModelError, match="not read from TensorFlow graphs"):
+        read_model(tmp_path / "graph.pb")
+
+
+def test_a_graph_that_is_no_deep_potential_is_refused(tmp_path):
+    (tmp_path / "graph.pb").write_bytes(wire([Node("x", "Placeholder"), Node("y", "Tanh", ("x",))]))
+    with pytest.raises(ModelFileError, match="no Deep Potential"):
+        read_model(tmp_path / "graph.pb")
+
+
+@pytest.mark.parametrize("suffix", ["pb", "pbtxt"])
+def test_a_graph_that_is_cut_anywhere_is_refused(suffix, tmp_path):
+    path = written(model("two_sided"), tmp_path / f"graph.{suffix}")
+    data, cut, wanted = path.read_bytes(), tmp_path / f"cut.{suffix}", read_model(path).model
+    ends = sorted({*range(0, len(data), max(1, len(data) // 300)), *range(len(data) - 60, len(data) - 1)})
+    for end in ends:
+        cut.write_bytes(data[:end])
+        try:
+            found = read_model(cut).model
+        except ModelFileError as error:
+            assert str(error).startswith(f"{cut}: ")
+        else:  # only what is said of TensorFlow's version is missing
+            assert end > len(data) - 40 and differences(found, wanted) == []
+
+
+def test_sizes_are_not_believed(tmp_path):
+    """A constant of one value for a shape of 2^60, and one of a million dimensions."""
+    for shape in ([2**30, 2**30], [1] * 1000):
+        dims = b"".join(field(2, field(1, size)) for size in shape)
+        tensor = field(1, 2) + field(2, dims) + field(6, np.float64(1).tobytes())
+        attribute = field(5, field(1, b"value") + field(2, field(8, tensor)))
+        node = field(1, b"fitting_attr/dfparam") + field(2, b"Const") + attribute
+        nodes = [node for node in energy_graph(model("two_sided")) if node.name != "fitting_attr/dfparam"]
+        (tmp_path / "graph.pb").write_bytes(field(1, node) + wire(nodes))
+        with pytest.raises(ModelFileError, match="has the shape"):
+            read_model(tmp_path / "graph.pb")
+
+
+def test_changed_bytes_are_refused_or_change_what_they_say(tmp_path):
+    """A short run of scripts/mutate_graphs.py."""
+    data = wire(energy_graph(tabulated(model("one_sided"))))
+    path = tmp_path / "graph.pb"
+    for seed in range(300):
+        path.write_bytes(mutated(data, np.random.default_rng(seed)))
+        try:
+            read_model(path)
+        except (ModelFileError, UnsupportedModelError) as error:
+            assert str(error).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("name", ["ch_se_e2_a"])

@@ -25,7 +25,9 @@ class Fitting:
 
     def __init__(self, graph: Graph, stated: Tree) -> None:
         """`stated` is the section of the training input; empty where there is none."""
-        self.graph, self.stated = graph, stated
+        self.graph = graph
+        if stated.get("tot_ener_zero"):
+            raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
         self.nets = {net: layers for (net,), layers in _layers(graph, stated.get("layer_name")).items()}
         widths = {layers[0]["w"].shape[0] for layers in self.nets.values()}
         if len(widths) != 1 or ("" in self.nets and len(self.nets) > 1):

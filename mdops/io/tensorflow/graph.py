@@ -82,7 +82,6 @@ class Graph:
                         f"it is damaged, or cut short: {node.name} takes {name}, which is not there"
                     )
                 self._takers.setdefault(name, []).append(node.name)
-        self.is_whole = "versions" in message
 
     def __contains__(self, name: str) -> bool:
         return name in self.nodes

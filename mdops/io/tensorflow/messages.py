@@ -13,8 +13,7 @@ Message = dict[str, list[Any]]
 INTEGER, FLOAT, DOUBLE, BYTES = "integer", "float", "double", "bytes"
 
 FIELDS: dict[str, dict[int, tuple[str, str]]] = {
-    "GraphDef": {1: ("node", "NodeDef"), 4: ("versions", "VersionDef")},
-    "VersionDef": {1: ("producer", INTEGER)},
+    "GraphDef": {1: ("node", "NodeDef")},
     "NodeDef": {1: ("name", BYTES), 2: ("op", BYTES), 3: ("input", BYTES), 5: ("attr", "AttrEntry")},
     "AttrEntry": {1: ("key", BYTES), 2: ("value", "AttrValue")},
     "AttrValue": {

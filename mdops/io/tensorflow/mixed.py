@@ -77,7 +77,7 @@ def mixed_part(place: Place) -> Part:
         "trainable_ln": True,
         "ln_eps": epsilon,
         "smooth_type_embedding": smooth,
-        "cubic_switch": smooth and bool(strip or layers),
+        "cubic_switch": _smooth_length(place, environment) if smooth and (strip or layers) else 0.0,
         "zero_padding": has_mean and not (strip and smooth),
         "spin": None,
         "embeddings": collection([first], 0, place.ntypes, "embedding_network"),
@@ -101,6 +101,13 @@ def mixed_part(place: Place) -> Part:
         types["resnet_dt"] = first["resnet_dt"]
         node["embeddings_strip"] = collection([types], 0, place.ntypes, "embedding_network")
     return Part(node, channels * axis, place.scale(environment["sel"]), mixed=True)
+
+
+def _smooth_length(place: Place, environment: Tree) -> float:
+    """rcut_smth, which the fading takes as the training input has it, and not in float32."""
+    stated, rounded = place.stated.get("rcut_smth"), float(environment["rcut_smth"])
+    same = isinstance(stated, int | float) and float(np.float32(stated)) == rounded
+    return float(stated) if same and stated is not None else rounded
 
 
 def _type_embedding(layers: Layers, type_map: list[str]) -> Tree:

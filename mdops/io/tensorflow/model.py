@@ -21,11 +21,10 @@ _OTHERS = {
     "DescrptSeAEf": "the descriptor se_a_ef",
     "DescrptSeAMask": "the descriptor se_a_mask",
     "DprcPairwiseIdx": "a model of pairwise_dprc",
-    "ProdEnvMatANvnmd": "a model of NVNMD",
-    "ProdEnvMatANvnmdQuantize": "a model of NVNMD",
-    "ProdEnvMatAMixNvnmdQuantize": "a model of NVNMD",
+    "PairTab": "a model with a table of pairs (use_srtab)",
+    "SoftMinSwitch": "a model with a table of pairs (use_srtab)",
 }
-_OUTPUTS = ("o_energy", "energy_test")
+_OUTPUTS = ("energy", "force", "virial", "atom_energy", "atom_virial")
 
 
 def model_tree(graph: Graph) -> tuple[Tree, Tree]:
@@ -38,6 +37,8 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     _refuse_others(graph)
     script = _training_input(graph)
     stated = _section(script, "model")
+    if stated.get("type", "standard") not in ("standard", "frozen", "ener"):
+        raise UnsupportedModelError(f"a {stated['type']} model is not read from TensorFlow graphs")
     operations = sorted(graph.of_op(*ENVIRONMENT), key=lambda node: _suffix(graph, node))
     sections = _descriptor_sections(stated, len(operations))
     type_map = _type_map(graph, stated, operations[0])
@@ -79,6 +80,8 @@ def _refuse_others(graph: Graph) -> None:
     for op, what in _OTHERS.items():
         if graph.of_op(op):
             raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs")
+    if any("Nvnmd" in node.op for node in graph.nodes.values()):
+        raise UnsupportedModelError("a model of NVNMD is not read from TensorFlow graphs")
     if not graph.of_op(*ENVIRONMENT):
         raise ModelFileError(
             "it is a TensorFlow graph, and no Deep Potential: it has no operation that makes an environment matrix"
@@ -94,8 +97,9 @@ def _refuse_others(graph: Graph) -> None:
         )
     if "spin_attr/ntypes_spin" in graph:
         raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
-    if not any(name in graph for name in _OUTPUTS):
-        raise ModelFileError("it is cut short, or no model: the graph has no output o_energy")
+    missing = [name for name in _OUTPUTS if f"o_{name}" not in graph and f"{name}_test" not in graph]
+    if missing:
+        raise ModelFileError(f"it is cut short, or no model: the graph has no output o_{missing[0]}")
 
 
 def _training_input(graph: Graph) -> Tree:
