@@ -187,7 +187,7 @@ def energy_graph(
         w.constant(f"descrpt_attr{suffix}/ntypes", np.int32(ntypes))
         features.append(_descriptor(w, part, ntypes, suffix, op))
     x = w.add("features", "ConcatV2", *features)
-    _fitting(w, model["fitting"], x, ntypes, bias)
+    _fitting(w, model["fitting"], x, ntypes, bias, model["@variables"]["out_bias"])
     return w.nodes
 
 
@@ -245,7 +245,7 @@ def _table(w: Writer, node: dict, net: dict, rows: str, scope: str, neighbor: in
     w.add(name, "TabulateFusionSeA", *inputs, last_layer_size=int(coefficients.shape[1]))
 
 
-def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str) -> None:
+def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np.ndarray) -> None:
     w.constant("fitting_attr/dfparam", np.int32(node["numb_fparam"]))
     w.constant("fitting_attr/daparam", np.int32(node["numb_aparam"]))
     arrays = node["@variables"]
@@ -273,6 +273,8 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str) -> None:
                 w.variable("fitting_attr/t_bias_atom_e", arrays["bias_atom_e"].reshape(-1)),
             )
         )
+    if out_bias.any():
+        energies.append(w.add("gather", "GatherV2", w.variable("model_attr/model_attr/t_out_bias", out_bias)))
     w.add("o_energy", "Sum", w.add("o_atom_energy", "AddN", *energies))
     w.add("o_force", "Reshape", "o_energy")
     w.add("o_virial", "Reshape", "o_energy")

@@ -50,6 +50,7 @@ def model(descriptor, fitting="plain", seed=1):
     for part in made.descriptor.parts:
         part.set_statistics(random.random(2) / 10, 0.1 + random.random((2, 2)) / 10)
     made.fitting.bias.copy_(torch.tensor([-3.0, -1.0]))
+    made.out_bias.copy_(torch.tensor([0.5, -0.25]))
     made.set_parameter_statistics(
         {name: (random.random(n), 1 + random.random(n)) for name, n in made.parameter_sizes.items()}
     )

@@ -173,8 +173,9 @@ def _out_bias(graph: Graph, ntypes: int) -> Tree:
     """out_bias and out_std (1, ntypes, 1), where the graph uses them."""
     arrays = {}
     for name, default in (("out_bias", 0.0), ("out_std", 1.0)):
-        place = f"model_attr/t_{name}"
-        values = graph.value(place) if graph.is_taken(place) else np.full(ntypes, default)
+        places = (f"{scope}t_{name}" for scope in ("model_attr/", "model_attr/model_attr/"))
+        place = next(filter(graph.is_taken, places), "")
+        values = graph.value(place) if place else np.full(ntypes, default)
         if values.size != ntypes:
             raise ModelFileError(f"{place} has {values.size} numbers for {ntypes} types")
         arrays[name] = values.reshape(1, ntypes, 1)
