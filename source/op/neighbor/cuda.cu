@@ -61,19 +61,11 @@ struct Sorted {
 
 using Rows = std::array<Tensor, 2>;  // neighbors, images
 
-// One after the other: where the second does not fit into memory, GCC 13's code for a list of both frees what
-// was never there.
-Rows empty_rows(const CudaOp& op, const std::vector<int64_t>& shape) {
-  const Tensor neighbors = empty(op, shape, ScalarType::Int);
-  const Tensor images = empty(op, shape, ScalarType::Int);
-  return {neighbors, images};
-}
-
 Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, const Rows& rows,
                  const Tensor& counts) {
   const std::vector<int64_t> shape{atoms.size, capacity};
   Tensor distance2 = empty(op, shape, ScalarType::Double);
-  Rows sorted = empty_rows(op, shape);
+  Rows sorted{empty(op, shape, ScalarType::Int), empty(op, shape, ScalarType::Int)};
   const int32_t *neighbors = rows[0].const_data_ptr<int32_t>(), *images = rows[1].const_data_ptr<int32_t>();
   op.launch(measure_rows, blocks_for(atoms.size * capacity, kThreads), kThreads, 0, atoms, capacity,
             neighbors, images, distance2.mutable_data_ptr<double>());
@@ -94,7 +86,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
          "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
   if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
   const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
-  Rows rows = empty_rows(op, {atoms.size, capacity});
+  Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
+            empty(op, {atoms.size, capacity}, ScalarType::Int)};
   Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
   Tensor longest = zeros(op, {1}, ScalarType::Long);
   Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
