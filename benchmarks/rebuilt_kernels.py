@@ -1,4 +1,4 @@
-"""What rebuilding kernels for a model and a machine saves (docs/jit.md): steps by the prebuilt and by the rebuilt
+"""What rebuilding kernels for a model and a machine saves (jit.md): steps by the prebuilt and by the rebuilt
 kernels, in turns of one run, of untrained models of water's standard size, by their names in descriptors.py; or of a
 model file on a system of its data, which is repeated until there are as many atoms as asked for."""
 

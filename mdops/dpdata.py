@@ -1,4 +1,4 @@
-"""A driver for dpdata: `import mdops.dpdata`, then `system.predict("model.dp", driver="mdops")` (docs/deepmd.md)."""
+"""A driver for dpdata: `import mdops.dpdata`, then `system.predict("model.dp", driver="mdops")` (deepmd.md)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`pair_style mdops` for the LAMMPS at hand: a plugin, built once into the cache (docs/lammps.md)."""
+"""`pair_style mdops` for the LAMMPS at hand: a plugin, built once into the cache (lammps.md)."""
 
 import contextlib
 import hashlib

@@ -25,7 +25,7 @@ def load(
     matmul: Matmul = "float32",
     allow_low_bit: bool = False,
 ) -> Potential:
-    """Read a model file (docs/formats.md), in evaluation mode.
+    """Read a model file (docs/reference/formats.md), in evaluation mode.
 
     Args:
         path: the file.
@@ -39,8 +39,8 @@ def load(
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.
         matmul: the accuracy of the fitting net's matrix products: that of "float32"; or in simulations with dtype
-            float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (docs/matmul.md).
-        allow_low_bit: let a low-bit model (`mdops quantize`, docs/quantize.md) be used for dynamics, which refuses it
+            float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (matmul.md).
+        allow_low_bit: let a low-bit model (`mdops quantize`, quantize.md) be used for dynamics, which refuses it
             otherwise. Others are not touched by it.
 
     Raises:

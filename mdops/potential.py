@@ -81,7 +81,7 @@ class Potential(EvaluationContext):
 
         "float32" is that of float32 (22 bits on a GPU). Others are for simulation, faster and less accurate; all sum in
         float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x6" all 24, "bf16x3" 16 and "bf16" 8, on a CPU
-        with AMX or AVX512-BF16 (docs/matmul.md has their errors, and what they gain where). The choice goes with the
+        with AMX or AVX512-BF16 (matmul.md has their errors, and what they gain where). The choice goes with the
         model when that is copied, pickled or moved; `save` does not write it.
 
         Raises:
@@ -144,9 +144,9 @@ class Potential(EvaluationContext):
         """Write a file that `mdops.load` reads, with `source`; weights have the precision that the options name, and,
         where they are as they were loaded, all digits of the file, whatever the model computes in.
 
-        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (docs/formats.md).
+        The suffix says the format: .dp or .yaml, which DeePMD-kit reads too, .json, or .safetensors (formats.md).
         A .safetensors file also gets what the C core and LAMMPS compute with, if the core evaluates the model
-        (docs/core.md) and it has eight types at most: that takes time and space.
+        (docs/reference/core.md) and it has eight types at most: that takes time and space.
 
         Args:
             path: the file; it is replaced once the new one is complete.
@@ -176,7 +176,7 @@ class Potential(EvaluationContext):
 
         It holds the weights of now, and runs on the model's device by the same evaluator as `evaluate`.
         `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where it runs, the
-        library of the ops has to be loaded, and nothing else of mdops (docs/compile.md).
+        library of the ops has to be loaded, and nothing else of mdops (docs/how-to/compile.md).
 
         Args:
             capacity: None for a program that is given a neighbour list; otherwise it makes one itself, with so many
@@ -187,7 +187,7 @@ class Potential(EvaluationContext):
             The program, of positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64, then, without a
             capacity, batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, and with one pbc
             (S, 3) bool and batch; then fparam (S, p) and aparam (N, q), float64, of a model that takes them
-            (docs/ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3), virial
+            (ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3), virial
             (S, 3, 3) and, if asked for, atom_virial (N, 3, 3), eV and A; all are NaN where `evaluate` refuses the atoms
             or the capacity does not do.
 

@@ -1,4 +1,4 @@
-"""A trained model becomes a low-bit one, and what that costs (docs/quantize.md)."""
+"""A trained model becomes a low-bit one, and what that costs (docs/how-to/quantize.md)."""
 
 import copy
 import time

@@ -32,7 +32,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 @dataclass
 class System:
-    """N atoms of S systems (docs/ops.md, Conventions).
+    """N atoms of S systems (docs/reference/ops.md, Conventions).
 
     Attributes:
         positions: (N, 3) float64, A.

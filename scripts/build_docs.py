@@ -2,8 +2,8 @@
 
     make docs        # or: .venv/bin/python scripts/build_docs.py [OUT]; needs mdops[docs]
 
-Guides are the files of docs/, as they are; the order is that of the links in README. Public modules are those with an
-`__all__` (docs/public.md). A link or anchor that leads nowhere, or a name without a docstring, is an error.
+The pages of docs/ stand there as they are, a section of the site for each folder. Public modules are those with an
+`__all__` (docs/reference/public.md). A link or anchor that leads nowhere, or a name without a docstring, is an error.
 """
 
 import importlib
@@ -21,6 +21,13 @@ import yaml
 import mdops
 
 ROOT = Path(__file__).resolve().parents[1]
+SECTIONS = {
+    "Tutorials": "tutorials",
+    "How to": "how-to",
+    "Reference": "reference",
+    "Explanation": "explanation",
+    "Notes": "notes",
+}
 COPIED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs", "examples")
 
 
@@ -43,7 +50,11 @@ def write_source(source: Path) -> None:
     for name in COPIED:
         path = ROOT / name
         if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__", "README.md"))
+            shutil.copytree(
+                path,
+                source / name,
+                ignore=shutil.ignore_patterns("__pycache__", *([] if name == "docs" else ["README.md"])),
+            )
         else:
             shutil.copy(path, source)
     for module in public_modules():
@@ -89,12 +100,17 @@ def described(name: str, **options: object) -> str:
     )
 
 
+def pages(source: Path, folder: str) -> list[str]:
+    """The pages of a folder of docs/: first those that its README.md links to, in that order, then the rest."""
+    found = sorted(path.name for path in (source / "docs" / folder).glob("*.md"))
+    index = source / "docs" / folder / "README.md"
+    linked = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text()) if index.exists() else []
+    order = list(dict.fromkeys(["README.md", *linked]))
+    names = [name for name in order if name in found] + [name for name in found if name not in order]
+    return [f"docs/{folder}/{name}" for name in names]
+
+
 def configuration(source: Path, out: Path) -> dict[str, object]:
-    readme = (source / "README.md").read_text()
-    linked = list(dict.fromkeys(re.findall(r"\]\((docs/[\w-]+\.md)", readme)))
-    guides = linked + sorted(
-        f"docs/{p.name}" for p in (source / "docs").glob("*.md") if f"docs/{p.name}" not in linked
-    )
     python = {
         "docstring_style": "google",
         # A line may describe several arguments: "q, k: ...".
@@ -126,7 +142,7 @@ def configuration(source: Path, out: Path) -> dict[str, object]:
         },
         "nav": [
             {"mdops": "README.md"},
-            {"Guides": guides},
+            *({title: pages(source, folder)} for title, folder in SECTIONS.items()),
             {"Python": [{module: f"api/{module}.md"} for module in public_modules()]},
             {"Project": ["CONTRIBUTING.md", "CHANGELOG.md"]},
         ],

@@ -44,7 +44,7 @@ TRAINING_STEPS = 60
 WRONG_FORCES = ("water_dpa1",)
 LARGE = 1_000_000  # bytes; DeePMD-kit reads a YAML file of such a model in minutes
 QUANTITIES = ("energy", "forces", "virial")
-# What a PyTorch file does not keep, or DeePMD-kit takes no other value of (docs/formats.md).
+# What a PyTorch file does not keep, or DeePMD-kit takes no other value of (docs/reference/formats.md).
 NOT_IN_PYTORCH = ("vdata", "rmax", "smin_alpha", "fitting.exclude_types")
 VERSIONS = """
 import json, deepmd, torch, numpy, h5py

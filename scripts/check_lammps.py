@@ -1,4 +1,4 @@
-"""What `pair_style mdops` promises of whole runs in the LAMMPS at hand (docs/lammps.md), on several processes:
+"""What `pair_style mdops` promises of whole runs in the LAMMPS at hand (lammps.md), on several processes:
 
 - NVE of 1,000 steps with atoms that cross domains: the drift of the energy, beside the engine's, and the same
   trajectory on 1, 2 and 4 processes;

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = ("*.md", "*.toml", "*.cff", "docs/*.md", "mdops/**/*.py", "source/**/*.h", "examples/**/*")
+PLACES = ("*.md", "*.toml", "*.cff", "docs/**/*.md", "mdops/**/*.py", "source/**/*.h", "examples/**/*")
 _ADDRESS = re.compile(r"\bhttps?:[^\s)>\]\"'`]*")
 _ARXIV = re.compile(r"\barxiv[: ]+([^\s,;)\"']+)", re.IGNORECASE)
 _ARXIV_NUMBER = re.compile(r"\d{4}\.\d{4,5}(v\d+)?|[a-z-]+(\.[A-Z]{2})?/\d{7}")

@@ -1,4 +1,4 @@
-"""Writes the table of the training input's keys in docs/training.md anew, from the options themselves.
+"""Writes the table of the training input's keys in docs/reference/training-input.md anew, from the options themselves.
 
 python scripts/document_keys.py
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mdops.train.config.read import keys
 
-PAGE = Path(__file__).parents[1] / "docs" / "training.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "training-input.md"
 HEAD = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n"
 
 

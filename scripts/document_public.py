@@ -1,4 +1,4 @@
-"""Writes the table of public names in docs/public.md from the `__all__` of the modules.
+"""Writes the table of public names in docs/reference/public.md from the `__all__` of the modules.
 
 .venv/bin/python scripts/document_public.py
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from build_docs import public_modules
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "public.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "public.md"
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from mdops.train import Trainer, parse_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
+    (ROOT / "docs").rglob("*.md")
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
@@ -34,10 +34,36 @@ def test_links_and_names_of_files_lead_somewhere(page):
     assert not dead + [name for name in files if not (ROOT / name).exists()]
 
 
+def test_code_names_pages_that_are_there():
+    pages = {page.name for page in PAGES} | {"README.md"}
+    code = [
+        path
+        for top in ("mdops", "tests", "scripts", "benchmarks", "examples")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in {".py", ".cpp", ".cu", ".h", ".c", ".f90", ".cmake"}
+    ]
+    named = {
+        (name, str(path.relative_to(ROOT)))
+        for path in code
+        for name in re.findall(
+            r"(?<![\w./-])(?!(?:mdops|ase)\.md)((?:docs/)?[\w/-]+\.md)\b", path.read_text()
+        )
+    }
+    assert len(named) > 50
+    dead = [
+        (name, path)
+        for name, path in named
+        if not ((ROOT / name).exists() if name.startswith("docs/") else name in pages)
+    ]
+    assert not dead
+
+
 def test_every_op_is_listed():
     schemas = (ROOT / "source" / "op" / "library.cpp").read_text()
     ops = set(re.findall(r'm\.def\(\s*"(\w+)\(', schemas))
-    listed = set(re.findall(r"`(?:torch\.ops\.mdops\.)?(\w+)", (ROOT / "docs" / "ops.md").read_text()))
+    listed = set(
+        re.findall(r"`(?:torch\.ops\.mdops\.)?(\w+)", (ROOT / "docs" / "reference" / "ops.md").read_text())
+    )
     assert len(ops) > 15 and not ops - listed
 
 
@@ -65,7 +91,9 @@ def parses(command):
 def test_commands_parse():
     found = {name: commands(page.read_text()) for name, page in zip(NAMES, PAGES, strict=True)}
     assert (
-        len(found["README.md"]) >= 8 and len(found["docs/command-line.md"]) >= 6 and found["docs/training.md"]
+        len(found["README.md"]) >= 8
+        and len(found["docs/reference/command-line.md"]) >= 6
+        and found["docs/reference/training-input.md"]
     )
     for name, shown in found.items():
         for command in shown:
@@ -116,16 +144,16 @@ def place(tmp_path, monkeypatch):
 
 RUN = {
     "README.md": 2,
-    "docs/calculator.md": 3,
-    "docs/command-line.md": 1,
-    "docs/compile.md": 1,
-    "docs/cuda.md": 2,
-    "docs/deepmd.md": 2,
-    "docs/heat.md": 1,
-    "docs/jit.md": 1,
-    "docs/ops.md": 3,
-    "docs/programs.md": 2,
-    "docs/training.md": 5,
+    "docs/reference/calculator.md": 3,
+    "docs/reference/command-line.md": 1,
+    "docs/how-to/compile.md": 1,
+    "docs/notes/cuda.md": 2,
+    "docs/how-to/deepmd.md": 2,
+    "docs/how-to/heat.md": 1,
+    "docs/how-to/jit.md": 1,
+    "docs/reference/ops.md": 3,
+    "docs/how-to/programs.md": 2,
+    "docs/reference/training-input.md": 5,
 }
 # There may be no GPU, and little time; the models here are of oxygen and hydrogen.
 SHORTER = {

@@ -1,4 +1,4 @@
-"""The modules of mdops import each other in one direction (docs/design.md, "Layers")."""
+"""The modules of mdops import each other in one direction (docs/explanation/design.md, "Layers")."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter

@@ -1,4 +1,4 @@
-"""Kernels do not know PyTorch: what does is a binding (docs/design.md)."""
+"""Kernels do not know PyTorch: what does is a binding (docs/explanation/design.md)."""
 
 import re
 from pathlib import Path

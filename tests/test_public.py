@@ -1,4 +1,4 @@
-"""docs/public.md names what is public: the `__all__` of modules, each name with a docstring."""
+"""docs/reference/public.md names what is public: the `__all__` of modules, each name with a docstring."""
 
 import importlib
 import inspect
@@ -10,7 +10,7 @@ import pytest
 
 import mdops
 
-PAGE = Path(__file__).parents[1] / "docs" / "public.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "public.md"
 
 
 def listed():

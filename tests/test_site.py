@@ -45,4 +45,4 @@ def test_every_public_name_has_its_place(tmp_path):
         for public in there.__all__:
             if callable(getattr(there, public)):
                 assert places & {f"{name}.{public}", f"{name}.{public}.{public}"}, f"{name}.{public}"
-    assert "examples/md.py" in (tmp_path / "site/docs/examples.html").read_text()
+    assert "examples/md.py" in (tmp_path / "site/docs/tutorials/examples.html").read_text()

@@ -1,4 +1,4 @@
-/* Energy, virial and forces of a system, by the C core (docs/core.md).
+/* Energy, virial and forces of a system, by the C core (docs/reference/core.md).
  *
  *     cc energy.c $(mdops core --cflags --libs) -o energy
  *     ./energy model.safetensors float64 < system.txt

@@ -1,4 +1,4 @@
-! energy.c in Fortran (docs/core.md).
+! energy.c in Fortran (docs/reference/core.md).
 !
 !     gfortran $(mdops core --include)/mdops.f90 energy.f90 $(mdops core --libs) -o energy
 !     ./energy model.safetensors float64 < system.txt

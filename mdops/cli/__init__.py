@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    text = "a Python file or module with kinds of models of your own (docs/models.md); may be given several times"
+    text = "a Python file or module with kinds of models of your own (models.md); may be given several times"
     common.add_argument("--kinds", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(metavar="command", required=True)
     for name in COMMANDS:

@@ -1,5 +1,5 @@
 """Rebuild kernels for a model's sizes and this machine, and measure whether that pays; or build the CUDA library that a
-wheel without CUDA lacks. What is built stands in a cache (docs/jit.md)."""
+wheel without CUDA lacks. What is built stands in a cache (docs/how-to/jit.md)."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--core",
         nargs="*",
         metavar="PRECISION",
-        help="precisions of what C programs and LAMMPS compute with (docs/core.md): float32, float64, both (no word) "
+        help="precisions of what C programs and LAMMPS compute with (core.md): float32, float64, both (no word) "
         "or none. By default a .safetensors OUT has it where the model can be computed so; with --core it is an "
         "error where it cannot",
     )

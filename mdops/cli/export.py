@@ -1,5 +1,5 @@
 """Writes a model as a program of PyTorch that answers with energies, forces and virials, for any number of atoms: an
-AOTInductor package, compiled for this machine, which runs without the Python code of mdops (docs/compile.md), or with
+AOTInductor package, compiled for this machine, which runs without the Python code of mdops (compile.md), or with
 --program what torch.export.load reads. It needs the library of the ops where it runs, whose place is printed."""
 
 import argparse

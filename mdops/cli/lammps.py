@@ -1,5 +1,5 @@
 """Starts LAMMPS with the pair style of mdops loaded: `mdops lammps ARGS`, where ARGS are LAMMPS' own, and with MPI
-`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are. See docs/lammps.md."""
+`mpirun -np 4 mdops lammps -in in.lmp`. Without ARGS it tells where LAMMPS and the plugin are. See lammps.md."""
 
 import argparse
 import os

@@ -1,6 +1,6 @@
 """Where the time of a step goes: atoms fly along thermal velocities, and a trace for ui.perfetto.dev and a table tell
 what took how long. Of models whose kernels can be rebuilt these are stages of kernels that are built once more with a
-profiler, which needs a compiler; of others ops and kernels, by PyTorch's profiler (docs/jit.md)."""
+profiler, which needs a compiler; of others ops and kernels, by PyTorch's profiler (docs/how-to/jit.md)."""
 
 import argparse
 import os

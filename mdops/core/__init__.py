@@ -1,4 +1,4 @@
-"""The C core: models in programs without PyTorch and Python (docs/core.md)."""
+"""The C core: models in programs without PyTorch and Python (docs/reference/core.md)."""
 
 from pathlib import Path
 

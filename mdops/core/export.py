@@ -1,4 +1,4 @@
-"""What the C core reads of a model file, beside the tree: the arguments of the fused step (docs/formats.md)."""
+"""What the C core reads of a model file, beside the tree: the arguments of the fused step (formats.md)."""
 
 import copy
 import warnings

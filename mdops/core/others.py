@@ -1,5 +1,5 @@
 """What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
-and those with layers of attention (docs/formats.md)."""
+and those with layers of attention (docs/reference/formats.md)."""
 
 from typing import Any, NamedTuple
 

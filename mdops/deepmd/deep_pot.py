@@ -57,7 +57,7 @@ class DeepPot:
         """Reads the model.
 
         Args:
-            model_file: a file of docs/formats.md, or a Potential, which is used as it is.
+            model_file: a file of docs/reference/formats.md, or a Potential, which is used as it is.
             auto_batch_size: how many atoms are evaluated together (True: what suits the device; False: all).
             device, dtype, spline, overflow: for files, as of `mdops.load`.
 

@@ -48,7 +48,7 @@ class AttentionTables:
 
 class AttentionSums:
     """T of a descriptor, of the neighbours within its cutoff. It must be the cutoff of the list's model: in a hybrid,
-    neighbours beyond that of a part count as rows of it (docs/models.md)."""
+    neighbours beyond that of a part count as rows of it (docs/reference/models.md)."""
 
     def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
         self._one, self._grid, self._dtype = one, grid, dtype

@@ -1,4 +1,4 @@
-"""Layers of attention in the few dimensions that their rows have (docs/mathematics.md, "Layers in coordinates")."""
+"""Layers of attention in the few dimensions that their rows have (mathematics.md, "Layers in coordinates")."""
 
 import copy
 from collections.abc import Callable

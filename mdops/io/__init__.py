@@ -1,6 +1,6 @@
 """Reading and writing of model files.
 
-`read_model` turns any file that `docs/formats.md` lists into one tree, the one DeePMD-kit serialises a model
+`read_model` turns any file that `formats.md` lists into one tree, the one DeePMD-kit serialises a model
 to, whatever the file was; `write_model` saves that tree as DeePMD-kit reads it, or as `.safetensors`. Neither ever
 runs code out of a file.
 """

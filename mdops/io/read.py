@@ -25,7 +25,7 @@ _UNREADABLE = (
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelFile:
-    """Read a model file of any format that docs/formats.md lists; the first bytes say which, not the name.
+    """Read a model file of any format that formats.md lists; the first bytes say which, not the name.
 
     Nothing in the file is run. Weights come back with the bits they have in the file.
 

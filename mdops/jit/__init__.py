@@ -1,4 +1,4 @@
-"""Kernels rebuilt for one model and this machine (docs/jit.md).
+"""Kernels rebuilt for one model and this machine (docs/how-to/jit.md).
 
     built = mdops.jit.build(model)      # compiles once, measures, and uses what is faster
 

@@ -1,4 +1,4 @@
-"""Heat currents, and the thermal conductivity that follows from them (docs/heat.md)."""
+"""Heat currents, and the thermal conductivity that follows from them (docs/how-to/heat.md)."""
 
 from dataclasses import dataclass
 

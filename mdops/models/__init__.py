@@ -1,4 +1,4 @@
-"""Kinds of models: what each is made of, in a file of its own (docs/models.md)."""
+"""Kinds of models: what each is made of, in a file of its own (docs/reference/models.md)."""
 
 import torch
 

@@ -133,7 +133,7 @@ class EnergyFitting(Fitting):
             "type_map": schema.type_map,
             "layer_name": (schema.anything, None),
             "spin": (schema.anything, None),
-            "quantized": (schema.optional(schema.node), None),  # mdops' own (docs/quantize.md)
+            "quantized": (schema.optional(schema.node), None),  # mdops' own (docs/how-to/quantize.md)
             "@variables": schema.part,
         },
         {

@@ -43,7 +43,7 @@ class MomentDescriptor(EnvironmentDescriptor):
 
         T = (1/N_sel) sum_j R_j (x) g_ct(s_j),    D = [T^T T_<, k_c]
 
-    R_j is the normalised row of the environment matrix of neighbour j, s_j the s of docs/mathematics.md, c the type of
+    R_j is the normalised row of the environment matrix of neighbour j, s_j the s of mathematics.md, c the type of
     the centre and t that of the neighbour; T_< are the first M2 of T's M columns, and k_c numbers of the centre's type,
     if there are any. With a gate, the sum is of R_j (x) (g_c(s_j) + w_j g_ct(s_j)), w_j being the switch. A plain sum
     has 1 in the place of R_j, and D = [sum_j g_ct(s_j) / N_sel, k_c]; there, neighbours that the descriptor excludes

@@ -42,7 +42,7 @@ class NeighborReport(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Neighborhood:
-    """One row of K slots an atom; rows are sorted by the neighbours' types (docs/ops.md, Conventions).
+    """One row of K slots an atom; rows are sorted by the neighbours' types (ops.md, Conventions).
 
     Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `kinds` tells which count.
 

@@ -1,6 +1,6 @@
 """Feed-forward nets: the embedding nets of the descriptors and the fitting nets.
 
-`from_tree` and `to_tree` are DeePMD-kit's serialised form (docs/formats.md); `random` gives its initial weights:
+`from_tree` and `to_tree` are DeePMD-kit's serialised form (formats.md); `random` gives its initial weights:
 normal, with deviation 1/sqrt(inputs + outputs); biases with 1; timesteps 0.1 +- 0.001.
 """
 
@@ -34,7 +34,7 @@ _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=F
 def input_gradient_alone() -> Iterator[None]:
     """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
     same pass as the value (`mdops.ops.mlp_value_and_gradient`; not on a GPU in float64, where its products are those of
-    the layers). In trainings, which need more, it would not pay: docs/models.md has the figures."""
+    the layers). In trainings, which need more, it would not pay: docs/reference/models.md has the figures."""
     token = _needs_input_gradient_alone.set(True)
     try:
         yield

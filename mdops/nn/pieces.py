@@ -1,4 +1,4 @@
-"""Functions of theta as quintic splines, by polynomials on the pieces of an `AngleGrid` (docs/mathematics.md)."""
+"""Functions of theta as quintic splines, by polynomials on the pieces of an `AngleGrid` (mathematics.md)."""
 
 from functools import cache, lru_cache
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Layers of nets with low-bit weights, by named schemes, and how a trained net becomes one (docs/quantize.md)."""
+"""Layers of nets with low-bit weights, by named schemes, and how a trained net becomes one (quantize.md)."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The ops, as functions of tensors; docs/ops.md lists them with their arguments."""
+"""The ops, as functions of tensors; docs/reference/ops.md lists them with their arguments."""
 
 from mdops import _library
 

@@ -60,7 +60,7 @@ def angle_moment(
     theta_jl = R_j . R_l of x, y and z of the rows of `env_mat`; the sum is over the pairs whose theta is on the piece,
     and x is the place there: (|theta| - knot) / width. Both (j, l) and (l, j) count where t = u, and j = l too. So with
     a function G_tu that is a polynomial of degree 5 on each piece, with coefficients C in x, the sum of theta
-    G_tu(theta) over pairs is the sum of A_tu C (docs/mathematics.md). On the pieces without an end, which are for
+    G_tu(theta) over pairs is the sum of A_tu C (mathematics.md). On the pieces without an end, which are for
     functions that are linear there, only k = 0 and 1 are not zero. Differentiable twice in `displacements`.
 
     Args:

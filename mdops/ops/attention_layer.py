@@ -52,7 +52,7 @@ def attention_layer(
     attention up to 128 wide (`has_layer`).
 
     q, k and v may be coordinates in orthonormal bases of spaces that they do not leave; `factors` are then the cosines
-    of the angles between the bases of q and of k (docs/mathematics.md). Without `project` they are given, A numbers
+    of the angles between the bases of q and of k (mathematics.md). Without `project` they are given, A numbers
     each, a multiple of 16, as the last columns of rows that begin with g; if they have length and factors already,
     without `normalize` and factors, they are neither copied nor kept.
 

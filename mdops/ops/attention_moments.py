@@ -15,7 +15,7 @@ _MOST_FEATURES = 128
 
 
 class JoinedLayer(NamedTuple):
-    """A layer of attention between rows x of D coordinates and those behind it, of D' (docs/mathematics.md): with
+    """A layer of attention between rows x of D coordinates and those behind it, of D' (mathematics.md): with
     attention of width A,
 
         y = x inner + o out + bias        x' = y / sqrt(|y|^2 / M + eps)

@@ -243,7 +243,7 @@ def begin_cell_step(
     where the momentum P follows G = virial + sum p p^T / m + 2 K / g - pressure V. It has a chain of thermostats of
     its own, xi, with masses 9 kT period^2 and kT period^2. Whole steps conserve the energy of `begin_step` plus
     pressure V + |P|^2 / (2 W) + f kT xi_0 + kT sum_{j>0} xi_j + the kinetic energies of the xi, f being 6, or 1 where
-    the volume alone changes. docs/mathematics.md has the equations and the splitting. Not differentiable; never
+    the volume alone changes. mathematics.md has the equations and the splitting. Not differentiable; never
     waits for a GPU.
 
     Args:

@@ -144,7 +144,7 @@ class NeighborGraph:
             longest, atom = self.listed.tolist()
             if longest < 0:
                 raise InputError(
-                    f"neighbor_graph: refused with code {longest} at {atom} (docs/ops.md, On a GPU)"
+                    f"neighbor_graph: refused with code {longest} at {atom} (docs/reference/ops.md, On a GPU)"
                 )
             if longest > self.pairs.neighbors.shape[1]:
                 raise NeighborOverflowError(longest, self.pairs.neighbors.shape[1], atom)

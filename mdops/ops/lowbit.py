@@ -37,7 +37,7 @@ def gemm_lowbit(
 
     Sums of float8 numbers are formed in float32, on a GPU by its float8 tensor cores where it has them, by float16
     ones, into which every float8 number fits, where not. Their error is below 2^-10 sum_k |a[m, k] b[k, n]|, times
-    the scales (docs/ops.md has what was measured); on the CPU it is that of a float32 product.
+    the scales (docs/reference/ops.md has what was measured); on the CPU it is that of a float32 product.
 
     Differentiable in the scales. For gradients to what was quantised see `lowbit_linear`.
 

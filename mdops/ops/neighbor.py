@@ -11,7 +11,7 @@ from mdops.ops._register import register_fake
 
 
 class NeighborList(NamedTuple):
-    """Each atom's neighbours in rows of one length, grouped by type (docs/ops.md, "Conventions").
+    """Each atom's neighbours in rows of one length, grouped by type (docs/reference/ops.md, "Conventions").
 
     Attributes:
         neighbors: (N, K) int32, -1 after the last neighbour of a row.
@@ -80,10 +80,10 @@ def neighbor_matrix(
             unspecified, though always the same.
 
     Returns:
-        neighbors, images (N, K) and counts (N, ntypes), all int32 and as docs/ops.md describes them, and
+        neighbors, images (N, K) and counts (N, ntypes), all int32 and as ops.md describes them, and
         needed, (2,) int64: the length of the longest row and the first atom that has it (0 and -1 with no
         atom). Where the length exceeds K, rows are cut at K: check it, or use `neighbor_list`. On a GPU a
-        negative length says that a value does not fit (docs/ops.md, "On a GPU"); the rows then mean nothing.
+        negative length says that a value does not fit (ops.md, "On a GPU"); the rows then mean nothing.
 
     Raises:
         RuntimeError: a shape, dtype or device that does not fit, a position or cell that is not finite, a
@@ -200,7 +200,7 @@ def one_batch(
     pbc: torch.Tensor | bool | Sequence[bool] | None,
     batch: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Cell, pbc and batch in the shapes of docs/ops.md."""
+    """Cell, pbc and batch in the shapes of docs/reference/ops.md."""
     if cell is None:
         systems = int(batch.max()) + 1 if batch is not None and batch.numel() else 1
         cell = torch.zeros(max(systems, 1), 3, 3, dtype=torch.float64, device=positions.device)

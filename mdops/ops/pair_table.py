@@ -15,7 +15,7 @@ def near_weight(*args: Any) -> tuple[torch.Tensor, ...]:
     On a GPU a row that cannot be has NaN.
     `mdops.evaluators.blended` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
-        positions to counts: as everywhere (docs/ops.md);
+        positions to counts: as everywhere (docs/reference/ops.md);
         near_mask (ntypes, ntypes) bool: pairs of types that are no neighbours of each other;
         near_cutoff, decay, low, high: A.
 
@@ -36,7 +36,7 @@ def pair_table(*args: Any) -> tuple[torch.Tensor, ...]:
     results are those of a blend, (1 - c_i) e_i + c_i t_i, `weight` being c: forces have (t_i - e_i) dc_i/dx, too. The
     arguments:
 
-        positions to counts: as everywhere (docs/ops.md);
+        positions to counts: as everywhere (docs/reference/ops.md);
         pair_mask (ntypes, ntypes) bool: pairs of types that are left out;
         coefficients (ntypes, ntypes, n, 4) float64: the cubics of u between `first` and `first + n step`, of each
         centre and neighbour, in x of [0, 1], that of x^3 first, eV. Beyond them and the cutoff u is 0, below NaN;

@@ -31,7 +31,7 @@ def spline_moment(
 
     phi_b are the uniform quintic B-splines on [0, s_max], s = w(r)/(r+p) and R the row of `env_mat`; beyond
     s_max the basis goes on along its tangent. With C_t = the spline coefficients of an embedding net G_t,
-    A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours (docs/mathematics.md). As in DeePMD-kit each
+    A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours (mathematics.md). As in DeePMD-kit each
     row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff being padding too; the padding
     is negative where an atom has more neighbours than `sel`. Differentiable twice in `displacements`.
 

@@ -12,8 +12,8 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     without attention) whose embedding nets are splines, in one pass.
 
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
-    (docs/mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
-    (docs/cuda.md); there it computes in float32, its results have the same bits in every run, and an input that
+    (mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
+    (cuda.md); there it computes in float32, its results have the same bits in every run, and an input that
     cannot be is answered with NaN in all results of its system. `matmul` names the accuracy of the fitting net's
     products: "float32", on a GPU from pairs of float16 with 22 bits, or "tf32", on a GPU from one float16 with 11 bits,
     which the CPU refuses. Not differentiable: for training, compose
@@ -21,7 +21,7 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     `mdops.evaluators.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
-        counts (N, ntypes) int32: as everywhere (docs/ops.md);
+        counts (N, ntypes) int32: as everywhere (docs/reference/ops.md);
         mean (ntypes,), std (ntypes, 2): as for `env_mat`;
         pair_mask, zeroed (ntypes, ntypes) bool: pairs of types left out, and those of them that are not padding;
         sel (ntypes,) and padding (0,) int32; or sel (1,) and padding (N,), the type of the absent neighbours of each

@@ -10,7 +10,7 @@ from mdops.ops._register import register_fake, register_formula
 
 def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: int = 0) -> torch.Tensor:
     """w(r), which falls from 1 at `cutoff_smooth` to 0 at `cutoff` with two derivatives of zero at both
-    (docs/mathematics.md), or its derivative of that order. Differentiable any number of times, each of them one pass.
+    (mathematics.md), or its derivative of that order. Differentiable any number of times, each of them one pass.
 
     Args:
         r: (..., K), distances, A, float32 or float64.

@@ -1,4 +1,4 @@
-"""Knots for functions of the angle between two neighbours (docs/mathematics.md)."""
+"""Knots for functions of the angle between two neighbours (docs/explanation/mathematics.md)."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""Embedding nets, functions of s, as splines (docs/mathematics.md)."""
+"""Embedding nets, functions of s, as splines (docs/explanation/mathematics.md)."""
 
 import dataclasses
 from collections.abc import Callable

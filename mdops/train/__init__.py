@@ -1,4 +1,4 @@
-"""Training of models: data, statistics, losses, schedules, the loop (docs/training.md)."""
+"""Training of models: data, statistics, losses, schedules, the loop (docs/reference/training-input.md)."""
 
 from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset

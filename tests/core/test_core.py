@@ -1,4 +1,4 @@
-"""The C core (docs/core.md) against DeePMD-kit's answers and `Potential.compute`, on every option that it covers."""
+"""The C core (core.md) against DeePMD-kit's answers and `Potential.compute`, on every option that it covers."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Models of the C core on a GPU (docs/core.md): as on the CPU, to float32's rounding."""
+"""Models of the C core on a GPU (docs/reference/core.md): as on the CPU, to float32's rounding."""
 
 import ctypes
 import os

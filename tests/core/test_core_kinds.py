@@ -201,7 +201,7 @@ def test_a_gpu_as_the_cpu(case, precision, tmp_path):
 
 @pytest.mark.parametrize("kind", ["dpa1", "se_atten_v2"])
 def test_layers_in_coordinates(kind, device, tmp_path):
-    """Attention in fewer columns than it has, of which the file tells (docs/mathematics.md)."""
+    """Attention in fewer columns than it has, of which the file tells (docs/explanation/mathematics.md)."""
     descriptor = {
         "type": kind,
         "rcut": 3.5,

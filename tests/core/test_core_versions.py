@@ -1,4 +1,4 @@
-"""Programs that were compiled for an earlier or later version of the C core (docs/core.md, "Versions")."""
+"""Programs that were compiled for an earlier or later version of the C core (core.md, "Versions")."""
 
 import ctypes
 import re

@@ -189,8 +189,8 @@ def test_info_test_and_md_have_the_model(example, examples, trained, tmp_path, c
 
 
 def test_the_page_has_the_shapes_of_what_a_descriptor_is_given(example):
-    """docs/descriptors.md."""
-    page = (Path(__file__).parents[2] / "docs" / "descriptors.md").read_text()
+    """docs/reference/descriptors.md."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "descriptors.md").read_text()
     rows = re.findall(
         r"^\| `([\w.]+)` \| (\([^)]+\)),? ?(int32|int64|float64|compute dtype) \|", page, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""`pair_style mdops` (docs/lammps.md) against `Potential.compute`, on one process, two and four. The tests that run
+"""`pair_style mdops` (lammps.md) against `Potential.compute`, on one process, two and four. The tests that run
 LAMMPS need one: MDOPS_LAMMPS, or lmp on PATH."""
 
 import os

@@ -47,7 +47,7 @@ class TestHybrid(DescriptorTests):
         assert potential.kind == "a standard model of se_e2_a, se_e3"
 
     def test_ase_and_engine(self):
-        # Energies of se_e2_r jump where neighbours of excluded pairs cross the cutoff (docs/models.md).
+        # Energies of se_e2_r jump where neighbours of excluded pairs cross the cutoff (models.md).
         check_dynamics(new_potential({"type": "hybrid", "list": [A, {**R, "exclude_types": []}, T]}))
 
 

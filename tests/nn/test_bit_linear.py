@@ -23,7 +23,7 @@ def test_a_frozen_layer_has_the_same_results(weight_kind, x_kind, per, groups, d
         x = torch.randn(2, 5, 24, device=device).to(dtype)
         assert layer(x).dtype == dtype and layer(x).shape == (2, 5, 10)
         limit = 0.02 if dtype == torch.bfloat16 else 1e-5
-        if x_kind != "int8" and device == "cuda":  # which sums float8 with fewer bits (docs/ops.md)
+        if x_kind != "int8" and device == "cuda":  # which sums float8 with fewer bits (docs/reference/ops.md)
             limit = limit + 2.0**-10 * (x.float().abs() @ layer.weight.detach().abs().T)
         assert ((frozen(x) - layer(x)).abs() <= limit).all()
     again = BitLinear(24, 10, weight_kind=weight_kind, x_kind=x_kind, weight_per=per, groups=groups).frozen()

@@ -107,7 +107,7 @@ def test_a_layer_multiplies_low_bit_numbers(scheme, dtype, device):
     wanted = wanted * full.timestep.detach().cpu().double().numpy()
     found = low(x)
     assert found.dtype == dtype
-    # A GPU sums float8 with fewer bits (docs/ops.md).
+    # A GPU sums float8 with fewer bits (docs/reference/ops.md).
     fewer = 2.0**-10 if kinds.inputs == kinds.weights == "e4m3" and device == "cuda" else 0.0
     size = np.abs(rows) @ np.abs(weight) * np.abs(full.timestep.detach().cpu().double().numpy())
     off = np.abs(found.detach().cpu().double().numpy() - wanted)

@@ -109,7 +109,7 @@ def test_every_op_compiles_in_every_mode(mode, device):
         groups["alone" if sample.op in DYNAMIC else "together"].append(sample)
     assert len(groups["alone"]) == 1 and len(groups["together"]) > 60
     if device == "cuda" and mode != "default":
-        # PyTorch 2.11 looks for what such an op returns in the memory of a graph (docs/compile.md).
+        # PyTorch 2.11 looks for what such an op returns in the memory of a graph (docs/how-to/compile.md).
         del groups["alone"]
     for chosen in groups.values():
         torch._dynamo.reset()

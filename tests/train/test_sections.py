@@ -299,10 +299,10 @@ def test_documentation_has_every_key(monkeypatch):
         for sort, kinds in registry._KINDS.items()
     }
     monkeypatch.setattr(registry, "_KINDS", own)  # an example may have registered its own
-    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "training-input.md").read_text()
     for entry in keys():
         row = f"| `{entry.path}` | {entry.type} | {entry.unit} | {entry.default} | {entry.doc} |"
-        assert row in text, f"docs/training.md lacks the row {row}"
+        assert row in text, f"docs/reference/training-input.md lacks the row {row}"
 
 
 def test_keys_that_deepmd_kit_3_2_writes_into_every_input_are_taken(recwarn):

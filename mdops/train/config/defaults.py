@@ -1,4 +1,4 @@
-"""What mdops trains with where the input does not say (docs/training.md, "What a training does by default")."""
+"""What mdops trains with where the input does not say (training-input.md, "What a training does by default")."""
 
 from collections.abc import Mapping
 from typing import Any
