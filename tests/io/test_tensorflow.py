@@ -15,6 +15,7 @@ from mdops.io import read_model, write_model
 from mdops.models import DescriptorFitting
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import TabulatedNet
+from mdops.options import differences as differing
 from mdops.options import parse
 from mdops.system import from_tensors
 
@@ -194,6 +195,23 @@ def test_splines_are_made_of_tables(tmp_path):
     for dtype, bound in (("float32", 2e-5), ("float64", 1e-7)):
         potential = load(path, dtype=dtype, overflow="extend", r_min=0.9)
         assert potential.knots and potential.knots[0].error < bound
+
+
+def test_a_training_may_begin_with_a_graph(tmp_path):
+    """Its cutoffs, which TensorFlow has in float32, are those of the input."""
+    part = {**SE_E2_A, "rcut": 4.3, "rcut_smth": 0.6}
+    section = {"type_map": ["O", "H"], "descriptor": part, "fitting_net": {"neuron": [9, 9]}}
+    options = parse(StandardOptions, section)
+    made = DescriptorFitting.random(options, 1, torch.float64)
+    made.descriptor.set_statistics(np.full(2, 0.05), np.full((2, 2), 0.1))
+    path = written(made.to_tree(), tmp_path / "graph.pb")
+    found = load(path).model.options
+    assert found.descriptor.rcut == pytest.approx(4.3, abs=1e-6) and found.descriptor.rcut != 4.3
+    assert list(differing(options, found, "model", ["O", "H"], ["O", "H"])) == []
+    other = parse(StandardOptions, {**section, "descriptor": {**part, "rcut": 4.30001}})
+    assert [name for name, *_ in differing(other, found, "model", ["O", "H"], ["O", "H"])] == [
+        "model.descriptor.rcut"
+    ]
 
 
 REFUSED = {
