@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mdops.errors import ModelFileError
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.mixed import mixed_part
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
@@ -44,6 +44,10 @@ def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[T
             raise ModelFileError("it has nets for all centres, and nets for some")
         rows = [[trees.get(("all" if one_side else str(c), str(t))) for t in range(n)] for c in range(n)]
         return rows, one_side
+    if place.nets(0, "_(?:one|two)_side_ebd") or place.graph.of_op(*tables.MIXED):
+        raise UnsupportedModelError(
+            "se_e2_a with a net of its own for types (se_a_ebd_v2, strip) is not read from TensorFlow graphs"
+        )
     common = place.nets(0)
     if place.types is None or list(common) != [("all",)]:
         raise ModelFileError(f"it has no embedding nets with the suffix {place.suffix!r}")
