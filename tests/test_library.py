@@ -221,6 +221,13 @@ def test_one_wheel_for_every_python():
     assert "Root-Is-Purelib: false" in wheel
 
 
+def test_importing_the_ops_imports_every_module_of_theirs():
+    """A module that is not imported has registered no derivatives."""
+    names = [f"mdops.ops.{path.stem}" for path in (ROOT / "mdops/ops").glob("[!_]*.py")]
+    missing = f"import sys, mdops.ops; print([name for name in {names} if name not in sys.modules])"
+    assert python("-c", missing, check=True).stdout.strip() == "[]"
+
+
 def test_a_library_of_other_sources_is_told():
     with pytest.raises(LibraryError, match=r"libmdops\.so lacks the op no_such_op: .*Build it again"):
         register_fake("no_such_op")

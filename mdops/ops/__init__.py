@@ -5,6 +5,13 @@ from mdops import _library
 _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
+from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
+    add_norm,
+    attention_layer,
+    attention_moments,
+    layer_output,
+    switch_curve,
+)
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.axis_product import axis_product

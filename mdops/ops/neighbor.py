@@ -207,7 +207,13 @@ def one_batch(
     elif cell.dim() == 2:
         cell = cell[None]
     if not isinstance(pbc, torch.Tensor):
-        pbc = torch.tensor(False if pbc is None else pbc, device=positions.device)
+        given = pbc or False
+        # One value is written by the device: a copy could not be captured in a CUDA graph.
+        pbc = (
+            torch.full((), given, device=positions.device)
+            if isinstance(given, bool)
+            else torch.tensor(given, device=positions.device)
+        )
     if pbc.dim() < 2:
         try:
             pbc = pbc.expand(cell.shape[0], 3)

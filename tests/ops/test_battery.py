@@ -276,6 +276,8 @@ def is_of_fewer(sample, args):
         return has_one_less(len(args) - 1)
     if sample.op == "edge_scatter":  # a row without a sum, which the CPU finds
         return args[3].is_cuda and has_one_less(3)
+    if sample.op == "edge_permute":
+        return args[1].is_cuda and has_one_less(1)
     if sample.op == "edge_gather":
         return args[1].is_cuda and args[2] is None and has_one_less(1)
     if sample.op == "attention_moments" and args[13] is not None:  # `absent` says how many atoms there are

@@ -349,8 +349,8 @@ def test_more_numbers_than_32_bits_count():
 def test_more_pair_gradients_than_32_bits_count():
     """pair_forces_backward: its last row is the first's of a list that begins with it."""
     if torch.cuda.get_device_properties(0).total_memory < 75 * 2**30:
-        pytest.skip("needs 60 GiB")
-    atoms, width = 1 << 26, 16  # 3.2e9 numbers of 4 bytes, four times
+        pytest.skip("needs 45 GiB")
+    atoms, width = 45 << 20, 16  # 2.3e9 numbers of 4 bytes, four times
     d = torch.zeros(atoms, width, 3, device="cuda")
     d[-1, -1] = torch.tensor([1.0, 2.0, 3.0])
     neighbors = torch.full((atoms, width), -1, dtype=torch.int32, device="cuda")
