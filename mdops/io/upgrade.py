@@ -98,7 +98,7 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
     for key in ("cubic_switch", "zero_padding"):  # mdops' own
         if key in node and not node[key]:
             del node[key]
-    if "env_mat" in node:
+    if "env_mat" in node and "env_protection" in node:
         # Some descriptors are written with 0 there; DeePMD-kit itself goes by env_protection.
         node["env_mat"] = {**node["env_mat"], "protection": node["env_protection"]}
     return node
@@ -126,6 +126,9 @@ def _check_numbers(value: Any, place: str, arrays_only: bool) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_numbers(inner, f"{place}.{key}", arrays_only)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_numbers(inner, f"{place}[{i}]", arrays_only)
     elif isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
             raise ModelFileError(f"{place} holds {value.dtype}, not numbers")

@@ -5,6 +5,7 @@ import torch
 from mdops.errors import UnsupportedModelError
 from mdops.models import (  # noqa: F401  (each registers its kind)
     dpa1,
+    dpa3,
     ener,
     hybrid,
     linear,

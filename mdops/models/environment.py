@@ -54,7 +54,7 @@ class EnvironmentOptions(Options):
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         if isinstance(self.sel, str):
-            automatic_sel_ratio(self.sel, place)
+            automatic_sel_ratio(self.sel, f"{place}.sel")
         else:
             self.check_sel(place, type_map)
         if not self.rcut_smth < self.rcut:
@@ -75,7 +75,7 @@ class EnvironmentOptions(Options):
     def with_places(self, most: Most, place: str) -> Self:
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
-            ratio = automatic_sel_ratio(self.sel, place)
+            ratio = automatic_sel_ratio(self.sel, f"{place}.sel")
             return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
         if not np.any(self.sel):
             raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")
@@ -99,7 +99,7 @@ def automatic_sel_ratio(sel: str, place: str) -> float:
             return float(ratio or 1.1)
     except ValueError:
         pass
-    raise ConfigError(f'{place}.sel: is {sel!r}, expected a list, "auto" or "auto:f" with a number f')
+    raise ConfigError(f'{place}: is {sel!r}, expected numbers, "auto" or "auto:f" with a number f')
 
 
 def check_axis(axis_neuron: int, neuron: Sequence[int], place: str) -> None:

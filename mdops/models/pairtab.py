@@ -52,7 +52,7 @@ class PairTableOptions(ModelOptions):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         if isinstance(self.sel, str):
-            automatic_sel_ratio(self.sel, place)
+            automatic_sel_ratio(self.sel, f"{place}.sel")
 
     @property
     def cutoff(self) -> float:
@@ -62,7 +62,7 @@ class PairTableOptions(ModelOptions):
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
             _, together = most(self.rcut)
-            sel = rounded(together * automatic_sel_ratio(self.sel, place))
+            sel = rounded(together * automatic_sel_ratio(self.sel, f"{place}.sel"))
             return dataclasses.replace(self, sel=sel)
         if not self.sel:
             raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")

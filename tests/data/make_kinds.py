@@ -21,6 +21,7 @@ from make_reference import (
     make,
     output_bias,
     parameter_statistics,
+    set_statistics,
     triclinic,
     with_virtual,
 )
@@ -94,6 +95,74 @@ def of_tebd():
     return {f"se_e3_tebd_{name}": made for name, made in found.items()}
 
 
+def dpa3(layers=2, **options):
+    repflow = {
+        "n_dim": 8,
+        "e_dim": 6,
+        "a_dim": 4,
+        "nlayers": layers,
+        "axis_neuron": 3,
+        "optim_update": True,
+        "e_rcut": 3.8,
+        "e_rcut_smth": 2.6,
+        "e_sel": 30,
+        "a_rcut": 3.1,
+        "a_rcut_smth": 2.4,
+        "a_sel": 14,
+    }
+    own = {"type": "dpa3", "precision": "float64", "activation_function": "silut:3.0"}
+    return {
+        **own,
+        **{key: value for key, value in options.items() if key in DPA3_KEYS},
+        "repflow": {
+            **repflow,
+            **{key: value for key, value in options.items() if key not in DPA3_KEYS},
+        },
+    }
+
+
+DPA3_KEYS = (
+    *("precision", "activation_function", "exclude_types", "env_protection", "concat_output_tebd"),
+    *("use_econf_tebd", "use_tebd_bias", "add_chg_spin_ebd", "default_chg_spin"),
+)
+
+
+def repflow_statistics(tree, rng):
+    """davg and dstd as statistics of other data would be, and biases of atoms."""
+    set_statistics({**tree["descriptor"]["repflow_variable"], "set_davg_zero": False}, rng)
+    output_bias(tree, rng)
+
+
+def of_dpa3():
+    charged = {"add_chg_spin_ebd": True, "default_chg_spin": [-2.0, 3.0]}
+    dynamic = {"use_dynamic_sel": True, "smooth_edge_update": True, "sel_reduce_factor": 3.0}
+    smooth = {"smooth_edge_update": True, "edge_init_use_dist": True, "use_exp_switch": True}
+    split = {"a_compress_rate": 1, "a_compress_use_split": True, "a_compress_e_rate": 2}
+    found = {
+        "base": case(dpa3(**smooth, **split, update_residual_init="norm"), systems=EVERY_SYSTEM),
+        "rough": case(dpa3(n_multi_edge_message=2, exclude_types=[[0, 1]], env_protection=0.07)),
+        "sequential": case(
+            dpa3(**smooth, sequential_update=True, concat_output_tebd=True, use_econf_tebd=True), types=3
+        ),
+        "average": case(
+            dpa3(update_style="res_avg", a_compress_rate=1, use_tebd_bias=True), atom_exclude_types=[1]
+        ),
+        "no_angles": case(
+            dpa3(update_style="res_incr", update_angle=False, exclude_types=[[1, 1]]),
+            types=3,
+            pair_exclude_types=[[0, 1]],
+        ),
+        "few_places": case(
+            dpa3(**dynamic, e_sel=13, a_sel=7, exclude_types=[[0, 0]]), systems={"crowded": crowded}
+        ),
+        "charged": case(dpa3(layers=1, **dynamic, **charged)),
+        "float32": case(dpa3(**smooth, precision="float32")),
+        "virtual": case(dpa3(**smooth), systems={"with_virtual": with_virtual}),
+    }
+    made = {"statistics": False, "edit": repflow_statistics}
+    return {f"dpa3_{name}": {**options, **made} for name, options in found.items()}
+
+
 CASES = {
     **of_kind("se_e2_r", R, [14, 12, 10]),
     **of_kind("se_e3", T, [14, 12, 10]),
@@ -135,6 +204,7 @@ CASES = {
         systems={"triclinic": triclinic},
         edit=parameter_statistics,
     ),
+    **of_dpa3(),
 }
 
 

@@ -158,7 +158,7 @@ def edited_checkpoint(path, edit):
     ("edit", "message"),
     [
         (lambda p, s: p.update(model_dict={"water": {}, "copper": {}}), "branches water, copper"),
-        (lambda p, s: p["descriptor"].update(type="dpa3"), "descriptor dpa3"),
+        (lambda p, s: p["descriptor"].update(type="se_a_mask"), "descriptor se_a_mask"),
         (lambda p, s: p["fitting_net"].update(type="dos"), "fitting dos"),
         (lambda p, s: p.update(spin={}), "spin model"),
         (lambda p, s: p.update(type="frozen"), "frozen model"),

@@ -191,7 +191,7 @@ def changed(case="base", **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"descriptor__type": "dpa3"}, "descriptor dpa3 is not supported; supported are .*se_e2_a"),
+        ({"descriptor__type": "se_a_mask"}, "descriptor se_a_mask is not supported; supported are .*se_e2_a"),
         ({"fitting__type": "dipole"}, "fitting dipole"),
         ({"type": "spin"}, "a spin model is not supported; supported are standard"),
         ({"descriptor__spin": {}}, "spin"),

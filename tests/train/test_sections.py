@@ -206,7 +206,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.descriptor.neuron", [25, 5.5], "model.descriptor.neuron[1]: is 5.5, expected a whole number"),
         ("model.descriptor.neuron", [0], "expected 1 or more"),
         ("model.descriptor.sel", [1], "has 1 numbers for 2 types"),
-        ("model.descriptor.sel", "auto:much", 'expected a list, "auto"'),
+        ("model.descriptor.sel", "auto:much", 'expected numbers, "auto"'),
         ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
         ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),

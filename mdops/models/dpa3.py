@@ -1,0 +1,458 @@
+"""The descriptor dpa3: DPA-3, which passes messages between atoms, edges and angles (mdops.models.repflow)."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.models import schema
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree, renumbered
+from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.registry import register
+from mdops.models.repflow import (
+    LAYER_NODE,
+    Edges,
+    Local,
+    RepflowLayer,
+    RepflowOptions,
+    new_product,
+    switch,
+    symmetric_sums,
+)
+from mdops.models.shapes import check_layer, require_same
+from mdops.models.statistics import environment_statistics
+from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.nn.net import Layer, array
+from mdops.ops import edge_gather
+from mdops.ops.layer_output import layer_output
+from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
+
+_LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6  # DeePMD-kit's, which keep angles differentiable
+# Charges and multiplicities that there are embeddings for.
+_CHARGES, _MULTIPLICITIES = range(-100, 100), range(100)
+_CONDITIONS = {"chg_embedding": _CHARGES, "spin_embedding": _MULTIPLICITIES}
+
+
+@dataclass(kw_only=True)
+class DPA3Options(Options):
+    KIND = "dpa3"
+    NAMES = ("dpa3",)
+
+    repflow: RepflowOptions = section(RepflowOptions, "the layers")
+    concat_output_tebd: bool = key(False, "the centre's type embedding is part of the descriptor")
+    activation_function: str = key("silu", "of all messages")
+    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
+    trainable: bool = key(True, "whether the weights are trained", of="training")
+    seed: int | None = key(
+        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+    )
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in the type embedding")
+    use_loc_mapping: bool = key(
+        True, "how DeePMD-kit finds an image's atom, which changes no numbers", of="training"
+    )
+    add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
+    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of every system")
+
+    @property
+    def cutoff(self) -> float:
+        return self.repflow.e_rcut
+
+    @property
+    def tebd_dim(self) -> int:
+        """Width of the type embedding."""
+        return self.repflow.n_dim
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        self.repflow.check(f"{place}.repflow", type_map)
+        check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
+        if self.use_econf_tebd:
+            try:
+                electron_configurations(type_map)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+        given = self.default_chg_spin
+        if given is not None and not (
+            len(given) == 2 and int(given[0]) in _CHARGES and int(given[1]) in _MULTIPLICITIES
+        ):
+            raise ConfigError(
+                f"{place}.default_chg_spin: is {given}, expected a charge, -100 to 99, and a multiplicity, 0 to 99"
+            )
+
+    def with_places(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(self, repflow=self.repflow.with_places(most, f"{place}.repflow"))
+
+
+_VARIABLE_NODE = schema.Node(
+    {
+        "edge_embd": schema.part,
+        "angle_embd": schema.part,
+        "repflow_layers": (schema.list_of(schema.node), schema.REQUIRED),
+        "env_mat": (schema.optional(schema.node), None),
+        "@variables": schema.part,
+    },
+    schema.STATISTICS,
+)
+
+
+@register
+class DPA3(GraphDescriptor):
+    """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
+
+    n_i begin as f(type embedding), e_ij as a product with the distance, or f(product with the first number of the row
+    of the environment matrix), a_ijk as a product with the cosine of the angle.
+
+    Attributes:
+        mean, std, excluded: as of `EnvironmentDescriptor`.
+        type_embedding: (ntypes, n_dim).
+        edge_embedding, angle_embedding: the first products.
+        charge_embedding, spin_embedding, charge_spin: (200, n_dim) and (100, n_dim), of charges and multiplicities,
+            and the product of both; None unless the options say so.
+    """
+
+    Options = DPA3Options
+    NODE = schema.Node(
+        {
+            "repflow_args": schema.part,
+            "repflow_variable": schema.part,
+            "type_embedding": schema.part,
+            "ntypes": (schema.count, None),
+            "type_map": schema.type_map,
+            **{name: (schema.optional(schema.node), None) for name in (*_CONDITIONS, "mix_cs_mlp")},
+        }
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "TypeEmbedNet": TypeEmbedding.NODE,
+        "RepFlowLayer": LAYER_NODE,
+        "repflow_args": schema.Node({**schema.keys_of(RepflowOptions), "skip_stat": (schema.boolean, False)}),
+        "repflow_variable": _VARIABLE_NODE,
+    }
+    mixed: ClassVar[bool] = True
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    excluded: torch.Tensor
+    charge_embedding: TypeEmbedding | None
+    spin_embedding: TypeEmbedding | None
+    charge_spin: Layer | None
+
+    def __init__(
+        self,
+        options: DPA3Options,
+        type_map: Sequence[str],
+        statistics: tuple[torch.Tensor, torch.Tensor],
+        first: tuple[TypeEmbedding, Layer, Layer],
+        layers: Sequence[RepflowLayer],
+        conditions: tuple[TypeEmbedding, TypeEmbedding, Layer] | tuple[None, None, None],
+    ) -> None:
+        super().__init__()
+        self.options, self.type_map = options, list(type_map)
+        self.type_embedding, self.edge_embedding, self.angle_embedding = first
+        self.layers = nn.ModuleList(layers)
+        self.charge_embedding, self.spin_embedding, self.charge_spin = conditions
+        for name, value in zip(("mean", "std"), statistics, strict=True):
+            self.register_buffer(name, value)
+        self.register_buffer("excluded", pair_matrix(options.exclude_types, len(type_map)))
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        o = self.options.repflow
+        return NeighborSpec(o.e_rcut, (o.e_sel,), True), NeighborSpec(o.a_rcut, (o.a_sel,), True)
+
+    @property
+    def own_layers(self) -> list[RepflowLayer]:
+        return [layer for layer in self.layers if isinstance(layer, RepflowLayer)]
+
+    @property
+    def width(self) -> int:
+        return self.options.tebd_dim * (1 + self.options.concat_output_tebd)
+
+    def graph(self, near: Neighborhood) -> Edges:
+        o = self.options.repflow
+        graph = neighbor_graph_of(
+            near,
+            o.e_rcut,
+            sel=o.e_sel,
+            angle_cutoff=o.a_rcut,
+            angle_sel=o.a_sel,
+            excluded=self.excluded if self.options.exclude_types else None,
+        )
+        assert graph.angles is not None
+        # Behind the last edge stand finite numbers, of which no sum takes any.
+        centers, present = graph.i.long().clamp(min=0), (graph.i >= 0)[:, None]
+        vectors = graph.vectors(near.displacements)
+        r = torch.where(present, vectors, 1.0).norm(dim=1, keepdim=True)
+        w = torch.where(present, switch(r, o.e_rcut_smth, o.e_rcut, o.use_exp_switch), 0.0)
+        inverse, kinds = 1 / (r + self.options.env_protection), near.centers[centers]
+        lengths = r
+        if not o.edge_init_use_dist:
+            lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
+        frame = vectors * (inverse * w) ** 2 / self.std[kinds, 1:]
+        rank = torch.arange(graph.capacity, device=r.device) - graph.offsets[centers]
+        in_angles = present & (rank < graph.angle_neighbors[centers])[:, None]
+        angle_switch = torch.where(in_angles, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
+        of_both = [
+            edge_gather(torch.cat([vectors / (r + _LENGTH_ADDED), angle_switch], 1), index)
+            for index in (graph.angles.of_first, graph.angles.of_second)
+        ]
+        products = of_both[0] * of_both[1]
+        cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
+        return Edges(graph, near.centers, lengths, frame, w, cosines, products[:, 3:], in_angles)
+
+    def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
+        edges = self.edge_embedding(graph.lengths)
+        if not self.options.repflow.edge_init_use_dist:
+            edges = self._f(edges)
+        angles = self.angle_embedding(graph.cosines / math.sqrt(math.pi))
+        return self._f(self._embedded(graph)), (edges, angles)
+
+    def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
+        axes = symmetric_sums(local[0], graph, self.options.repflow.edge_scale)
+        if self.options.concat_output_tebd:
+            nodes = torch.cat([nodes, self._embedded(graph)], 1)
+        return Features(nodes, axes)
+
+    def _f(self, z: torch.Tensor) -> torch.Tensor:
+        return layer_output(z, None, self.options.activation_function)
+
+    def _embedded(self, graph: Edges) -> torch.Tensor:
+        """(N, n_dim), of the types, and of charge and multiplicity."""
+        table = self.type_embedding()
+        if self.options.add_chg_spin_ebd:
+            table = table + self._condition()
+        return F.embedding(graph.types, table)
+
+    def _condition(self) -> torch.Tensor:
+        """(1, n_dim), of the charge and the multiplicity."""
+        given = self.options.default_chg_spin
+        assert given is not None and self.charge_embedding and self.spin_embedding and self.charge_spin
+        charge, spin = _CHARGES.index(int(given[0])), _MULTIPLICITIES.index(int(given[1]))
+        rows = torch.cat([self.charge_embedding()[charge], self.spin_embedding()[spin]])
+        return self._f(self.charge_spin(rows[None]))
+
+    def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
+        o = self.options.repflow
+        if o.fix_stat_std:
+            return
+        found = environment_statistics(
+            frames,
+            ntypes=len(self.type_map),
+            sel=[int(o.e_sel)],
+            mixed=True,
+            cutoff_smooth=o.e_rcut_smth,
+            protection=self.options.env_protection,
+            exclude_types=[*self.options.exclude_types, *absent],
+        )
+        with torch.no_grad():
+            self.std.copy_(torch.from_numpy(found.std))
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA3":
+        repflow = RepflowOptions.from_tree(tree["repflow_args"])
+        options = DPA3Options.from_tree(tree, repflow=repflow)
+        if options.add_chg_spin_ebd and options.default_chg_spin is None:
+            raise UnsupportedModelError(
+                "dpa3 with an embedding of charge and spin and without `default_chg_spin` is not supported"
+            )
+        inner = tree["repflow_variable"]
+        first = (
+            TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),
+            Layer.from_tree(inner["edge_embd"], dtype),
+            Layer.from_tree(inner["angle_embd"], dtype),
+        )
+        layers = [RepflowLayer.from_tree(layer, repflow, dtype) for layer in inner["repflow_layers"]]
+        conditions: Any = (None, None, None)
+        if options.add_chg_spin_ebd:
+            made = (TypeEmbedding.from_tree(tree[k], _names(of), dtype) for k, of in _CONDITIONS.items())
+            conditions = (*made, Layer.from_tree(tree["mix_cs_mlp"], dtype))
+        statistics = EnvironmentDescriptor.statistics_of_tree(inner, dtype)
+        return cls(options, type_map, statistics, first, layers, conditions)
+
+    def to_tree(self) -> Tree:
+        o = self.options
+        precision, ntypes, slots = saved_precision(o.precision), len(self.type_map), int(o.repflow.e_sel)
+        of_condition: Tree = {}
+        if self.charge_spin is not None:
+            for name, made in zip(_CONDITIONS, (self.charge_embedding, self.spin_embedding), strict=True):
+                assert made is not None
+                of_condition[name] = {**made.to_tree(precision), "type_map": None}
+            of_condition["mix_cs_mlp"] = self.charge_spin.to_tree(precision)
+        statistics = {
+            "davg": F.pad(self.mean[:, None, None], (0, 3)).expand(-1, slots, -1),
+            "dstd": self.std[:, None, [0, 1, 1, 1]].expand(-1, slots, -1),
+        }
+        return {
+            "@class": "Descriptor",
+            "@version": 2,
+            "type": o.KIND,
+            "ntypes": ntypes,
+            "repflow_args": o.repflow.to_tree(),
+            **o.to_tree(),
+            "type_map": list(self.type_map),
+            "type_embedding": self.type_embedding.to_tree(precision),
+            **of_condition,
+            "repflow_variable": {
+                "edge_embd": self.edge_embedding.to_tree(precision),
+                "angle_embd": self.angle_embedding.to_tree(precision),
+                "repflow_layers": [layer.to_tree(ntypes, precision) for layer in self.own_layers],
+                "env_mat": environment_matrix_node(o.repflow),
+                "@variables": {name: array(value, precision) for name, value in statistics.items()},
+            },
+        }
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        return {**super().definition_of_tree(tree), "repflow": dict(tree["repflow_args"])}
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        repflow = dict(tree["repflow_args"])
+        if repflow.pop("skip_stat"):
+            repflow["fix_stat_std"] = 0.3
+        inner = tree["repflow_variable"]
+        layers = [_without_none(layer) for layer in inner["repflow_layers"]]
+        inner = {**_without_none(inner), "repflow_layers": layers}
+        default = {"default_chg_spin": tree["default_chg_spin"]}
+        return {**_without_none(tree), **default, "repflow_args": repflow, "repflow_variable": inner}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        repflow = RepflowOptions.from_tree(tree["repflow_args"])
+        options = DPA3Options.from_tree(tree, repflow=repflow)
+        try:
+            options.check(place, type_map)
+        except ConfigError as error:
+            raise ModelFileError(str(error)) from error
+        ntypes, n_dim = len(type_map), repflow.n_dim
+        for part in (tree, tree["type_embedding"]):
+            if part["type_map"] is not None:
+                require_same(part["type_map"], type_map, f"the type_map of {place}")
+        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
+        TypeEmbedding.check_tree(tree["type_embedding"], n_dim, ntypes, f"{place}.type_embedding")
+        for name, known in _CONDITIONS.items():
+            require_same(name in tree, options.add_chg_spin_ebd, f"whether {place} has {name}")
+            if name in tree:
+                TypeEmbedding.check_tree(tree[name], n_dim, len(known), f"{place}.{name}")
+        require_same("mix_cs_mlp" in tree, options.add_chg_spin_ebd, f"whether {place} has mix_cs_mlp")
+        if "mix_cs_mlp" in tree:
+            _check_product(tree["mix_cs_mlp"], 2 * n_dim, n_dim, f"{place}.mix_cs_mlp")
+        inner, place = tree["repflow_variable"], f"{place}.repflow_variable"
+        for name in ("davg", "dstd"):
+            shape = inner["@variables"][name].shape
+            require_same(shape, (ntypes, repflow.e_sel, 4), f"the shape of {place}.@variables.{name}")
+        if (inner["@variables"]["dstd"] <= 0).any():
+            raise ModelFileError(f"{place}.@variables.dstd holds deviations that are not positive")
+        _check_product(inner["edge_embd"], 1, repflow.e_dim, f"{place}.edge_embd")
+        _check_product(inner["angle_embd"], 1, repflow.a_dim, f"{place}.angle_embd")
+        layers = inner["repflow_layers"]
+        require_same(len(layers), repflow.nlayers, f"the number of layers of {place}")
+        for i, layer in enumerate(layers):
+            _check_layer(layer, options, ntypes, f"{place}.repflow_layers[{i}]")
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int:
+        width: int = tree["repflow_args"]["n_dim"]
+        return width * (1 + tree["concat_output_tebd"])
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        inner = tree["repflow_variable"]
+        statistics = {name: value[list(types)] for name, value in inner["@variables"].items()}
+        layers = [{**layer, "ntypes": len(types)} for layer in inner["repflow_layers"]]
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "type_embedding": TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map),
+            "repflow_variable": {**inner, "repflow_layers": layers, "@variables": statistics},
+        }
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "DPA3":
+        o: DPA3Options = options
+        repflow, precision, n_dim = o.repflow, saved_precision(o.precision), o.tebd_dim
+        random = np.random.default_rng([*seed, 0])
+        first = (
+            TypeEmbedding.random(o, type_map, [*seed, 1], dtype),
+            new_product(1, repflow.e_dim, random, precision, dtype),
+            new_product(1, repflow.a_dim, random, precision, dtype, bias=False),
+        )
+        layers = [
+            RepflowLayer.random(repflow, o.activation_function, precision, [*seed, 2, k], dtype)
+            for k in range(repflow.nlayers)
+        ]
+        conditions: Any = (None, None, None)
+        if o.add_chg_spin_ebd:
+            plain = dataclasses.replace(o, use_econf_tebd=False, use_tebd_bias=False)
+            made = (
+                TypeEmbedding.random(plain, _names(of), [*seed, 3, k], dtype)
+                for k, of in enumerate(_CONDITIONS.values())
+            )
+            conditions = (*made, new_product(2 * n_dim, n_dim, random, precision, dtype))
+        ntypes = len(type_map)
+        statistics = (
+            torch.zeros(ntypes, dtype=dtype),
+            torch.full((ntypes, 2), repflow.fix_stat_std or 1.0, dtype=dtype),
+        )
+        return cls(o, type_map, statistics, first, layers, conditions)
+
+    def summary(self) -> dict[str, str]:
+        o = self.options.repflow
+        found = {
+            "layers": f"{o.nlayers}, of nodes {o.n_dim}, edges {o.e_dim} and angles {o.a_dim} wide",
+            "edges": f"{o.e_sel} of all types within {o.e_rcut:g} A, the switch from {o.e_rcut_smth:g} A",
+        }
+        if o.update_angle:
+            found["angles"] = f"of {o.a_sel} edges within {o.a_rcut:g} A, the switch from {o.a_rcut_smth:g} A"
+        return found
+
+
+def environment_matrix_node(options: RepflowOptions) -> Tree:
+    """What a node says once more of the cutoff; DeePMD-kit writes the same whatever the switch and the protection."""
+    cutoffs = {"rcut": options.e_rcut, "rcut_smth": options.e_rcut_smth}
+    return {**cutoffs, "protection": 0.0, "use_exp_switch": False}
+
+
+def _names(known: range) -> list[str]:
+    return [str(number) for number in known]
+
+
+def _without_none(tree: Tree) -> Tree:
+    return {name: value for name, value in tree.items() if value is not None or name == "type_map"}
+
+
+def _check_product(layer: Tree, inputs: int, outputs: int, place: str) -> None:
+    """Raises ModelFileError unless the layer is a product of that shape and no more."""
+    check_layer(layer, inputs, outputs, place)
+    require_same(layer["use_timestep"], False, f"{place}.use_timestep")
+    if layer["resnet"] and outputs in (inputs, 2 * inputs):
+        raise ModelFileError(f"{place} adds its input")
+    if str(layer["activation_function"]).lower() not in ("none", "linear"):
+        raise ModelFileError(f"{place} has an activation function")
+
+
+def _check_layer(layer: Tree, options: DPA3Options, ntypes: int, place: str) -> None:
+    """Raises ModelFileError for a layer that is not as the descriptor's options say."""
+    repflow = options.repflow
+    wanted = RepflowLayer.said(repflow, options.activation_function, ntypes)
+    for name, value in wanted.items():
+        require_same(layer[name], value, f"{place}.{name}")
+    for name, shape in repflow.shapes.items():
+        if name not in layer:
+            raise ModelFileError(f"{place} lacks {name!r}")
+        _check_product(layer[name], *shape, f"{place}.{name}")
+    weights = layer.get("@variables", {})
+    for name, (count, width) in repflow.residuals.items():
+        found = [value.shape for value in weights.get(name) or []]
+        require_same(found, [(width,)] * count, f"the shapes of {place}.@variables.{name}")

@@ -1,0 +1,484 @@
+"""Layers of DPA-3 (repflow): nodes are atoms, edges lead to neighbours, and angles are pairs of edges of one atom."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import ConfigError
+from mdops.models import schema
+from mdops.models.contract import Tree
+from mdops.models.environment import automatic_sel_ratio, rounded
+from mdops.nn.net import Layer, array, tensor
+from mdops.ops import NeighborGraph, edge_gather, edge_scatter, row_moments
+from mdops.ops.layer_output import layer_output
+from mdops.ops.linear import linear
+from mdops.options import Most, Options, key
+
+RESIDUAL = "res_residual"  # the update style with trained weights
+
+
+@dataclass(kw_only=True)
+class RepflowOptions(Options):
+    """The section `repflow` of an input; `repflow_args` of a file."""
+
+    KIND = "repflow"
+
+    n_dim: int = key(128, "numbers of a node", low=1)
+    e_dim: int = key(64, "numbers of an edge", low=1)
+    a_dim: int = key(64, "numbers of an angle", low=1)
+    nlayers: int = key(6, "how many layers there are", low=0)
+    e_rcut: float = key(6.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
+    e_rcut_smth: float = key(
+        5.0, "where the switch of edges begins to fall", unit="A", above=0, implied=..., absent=...
+    )
+    e_sel: int | str = key(
+        "auto",
+        'places for edges of an atom; "auto:f" is f times what the data needs',
+        low=1,
+        implied=...,
+        absent=...,
+        saved=int,
+    )
+    a_rcut: float = key(4.0, "the cutoff of the edges of angles", unit="A", above=0, implied=..., absent=...)
+    a_rcut_smth: float = key(
+        3.5, "where the switch of angles begins to fall", unit="A", above=0, implied=..., absent=...
+    )
+    a_sel: int | str = key(
+        "auto",
+        "places for edges of an atom that make angles, as `e_sel`",
+        low=1,
+        implied=...,
+        absent=...,
+        saved=int,
+    )
+    axis_neuron: int = key(4, "columns that the symmetric sums are multiplied with", low=1)
+    a_compress_rate: int = key(
+        0, "c: of nodes and edges a_dim/c and a_dim/(2 c) numbers go to angles; 0: all", low=0
+    )
+    a_compress_e_rate: int = key(1, "so many times as many numbers of edges go to angles", low=1)
+    a_compress_use_split: bool = key(
+        False, "the first numbers of nodes and edges go to angles, and no product of all"
+    )
+    n_multi_edge_message: int = key(1, "how many messages an edge sends to its node", low=1)
+    update_angle: bool = key(True, "whether angles are there; else nodes and edges alone")
+    update_style: str = key(
+        RESIDUAL,
+        "messages are added with trained weights, averaged with what was there, or added over the root of "
+        "their number",
+        choices=(RESIDUAL, "res_avg", "res_incr"),
+    )
+    update_residual: float = key(
+        0.1, "of new trained weights: the value, or the deviation", low=0, of="training"
+    )
+    update_residual_init: str = key(
+        "const", "new trained weights are all the same, or random", choices=("const", "norm"), of="training"
+    )
+    fix_stat_std: float = key(
+        0.3, "the deviation of the environment matrix; 0: that of the data", low=0, of="training"
+    )
+    skip_stat: bool = key(False, "the old name of fix_stat_std: true is 0.3", where="input", of="training")
+    optim_update: bool = key(
+        True,
+        "DeePMD-kit's order of products, which is another here and gives the same numbers",
+        of="training",
+    )
+    smooth_edge_update: bool = key(
+        False, "edges that make no angles get no message of angles, in the place of their own numbers"
+    )
+    edge_init_use_dist: bool = key(
+        False, "edges begin with their length, not with its inverse", alias=["edge_use_dist"]
+    )
+    use_exp_switch: bool = key(
+        False, "the switch is exp(-exp(20 (r - smth) / smth)), no polynomial", alias=["use_env_envelope"]
+    )
+    use_dynamic_sel: bool = key(False, "sums are divided by the places over sel_reduce_factor")
+    sel_reduce_factor: float = key(10.0, "see use_dynamic_sel", above=0)
+    sequential_update: bool = key(
+        False, "in a layer edges, angles, edges by angles and nodes are updated one after the other"
+    )
+
+    def __post_init__(self) -> None:
+        if self.skip_stat:
+            self.fix_stat_std, self.skip_stat = 0.3, False
+
+    @property
+    def edge_scale(self) -> float:
+        """What sums over the edges of an atom are divided by."""
+        return float(self.e_sel) / (self.sel_reduce_factor if self.use_dynamic_sel else 1.0)
+
+    @property
+    def angle_scale(self) -> float:
+        """The square of what sums over the angles of an edge are divided by."""
+        return float(self.a_sel) / (self.sel_reduce_factor if self.use_dynamic_sel else 1.0)
+
+    @property
+    def compresses(self) -> bool:
+        """Whether angles take products of the numbers of nodes and edges."""
+        return self.update_angle and bool(self.a_compress_rate) and not self.a_compress_use_split
+
+    @property
+    def angle_inputs(self) -> tuple[int, int]:
+        """How many numbers of the node and of each edge go to an angle."""
+        if not self.a_compress_rate:
+            return self.n_dim, self.e_dim
+        half = self.a_dim // (2 * self.a_compress_rate)
+        return self.a_dim // self.a_compress_rate, half * self.a_compress_e_rate
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """The inputs and outputs of each product of a layer."""
+        n, e, a = self.n_dim, self.e_dim, self.a_dim
+        found = {
+            "node_self_mlp": (n, n),
+            "node_sym_linear": ((n + e) * self.axis_neuron, n),
+            "node_edge_linear": (2 * n + e, n * self.n_multi_edge_message),
+            "edge_self_linear": (2 * n + e, e),
+        }
+        if self.update_angle:
+            of_node, of_edge = self.angle_inputs
+            inputs = a + of_node + 2 * of_edge
+            found |= {"edge_angle_linear1": (inputs, e), "edge_angle_linear2": (e, e)}
+            found |= {"angle_self_linear": (inputs, a)}
+            if self.compresses:
+                found |= {"a_compress_n_linear": (n, of_node), "a_compress_e_linear": (e, of_edge)}
+        return found
+
+    @property
+    def residuals(self) -> dict[str, tuple[int, int]]:
+        """How many weights of messages nodes, edges and angles have, and their width."""
+        weighed, angles = self.update_style == RESIDUAL, int(self.update_angle)
+        counts = {"n": 2 + self.n_multi_edge_message, "e": 1 + angles, "a": angles}
+        widths = {"n": self.n_dim, "e": self.e_dim, "a": self.a_dim}
+        return {f"{name}_residual": (count * weighed, widths[name]) for name, count in counts.items()}
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        def refuse_unless(holds: bool, name: str, wanted: str) -> None:
+            if not holds:
+                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
+
+        for name, sel in (("e_sel", self.e_sel), ("a_sel", self.a_sel)):
+            if isinstance(sel, str):
+                automatic_sel_ratio(sel, f"{place}.{name}")
+        refuse_unless(self.e_rcut_smth < self.e_rcut, "e_rcut_smth", "less than e_rcut")
+        refuse_unless(self.a_rcut_smth < self.a_rcut, "a_rcut_smth", "less than a_rcut")
+        refuse_unless(self.a_rcut <= self.e_rcut, "a_rcut", f"e_rcut, {self.e_rcut:g}, or less")
+        self._check_places(place)
+        narrow = min(self.n_dim, self.e_dim)
+        refuse_unless(self.axis_neuron <= narrow, "axis_neuron", f"n_dim and e_dim, {narrow}, or less")
+        sequential = not self.sequential_update or (self.update_style == RESIDUAL and self.update_angle)
+        refuse_unless(
+            sequential, "sequential_update", f"false without update_angle or update_style {RESIDUAL!r}"
+        )
+        smooth = self.smooth_edge_update or not self.use_dynamic_sel
+        refuse_unless(smooth, "use_dynamic_sel", "false without smooth_edge_update")
+        if self.update_angle and self.a_compress_rate:
+            of_node, of_edge = self.angle_inputs
+            fits = 2 * of_edge == self.a_compress_e_rate * of_node > 0
+            refuse_unless(fits, "a_compress_rate", f"a divisor of half of a_dim, which is {self.a_dim}")
+            there = of_node <= self.n_dim and of_edge <= self.e_dim
+            wanted = f"more: n_dim and e_dim are below the {of_node} and {of_edge} numbers to split off"
+            refuse_unless(there or not self.a_compress_use_split, "a_compress_rate", wanted)
+
+    def _check_places(self, place: str) -> None:
+        """Raises ConfigError for fewer places of edges than of angles."""
+        if isinstance(self.e_sel, int) and isinstance(self.a_sel, int) and self.a_sel > self.e_sel:
+            raise ConfigError(f"{place}.a_sel: is {self.a_sel}, expected e_sel, {self.e_sel}, or less")
+
+    def with_places(self, most: Most, place: str) -> Self:
+        """With both `sel` as numbers. Raises ConfigError for fewer places of edges than of angles."""
+
+        def places(name: str, cutoff: float) -> int:
+            sel = getattr(self, name)
+            if isinstance(sel, int):
+                return sel
+            _, together = most(cutoff)
+            return max(rounded(together * automatic_sel_ratio(sel, f"{place}.{name}")), 4)
+
+        found = dataclasses.replace(
+            self, e_sel=places("e_sel", self.e_rcut), a_sel=places("a_sel", self.a_rcut)
+        )
+        found._check_places(place)
+        return found
+
+
+def switch(r: torch.Tensor, smooth: float, cutoff: float, exponential: bool) -> torch.Tensor:
+    """From 1 to 0 at the cutoff, of distances below it; the exponential one is not quite 0 there."""
+    if exponential:
+        return torch.exp(-torch.exp(20 / smooth * (r.clamp(0, cutoff) - smooth)))
+    u = (r.clamp(smooth, cutoff) - smooth) / (cutoff - smooth)
+    return u**3 * (-6 * u * u + 15 * u - 10) + 1
+
+
+class Edges(NamedTuple):
+    """What all layers read of a graph.
+
+    Attributes:
+        graph: with E edges and A angles.
+        types: (N,) int64, of the atoms.
+        lengths: (E, 1), A, or the first numbers of the rows of the environment matrix: what edges begin with.
+        frame: (E, 3), x, y and z of those rows, times the switch.
+        switch: (E, 1), zero behind the last edge.
+        cosines: (A, 1), what angles begin with.
+        angle_switch: (A, 1), the product of both edges'.
+        in_angles: (E, 1) bool, edges that make angles.
+    """
+
+    graph: NeighborGraph
+    types: torch.Tensor
+    lengths: torch.Tensor
+    frame: torch.Tensor
+    switch: torch.Tensor
+    cosines: torch.Tensor
+    angle_switch: torch.Tensor
+    in_angles: torch.Tensor
+
+
+Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
+
+
+def symmetric_sums(rows: torch.Tensor, edges: Edges, scale: float) -> torch.Tensor:
+    """(N, 3, M): the sums over the edges of an atom of their frames times `rows` (E, M)."""
+    return row_moments(edges.frame, rows, edges.graph.offsets) / math.sqrt(scale)
+
+
+class RepflowLayer(nn.Module):
+    """Adds messages to nodes n_i, edges e_ij and angles a_ijk:
+
+        n_i:   f(A n_i), f(B [sums of e_ij and n_j with the frames of the edges]), sum_j w_ij f(C [n_i, n_j, e_ij])
+        e_ij:  f(D [n_i, n_j, e_ij]), f(F sum_k w_ij w_ik f(E [a_ijk, n_i, e_ik, e_ij]))
+        a_ijk: f(G [a_ijk, n_i, e_ik, e_ij])
+
+    A product with several parts side by side is the sum of the products of the parts: those of nodes are made once an
+    atom, those of edges once an edge, and go to where they are added.
+    """
+
+    def __init__(
+        self,
+        options: RepflowOptions,
+        activation_name: str,
+        products: Mapping[str, Layer],
+        residuals: Mapping[str, Sequence[torch.Tensor]],
+    ) -> None:
+        """Takes the layers of `options.shapes`, which have no function of their own, and `options.residuals`."""
+        super().__init__()
+        self.options, self.activation_name = options, activation_name
+        self.products = nn.ModuleDict(products)
+        self.n_residual, self.e_residual, self.a_residual = (
+            nn.ParameterList(residuals[f"{name}_residual"]) for name in "nea"
+        )
+
+    def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
+        """The new numbers, of (N, n_dim), and of edges and angles."""
+        e, a = local
+        if self.options.sequential_update:
+            e = self._added("e", e, [self._of_edges("edge_self_linear", nodes, e, edges)])
+            given = self._for_angles(nodes, e)
+            a = self._added("a", a, [self._of_angles("angle_self_linear", a, *given, edges)])
+            e = self._added("e", e, [self._from_angles(a, *given, e, edges)], first=1)
+            return self._nodes(nodes, e, edges), (e, a)
+        to_edges, to_angles = [self._of_edges("edge_self_linear", nodes, e, edges)], []
+        if self.options.update_angle:
+            given = self._for_angles(nodes, e)
+            to_edges.append(self._from_angles(a, *given, e, edges))
+            to_angles.append(self._of_angles("angle_self_linear", a, *given, edges))
+        return self._nodes(nodes, e, edges), (self._added("e", e, to_edges), self._added("a", a, to_angles))
+
+    def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
+        o = self.options
+        own = self._after("node_self_mlp", nodes)
+        symmetric = [
+            self._axis_product(rows, edges) for rows in (e, edge_gather(nodes, edges.graph.of_neighbor))
+        ]
+        sent = self._of_edges("node_edge_linear", nodes, e, edges) * edges.switch
+        received = edge_scatter(sent, edges.graph.of_center) / o.edge_scale
+        messages = [own, self._after("node_sym_linear", torch.cat(symmetric, 1))]
+        return self._added("n", nodes, [*messages, *received.chunk(o.n_multi_edge_message, dim=1)])
+
+    def _axis_product(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
+        sums = symmetric_sums(rows, edges, self.options.edge_scale)
+        return (sums[:, :, : self.options.axis_neuron].mT @ sums / 3).flatten(1)
+
+    def _f(self, z: torch.Tensor) -> torch.Tensor:
+        return layer_output(z, None, self.activation_name)
+
+    def _after(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return self._f(self._product(name)(x))
+
+    def _product(self, name: str) -> Layer:
+        found = self.products[name]
+        assert isinstance(found, Layer)
+        return found
+
+    def _parts(self, name: str, *widths: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+        """The weights of a product by the parts of its input, and its bias."""
+        layer = self._product(name)
+        return layer.weight.split(widths), layer.bias
+
+    def _of_edges(self, name: str, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """f(W [n_i, n_j, e_ij] + b)."""
+        n = self.options.n_dim
+        (center, neighbor, edge), bias = self._parts(name, n, n, self.options.e_dim)
+        return self._f(
+            linear(e, edge)
+            + edge_gather(linear(nodes, center, bias), edges.graph.of_center)
+            + edge_gather(linear(nodes, neighbor), edges.graph.of_neighbor)
+        )
+
+    def _for_angles(self, nodes: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What angles take of nodes and edges."""
+        o = self.options
+        if o.compresses:
+            return self._product("a_compress_n_linear")(nodes), self._product("a_compress_e_linear")(e)
+        of_node, of_edge = o.angle_inputs
+        return nodes[:, :of_node].contiguous(), e[:, :of_edge].contiguous()
+
+    def _of_angles(
+        self, name: str, a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        """f(W [a_ijk, n_i, e_ik, e_ij] + b), of what `_for_angles` gives."""
+        widths = (self.options.a_dim, nodes.shape[1], e.shape[1], e.shape[1])
+        (angle, node, second, first), bias = self._parts(name, *widths)
+        graph, angles = edges.graph, edges.graph.angles
+        assert angles is not None
+        of_first = linear(e, first) + edge_gather(linear(nodes, node, bias), graph.of_center)
+        return self._f(
+            linear(a, angle)
+            + edge_gather(of_first, angles.of_first)
+            + edge_gather(linear(e, second), angles.of_second)
+        )
+
+    def _from_angles(
+        self, a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, all_of_e: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        """The message of its angles to each edge."""
+        angles = edges.graph.angles
+        assert angles is not None
+        sent = self._of_angles("edge_angle_linear1", a, nodes, e, edges) * edges.angle_switch
+        received = edge_scatter(sent, angles.of_first) / math.sqrt(self.options.angle_scale)
+        if not self.options.smooth_edge_update:
+            received = torch.where(edges.in_angles, received, all_of_e)
+        return self._after("edge_angle_linear2", received)
+
+    def _added(
+        self, name: str, old: torch.Tensor, messages: Sequence[torch.Tensor], first: int = 0
+    ) -> torch.Tensor:
+        """Nodes, edges or angles with their messages, of which the first has that number."""
+        style, count = self.options.update_style, len(messages)
+        if style == RESIDUAL:
+            weights = list(getattr(self, f"{name}_residual"))[first : first + count]
+            return sum((w * message for w, message in zip(weights, messages, strict=True)), old)
+        if not messages:
+            return old
+        total = sum(messages[1:], messages[0])
+        if style == "res_avg":
+            return (old + total) / math.sqrt(count + 1)
+        return old + total / math.sqrt(count)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, options: RepflowOptions, dtype: torch.dtype) -> "RepflowLayer":
+        weights = tree.get("@variables", {})
+        return cls(
+            options,
+            tree["activation_function"],
+            {name: Layer.from_tree(tree[name], dtype) for name in options.shapes},
+            {
+                name: [tensor(value, dtype) for value in weights[name]] if count else []
+                for name, (count, _) in options.residuals.items()
+            },
+        )
+
+    @staticmethod
+    def said(options: RepflowOptions, activation_name: str, ntypes: int) -> Tree:
+        """What the node of a layer says once more of the descriptor."""
+        said = {name: getattr(options, name) for name in _SAID}
+        return {**said, "e_sel": [options.e_sel], "ntypes": ntypes, "activation_function": activation_name}
+
+    def to_tree(self, ntypes: int, precision: str) -> Tree:
+        residuals = {
+            name: [array(value, precision) for value in getattr(self, name)]
+            for name in self.options.residuals
+        }
+        return {
+            "@class": "RepFlowLayer",
+            "@version": 2,
+            **self.said(self.options, self.activation_name, ntypes),
+            "precision": precision,
+            **{name: self._product(name).to_tree(precision) for name in self.products},
+            **({"@variables": residuals} if self.options.update_style == RESIDUAL else {}),
+        }
+
+    @classmethod
+    def random(
+        cls,
+        options: RepflowOptions,
+        activation_name: str,
+        precision: str,
+        seed: Sequence[int],
+        dtype: torch.dtype,
+    ) -> "RepflowLayer":
+        random = np.random.default_rng(seed)
+        products = {
+            name: new_product(*shape, random, precision, dtype, bias=not name.startswith("a_compress"))
+            for name, shape in options.shapes.items()
+        }
+
+        def residual(width: int) -> torch.Tensor:
+            value = np.full(width, options.update_residual)
+            if options.update_residual_init == "norm":
+                value = random.normal(0, options.update_residual, width)
+            return tensor(value.astype(precision), dtype)
+
+        residuals = {
+            name: [residual(width) for _ in range(count)]
+            for name, (count, width) in options.residuals.items()
+        }
+        return cls(options, activation_name, products, residuals)
+
+
+def new_product(
+    inputs: int,
+    outputs: int,
+    random: np.random.Generator,
+    precision: str,
+    dtype: torch.dtype,
+    *,
+    bias: bool = True,
+) -> Layer:
+    """New weights of a product without a function."""
+    given: Tree = {"random": random, "precision": precision, "dtype": dtype, "bias": bias}
+    return Layer.random(inputs, outputs, "none", residual=False, **given)
+
+
+# What the node of a layer says once more of the options.
+_SAID = tuple(
+    field.name
+    for field in RepflowOptions.keys("file")
+    if field.name not in ("nlayers", "fix_stat_std", "edge_init_use_dist", "use_exp_switch")
+)
+LAYER_NODE = schema.Node(
+    {
+        **{name: check for name, check in schema.keys_of(RepflowOptions).items() if name in _SAID},
+        "e_sel": (schema.list_of(schema.count), schema.REQUIRED),
+        "ntypes": (schema.count, schema.REQUIRED),
+        "activation_function": (schema.text, "silu"),
+        "precision": schema.precision,
+        **{name: schema.part for name in ("node_self_mlp", "node_sym_linear", "node_edge_linear")},
+        "edge_self_linear": schema.part,
+        **{
+            name: (schema.optional(schema.node), None)
+            for name in ("edge_angle_linear1", "edge_angle_linear2", "angle_self_linear")
+        },
+        **{
+            name: (schema.optional(schema.node), None)
+            for name in ("a_compress_n_linear", "a_compress_e_linear")
+        },
+        "@variables": (schema.optional(schema.node), None),
+    },
+    {f"{name}_residual": False for name in "nea"},
+)

@@ -1,0 +1,157 @@
+"""DPA-3, against DeePMD-kit and in use."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from kind_cases import KINDS, DescriptorTests, alloy, cases, load_case, new_potential, training_input
+from reference_cases import SHARED, references, relative_error
+
+import mdops
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.io import read_model
+from mdops.io.upgrade import upgrade
+from mdops.train.model.types import with_elements
+
+REPFLOW = {
+    "n_dim": 8,
+    "e_dim": 6,
+    "a_dim": 4,
+    "nlayers": 2,
+    "axis_neuron": 2,
+    "smooth_edge_update": True,
+    "e_rcut": 4.0,
+    "e_rcut_smth": 3.0,
+    "e_sel": "auto",
+    "a_rcut": 3.0,
+    "a_rcut_smth": 2.5,
+    "a_sel": "auto:2",
+}
+INPUT = {"type": "dpa3", "repflow": REPFLOW, "seed": 1}
+
+
+def with_repflow(**options):
+    return {**INPUT, "repflow": {**REPFLOW, **options}}
+
+
+class TestDPA3(DescriptorTests):
+    CASES = cases("dpa3")
+    DIFFERENTIATED = ("dpa3_base", "dpa3_sequential")
+    INPUT = INPUT
+    STEPS = 40
+
+    def check_trained(self, potential):
+        assert potential.reach == 2 and potential.kind == "a standard model of dpa3"
+        assert [spec.sel for spec in potential.model.neighbors] == [(24,), (24,)]
+
+
+@pytest.mark.parametrize("case", ["dpa3_small", "dpa3_dynamic", "dpa3_plain"])
+def test_larger_models_of_deepmd_kit(case):
+    folder = SHARED / case
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, 3e-5))):
+        potential = mdops.load(folder / "model.dp", dtype=dtype)
+        for one in references(folder):
+            found = potential.evaluate(one.system)
+            for name, wanted in one.answers.items():
+                if name in found:
+                    error = relative_error(found[name], wanted)
+                    assert error < limits["energy" not in name], (
+                        f"{one.name}, {dtype}: {name} is off by {error:.1e}"
+                    )
+
+
+def test_statistics_are_learned_where_the_deviation_is_not_fixed():
+    (fixed,) = new_potential(with_repflow(fix_stat_std=0.4)).model.descriptors
+    assert (fixed.std == 0.4).all() and (fixed.mean == 0).all()
+    (learned,) = new_potential(with_repflow(fix_stat_std=0.0, e_sel=40)).model.descriptors
+    options = {"rcut": 4.0, "rcut_smth": 3.0, "sel": 40, "type": "se_e3_tebd", "neuron": [2], "tebd_dim": 2}
+    (wanted,) = new_potential(options).model.descriptors
+    assert torch.equal(learned.std, wanted.std) and (learned.mean == 0).all()
+
+
+def test_options_of_a_new_model(tmp_path):
+    """What is made of an input has its options, and is the same once it was saved."""
+    for options in (
+        {"a_compress_rate": 1, "a_compress_e_rate": 2, "n_multi_edge_message": 2, "skip_stat": True},
+        {"update_style": "res_avg", "edge_use_dist": True, "use_env_envelope": True, "update_angle": False},
+        {"sequential_update": True, "use_dynamic_sel": True, "update_residual_init": "norm", "nlayers": 0},
+    ):
+        section = with_repflow(**options)
+        potential = new_potential({**section, "concat_output_tebd": True, "exclude_types": [[0, 1]]})
+        potential.save(tmp_path / "model.dp")
+        again = mdops.load(tmp_path / "model.dp", dtype="float64")
+        assert again.model.descriptor.options.repflow == potential.model.descriptor.options.repflow
+        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        np.testing.assert_array_equal(found["forces"], wanted["forces"])
+    assert (new_potential(with_repflow(skip_stat=True, fix_stat_std=0.7)).model.descriptor.std == 0.3).all()
+
+
+def test_a_model_of_fewer_types_has_the_same_answers():
+    potential = load_case("dpa3_sequential")
+    first, _, third = potential.type_map
+    atoms = alloy()
+    atoms.symbols[:] = first
+    atoms.symbols[::3] = third
+    own = with_elements(potential, [third, first])
+    assert own.type_map == [third, first]
+    for name, value in potential.compute(atoms).items():
+        np.testing.assert_allclose(own.compute(atoms)[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"a_rcut": 5.0}, r"repflow\.a_rcut: is 5\.0, expected e_rcut, 4, or less"),
+        ({"a_rcut_smth": 3.0}, r"repflow\.a_rcut_smth: is 3\.0, expected less than a_rcut"),
+        ({"e_sel": 10, "a_sel": 11}, r"repflow\.a_sel: is 11, expected e_sel, 10, or less"),
+        ({"e_sel": "many"}, r"repflow\.e_sel: is 'many', expected numbers"),
+        ({"axis_neuron": 7}, r"repflow\.axis_neuron: is 7, expected n_dim and e_dim, 6, or less"),
+        ({"a_compress_rate": 3}, r"repflow\.a_compress_rate: is 3, expected a divisor of half of a_dim"),
+        ({"use_dynamic_sel": True, "smooth_edge_update": False}, r"repflow\.use_dynamic_sel"),
+        ({"sequential_update": True, "update_style": "res_avg"}, r"repflow\.sequential_update"),
+        ({"update_style": "res"}, r"repflow\.update_style: is 'res', expected 'res_residual' or"),
+        ({"ndim": 4}, r"repflow\.ndim"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(ConfigError, match=message):
+        training_input(with_repflow(**options), 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("repflow_args", "nlayers"), 3, "the number of layers"),
+        (("repflow_args", "a_sel"), 31, "a_sel"),
+        (("repflow_args", "update_style"), "res_avg", "update_style"),
+        (("repflow_variable", "repflow_layers", 1, "e_dim"), 5, "e_dim"),
+        (("repflow_variable", "repflow_layers", 0, "node_sym_linear", "resnet"), None, "resnet"),
+        (("repflow_variable", "repflow_layers", 0, "node_edge_linear"), None, "node_edge_linear"),
+        (("repflow_variable", "repflow_layers", 0, "angle_self_linear"), None, "angle_self_linear"),
+        (("repflow_variable", "repflow_layers", 0, "@variables", "e_residual"), [np.zeros(6)], "e_residual"),
+        (("repflow_variable", "repflow_layers", 0, "@variables", "a_residual"), [np.full(4, np.nan)], "NaN"),
+        (("repflow_variable", "edge_embd", "@variables", "w"), np.zeros((1, 5)), "edge_embd"),
+        (("repflow_variable", "@variables", "dstd"), np.ones((2, 29, 4)), "dstd"),
+        (("type_embedding", "neuron"), [4], "type_embedding"),
+        (("add_chg_spin_ebd",), True, "chg_embedding"),
+        (("default_chg_spin",), [1.0], "default_chg_spin"),
+    ],
+)
+def test_files_whose_parts_do_not_fit(place, value, message):
+    tree = read_model(KINDS / "dpa3_base" / "model.dp").model
+    node = tree["descriptor"]
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    with pytest.raises(ModelFileError, match=message):
+        upgrade(tree)
+
+
+def test_charge_and_spin_need_a_value():
+    tree = copy.deepcopy(read_model(KINDS / "dpa3_charged" / "model.dp").model)
+    tree["descriptor"]["default_chg_spin"] = None
+    with pytest.raises(UnsupportedModelError, match="default_chg_spin"):
+        mdops.models.model_of_tree(tree)
