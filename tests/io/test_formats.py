@@ -65,9 +65,10 @@ def keys(node, place=""):
 @pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.dp")), ids=lambda path: path.name)
 def test_the_tree_has_the_keys_of_deepmd_kits_file(path):
     """A key too many, such as spin in se_e3, and DeePMD-kit does not take what is written of the tree. Those that it
-    takes, of its code for other versions, are a net's trainable and an array that is None."""
+    takes, of its code for other versions, are a net's trainable and arrays that are None."""
     new = keys(read_model(path).model) - keys(tree_by_h5py(path))
-    taken = ("networks[0].trainable", "embedding.trainable", "@variables.degree_gain_raw")
+    arrays = ("@variables.degree_gain_raw", "@variables.default_fparam_tensor")
+    taken = ("networks[0].trainable", "embedding.trainable", *arrays)
     assert all(re.sub(r"\[\d+\]", "[0]", key).endswith(taken) for key in new), new
     assert keys(tree_by_h5py(path)) <= keys(read_model(path).model)
 
