@@ -1,8 +1,8 @@
-"""A newcomer's first day, exactly as README has it: data of copper by EMT, training, test, relaxation of the cell, NPT.
+"""A first day with mdops, as the tutorial has it: data of copper by EMT, training, test, relaxation of the cell, NPT.
 
     python benchmarks/first_day.py [--cores 2] [--times 1] [--json FILE]
 
-Takes the commands from README's section "Your own data", runs them in an empty folder, and compares what comes out with
+Takes the commands of docs/tutorials/first-training.md, "The whole way", runs them in an empty folder, and compares with
 EMT: errors on frames that were not trained on, the lattice constant, and the volume at 300 K. --times: how often,
 each time from other random weights.
 """
@@ -27,16 +27,16 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 from machine import machine
 
-README = Path(__file__).parents[1] / "README.md"
-HEADING = "## Your own data"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "first-training.md"
+HEADING = "## The whole way"
 UNITS = {"energy": "meV/atom", "force component": "eV/A", "virial": "meV/atom"}
 
 
-def readme_chain() -> tuple[str, list[str]]:
+def chain() -> tuple[str, list[str]]:
     """The script that makes the data, and the commands."""
-    section = README.read_text().split(HEADING)[1].split("\n## ")[0]
-    (script,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    page = PAGE.read_text()
+    script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    (commands,) = re.findall(r"```sh\n(.*?)```", page.split(HEADING)[1].split("\n## ")[0], re.DOTALL)
     return script, [line.split("  #")[0].strip() for line in commands.splitlines() if line.strip()]
 
 
@@ -71,7 +71,7 @@ def processor_seconds() -> float:
 
 def follow(cores: int) -> dict[str, Any]:
     """Runs the chain in an empty folder; seconds of each command, and what came of it."""
-    script, commands = readme_chain()
+    script, commands = chain()
     threads = {"OMP_NUM_THREADS": str(cores)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     seconds, found, before = {}, {}, processor_seconds()

@@ -9,7 +9,7 @@ and `splines` is the step that autograd makes of spline moments. `step` is the w
 step: the batch put together, energies and forces, their loss, its gradients, Adam and the average of the weights.
 `inference` is energies, forces and virial of one frame with its neighbour list given, as in simulation. `gemm` is the
 products of matrices that a step cannot do without, by torch.mm into preallocated outputs, one after the other: for
-each layer, and for the moments, six of the forward pass' size (training-input.md, "A step"). All are taken in turn, so
+each layer, and for the moments, six of the forward pass' size (training.md, "A step"). All are taken in turn, so
 that a busy machine slows them alike; the ratios are what to compare. `deepmd` is the average that DeePMD-kit prints
 for the same training in float64, its default: PYTHON is one that has it. Its steps are those of another run: compare
 the sizes, not the digits.

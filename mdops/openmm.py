@@ -1,4 +1,4 @@
-"""The potential "mdops" of OpenMM-ML: `MLPotential("mdops", model="model.dp")` (docs/how-to/programs.md).
+"""The potential "mdops" of OpenMM-ML: `MLPotential("mdops", model="model.dp")` (docs/how-to/openmm.md).
 
 OpenMM-ML loads this at its import, whatever potential is asked for: nothing here imports PyTorch before it is used.
 """

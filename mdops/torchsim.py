@@ -1,4 +1,4 @@
-"""TorchSim's model interface: many systems in one evaluation (docs/how-to/programs.md).
+"""TorchSim's model interface: many systems in one evaluation (docs/how-to/torchsim.md).
 
 model = MDOpsModel("model.dp", device="cuda")
 torch_sim.integrate(systems, model, integrator=..., autobatcher=True, ...)

@@ -1,7 +1,9 @@
 """What README and docs/ show is true: their links lead somewhere, their commands parse, their Python runs."""
 
+import contextlib
 import json
 import re
+import runpy
 import shlex
 import shutil
 from importlib.util import find_spec
@@ -14,7 +16,7 @@ from ase.build import molecule
 
 import mdops
 import mdops.md
-from mdops.cli import COMMANDS, _parser
+from mdops.cli import COMMANDS, _parser, main
 from mdops.train import Trainer, parse_config
 
 ROOT = Path(__file__).parents[1]
@@ -91,21 +93,34 @@ def parses(command):
 def test_commands_parse():
     found = {name: commands(page.read_text()) for name, page in zip(NAMES, PAGES, strict=True)}
     assert (
-        len(found["README.md"]) >= 8
+        len(found["README.md"]) >= 5
         and len(found["docs/reference/command-line.md"]) >= 6
-        and found["docs/reference/training-input.md"]
+        and len(found["docs/tutorials/first-training.md"]) >= 6
     )
     for name, shown in found.items():
         for command in shown:
             assert parses(command), f"{name}: mdops {' '.join(command)} is no command"
 
 
-def python(text):
-    """The Python of a page: what is fenced as such, and what is indented and begins with an import or a Trainer."""
-    fenced = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.MULTILINE)
-    indented = [re.sub("^    ", "", block, flags=re.MULTILINE).strip("\n") for block in blocks]
-    return fenced + [block for block in indented if re.match(r"from |import |Trainer\(", block)]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"^\*Not run by (?:the tests|this page's test): [^*]+\*\n\n\Z", re.MULTILINE)
+SAVE = re.compile(r"[Ss]ave this as `([\w.-]+)`[^`]*\Z")
+
+
+def blocks(text):
+    """(language, text, name of the file that the reader is told to save it as) of the blocks that the page has run.
+
+    A block with "*Not run by the tests: REASON.*" in front of it is left out."""
+    for match in FENCE.finditer(text):
+        before = text[: match.start()]
+        name = SAVE.search(before[before.rfind("```") + 3 :])
+        if not NOT_RUN.search(before):
+            yield match[1], match[2], name and name[1]
+
+
+def runs(text):
+    """What of a page is run: its Python, and the commands of tutorials and how-to pages."""
+    return [block for block in blocks(text) if block[0] in ("python", "sh") or block[2]]
 
 
 def small_input():
@@ -123,67 +138,90 @@ def small_input():
     }
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with what the pages speak of: data, structures, an input, and models of two elements each."""
+    place = tmp_path_factory.mktemp("pages")
+    with contextlib.chdir(place):
+        for name in ("water/data_0", "water/data_3"):
+            shutil.copytree(ROOT / "tests" / "data" / "training" / "emt", name)
+            Path(name, "type_map.raw").write_text("O\nH\n")
+        water = Atoms("OH2", molecule("H2O").positions, cell=[5, 5, 5], pbc=True, info={"energy": 1.0})
+        ase.io.write("clusters.extxyz", [water] * 70)
+        ase.io.write("structure.xyz", water, format="extxyz")
+        ase.io.write("POSCAR", water, sort=True)
+        ase.io.write("water.pdb", water)
+        Path("input.json").write_text(json.dumps(small_input()))
+        Trainer(parse_config(small_input()), "first").run()
+        for name in ("model.dp", "a.dp", "b.dp", "c.dp", "d.dp"):
+            shutil.copy("first/model.safetensors", name)
+        other = small_input()
+        other["model"]["type_map"] = ["Cu", "Al"]
+        other["model"]["descriptor"]["sel"] = [60, 60]
+        other["training"]["training_data"]["systems"] = str(ROOT / "tests" / "data" / "training" / "emt")
+        Trainer(parse_config(other), "second").run()
+        shutil.copy("second/model.safetensors", "copper.dp")
+    return place
+
+
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with what the pages speak of: data, structures, an input, and models of oxygen and hydrogen."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("water/data_0", "water/data_3"):
-        shutil.copytree(ROOT / "tests" / "data" / "training" / "emt", name)
-        Path(name, "type_map.raw").write_text("O\nH\n")
-    water = Atoms("OH2", molecule("H2O").positions, cell=[5, 5, 5], pbc=True, info={"energy": 1.0})
-    ase.io.write("clusters.extxyz", [water] * 70)
-    ase.io.write("structure.xyz", water)
-    ase.io.write("POSCAR", water, sort=True)
-    ase.io.write("water.pdb", water)
-    Path("input.json").write_text(json.dumps(small_input()))
-    Trainer(parse_config(small_input()), "first").run()
-    for name in ("model.dp", "a.dp", "b.dp", "c.dp", "d.dp"):
-        shutil.copy("first/model.safetensors", name)
-    return tmp_path
+def place(made, tmp_path, monkeypatch):
+    folder = tmp_path / "pages"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    return folder
 
 
-RUN = {
-    "README.md": 2,
-    "docs/reference/calculator.md": 3,
-    "docs/reference/command-line.md": 1,
-    "docs/how-to/compile.md": 1,
-    "docs/notes/cuda.md": 2,
-    "docs/how-to/deepmd.md": 2,
-    "docs/how-to/heat.md": 1,
-    "docs/how-to/jit.md": 1,
-    "docs/reference/ops.md": 3,
-    "docs/how-to/programs.md": 2,
-    "docs/reference/training-input.md": 5,
-}
-# There may be no GPU, and little time; the models here are of oxygen and hydrogen.
-SHORTER = {
-    '"cuda"': '"cpu"',
-    "10_000, every=100": "20, every=10",
-    "run(1000, every=100)": "run(40, every=20)",
-    "n_steps=1000": "n_steps=5",
-    'bulk("Cu", a=4.04': 'bulk("O", "fcc", a=4.04',
-    "run(200,": "run(100,",
-    "autobatcher=True": "autobatcher=False",
-}
+COMMANDS_RUN = [name for name in NAMES if name.startswith(("docs/tutorials/", "docs/how-to/"))]
+RUN = [
+    name
+    for name, page in zip(NAMES, PAGES, strict=True)
+    if any(kind == "python" or name in COMMANDS_RUN for kind, *_ in runs(page.read_text()))
+]
 
 
-def test_all_pages_with_python_are_run():
-    assert {name for name, page in zip(NAMES, PAGES, strict=True) if python(page.read_text())} == set(RUN)
+def test_pages_have_much_to_run():
+    assert len(RUN) > 20 and "README.md" in RUN
+    assert {Path(name).name for name in RUN} >= {
+        *("first-model.md", "first-training.md", "first-simulation.md", "first-lammps.md"),
+        *("relax.md", "restart.md", "new-descriptor.md", "ops.md", "own-training-loop.md"),
+    }
 
 
-@pytest.mark.parametrize(("page", "blocks"), RUN.items())
-def test_python_runs(place, page, blocks):
-    found = python((ROOT / page).read_text())
-    assert len(found) >= blocks, "blocks went, or are not found any more"
-    atoms = ase.io.read("structure.xyz")
-    names = {"mdops": mdops, "atoms": atoms, "structures": [atoms], **vars(mdops.md)}
-    names |= {"coords": atoms.positions[None], "cells": atoms.cell[None], "atom_types": [0, 1, 1]}
-    for block in found:
-        if any(
-            find_spec(package) is None
-            for package in re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE)
-        ):
-            continue  # a program that mdops works with, and that is not installed
-        for long, short in SHORTER.items():
-            block = block.replace(long, short)
-        exec(compile(block, page, "exec"), names)
+def test_what_is_not_run_says_why():
+    text = "Text.\n\n*Not run by the tests: it takes a day.*\n\n```sh\nmdops x\n```\n\n```sh\nmdops y\n```\n"
+    assert [block[1] for block in runs(text)] == ["mdops y\n"]
+    assert [block[1] for block in runs(text.replace(": it takes a day.*", ".*"))] == [
+        "mdops x\n",
+        "mdops y\n",
+    ]
+
+
+def run_commands(text):
+    """Runs the commands of a block in this process; one that ends with an error, or is no command of mdops, fails."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if not (words := shlex.split(line, comments=True)):
+            continue
+        if words[0] == "python":
+            runpy.run_path(words[1], run_name="__main__")
+        else:
+            assert words[0] == "mdops", f"{line}: the test runs mdops and python alone; say why it is not run"
+            assert main(words[1:]) in (0, None), line
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_page_runs_as_printed(place, page):
+    names = {}
+    if page not in COMMANDS_RUN:  # pages of reference show parts, of what came before
+        atoms = ase.io.read("structure.xyz")
+        names = {"mdops": mdops, "atoms": atoms, "structures": [atoms], **vars(mdops.md)}
+    for kind, text, name in runs((ROOT / page).read_text()):
+        if name:
+            Path(name).write_text(text)
+        elif kind == "sh" and page in COMMANDS_RUN:
+            run_commands(text)
+        elif kind == "python":
+            needs = re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
+            if any(find_spec(package) is None for package in needs):
+                pytest.skip(f"{page} needs a program that is not installed")
+            exec(compile(text, page, "exec"), names)

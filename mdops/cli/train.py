@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HELP = "train a model"
 _OWN = (
     "The sections model.descriptor, model.fitting_net and learning_rate, with it optimizer, are mdops' own where they\n"
-    "are left out (training-input.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
+    "are left out (training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
 _INPUT = "input.json"  # of a training by data alone
 _KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for

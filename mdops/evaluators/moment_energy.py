@@ -1,7 +1,7 @@
 """Energies and their gradients by the spline moments, with the weight gradients of both: the core of training.
 
 Autograd would record the energies, their gradient and that one's gradient as hundreds of small steps. Here the
-passes are written out (docs/reference/training-input.md, "A step").
+passes are written out (docs/explanation/training.md, "A step").
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """A training step that begins at the spline moments, with passes of large steps through the nets: on GPUs.
 
-Positions do not change in training, so that only the weights need a graph (training-input.md, "A step").
+Positions do not change in training, so that only the weights need a graph (training.md, "A step").
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""i-PI: a driver for its sockets and its forcefield `ffdirect`, in batches of beads (programs.md).
+"""i-PI: a driver for its sockets and its forcefield `ffdirect`, in batches of beads (docs/how-to/ipi.md).
 
 `mdops.ipi.PES` is the file that i-PI calls a custom PES; `python -m mdops.ipi` prints it.
 """

@@ -13,7 +13,7 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
 
     On the CPU it works through blocks of atoms that stay in the processor's cache, from moments to forces
     (mathematics.md). On a GPU it is a fixed sequence of kernels that never waits for the host and can be captured
-    (cuda.md); there it computes in float32, its results have the same bits in every run, and an input that
+    (inference-step.md); there it computes in float32, its results have the same bits in every run, and an input that
     cannot be is answered with NaN in all results of its system. `matmul` names the accuracy of the fitting net's
     products: "float32", on a GPU from pairs of float16 with 22 bits, or "tf32", on a GPU from one float16 with 11 bits,
     which the CPU refuses. Not differentiable: for training, compose

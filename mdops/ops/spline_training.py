@@ -15,7 +15,7 @@ def spline_training(*args: Any) -> tuple[torch.Tensor, ...]:
     """Energies, forces and virials as by `spline_potential`, once differentiable in the tables and the nets.
 
     For a loss on energies, forces and virials: its gradient by forces needs second derivatives of the net, which
-    are computed here in passes over blocks of atoms (training-input.md, "A step"). On the CPU; nets of tanh layers. Not
+    are computed here in passes over blocks of atoms (training.md, "A step"). On the CPU; nets of tanh layers. Not
     differentiable in positions.
 
     The arguments are those of `spline_potential` up to `gated`, except

@@ -33,7 +33,7 @@ def test_what_is_refused_is_refused_by_both():
     assert "'frozen'" in refused["linear/input.json"]["mdops"]
 
 
-# Of this one mdops' own weights learn later than DeePMD-kit's: docs/reference/training-input.md.
+# Of this one mdops' own weights learn later than DeePMD-kit's: docs/notes/training-beside-deepmd.md.
 WORSE = {"se_e2_r/input.json"}
 
 

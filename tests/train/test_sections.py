@@ -334,6 +334,12 @@ def test_types_that_the_input_does_not_name_are_those_of_the_data(tmp_path):
     assert types("named", type="linear_ener", models=parts[:1]) == ["Cu", "Al"]
 
 
+def test_an_input_that_names_the_data_alone_is_enough(tmp_path):
+    write_system(tmp_path / "data", alloy(2))
+    config = parse_config({"training": {"training_data": {"systems": str(tmp_path / "data")}}})
+    assert config.model.type_map == ["Al", "Cu"] and config.model.fitting_net.neuron == [240, 240, 240]
+
+
 def test_steps_and_lines_that_the_input_does_not_give_follow_from_the_data():
     tree = edited("training.training_data.leave_out", 10)
     del tree["training"]["numb_steps"]

@@ -1,4 +1,4 @@
-"""What mdops trains with where the input does not say (training-input.md, "What a training does by default")."""
+"""What mdops trains with where the input does not say (training.md, "What a training does by default")."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ MODEL: dict[str, dict[str, Any]] = {
 def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A training input with mdops' own sections where it has none; those of a training go with `learning_rate`."""
     result = dict(tree)
-    model = tree.get("model")
+    model = tree.get("model", {})
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
         result["model"] = {**MODEL, **model}
     if "loss" not in tree:

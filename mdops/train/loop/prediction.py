@@ -1,4 +1,4 @@
-"""Energies, forces and virials of a batch, with a graph to the weights for a loss (training-input.md, "A step")."""
+"""Energies, forces and virials of a batch, with a graph to the weights for a loss (training.md, "A step")."""
 
 import torch
 
