@@ -13,6 +13,7 @@ from ase.outputs import Properties, all_outputs
 from mdops.errors import InputError
 from mdops.inputs import as_numbers, check_models, takes
 from mdops.loading import load
+from mdops.models import Output
 from mdops.potential import Matmul, Overflow, Potential
 from mdops.system import System, element_types, voigt
 from mdops.verlet import VerletList
@@ -39,6 +40,11 @@ class MDOps(Calculator):
         forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
         energy_std, sqrt(mean_k (E_k - <E>)^2), eV.
     `results["virial"]` (3, 3), eV, is there always.
+
+    A model of other outputs has these, under their names, in the place of energies: `atoms.get_dipole_moment()` and
+    `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and of each atom
+    "atom_dipole" and so on. Minus the derivatives of dipoles by positions and strain are "dipole_forces" (N, 3, 3) and
+    "dipole_virial" (3, 3, 3), the dipole's component first. Several models also give `<name>_std`.
 
     Attributes:
         models: the potentials.
@@ -97,7 +103,12 @@ class MDOps(Calculator):
             )
             for m in sources
         ]
-        check_models(self.models)
+        check_models(self.models, energies=False)
+        self._outputs = self.models[0].model.outputs
+        if not self.models[0].answers_energies:
+            self.implemented_properties = [
+                name for output in self._outputs for name in (output.name, f"atom_{output.name}")
+            ]
         if matmul != "float32" and any(m.matmul != matmul for m in self.models):
             raise InputError(
                 f"matmul is {matmul!r}, and not that of the Potential: call its use_matmul({matmul!r})"
@@ -180,7 +191,8 @@ class MDOps(Calculator):
             for m, s in zip(self.models, self._systems(state), strict=True)
         ]
         volume = abs(np.linalg.det(atoms.cell.array)) if atoms.pbc.all() else 0.0
-        self.results = _results(answers, volume)
+        has_energies = self.models[0].answers_energies
+        self.results = _results(answers, volume) if has_energies else _other_results(answers, self._outputs)
         self._snapshot = {name: None if v is None else v.copy() for name, v in state.items()}
         self.atoms = atoms.copy()
 
@@ -293,6 +305,23 @@ def _constant_part(model: Potential, types: np.ndarray, pbc: np.ndarray) -> Syst
 
 def _numpy(answer: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value.cpu().numpy(), np.float64) for name, value in answer.items()}
+
+
+def _other_results(answers: Sequence[dict[str, np.ndarray]], outputs: Sequence[Output]) -> dict[str, Any]:
+    """Of models that answer no energies: means of their answers, and the deviation of the system's."""
+    mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
+    results: dict[str, Any] = {}
+    for output in outputs:
+        of_atoms = f"atom_{output.name}"
+        results[of_atoms] = mean[of_atoms]
+        if output.name in mean:
+            results[output.name] = mean[output.name][0]
+            if len(answers) > 1:
+                results[f"{output.name}_std"] = np.std([a[output.name][0] for a in answers], axis=0)
+        if output.differentiated:
+            results[f"{output.name}_forces"] = mean["forces"]
+            results[f"{output.name}_virial"] = mean["virial"][0]
+    return results
 
 
 def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def export_program(
     potential: EvaluationContext, *, capacity: int | None = None, atom_virial: bool = False
 ) -> ExportedProgram:
     """See `Potential.export`."""
+    potential.require_energies("an exported program")
     if potential.overflow == "truncate":
         raise InputError(
             "overflow='truncate' drops neighbours by what it finds, which a program cannot: load the model with "

@@ -11,11 +11,19 @@ from mdops.potential import Potential
 from mdops.system import require_finite
 
 
-def check_models(models: Sequence[Potential]) -> None:
-    """Raises InputError unless there is a model, all know the same elements, and low-bit ones are allowed."""
+def check_models(models: Sequence[Potential], *, energies: bool = True) -> None:
+    """Raises InputError unless there is a model, all know the same elements and answer the same, and low-bit ones are
+    allowed; UnsupportedModelError where there are no `energies`, and have to be."""
     if not models:
         raise InputError("no model is given")
     for model in models:
+        if energies:
+            model.require_energies("a simulation")
+        if model.model.outputs != models[0].model.outputs:
+            names = [", ".join(output.name for output in m.model.outputs) for m in (models[0], model)]
+            raise InputError(
+                f"the models must answer the same: the first answers {names[0]}, another {names[1]}"
+            )
         if model.scheme is not None and not model.allow_low_bit:
             raise InputError(_low_bit_refusal(model.scheme))
     for k, model in enumerate(models[1:], 2):

@@ -56,7 +56,8 @@ _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
 
 
 class Potential(EvaluationContext):
-    """E = sum_i e_i, of any atomic model; forces and virials are its derivatives.
+    """E = sum_i e_i, of any atomic model; forces and virials are its derivatives. Models of other outputs (dipoles,
+    say) answer those, under their names, in the place of energies (docs/reference/models.md).
 
     Made by `mdops.load`. Parameters have the compute dtype; positions, cells and energies are float64. How the answers
     are computed is an evaluator's matter: `evaluator` takes the first that can (mdops.evaluators).
@@ -116,7 +117,7 @@ class Potential(EvaluationContext):
         return self._same(use, (kind, *state), lambda: kind(self))
 
     def _first(self, use: Use) -> type[Evaluator]:
-        return next(kind for kind in _EVALUATORS[use] if kind.why_not(self) is None)
+        return next(kind for kind in _EVALUATORS[use] if kind.refusal(self) is None)
 
     def explain(self, use: Use = "simulate") -> str:
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
@@ -125,7 +126,7 @@ class Potential(EvaluationContext):
         of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
         line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self), of]))
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
-        missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
+        missed = [(k, k.refusal(self)) for k in faster if k.knows(self)]
         if not missed:
             return f"{line}; no faster way is known for {self.kind}" if kind is kinds[-1] and faster else line
         reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
@@ -303,7 +304,10 @@ class Potential(EvaluationContext):
         """energy, atom_energy, forces and virial, differentiable in the weights: for training. Without `check`
         neighbours are not judged (`check_frames` has done so before)."""
         evaluator = self.evaluator("train")
-        options = {} if not isinstance(evaluator, Autograd) else {"create_graph": True}
+        if not isinstance(evaluator, Autograd):
+            options = {}
+        else:  # other outputs are trained without their derivatives
+            options = {"create_graph": True} if self.answers_energies else {"forces": False}
         answers, _ = evaluator(system, neighbors, fparam, aparam, check=check, **options)
         return self.with_sums(answers, system)
 
@@ -324,7 +328,10 @@ class Potential(EvaluationContext):
 
         Returns:
             energy (S,), forces (N, 3), virial (S, 3, 3), atom_energy (N,) and, when asked for, atom_virial
-            (N, 3, 3); eV and A.
+            (N, 3, 3); eV and A. A model of dipoles: dipole (S, 3) and atom_dipole (N, 3), with minus their derivatives
+            by positions and strain, forces (N, 3, 3) and virial (S, 3, 3, 3), the dipole's component first; of others:
+            polarizability (S, 3, 3), dos (S, n), or a property under its own name (S, n), each with atom_<name>, and
+            atom_population (N, 2).
 
         Raises:
             InputError: as `forward`, and for an element the model does not know.

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if output.exists() and not args.overwrite:
         raise InputError(f"{output} is there already; --overwrite replaces it")
     model = load(args.input, device=args.device, dtype="float64", overflow="truncate")
+    model.require_energies("change-bias")
     before = model.model.out_bias.cpu().numpy().copy()
     if args.bias_value is not None:
         _take(model, args.bias_value)

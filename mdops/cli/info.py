@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mdops.models import Output
     from mdops.potential import Potential
 
 HELP = "what a model file holds"
@@ -76,6 +77,7 @@ def _parts(potential: "Potential") -> dict[str, str]:
     return {
         "elements": ", ".join(potential.type_map),
         "cutoff": f"{potential.cutoff:g} A",
+        "answers": ", ".join(map(_output, potential.model.outputs)),
         **potential.model.summary(),
         "parameters": f"{parameters:,}",
         "evaluated as": _evaluation(potential),
@@ -83,6 +85,14 @@ def _parts(potential: "Potential") -> dict[str, str]:
         "a training step": potential.explain("train"),
         "kernels": _kernels(potential),
     }
+
+
+def _output(output: "Output") -> str:
+    """What a model answers, in words."""
+    shape = f" ({' x '.join(map(str, output.shape))})" if output.shape else ""
+    derived = " with forces and virials" if output.differentiated else ""
+    way = "" if output.extensive else ", the mean over the atoms" if output.intensive else ", of atoms alone"
+    return f"{output.name}{shape}{derived}{way}"
 
 
 def _kernels(potential: "Potential") -> str:

@@ -54,6 +54,7 @@ def core_arrays(
         raise InputError(
             f"the C core computes in {' or '.join(PRECISIONS)}, not {wrong[0] if wrong else 'nothing'}"
         )
+    potential.require_energies("the C core")
     types = _types(potential, elements)
     r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
     exact = copy.deepcopy(potential).cpu().double().eval()

@@ -69,6 +69,7 @@ class DeepPot:
             if isinstance(model_file, Potential)
             else load(model_file, device=device, dtype=dtype, spline=spline, overflow=overflow)
         )
+        self.potential.require_energies("DeepPot")
         if not isinstance(auto_batch_size, bool | int) or (
             auto_batch_size < 1 and auto_batch_size is not False
         ):

@@ -166,6 +166,8 @@ def _table(virial: np.ndarray, forces: Sequence[np.ndarray], energy: np.ndarray,
 
 def _answers(models: Sequence[Potential], data: Dataset) -> dict[str, np.ndarray]:
     """energy (K, F), forces (K, N, 3) and virial (K, F, 9); energies and virials per atom."""
+    for model in models:
+        model.require_energies("the deviation of models")
     found = [_per_atom(evaluate(model, data), data) for model in models]
     return {name: np.stack([answer[name] for answer in found]) for name in found[0]}
 

@@ -51,5 +51,5 @@ class AngleMoments(Autograd):
                 if check and self.potential.check_neighbors(report, near.system, neighbors, self.r_min):
                     own = self.potential.truncated(own).select(d.sel, mixed=d.mixed)
                     features = d(own)
-                return model.finish(model.fitting(features.values, own, fparam, aparam), near.types), report
+                return model.finish(model.fitted(features, own, fparam, aparam), near.types), report
         return super().respond(near, neighbors, fparam, aparam, check, trains)

@@ -16,12 +16,14 @@ from mdops.system import System
 class Autograd(Evaluator):
     """Takes every model: last in the lists of evaluators, and differentiable to any order."""
 
+    energies_alone = False
     name = "autograd"
     summary = "the model's own PyTorch operations, and their derivatives by autograd"
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.captures = potential.device.type == "cuda" and potential.model.captures
+        self._derived = next((output for output in potential.model.outputs if output.differentiated), None)
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
@@ -43,12 +45,13 @@ class Autograd(Evaluator):
         """As of `Evaluator`, differentiable in positions, cell, parameters and weights where gradients are enabled.
 
         Args:
-            forces: give forces and virial, too; create_graph: make them differentiable.
+            forces: give forces and virial, too, of the output that has them; create_graph: make them differentiable.
             atom_virial: give that, too.
             weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 unless told.
         """
+        forces = forces and self._derived is not None
         trains = torch.is_grad_enabled()
-        once = forces and not trains and not create_graph
+        once = forces and not trains and not create_graph and not self._shape
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(system, neighbors)
         size = self.potential.model.atoms_at_once(near) if once else None
@@ -56,24 +59,51 @@ class Autograd(Evaluator):
             answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
             return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
         near = dataclasses.replace(near, once=once)
-        alone = nullcontext() if create_graph or trains else input_gradient_alone()
+        alone = input_gradient_alone() if once else nullcontext()
         with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
             answers, report = self.respond(near, neighbors, fparam, aparam, check, trains)
             if not forces:
                 return answers, report
-            (gradient,) = torch.autograd.grad(
-                _weighted_sum(answers["atom_energy"], weight),
-                near.displacements,
-                create_graph=create_graph,
-                retain_graph=trains,
-                materialize_grads=True,
-            )
-        if once:
+            sums = self._sums(answers, weight)
+            gradients = [
+                torch.autograd.grad(
+                    one,
+                    near.displacements,
+                    create_graph=create_graph,
+                    retain_graph=trains or k + 1 < len(sums),
+                    materialize_grads=True,
+                )[0]
+                for k, one in enumerate(sums)
+            ]
+        if not trains and not create_graph:
             answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(create_graph and trains):
-            return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
+            found = [forces_and_virials(one, near, atom_virial=atom_virial) for one in gradients]
+            return answers | self._of_components(found), report
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Of the output that has derivatives."""
+        return () if self._derived is None else self._derived.shape
+
+    def _sums(self, answers: Answers, weight: torch.Tensor | None) -> list[torch.Tensor]:
+        """Of each component of the output that has derivatives, over all atoms."""
+        assert self._derived is not None
+        values = answers[f"atom_{self._derived.name}"]
+        components = values.flatten(1).unbind(1) if self._shape else (values,)
+        return [_weighted_sum(one, weight) for one in components]
+
+    def _of_components(self, found: list[Answers]) -> Answers:
+        """The derivatives of all components, which stand behind the atom's or the system's number."""
+        if not self._shape:
+            return found[0]
+        stacked = {
+            name: torch.stack([one[name] for one in found], 1).unflatten(1, self._shape) for name in found[0]
+        }
+        # Of one component the virial is not symmetric, and DeePMD-kit has the force's component first.
+        return stacked | {"virial": stacked["virial"].transpose(-1, -2)}
 
     def _in_runs(
         self,

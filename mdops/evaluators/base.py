@@ -22,6 +22,7 @@ class Evaluator(ABC):
         captures: whether it never waits for the device where `check` is False and `System.kinds` are known, so that a
             CUDA graph can have it.
         devices: types of devices that it is made for.
+        energies_alone: whether it has no answers but energies, forces and virials.
         r_min: distances below are extrapolated, A.
     """
 
@@ -31,6 +32,7 @@ class Evaluator(ABC):
     packs_weights: ClassVar[bool] = False
     captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    energies_alone: ClassVar[bool] = True
     r_min: float = 0.0
 
     def __init__(self, potential: EvaluationContext) -> None:
@@ -47,6 +49,13 @@ class Evaluator(ABC):
         """Why it cannot evaluate this model where and as it is now; None if it can."""
 
     @classmethod
+    def refusal(cls, potential: EvaluationContext) -> str | None:
+        """`why_not`, or that the model answers something else than energies."""
+        if cls.energies_alone and not potential.answers_energies:
+            return f"it is for energies, and this model answers {', '.join(o.name for o in potential.model.outputs)}"
+        return cls.why_not(potential)
+
+    @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
         """By which kernels, if not by the prebuilt ones of the ops (mdops.jit)."""
         return None
@@ -61,6 +70,7 @@ class Evaluator(ABC):
         *,
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
-        """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64; and what there is to say of the
-        neighbours. With `check` the potential has judged that (`Potential.check_neighbors`). Those for simulation and
-        for differentiation also take `atom_virial`, whether to give that, (N, 3, 3) (`Potential.evaluate`)."""
+        """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64, or what else the model answers; and
+        what there is to say of the neighbours. With `check` the potential has judged that
+        (`Potential.check_neighbors`). Those for simulation and for differentiation also take `atom_virial`, whether to
+        give that, (N, 3, 3) (`Potential.evaluate`)."""

@@ -13,7 +13,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.judge import Overflow, judge
 from mdops.evaluators.present import PresentTypes
 from mdops.models.angles import AngleKnots
-from mdops.models.contract import AtomicModel
+from mdops.models.contract import ENERGY, AtomicModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
@@ -348,13 +348,28 @@ class EvaluationContext(nn.Module, ABC):
         )
 
     def with_sums(self, answers: Answers, system: System) -> Answers:
-        """What an evaluator gave, with the sums over the atoms of each system of what is extensive."""
-        sums = {
-            output.name: sum_systems(answers[f"atom_{output.name}"], system.batch, system.count)
-            for output in self.model.outputs
-            if output.extensive
-        }
-        return {**sums, **answers}
+        """What an evaluator gave, with the sums over the atoms of each system of what is extensive, and the means of
+        what is intensive."""
+        found = {}
+        for output in self.model.outputs:
+            if output.extensive or output.intensive:
+                of_atoms = answers[f"atom_{output.name}"]
+                found[output.name] = sum_systems(of_atoms, system.batch, system.count)
+            if output.intensive:
+                atoms = torch.bincount(system.batch[system.types >= 0].long(), minlength=system.count)
+                found[output.name] = found[output.name] / atoms.view(-1, *(1 for _ in output.shape))
+        return {**found, **answers}
+
+    @property
+    def answers_energies(self) -> bool:
+        """Whether the answers are energies, forces and virials, and nothing else."""
+        return self.model.outputs == (ENERGY,)
+
+    def require_energies(self, what: str) -> None:
+        """Raises UnsupportedModelError, naming what it is that needs energies, where there are none."""
+        if ENERGY not in self.model.outputs:
+            names = ", ".join(output.name for output in self.model.outputs)
+            raise UnsupportedModelError(f"{what} needs energies and forces, and this model answers {names}")
 
     def truncated(self, near: Neighborhood) -> Neighborhood:
         """These neighbours for `overflow` "truncate": parts of the model take the nearest."""

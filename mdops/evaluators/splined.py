@@ -13,7 +13,7 @@ from mdops.evaluators.base import Answers
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.of_atoms import OfAtoms
 from mdops.evaluators.of_types import OfTypes
-from mdops.models.contract import Descriptor
+from mdops.models.contract import Descriptor, joined
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
@@ -575,10 +575,10 @@ class Splined(Autograd):
         for part, found in zip(s.members, parts, strict=True):
             if isinstance(part, SplineSum):
                 t = part.t(found, next(tables), near.system)
-                found = part.descriptor.contract(t, near).values
-            features.append(found)
-        joined = features[0] if len(features) == 1 else torch.cat(features, 1)
-        return s.model.finish(s.fitting(joined, near, fparam, aparam), near.types), report
+                features.append(part.descriptor.contract(t, near))
+            else:
+                features.append(found)
+        return s.model.finish(s.model.fitted(joined(features), near, fparam, aparam), near.types), report
 
     def _tables(self, s: Any, trains: bool, types: tuple[int, ...] | None) -> Iterator[torch.Tensor]:
         """Of each sum."""
@@ -590,7 +590,7 @@ class Splined(Autograd):
         return iter(tables)
 
     @staticmethod
-    def _parts(s: Any, near: Neighborhood) -> tuple[list[torch.Tensor], NeighborReport]:
+    def _parts(s: Any, near: Neighborhood) -> tuple[list[Any], NeighborReport]:
         """The moments of each sum, and the features of other parts."""
         if isinstance(s, SplineModel):
             moments, report = s.moments(near)
@@ -606,7 +606,7 @@ class Splined(Autograd):
                 found.append(moments)
             else:
                 report = near.report(d.neighbors)
-                found.append(part(shared(part, near, mixed=s.spec.mixed)).values)
+                found.append(part(shared(part, near, mixed=s.spec.mixed)))
             within += report.within
             if d.cutoff > widest:
                 nearest, widest = report.nearest, d.cutoff

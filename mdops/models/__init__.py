@@ -4,12 +4,17 @@ import torch
 
 from mdops.errors import UnsupportedModelError
 from mdops.models import (  # noqa: F401  (each registers its kind)
+    dipole,
+    dos,
     dpa1,
     dpa3,
     ener,
     hybrid,
     linear,
     pairtab,
+    polar,
+    population,
+    property,
     se_e2_a,
     se_e2_r,
     se_e3,

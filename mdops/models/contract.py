@@ -6,6 +6,7 @@ the calculator and the engine then work with it, by plain autograd until an eval
 something faster.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
@@ -33,7 +34,9 @@ class Output(NamedTuple):
         shape: of one atom's.
         unit: of it.
         extensive: whether the atoms' sum is a property of the system.
-        differentiated: whether minus its gradients by positions and strain are answers, too (forces and virial).
+        differentiated: whether minus its gradients by positions and strain are answers, too: `forces`
+            (N, *shape, 3) and `virial` (S, *shape, 3, 3), where of an output with components the force's comes first.
+        intensive: whether the atoms' mean is a property of the system; then `<name>` is that, (S, *shape).
     """
 
     name: str
@@ -41,6 +44,7 @@ class Output(NamedTuple):
     unit: str = ""
     extensive: bool = True
     differentiated: bool = False
+    intensive: bool = False
 
 
 ENERGY = Output("energy", (), "eV", differentiated=True)
@@ -56,6 +60,14 @@ class Features(NamedTuple):
 
     values: torch.Tensor
     axes: torch.Tensor | None = None
+
+
+def joined(parts: "Sequence[Features]") -> Features:
+    """Of several descriptors side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    axes = [part.axes for part in parts if part.axes is not None]
+    return Features(torch.cat([part.values for part in parts], 1), torch.cat(axes, 2) if axes else None)
 
 
 class Kind(nn.Module):
@@ -143,6 +155,11 @@ class Descriptor(Kind):
     @abstractmethod
     def width(self) -> int:
         """D, how many numbers describe an atom."""
+
+    @property
+    def axes(self) -> int:
+        """M, how many axes an atom has (`Features.axes`); 0: none."""
+        return 0
 
     @property
     def cutoff(self) -> float:
@@ -483,7 +500,21 @@ _INPUT_KEYS = (
 
 
 class Fitting(Kind):
-    """From what a descriptor says of each atom to the answers for it."""
+    """From what a descriptor says of each atom to the answers for it.
+
+    Attributes:
+        outputs: what it answers.
+        needs_axes: whether `forward` takes the argument `axes`, of `Features`.
+    """
+
+    outputs: tuple[Output, ...] = (ENERGY,)
+    needs_axes: ClassVar[bool] = False
+
+    def with_statistics(
+        self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
+    ) -> torch.Tensor:
+        """The first output (N, *shape) of atoms of these types (N,) int64, with the model's bias and deviation."""
+        return value + bias[kinds]
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:
@@ -621,10 +652,16 @@ class AtomicModel(Kind, ABC):
         left_out = ~self.has_energy[kind] | (types < 0)
         result = {}
         for output in self.outputs:
-            value = responses[output.name] + (self.out_bias[kind] if output is self.outputs[0] else 0.0)
+            value = responses[output.name]
+            if output is self.outputs[0]:
+                value = self.with_statistics(value, kind)
             mask = left_out.view(-1, *(1 for _ in output.shape))
             result[f"atom_{output.name}"] = value.masked_fill(mask, 0.0)
         return result
+
+    def with_statistics(self, value: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+        """The first output (N, *shape) of atoms of these types (N,) int64, with `out_bias`."""
+        return value + self.out_bias[kinds]
 
     @abstractmethod
     def respond(
@@ -700,11 +737,17 @@ class AtomicModel(Kind, ABC):
         }
 
     @staticmethod
-    def variables_of_tree(tree: Tree) -> tuple[torch.Tensor, torch.Tensor]:
-        """out_bias and out_std."""
-        variables = tree["@variables"]
-        bias, std = (tensor(variables[name], torch.float64)[0, :, 0] for name in ("out_bias", "out_std"))
-        return bias, std
+    def variables_of_tree(tree: Tree, shape: Sequence[int] = ()) -> tuple[torch.Tensor, torch.Tensor]:
+        """out_bias and out_std of a first output of that shape. Raises ModelFileError for those of another."""
+        found = []
+        for name in MODEL_ARRAYS:
+            values = tree["@variables"][name]
+            if values.shape[2] != math.prod(shape):
+                raise ModelFileError(
+                    f"the model's {name} has {values.shape[2]} values a type, and its output {math.prod(shape)}"
+                )
+            found.append(tensor(values, torch.float64)[0].reshape(-1, *shape))
+        return found[0], found[1]
 
     def variables_to_tree(self) -> Tree:
-        return {name: array(getattr(self, name)[None, :, None]) for name in ("out_bias", "out_std")}
+        return {name: array(getattr(self, name).reshape(1, self.ntypes, -1)) for name in MODEL_ARRAYS}

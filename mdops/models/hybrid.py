@@ -10,7 +10,7 @@ from torch import nn
 
 from mdops.errors import UnsupportedModelError
 from mdops.models import registry, schema
-from mdops.models.contract import Descriptor, Features, Tree
+from mdops.models.contract import Descriptor, Features, Tree, joined
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, variants
@@ -86,13 +86,16 @@ class Hybrid(Descriptor):
         return sum(part.width for part in self._members())
 
     @property
+    def axes(self) -> int:
+        return sum(part.axes for part in self._members())
+
+    @property
     def parts(self) -> "list[Descriptor]":
         return [part for member in self._members() for part in member.parts]
 
     def forward(self, near: Neighborhood) -> Features:
         found = [part(near.share(part.spec, mixed=self.mixed_types)) for part in self._members()]
-        axes = [part.axes for part in found if part.axes is not None]
-        return Features(torch.cat([part.values for part in found], 1), torch.cat(axes, 2) if axes else None)
+        return joined(found)
 
     def set_trained(self) -> None:
         for part in self._members():

@@ -11,7 +11,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
-from mdops.models.contract import AtomicModel, Descriptor, Tree
+from mdops.models.contract import ENERGY, AtomicModel, Descriptor, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -127,6 +127,11 @@ class Blend(AtomicModel):
         super().__init__(options, type_map, out_bias, out_std)
         self.models = nn.ModuleList(models)
         for i, part in enumerate(models):
+            if part.outputs != (ENERGY,):
+                answered = ", ".join(output.name for output in part.outputs)
+                raise UnsupportedModelError(
+                    f"the part models[{i}] answers {answered}, and energies are summed"
+                )
             _refuse_unmixed(part, f"the part models[{i}] of a {options.NAMES[0]} model")
             missing = [name for name in self.type_map if name not in part.type_map]
             if missing:

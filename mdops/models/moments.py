@@ -66,6 +66,10 @@ class MomentDescriptor(EnvironmentDescriptor):
         """M, the width of the embedding."""
 
     @property
+    def axes(self) -> int:
+        return 0 if self.plain else self.channels
+
+    @property
     def is_local(self) -> bool:
         return True
 

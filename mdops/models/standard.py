@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from mdops.errors import ConfigError
+from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
-from mdops.models.contract import AtomicModel, Descriptor, Tree
+from mdops.models.contract import AtomicModel, Descriptor, Features, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, are_types, check_pairs, key, variant
@@ -114,9 +114,16 @@ class DescriptorFitting(AtomicModel):
         descriptor: Descriptor,
         fitting: Any,
     ) -> None:
+        """Raises UnsupportedModelError for a fitting of vectors on a descriptor that has none."""
         super().__init__(options, type_map, out_bias, out_std)
         self.descriptor, self.fitting = descriptor, fitting
         self.outputs = fitting.outputs
+        if fitting.needs_axes and descriptor.axes != fitting.options.embedding_width:
+            raise UnsupportedModelError(
+                f"the fitting {fitting.kind} needs {fitting.options.embedding_width or 'some'} vectors that turn with "
+                f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: those of se_e2_a, dpa1 and "
+                "se_atten_v2 do, and hybrids with them"
+            )
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -144,14 +151,27 @@ class DescriptorFitting(AtomicModel):
     def respond(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        return self.fitting(self._features(near), near, fparam, aparam)
+        return self.fitted(self._features(near), near, fparam, aparam)
+
+    def fitted(
+        self, features: Features, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """What the fitting makes of a descriptor's features."""
+        more = {"axes": features.axes} if self.fitting.needs_axes else {}
+        found: dict[str, torch.Tensor] = self.fitting(features.values, near, fparam, aparam, **more)
+        return found
+
+    def with_statistics(self, value: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.fitting.with_statistics(value, kinds, self.out_bias, self.out_std)
+        return found
 
     def describe(self, near: Neighborhood) -> torch.Tensor:
-        return self._features(near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs))
+        return self._features(near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)).values
 
-    def _features(self, near: Neighborhood) -> torch.Tensor:
+    def _features(self, near: Neighborhood) -> Features:
         spec = self.descriptor.spec
-        return self.descriptor(near.select(spec.sel, mixed=spec.mixed)).values
+        found: Features = self.descriptor(near.select(spec.sel, mixed=spec.mixed))
+        return found
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "DescriptorFitting":
@@ -162,7 +182,7 @@ class DescriptorFitting(AtomicModel):
         options = cls.Options.from_tree(
             tree, type_map=list(type_map), descriptor=parts[0].options, fitting_net=parts[1].options
         )
-        return cls(options, type_map, *cls.variables_of_tree(tree), *parts)
+        return cls(options, type_map, *cls.variables_of_tree(tree, parts[1].outputs[0].shape), *parts)
 
     def to_tree(self) -> Tree:
         return {
@@ -210,12 +230,14 @@ class DescriptorFitting(AtomicModel):
         descriptor = registry.find("descriptor", o.descriptor.KIND).random(
             o.descriptor, types, [own, 0], dtype
         )
-        fitting = registry.find("fitting", o.fitting_net.KIND).random(
-            o.fitting_net, types, descriptor.width, descriptor.mixed_types, seed, dtype
+        kind = registry.find("fitting", o.fitting_net.KIND)
+        axes = {"axes": descriptor.axes} if kind.needs_axes else {}
+        fitting = kind.random(
+            o.fitting_net, types, descriptor.width, descriptor.mixed_types, seed, dtype, **axes
         )
         fitting.options.exclude_types = list(o.atom_exclude_types)
-        zeros = torch.zeros(len(types), dtype=torch.float64)
-        return cls(o, types, zeros, zeros.clone(), descriptor, fitting)
+        zeros = torch.zeros(len(types), *fitting.outputs[0].shape, dtype=torch.float64)
+        return cls(o, types, zeros, torch.ones_like(zeros), descriptor, fitting)
 
     @property
     def default_parameters(self) -> set[str]:

@@ -8,12 +8,15 @@ from mdops.tracing import is_exported
 
 
 def sum_systems(values: torch.Tensor, batch: torch.Tensor, systems: int) -> torch.Tensor:
-    """(S,): the sums of `values` (N,), float64, over the atoms of each system; differentiable to any order.
+    """(S, *): the sums of `values` (N, *), float64, over the atoms of each system; differentiable to any order.
 
     batch: (N,) int32. On the CPU terms are added in the order of the atoms, on a GPU in no order.
     """
     if not values.is_cuda:
-        return values.new_zeros(systems).index_add(0, batch.long(), values)
+        return values.new_zeros(systems, *values.shape[1:]).index_add(0, batch.long(), values)
+    if values.dim() > 1:
+        components = [sum_systems(one, batch, systems) for one in values.flatten(1).unbind(1)]
+        return torch.stack(components, 1).view(systems, *values.shape[1:])
     return values.sum()[None] if systems == 1 else _OrderlessSum.apply(values, batch.long(), systems)
 
 

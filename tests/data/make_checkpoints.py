@@ -1,5 +1,7 @@
 """Makes tests/data/checkpoints/<case>.{pt,pth,dp}: small models as DeePMD-kit writes them.
 
+Those of other outputs than energies go to tests/data/outputs, with DeePMD-kit's answers, <case>.npz.
+
 The weights are random. The cases cover the descriptors and models that mdops reads from PyTorch files, with options
 away from their defaults. Three cases have a .pth, of which two lack the TorchScript code that most of it is. Needs
 deepmd-kit 3.2.0 with its PyTorch backend:
@@ -35,6 +37,7 @@ ANGLES = {
 }
 FITTING = {"neuron": [6, 6], "resnet_dt": True}
 MIXED = {"descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 0}, "fitting_net": FITTING}
+OTHERS = ("dipole", "polar", "polar_matrix", "dos", "property", "property_sum", "population")
 TABLE = "pair_table.txt"  # made by `write_table`; ends before the cutoff, so that DeePMD-kit extends it
 
 CASES = {
@@ -113,6 +116,43 @@ CASES = {
         "atom_exclude_types": [1],
         "pair_exclude_types": [[0, 0]],
     },
+    # Fittings of other outputs than energies.
+    "dipole": {
+        "descriptor": {"type": "hybrid", "list": [{"type": "dpa1", **ATTENTION, "attn_layer": 0}, SE_E2_A]},
+        "fitting_net": {**FITTING, "type": "dipole"},
+        "atom_exclude_types": [1],
+    },
+    "polar": {
+        "descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 1},
+        "fitting_net": {**FITTING, "type": "polar", "scale": [0.5, 2.0], "numb_fparam": 1},
+    },
+    "polar_matrix": {
+        "descriptor": {**SE_E2_A, "type_one_side": True},
+        "fitting_net": {**FITTING, "type": "polar", "fit_diag": False, "shift_diag": False},
+    },
+    "dos": {
+        "descriptor": {"type": "se_e3", **RADIAL},
+        "fitting_net": {**FITTING, "type": "dos", "numb_dos": 5, "numb_aparam": 1},
+    },
+    "property": {
+        "descriptor": {"type": "se_atten_v2", **ATTENTION, "attn_layer": 0},
+        "fitting_net": {
+            **FITTING,
+            "type": "property",
+            "property_name": "gap",
+            "task_dim": 2,
+            "intensive": True,
+        },
+    },
+    "property_sum": {
+        "descriptor": {"type": "se_e2_r", **RADIAL},
+        "fitting_net": {**FITTING, "type": "property", "property_name": "volume", "distinguish_types": False},
+        "atom_exclude_types": [0],
+    },
+    "population": {
+        "descriptor": {**SE_E2_A, "type_one_side": True},
+        "fitting_net": {**FITTING, "type": "population"},
+    },
     "zbl": {**MIXED, "use_srtab": TABLE, "sw_rmin": 0.5, "sw_rmax": 1.5, "smin_alpha": 0.3},
 }
 
@@ -125,25 +165,57 @@ def write_table(path):
 
 
 def make(case_name, case):
+    here = HERE.parent / "outputs" if case_name in OTHERS else HERE
     params = {"type_map": ["O", "H"], **copy.deepcopy(case)}
     model = get_model(copy.deepcopy(params))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
             if tensor.is_floating_point() and tensor.numel() and "tab_" not in name:
-                tensor.copy_(torch.rand(tensor.shape, generator=generator).to(tensor.dtype) + 0.1)
+                random = torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
+                if case_name not in OTHERS:
+                    tensor.copy_(random + 0.1)
+                elif not name.endswith(
+                    (".mean", ".stddev")
+                ):  # these answer, and statistics are one for all slots
+                    tensor.copy_(random - 0.4 if "std" not in name else random + 0.5)
         model.min_nbor_dist.fill_(0.88)
     state = ModelWrapper(model, model_params=params).state_dict()
-    torch.save({"model": state, "optimizer": {}}, HERE / f"{case_name}.pt")
+    torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
     model.eval()
     variables = {"min_nbor_dist": model.get_min_nbor_dist()}
     data = {"backend": "PyTorch", "model": model.serialize(), "@variables": variables}
-    save_dp_model(str(HERE / f"{case_name}.dp"), data)
-    if case_name in ("hybrid", "linear", "zbl"):
+    save_dp_model(str(here / f"{case_name}.dp"), data)
+    if case_name in OTHERS:
+        np.savez_compressed(here / f"{case_name}.npz", **answers(model))
+    if case_name in ("hybrid", "linear", "zbl", "polar"):
         model.model_def_script = json.dumps(params)
-        torch.jit.save(torch.jit.script(model), HERE / f"{case_name}.pth", {})
-    if case_name in ("linear", "zbl"):
-        without_code(HERE / f"{case_name}.pth")
+        torch.jit.save(torch.jit.script(model), here / f"{case_name}.pth", {})
+    if case_name in ("linear", "zbl", "polar"):
+        without_code(here / f"{case_name}.pth")
+
+
+def answers(model):
+    """DeePMD-kit's answers for two frames of seven atoms."""
+    generator = np.random.default_rng(7)
+    sites = 2.0 * np.stack(np.meshgrid(*[np.arange(2)] * 3), -1).reshape(8, 3)[:7]
+    coord = sites + generator.uniform(-0.3, 0.3, (2, 7, 3))
+    types = np.array([0, 1, 1, 0, 1, 1, 1])
+    box = np.diag([6.0, 7.0, 8.0]) + np.tril(generator.uniform(-1.0, 1.0, (3, 3)), -1)
+    arrays = {"positions": coord, "types": types, "cell": np.stack([box, box])}
+    arguments = {}
+    if model.get_dim_fparam():
+        arrays["fparam"] = generator.uniform(size=(2, model.get_dim_fparam()))
+        arguments["fparam"] = torch.from_numpy(arrays["fparam"])
+    if model.get_dim_aparam():
+        arrays["aparam"] = generator.uniform(size=(2, 7, model.get_dim_aparam()))
+        arguments["aparam"] = torch.from_numpy(arrays["aparam"])
+    coord = torch.from_numpy(coord).requires_grad_()
+    atypes = torch.from_numpy(types).expand(2, -1)
+    found = model(
+        coord, atypes, box=torch.from_numpy(arrays["cell"]).reshape(2, 9), do_atomic_virial=True, **arguments
+    )
+    return {**arrays, **{f"answer_{name}": value.detach().numpy() for name, value in found.items()}}
 
 
 def without_code(path):
@@ -156,7 +228,8 @@ def without_code(path):
 
 
 if __name__ == "__main__":
-    HERE.mkdir(exist_ok=True)
+    for folder in (HERE, HERE.parent / "outputs"):
+        folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         write_table(TABLE)

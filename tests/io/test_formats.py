@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, REFERENCE, differences
+from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, OUTPUTS, REFERENCE, differences
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import describe, read_model
@@ -62,7 +62,9 @@ def keys(node, place=""):
     return set()
 
 
-@pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.dp")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*CHECKPOINTS.glob("*.dp"), *OUTPUTS.glob("*.dp")]), ids=lambda path: path.name
+)
 def test_the_tree_has_the_keys_of_deepmd_kits_file(path):
     """A key too many, such as spin in se_e3, and DeePMD-kit does not take what is written of the tree. Those that it
     takes, of its code for other versions, are a net's trainable and arrays that are None."""
@@ -81,7 +83,9 @@ def test_trained_model_is_the_same_in_every_format(name):
         assert found.source[key] == wanted.source[key]
 
 
-@pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("*.pt*")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*CHECKPOINTS.glob("*.pt*"), *OUTPUTS.glob("*.pt*")]), ids=lambda path: path.name
+)
 def test_pytorch_files_give_the_serialised_tree(path):
     found, wanted = read_model(path), read_model(path.with_suffix(".dp"))
     for place in RAW_TABLES.get(path.stem, []):
@@ -160,7 +164,7 @@ def edited_checkpoint(path, edit):
     [
         (lambda p, s: p.update(model_dict={"water": {}, "copper": {}}), "branches water, copper"),
         (lambda p, s: p["descriptor"].update(type="se_a_mask"), "descriptor se_a_mask"),
-        (lambda p, s: p["fitting_net"].update(type="dos"), "fitting dos"),
+        (lambda p, s: p["fitting_net"].update(type="wave"), "fitting wave"),
         (lambda p, s: p.update(spin={}), "spin model"),
         (lambda p, s: p.update(type="frozen"), "frozen model"),
         (lambda p, s: p.update(type="linear_ener", models=[{}], shared_dict={"a": {}}), "share weights"),

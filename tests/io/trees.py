@@ -10,6 +10,7 @@ REFERENCE = Path(__file__).parents[3] / "shared" / "reference"
 FORMATS = DATA / "formats"
 ONE_SIDE = DATA / "se_a_oneside"
 CHECKPOINTS = DATA / "checkpoints"
+OUTPUTS = DATA / "outputs"  # checkpoints of other outputs than energies
 
 
 def differences(a, b, place=""):

@@ -11,27 +11,13 @@ import numpy as np
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.torch.descriptors import descriptor_tree, is_mixed
-from mdops.io.torch.nets import fitting_net, net_collection
+from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
 
-_FITTING: Tree = {
-    "neuron": [128, 128, 128],
-    "resnet_dt": True,
-    "numb_fparam": 0,
-    "numb_aparam": 0,
-    "dim_case_embd": 0,
-    "default_fparam": None,
-    "activation_function": "tanh",
-    "precision": "float64",
-    "rcond": None,
-    "atom_ener": None,
-    "use_aparam_as_mask": False,
-}
-
 
 def model_tree(params: Tree, state: State) -> Tree:
-    """The serialised tree of a model of energies: standard, linear or ZBL.
+    """The serialised tree of a standard, linear or ZBL model.
 
     `state` names its tensors as the state dict of the model does, without the trainer's "model.Default.".
     Raises UnsupportedModelError for other models, ModelFileError where definition and weights do not fit.
@@ -78,7 +64,7 @@ def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
         mapping(params.get("descriptor"), "descriptor"), state.below("descriptor"), type_map
     )
     params = mapping(params.get("fitting_net", {}), "fitting_net")
-    fitting = _fitting(params, state.below("fitting_net"), type_map, is_mixed(descriptor))
+    fitting = fitting_tree(params, state.below("fitting_net"), type_map, is_mixed(descriptor))
     return {**_model("standard", 2, state, type_map), "descriptor": descriptor, "fitting": fitting}
 
 
@@ -167,48 +153,3 @@ _BUILDERS: dict[str, Callable[[Tree, State, list[str]], Tree]] = {
     "linear_ener": _linear,
     "zbl": _zbl,
 }
-
-
-def _fitting(params: Tree, state: State, type_map: list[str], mixed: bool) -> Tree:
-    kind = params.get("type", "ener")
-    if kind != "ener":
-        raise UnsupportedModelError(
-            f"the fitting {kind} cannot be read from a PyTorch file; the energy fitting (ener) can"
-        )
-    options = options_of(params, _FITTING)
-    count, train = len(type_map), params.get("trainable", True)
-    train = train if isinstance(train, list) else [bool(train)] * (len(options["neuron"]) + 1)
-    nets = net_collection(
-        state.below("filter_layers"),
-        0 if mixed else 1,
-        count,
-        "fitting_network",
-        lambda part: fitting_net(part, options, train),
-    )
-    first = next((net for net in nets["networks"] if net), None)
-    if first is None:
-        raise ModelFileError("the weights of the fitting are missing")
-    extra = options["numb_fparam"] + options["dim_case_embd"]
-    extra += 0 if options["use_aparam_as_mask"] else options["numb_aparam"]
-    names = ("case_embd", "fparam_avg", "fparam_inv_std", "aparam_avg", "aparam_inv_std")
-    return {
-        "@class": "Fitting",
-        "@version": 4,
-        "type": "ener",
-        "var_name": "energy",
-        "dim_out": 1,
-        "ntypes": count,
-        "dim_descrpt": first["in_dim"] - extra,
-        **options,
-        "mixed_types": mixed,
-        "nets": nets,
-        "@variables": {
-            "bias_atom_e": state.required("bias_atom_e"),
-            **{name: state.array(name) for name in names},
-        },
-        "type_map": type_map,
-        "tot_ener_zero": False,
-        "trainable": [all(train)] * len(train),
-        "layer_name": None,
-        "spin": None,
-    }

@@ -1,0 +1,144 @@
+"""From a PyTorch state dict to the trees of fittings."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.io.torch.nets import fitting_net, net_collection
+from mdops.io.torch.state import State, Tree, options_of
+from mdops.models import registry
+from mdops.models.net_fitting import NetFitting
+
+_OPTIONS: Tree = {
+    "neuron": [128, 128, 128],
+    "resnet_dt": True,
+    "numb_fparam": 0,
+    "numb_aparam": 0,
+    "dim_case_embd": 0,
+    "default_fparam": None,
+    "activation_function": "tanh",
+    "precision": "float64",
+    "rcond": None,
+    "use_aparam_as_mask": False,
+}
+# From the definition, the tensors, how many numbers the nets give, and how many types there are.
+Reader = Callable[[Tree, State, int, int], Tree]
+_READERS: dict[str, Reader] = {}
+
+
+def reads(kind: str) -> Callable[[Reader], Reader]:
+    """A decorator: the function gives what nodes of this kind have beside what all fittings have."""
+
+    def known(reader: Reader) -> Reader:
+        _READERS[kind] = reader
+        return reader
+
+    return known
+
+
+def fitting_tree(params: Tree, state: State, type_map: list[str], mixed: bool) -> Tree:
+    """The node of a fitting, by its kind; `mixed`: one net serves all types.
+
+    Raises UnsupportedModelError for a kind that is not read, ModelFileError where definition and weights do not fit.
+    """
+    kind = params.get("type", "ener")
+    if kind not in _READERS:
+        raise UnsupportedModelError(
+            f"the fitting {kind} cannot be read from a PyTorch file (these can: {', '.join(_READERS)})"
+        )
+    found: type[NetFitting] = registry.find("fitting", kind)
+    options = options_of(params, _OPTIONS)
+    count, train = len(type_map), params.get("trainable", True)
+    train = train if isinstance(train, list) else [bool(train)] * (len(options["neuron"]) + 1)
+    nets = net_collection(
+        state.below("filter_layers"),
+        0 if mixed else 1,
+        count,
+        "fitting_network",
+        lambda part: fitting_net(part, options, train),
+    )
+    first = next((net for net in nets["networks"] if net), None)
+    if first is None:
+        raise ModelFileError("the weights of the fitting are missing")
+    extra = options["numb_fparam"] + options["dim_case_embd"]
+    extra += 0 if options["use_aparam_as_mask"] else options["numb_aparam"]
+    names = ("case_embd", "fparam_avg", "fparam_inv_std", "aparam_avg", "aparam_inv_std")
+    own = _READERS[kind](params, state, first["out_dim"], count)
+    return {
+        "@class": "Fitting",
+        "@version": found.VERSION,
+        "type": kind,
+        "ntypes": count,
+        "dim_descrpt": first["in_dim"] - extra,
+        **options,
+        "mixed_types": mixed,
+        "nets": nets,
+        "type_map": type_map,
+        "tot_ener_zero": False,
+        "trainable": [all(train)] * len(train),
+        "layer_name": None,
+        "spin": None,
+        **own,
+        "@variables": {
+            "bias_atom_e": state.required("bias_atom_e"),
+            **{name: state.array(name) for name in names},
+            **own.get("@variables", {}),
+        },
+    }
+
+
+@reads("ener")
+def _ener(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    return {"var_name": "energy", "dim_out": 1, "atom_ener": params.get("atom_ener")}
+
+
+@reads("dipole")
+def _dipole(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    return {
+        "var_name": "dipole",
+        "embedding_width": width,
+        **options_of(params, {"r_differentiable": True, "c_differentiable": True}),
+    }
+
+
+@reads("polar")
+def _polar(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    own = options_of(params, {"fit_diag": True, "shift_diag": True})
+    # Checkpoints keep neither array: they are what the definition says.
+    scale, constant = state.array("scale"), state.array("constant_matrix")
+    if scale is None:
+        given = params.get("scale")
+        scale = np.full((ntypes, 1), 1.0)
+        scale[:, 0] = 1.0 if given is None else given
+    return {
+        "var_name": "polar",
+        "embedding_width": width if own["fit_diag"] else math.isqrt(width),
+        **own,
+        "@variables": {
+            "scale": scale,
+            "constant_matrix": np.zeros(ntypes) if constant is None else constant,
+        },
+    }
+
+
+@reads("dos")
+def _dos(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    return {"var_name": "dos", "dim_out": width, "atom_ener": None}
+
+
+@reads("property")
+def _property(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    return {
+        "var_name": options_of(params, {"property_name": ...})["property_name"],
+        "dim_out": width,
+        "atom_ener": None,
+        "task_dim": width,
+        **options_of(params, {"intensive": False, "distinguish_types": True}),
+    }
+
+
+@reads("population")
+def _population(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    return {"var_name": "population", "dim_out": width, "atom_ener": None}

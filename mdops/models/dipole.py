@@ -1,0 +1,68 @@
+"""The fitting "dipole": a net from a descriptor to the dipole of an atom."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from mdops.models import schema
+from mdops.models.contract import Output
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
+from mdops.models.registry import register
+from mdops.options import key
+
+
+@dataclass(kw_only=True)
+class DipoleFittingOptions(NetFittingOptions):
+    KIND = "dipole"
+    NAMES = ("dipole",)
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"sel_type": (None,), "dipole_type": (None,)}
+
+    embedding_width: int = key(0, "how many vectors the descriptor has", low=1, where="file", absent=...)
+    r_differentiable: bool = key(True, "whether derivatives by positions are answers", where="file")
+    c_differentiable: bool = key(True, "whether derivatives by strain are answers", where="file")
+    var_name: str = key("dipole", "what is fitted", choices=("dipole",), where="file")
+
+
+@register
+class DipoleFitting(NetFitting):
+    """Dipoles of atoms: mu_i = sum_m net_tm(D_i, parameters) T_im, of the M vectors T_im that the descriptor has."""
+
+    Options = DipoleFittingOptions
+    NODE = schema.Node(KEYS, ARRAYS)
+    needs_axes = True
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        differs = options.r_differentiable and options.c_differentiable
+        return (Output("dipole", (3,), "e A", differentiated=differs),)
+
+    @classmethod
+    def net_outputs(cls, options: Any) -> int:
+        found: int = options.embedding_width
+        return found
+
+    @classmethod
+    def for_axes(cls, options: Any, axes: int) -> Any:
+        return dataclasses.replace(options, embedding_width=axes)
+
+    def with_statistics(
+        self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
+    ) -> torch.Tensor:
+        """As they are: a type has no direction."""
+        return value
+
+    def forward(
+        self,
+        features: torch.Tensor,
+        near: Neighborhood,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        axes: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """dipole (N, 3), float64; arguments as of `EnergyFitting.forward`, and axes (N, 3, M)."""
+        values = self.net_values(features, near, fparam, aparam)
+        return {"dipole": (axes.double() @ values[:, :, None]).squeeze(2)}

@@ -1,0 +1,46 @@
+"""The fitting "dos": a net from a descriptor to the density of states of an atom."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from mdops.models import schema
+from mdops.models.contract import Output, Tree
+from mdops.models.invariant import InvariantFitting
+from mdops.models.net_fitting import ARRAYS, INVARIANT, KEYS, NetFittingOptions
+from mdops.models.registry import register
+from mdops.options import key
+
+
+@dataclass(kw_only=True)
+class DosFittingOptions(NetFittingOptions):
+    KIND = "dos"
+    NAMES = ("dos",)
+
+    numb_dos: int = key(300, "how many points of the density there are", low=1, where="input")
+    dim_out: int = key(300, "values an atom", low=1, where="file", absent=...)
+    var_name: str = key("dos", "what is fitted", choices=("dos",), where="file")
+
+
+@register
+class DosFitting(InvariantFitting):
+    """Densities of states of atoms, on a grid of energies that the data has: g_i = net_t(D_i, parameters) + bias_t."""
+
+    Options = DosFittingOptions
+    NODE = schema.Node({**KEYS, **INVARIANT}, ARRAYS)
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        return (Output("dos", (options.dim_out,)),)
+
+    @classmethod
+    def for_axes(cls, options: Any, axes: int) -> Any:
+        return dataclasses.replace(options, dim_out=options.numb_dos)
+
+    @classmethod
+    def options_of_tree(cls, tree: Tree) -> Any:
+        return cls.Options.from_tree(tree, numb_dos=tree["dim_out"])
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        return {**super().definition_of_tree(tree), "numb_dos": tree["dim_out"]}

@@ -1,0 +1,429 @@
+"""What fittings share that are nets: their options, their inputs, and their nodes in files."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import InputError, UnsupportedModelError
+from mdops.models import schema
+from mdops.models.contract import Fitting, Output, Tree, renumbered
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.shapes import check_collection, check_types, require_same
+from mdops.nn.net import Net, NetCollection, array, tensor
+from mdops.options import PRECISIONS, Options, key, saved_precision
+
+_STREAM = 1  # of random numbers; descriptors have 0
+
+
+@dataclass(kw_only=True)
+class NetFittingOptions(Options):
+    """What all of these share."""
+
+    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False, "dim_case_embd": 0}
+
+    numb_fparam: int = key(0, "how many frame parameters there are", low=0)
+    numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
+    default_fparam: list[float] | None = key(None, "frame parameters where none are given")
+    neuron: list[int] = key(
+        [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1, absent=...
+    )
+    activation_function: str = key("tanh", "of the fitting nets")
+    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    resnet_dt: bool = key(True, "a trained factor in front of each residual layer", absent=...)
+    trainable: bool | list[bool] = key(
+        True,
+        "whether the fitting nets are trained; a list must be all true for it",
+        of="training",
+        absent=None,
+    )
+    rcond: float | None = key(
+        None, "singular values below it are zero in the fit of the types' averages", of="training"
+    )
+    seed: int | None = key(
+        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+    )
+    dim_case_embd: int = key(0, "width of a constant input", low=0, where="file")
+    use_aparam_as_mask: bool = key(False, "atomic parameters are no input", where="file")
+    exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="set")
+    tot_ener_zero: bool = key(False, "", where="file", of="training")
+
+
+class Parameters(nn.Module):
+    """Frame or atomic parameters, (p - average) * inverse_deviation, in front of the fitting net."""
+
+    average: torch.Tensor
+    inverse_deviation: torch.Tensor
+
+    def __init__(self, name: str, average: torch.Tensor, inverse_deviation: torch.Tensor) -> None:
+        """`name` is "fparam" or "aparam", for messages; the others are (p,), with p 0 if there are none."""
+        super().__init__()
+        self.name = name
+        self.register_buffer("average", average)
+        self.register_buffer("inverse_deviation", inverse_deviation)
+
+    @property
+    def size(self) -> int:
+        return self.average.shape[0]
+
+    def forward(self, value: torch.Tensor | None, rows: int) -> torch.Tensor:
+        """(rows, p), normalised, from a value of that shape, or of shape (p,) for one row or all.
+
+        Raises InputError for a missing value, one of another shape, and any where the model takes none.
+        """
+        if self.size == 0:
+            if value is not None:
+                raise InputError(f"{self.name} is given, and the model takes none")
+            return self.average.new_empty(rows, 0)
+        if value is None:
+            raise InputError(f"the model needs {self.name}, {self.size} a row, and none was given")
+        value = value.to(self.average)
+        if value.shape == (self.size,):
+            value = value.expand(rows, -1)
+        if value.shape != (rows, self.size):
+            raise InputError(f"{self.name} has shape {tuple(value.shape)}, expected {(rows, self.size)}")
+        return (value - self.average) * self.inverse_deviation
+
+    @torch.no_grad()
+    def set_statistics(self, average: np.ndarray, inverse_deviation: np.ndarray) -> None:
+        """Takes those of the data, (p,) each."""
+        self.average.copy_(torch.from_numpy(average))
+        self.inverse_deviation.copy_(torch.from_numpy(inverse_deviation))
+
+
+KEYS: schema.Keys = {
+    "ntypes": (schema.count, schema.REQUIRED),
+    "dim_descrpt": (schema.count, schema.REQUIRED),
+    "mixed_types": (schema.boolean, schema.REQUIRED),
+    "nets": schema.part,
+    "type_map": schema.type_map,
+    "layer_name": (schema.anything, None),
+    "spin": (schema.anything, None),
+    "@variables": schema.part,
+}
+# Of invariant outputs, beside the others.
+INVARIANT: schema.Keys = {"atom_ener": (schema.optional(schema.list_of(schema.anything)), None)}
+ARRAYS = {
+    "bias_atom_e": True,
+    "case_embd": False,
+    "fparam_avg": False,
+    "fparam_inv_std": False,
+    "aparam_avg": False,
+    "aparam_inv_std": False,
+    "default_fparam_tensor": False,  # the option once more
+}
+
+
+class NetFitting(Fitting):
+    """Numbers of atoms: net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t, and what a kind makes of them.
+
+    The net is of the atom's type, or one for all types. The term in brackets is there for the types of which
+    `vacuum` is True.
+
+    Attributes:
+        bias: (ntypes, W), float64, of the W numbers that the nets give; (ntypes,) where the kind says so.
+    """
+
+    VERSION: ClassVar[int] = 4  # of its node
+    outputs: tuple[Output, ...]
+    bias: torch.Tensor
+    default_fparam: torch.Tensor | None
+    case_embedding: torch.Tensor
+
+    def __init__(
+        self,
+        options: Any,
+        type_map: Sequence[str],
+        nets: NetCollection,
+        bias: torch.Tensor,
+        fparam: Parameters,
+        aparam: Parameters,
+        case_embedding: torch.Tensor,
+    ) -> None:
+        """Takes one net a type, or one for all; bias float64."""
+        super().__init__()
+        self.options, self.type_map, self.nets = options, list(type_map), nets
+        self.fparam, self.aparam = fparam, aparam
+        self.outputs = self.outputs_of(options)
+        self.vacuum = [False] * len(type_map)
+        default = options.default_fparam
+        self.register_buffer("bias", bias)
+        self.register_buffer(
+            "default_fparam", None if default is None else torch.tensor(default, dtype=torch.float64)
+        )
+        self.register_buffer("case_embedding", case_embedding)
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        """What one with these options answers."""
+        raise NotImplementedError
+
+    @classmethod
+    def net_outputs(cls, options: Any) -> int:
+        """W."""
+        raise NotImplementedError
+
+    @classmethod
+    def for_axes(cls, options: Any, axes: int) -> Any:
+        """The options of a new one on top of a descriptor with so many axes."""
+        return copy.deepcopy(options)
+
+    @property
+    def shared(self) -> bool:
+        """Whether one net serves all types."""
+        return self.nets.ndim == 0
+
+    @property
+    def captures(self) -> bool:
+        return True
+
+    def net(self, kind: int) -> Net:
+        """The net of a type of atom."""
+        return self.nets.net(kind)
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        return {"fparam": self.fparam.size, "aparam": self.aparam.size}
+
+    def frame_parameters(self, fparam: torch.Tensor | None, systems: int) -> torch.Tensor:
+        """(systems, p): the normalised frame parameters, or the default ones."""
+        default = self.default_fparam if self.fparam.size else None
+        return self.fparam(default if fparam is None else fparam, systems)
+
+    @property
+    def extra_size(self) -> int:
+        """How many inputs the nets have besides the descriptor."""
+        return self.fparam.size + self.aparam.size + self.case_embedding.shape[0]
+
+    def extra_inputs(
+        self,
+        batch: torch.Tensor,
+        systems: int,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(N, extra_size): what the nets see of each atom besides its descriptor; arguments as of
+        `forward`."""
+        atoms = batch.shape[0]
+        frame = self.frame_parameters(fparam, systems)
+        parts = [
+            frame[batch.long()] if frame.shape[1] else frame.new_empty(atoms, 0),
+            self.aparam(aparam, atoms),
+            self.case_embedding.expand(atoms, -1),
+        ]
+        return torch.cat(parts, dim=1)
+
+    def net_values(
+        self,
+        features: torch.Tensor,
+        near: Neighborhood,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """(N, W), float64: what the nets give, with `bias`; 0 for virtual atoms. Arguments as of `forward`."""
+        system = near.system
+        extra = self.extra_inputs(system.batch, system.count, fparam, aparam)
+        bias = self.bias.view(len(self.bias), -1)
+        if self.shared and not any(self.vacuum):
+            found = self.net(0)(_beside(features, extra)).double() + bias[near.centers]
+            return found.masked_fill(system.types[:, None] < 0, 0.0)
+        values = torch.zeros(system.atoms, bias.shape[1], dtype=torch.float64, device=features.device)
+        if system.known_kinds() is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
+            # Nobody can be asked which atoms are of which type.
+            for kind in range(len(self.type_map)):
+                own = system.types[:, None] == kind
+                values = torch.where(own, self.of_kind(kind, features, extra), values)
+            return values
+        for kind, index in enumerate(system.atoms_of_types(len(self.type_map))):
+            values = values.index_copy(0, index, self.of_kind(kind, features[index], extra[index]))
+        return values
+
+    def of_kind(self, kind: int, features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+        """(n, W), float64, of atoms of one type with these features (n, D) and `extra_inputs`."""
+        net = self.net(kind)
+        out: torch.Tensor = net(_beside(features, extra)).double()
+        if self.vacuum[kind]:
+            nothing = features.new_zeros(features.shape[0], features.shape[1])
+            out = out - net(_beside(nothing, extra)).double()
+        return out + self.bias[kind]
+
+    @classmethod
+    def options_of_tree(cls, tree: Tree) -> Any:
+        return cls.Options.from_tree(tree)
+
+    @classmethod
+    def nets_of_tree(cls, tree: Tree, dtype: torch.dtype) -> NetCollection:
+        return NetCollection.from_tree(tree["nets"], dtype)
+
+    @classmethod
+    def new_bias(cls, options: Any, ntypes: int) -> torch.Tensor:
+        """Zeros of the shape of `bias`."""
+        return torch.zeros(ntypes, cls.net_outputs(options), dtype=torch.float64)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
+        """Raises UnsupportedModelError for an option that is not implemented."""
+        if tree.get("spin") is not None:
+            raise UnsupportedModelError("a model with spin is not supported")
+        options, variables = cls.options_of_tree(tree), tree["@variables"]
+        sizes = {"fparam": options.numb_fparam, "aparam": options.numb_aparam}
+        if options.use_aparam_as_mask:
+            sizes["aparam"] = 0
+        parameters = [
+            Parameters(
+                name,
+                _optional(variables.get(f"{name}_avg"), size, dtype),
+                _optional(variables.get(f"{name}_inv_std"), size, dtype),
+            )
+            for name, size in sizes.items()
+        ]
+        bias = cls.new_bias(options, len(type_map))
+        return cls(
+            options,
+            type_map,
+            cls.nets_of_tree(tree, dtype),
+            tensor(variables["bias_atom_e"], torch.float64).reshape(bias.shape),
+            parameters[0],
+            parameters[1],
+            _optional(variables.get("case_embd"), options.dim_case_embd, dtype),
+        )
+
+    def to_tree(self) -> Tree:
+        o, nets = self.options, self.nets
+        values = {"case_embd": self.case_embedding}
+        for part in (self.fparam, self.aparam):
+            values |= {f"{part.name}_avg": part.average, f"{part.name}_inv_std": part.inverse_deviation}
+        return {
+            "@class": "Fitting",
+            "@version": self.VERSION,
+            "type": o.KIND,
+            "ntypes": len(self.type_map),
+            "dim_descrpt": nets.nets[0].inputs - self.extra_size,
+            **o.to_tree(),
+            "mixed_types": self.shared,
+            "nets": nets.to_tree(saved_precision(o.precision), o.resnet_dt),
+            "type_map": list(self.type_map),
+            "layer_name": None,
+            "spin": None,
+            "@variables": {
+                "bias_atom_e": array(self.bias.reshape(len(self.type_map), -1)),
+                **{name: array(value) if value.numel() else None for name, value in values.items()},
+            },
+        }
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        """It says of each layer whether that is trained."""
+        trainable = tree["trainable"]
+        if isinstance(trainable, list):
+            return tree
+        return {**tree, "trainable": [trainable is not False] * (len(tree["neuron"]) + 1)}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:
+        if width is not None:
+            require_same(tree["dim_descrpt"], width, f"{place}.dim_descrpt")
+        ntypes, outputs = len(type_map), cls.net_outputs(cls.options_of_tree(tree))
+        require_same(tree["ntypes"], ntypes, f"{place}.ntypes")
+        if tree["type_map"] is not None:
+            require_same(tree["type_map"], type_map, f"{place}.type_map")
+        check_types(tree["exclude_types"], ntypes, f"{place}.exclude_types")
+        require_same(
+            tree["@variables"]["bias_atom_e"].size,
+            ntypes * outputs,
+            f"the size of {place}.@variables.bias_atom_e",
+        )
+        check_collection(tree["nets"], tree, 0 if tree["mixed_types"] else 1, ntypes, f"{place}.nets")
+        in_dim = cls.net_inputs_of_tree(tree)
+        for i, net in enumerate(tree["nets"]["networks"]):
+            if net is not None:
+                require_same(
+                    (net["in_dim"], net.get("out_dim")),
+                    (in_dim, outputs),
+                    f"(in_dim, out_dim) of {place}.nets[{i}]",
+                )
+        sizes = {"fparam": tree["numb_fparam"], "aparam": tree["numb_aparam"]}
+        for name, size in sizes.items():
+            for array_name in (f"{name}_avg", f"{name}_inv_std"):
+                array = tree["@variables"][array_name]
+                if (array is not None and size) or (array is None and size):
+                    require_same(
+                        0 if array is None else array.size,
+                        size,
+                        f"the size of {place}.@variables.{array_name}",
+                    )
+        default = tree["default_fparam"]
+        if default is not None:
+            require_same(len(default), tree["numb_fparam"], f"the length of {place}.default_fparam")
+
+    @staticmethod
+    def net_inputs_of_tree(tree: Tree) -> int:
+        """How many inputs the nets of a node of `NODE` have."""
+        found: int = tree["dim_descrpt"] + tree["numb_fparam"] + tree["dim_case_embd"]
+        return found + (0 if tree["use_aparam_as_mask"] else tree["numb_aparam"])
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        if not tree["mixed_types"]:
+            return super().tree_of_types(tree, types, type_map)
+        variables = tree["@variables"]
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "nets": {**tree["nets"], "ntypes": len(types)},
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "@variables": {**variables, "bias_atom_e": variables["bias_atom_e"][list(types)]},
+        }
+
+    @classmethod
+    def random(
+        cls,
+        options: Any,
+        type_map: Sequence[str],
+        width: int,
+        mixed_types: bool,
+        seed: int,
+        dtype: torch.dtype,
+        axes: int = 0,
+    ) -> Self:
+        """A new one for a descriptor of that width and with so many axes; `mixed_types`: with one net for all types."""
+        options = cls.for_axes(options, axes)
+        nets = NetCollection.random(
+            [width + options.numb_fparam + options.numb_aparam, *options.neuron],
+            options,
+            ndim=0 if mixed_types else 1,
+            ntypes=len(type_map),
+            seed=[seed if options.seed is None else options.seed, _STREAM],
+            dtype=dtype,
+            outputs=cls.net_outputs(options),
+        )
+        sizes = {"fparam": options.numb_fparam, "aparam": options.numb_aparam}
+        parameters = [
+            Parameters(name, torch.zeros(size, dtype=dtype), torch.ones(size, dtype=dtype))
+            for name, size in sizes.items()
+        ]
+        bias = cls.new_bias(options, len(type_map))
+        return cls(options, type_map, nets, bias, parameters[0], parameters[1], torch.empty(0, dtype=dtype))
+
+    def summary(self) -> dict[str, str]:
+        hidden = "-".join(str(layer.outputs) for layer in self.net(0).layers[:-1])
+        sizes = self.parameter_sizes
+        return {
+            "fitting nets": f"{hidden}, {'one for all types' if self.shared else 'one a type'}",
+            "frame, atomic": f"{sizes['fparam']} frame and {sizes['aparam']} atomic parameters",
+        }
+
+
+def _beside(features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
+    """What a net takes. A model without other inputs is spared copies in each derivative."""
+    return torch.cat([features, extra], dim=1) if extra.shape[1] else features
+
+
+def _optional(values: np.ndarray | None, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """The array as (size,), empty where the model has none."""
+    return torch.empty(0, dtype=dtype) if values is None or size == 0 else tensor(values, dtype).reshape(size)
