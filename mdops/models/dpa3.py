@@ -177,6 +177,11 @@ class DPA3(GraphDescriptor):
     def width(self) -> int:
         return self.options.tebd_dim * (1 + self.options.concat_output_tebd)
 
+    @property
+    def axes(self) -> int:
+        width: int = self.options.repflow.e_dim
+        return width
+
     def graph(self, near: Neighborhood) -> Edges:
         o = self.options.repflow
         graph = neighbor_graph_of(

@@ -37,7 +37,7 @@ ANGLES = {
 }
 FITTING = {"neuron": [6, 6], "resnet_dt": True}
 MIXED = {"descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 0}, "fitting_net": FITTING}
-OTHERS = ("dipole", "polar", "polar_matrix", "dos", "property", "property_sum", "population")
+OTHERS = ("dipole", "dipole_dpa3", "polar", "polar_matrix", "dos", "property", "property_sum", "population")
 TABLE = "pair_table.txt"  # made by `write_table`; ends before the cutoff, so that DeePMD-kit extends it
 
 CASES = {
@@ -122,6 +122,25 @@ CASES = {
         "fitting_net": {**FITTING, "type": "dipole"},
         "atom_exclude_types": [1],
     },
+    "dipole_dpa3": {
+        "descriptor": {
+            "type": "dpa3",
+            "repflow": {
+                "n_dim": 8,
+                "e_dim": 5,
+                "a_dim": 4,
+                "nlayers": 2,
+                "axis_neuron": 2,
+                "e_rcut": 5.0,
+                "e_rcut_smth": 4.0,
+                "e_sel": 40,
+                "a_rcut": 3.5,
+                "a_rcut_smth": 3.0,
+                "a_sel": 20,
+            },
+        },
+        "fitting_net": {**FITTING, "type": "dipole"},
+    },
     "polar": {
         "descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 1},
         "fitting_net": {**FITTING, "type": "polar", "scale": [0.5, 2.0], "numb_fparam": 1},
@@ -181,7 +200,8 @@ def make(case_name, case):
                     tensor.copy_(random - 0.4 if "std" not in name else random + 0.5)
         model.min_nbor_dist.fill_(0.88)
     state = ModelWrapper(model, model_params=params).state_dict()
-    torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
+    if case_name != "dipole_dpa3":  # mdops reads it from serialised files
+        torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
     model.eval()
     variables = {"min_nbor_dist": model.get_min_nbor_dist()}
     data = {"backend": "PyTorch", "model": model.serialize(), "@variables": variables}

@@ -87,6 +87,14 @@ def test_answers_are_deepmd_kits(case, spline, ending):
     check(potential, *frames_of(case), 1e-6 if spline else 1e-9, **options)
 
 
+def test_messages_make_dipoles():
+    """DPA-3 has vectors, too, which the fitting takes."""
+    potential = load(OUTPUTS / "dipole_dpa3.dp", dtype="float64")
+    arrays, answers = frames_of("dipole_dpa3")
+    del answers["atom_virial"]
+    check(potential, arrays, answers, 1e-9)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_answers_in_float32(case):
     potential = load(OUTPUTS / f"{case}.dp", dtype="float32", overflow="truncate")
