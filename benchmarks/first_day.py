@@ -1,9 +1,9 @@
-"""A first day with mdops, as the tutorial has it: data of copper by EMT, training, test, relaxation of the cell, NPT.
+"""A first day with mdops, as the tutorial has it: data of copper, training, test, relaxation of the cell, NPT.
 
     python benchmarks/first_day.py [--cores 2] [--times 1] [--json FILE]
 
-Takes the commands of docs/tutorials/first-training.md, "The whole way", runs them in an empty folder, and compares with
-EMT: errors on frames that were not trained on, the lattice constant, and the volume at 300 K. --times: how often,
+Takes the commands of docs/tutorials/first-training.md, "The whole way", runs them in an empty folder, and compares
+with EMT: errors on frames that were not trained on, the lattice constant, and the volume at 300 K. --times: how often,
 each time from other random weights.
 """
 

@@ -1,4 +1,4 @@
-# libmdops_core.so: models for programs without PyTorch and Python (docs/core.md), of the same objects of loops and
+# libmdops_core.so: models for programs without PyTorch and Python (core.md), of the same objects of loops and
 # kernels as libmdops.so.
 
 find_package(Threads REQUIRED)

@@ -40,7 +40,7 @@ def test_code_names_pages_that_are_there():
     pages = {page.name for page in PAGES} | {"README.md"}
     code = [
         path
-        for top in ("mdops", "tests", "scripts", "benchmarks", "examples")
+        for top in ("mdops", "source", "tests", "scripts", "benchmarks", "examples")
         for path in (ROOT / top).rglob("*")
         if path.suffix in {".py", ".cpp", ".cu", ".h", ".c", ".f90", ".cmake"}
     ]

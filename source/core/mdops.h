@@ -89,7 +89,7 @@ typedef struct mdops_options {
    * GPU they copy from and to the host's memory; 0: four at most. */
   int32_t threads;
   /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". Layers of attention compute in float32
-   * alone on a GPU (docs/core.md); see "GPUs" below. */
+   * alone on a GPU (docs/reference/core.md); see "GPUs" below. */
   const char* device;
 } mdops_options;
 

@@ -1,4 +1,4 @@
-// What a model file holds for the kernels of sums over neighbours (docs/formats.md), checked.
+// What a model file holds for the kernels of sums over neighbours (formats.md), checked.
 #pragma once
 
 #include <algorithm>

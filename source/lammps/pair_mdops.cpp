@@ -1,4 +1,4 @@
-// pair_style mdops (docs/lammps.md): models of the C core in LAMMPS, as a plugin that is compiled against the
+// pair_style mdops (lammps.md): models of the C core in LAMMPS, as a plugin that is compiled against the
 // headers of the LAMMPS at hand (mdops/lammps).
 #include <mdops.h>
 #include <mpi.h>

@@ -1,4 +1,4 @@
-// Every op of mdops: the whole interface on one page. docs/ops.md explains the arguments.
+// Every op of mdops: the whole interface on one page. docs/reference/ops.md explains the arguments.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(mdops, m) {

@@ -1,4 +1,4 @@
-// Moments of the angles between an atom's neighbours (docs/mathematics.md), for functions of
+// Moments of the angles between an atom's neighbours (mathematics.md), for functions of
 // theta_jl = R_j . R_l that are polynomials of degree 5 on each of many pieces:
 //
 //   A_tu[piece][k] = sum over j of type t and l of type u with theta_jl on the piece of  theta_jl x_jl^k
@@ -132,7 +132,7 @@ MDOPS_HD int angle_pair(int t, int u) {
   return u * (u + 1) / 2 + t;
 }
 
-// The arguments shared by the kernels, all contiguous (docs/ops.md).
+// The arguments shared by the kernels, all contiguous (ops.md).
 template <class T>
 struct AngleArgs {
   const T* displacements;  // (N, width, 3)

@@ -1,5 +1,5 @@
 // The sums T of an atom's rows behind layers of DPA-1's attention, all in one pass, for simulation. Rows are
-// coordinates of few columns (docs/mathematics.md, "Layers in coordinates"): those of layer l are x_l (E, D),
+// coordinates of few columns (mathematics.md, "Layers in coordinates"): those of layer l are x_l (E, D),
 // and its q, k and v have A columns each. The first rows come with theirs: (E, D + 3 A), x_0 and behind it q,
 // k and v as attention takes them. With o_l of attention.h,
 //

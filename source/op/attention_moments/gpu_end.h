@@ -1,5 +1,5 @@
 // What is behind the last layer of coordinates, without rows of M columns on the way back
-// (docs/mathematics.md, "Layers in coordinates"): products by tensor cores, to the accuracy of float32.
+// (mathematics.md, "Layers in coordinates"): products by tensor cores, to the accuracy of float32.
 // With u = (x, o) of that layer, of 32 I columns, and Z = (X, O) above each other,
 //
 //   forward    end_kernel        y = u Z + c, r of its length, and T = sum_j R_j (w r y + b)

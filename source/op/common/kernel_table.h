@@ -1,4 +1,4 @@
-// The C interface between the ops and kernels that are rebuilt for one model and machine (docs/jit.md): such
+// The C interface between the ops and kernels that are rebuilt for one model and machine (jit.md): such
 // a library has one function, mdops_kernel_table, which answers with the struct of its family. Each begins
 // with this header. The library knows neither PyTorch nor Python.
 #pragma once

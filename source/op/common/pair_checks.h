@@ -1,6 +1,6 @@
 // Checks of a pair list's values, once at an op's entry: a wrong index must be an error, not a crash.
 // Values on a GPU are not looked at here, because that would wait for them: the kernels check them where they
-// use them, and answer a wrong one with NaN (docs/ops.md).
+// use them, and answer a wrong one with NaN (ops.md).
 #pragma once
 
 #include "common/tensor.h"

@@ -1,4 +1,4 @@
-// The pair list as docs/ops.md lays it out: (N, K) neighbours and periodic images.
+// The pair list as ops.md lays it out: (N, K) neighbours and periodic images.
 #pragma once
 
 #include <cstdint>

@@ -222,7 +222,7 @@ struct Block {
 // Tiles 0 and 1 are the sums of two rows of A's tiles by a column of B's, 2 is A's and 3 is B's. Where
 // another thread shares the core it is as if registers to rename tiles to were few: with all eight tiles in
 // use each instruction waits until the one before it is through, and a product with its loads takes four
-// times as long (docs/matmul.md). So tiles are few, and each is zeroed before it is loaded again.
+// times as long (matmul.md). So tiles are few, and each is zeroed before it is loaded again.
 
 // The two rows of A's tiles after these, asked for while these are multiplied, as they come from far away: a
 // part of them by each column of B's, and of that a part at each step.

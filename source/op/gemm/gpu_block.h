@@ -24,7 +24,7 @@
 // Floors for an atom of water (240 x 3, two parts): 5.6 MFLOP by mma.sync, 9.2 ns on an H100 and 18 on an
 // A100; weights of 4.0 MB a block from L2, which 64 rows share: 62 kB, 11 ns at the 5.5 TB/s of an H100;
 // shared memory, a row of 128 bytes a cycle: eight warps ask for 512 in the time of 384 products, which take
-// a Hopper 307 cycles and an A100 768. docs/cuda.md has predictions and what was measured.
+// a Hopper 307 cycles and an A100 768. nets.md (docs/notes) has predictions and what was measured.
 #pragma once
 
 #include "common/early.h"

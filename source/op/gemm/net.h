@@ -25,7 +25,7 @@ struct NetSizes {
   }
 };
 
-// In a library that is rebuilt for one model (docs/jit.md) constants hide those that it knows.
+// In a library that is rebuilt for one model (jit.md) constants hide those that it knows.
 struct NetShape : NetSizes {
 #ifdef MDOPS_MODEL_EXTRA
   static constexpr int extra = MDOPS_MODEL_EXTRA;

@@ -1,5 +1,5 @@
 // The four passes of a net of tanh over a block of atoms, for one instruction set: forward, backward,
-// tangent, and the adjoint of the tangent (docs/training.md, "A step").
+// tangent, and the adjoint of the tangent (training.md, "A step").
 #pragma once
 
 #include <utility>

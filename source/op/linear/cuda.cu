@@ -26,7 +26,7 @@ bool is_hopper(const CudaOp& op) {
 }
 
 // Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
-// there (docs/cuda.md). None is empty.
+// there (linear.md). None is empty.
 bool pays(ProductForm form, const Tensor& a, const Tensor& b) {
   if (form == ProductForm::a_transposed) return a.numel() && b.numel();
   return a.numel() * b.size(form == ProductForm::plain ? 1 : 0) >= kFewest;

@@ -8,7 +8,7 @@ namespace mdops {
 
 // C of the form's A and B (contiguous, of one dtype), with `bias` (columns,) added to its rows, and the sums
 // of B's columns in `sums` (columns,); either may be null. Float32 to its own accuracy by the tensor cores
-// where these are sooner done (docs/cuda.md, "Products of layers"); everything else is PyTorch's.
+// where these are sooner done (linear.md, "Products of layers"); everything else is PyTorch's.
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                      const Tensor* bias = nullptr, Tensor* sums = nullptr);
 

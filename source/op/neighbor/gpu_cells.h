@@ -16,7 +16,7 @@
 namespace mdops {
 
 // Why a search has no result: needed[0] is -code, needed[1] the first atom or system of which it is true
-// (docs/ops.md, "Neighbour lists"). The smallest code counts, and of those the smallest index.
+// (ops.md, "Neighbour lists"). The smallest code counts, and of those the smallest index.
 enum class Refusal : int64_t {
   kCell = 1,      // a cell is not finite (system)
   kSingular = 2,  // a periodic cell is singular (system)

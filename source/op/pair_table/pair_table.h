@@ -18,7 +18,7 @@
 
 namespace mdops {
 
-// The atoms and their list (docs/ops.md).
+// The atoms and their list (ops.md).
 struct ListArgs {
   const double *positions, *cell;
   const int32_t *batch, *types, *neighbors, *images, *counts;

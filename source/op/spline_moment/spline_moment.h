@@ -1,4 +1,4 @@
-// Spline moments  A_t[b][a] = sum_{j of type t} phi_b(s_j) R_j[a]  (docs/mathematics.md), their gradient, and
+// Spline moments  A_t[b][a] = sum_{j of type t} phi_b(s_j) R_j[a]  (mathematics.md), their gradient, and
 // the directional derivatives of both. Gated moments have w R in the place of R.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace mdops {
 // beside plain ones of all types together, which come first.
 enum class Gate { none, alone, beside };
 
-// The arguments shared by the four kernels, all contiguous (docs/ops.md).
+// The arguments shared by the four kernels, all contiguous (ops.md).
 template <class T>
 struct MomentArgs {
   const T* displacements;  // (N, width, 3)

@@ -18,7 +18,7 @@ struct CalledTableSizes {
   bool gated;  // whether the tables of the types are of moments with a gate, beside a plain one
 };
 
-// In a library that is rebuilt for one model (docs/jit.md) constants hide those that it knows. A call's
+// In a library that is rebuilt for one model (jit.md) constants hide those that it knows. A call's
 // arguments lie in the same places for all libraries.
 template <class Size>
 struct TableSizes : CalledTableSizes<Size> {

@@ -75,7 +75,7 @@ struct NearAtoms {
   int32_t* counts;  // of the chunks
 };
 
-// What all kernels of a step take. The results are the op's (docs/ops.md).
+// What all kernels of a step take. The results are the op's (ops.md).
 struct StepArgs : StepInputs<float, int>, StepSizes {
   float most_force, most_virial;  // of a pair
 

@@ -49,7 +49,7 @@ struct NetInputs {
   }
 };
 
-// Everything `spline_potential` takes; docs/ops.md and mdops/ops/spline_potential.py say what it is.
+// Everything `spline_potential` takes; ops.md and mdops/ops/spline_potential.py say what it is.
 struct PotentialInputs {
   Tensor positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, tables, nets, extra,
       scale, shift;

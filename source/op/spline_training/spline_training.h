@@ -1,5 +1,5 @@
 // The step of `spline_potential` with what a loss on its results gives back to the model: the gradients of
-// the spline tables and of the fitting nets' weights. docs/training.md, "A step", has the formulas; tanh
+// the spline tables and of the fitting nets' weights. training.md, "A step", has the formulas; tanh
 // nets.
 //
 // Two passes over the atoms in blocks: forward (energies and forces), which saves the layers' values, and,
