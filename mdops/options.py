@@ -88,18 +88,24 @@ def section(kind: type, doc: str = "", optional: bool = False) -> Any:
     return dataclasses.field(default_factory=kind, metadata=metadata)
 
 
-def variant(kinds: Kinds, default: str, choose: Callable[[Mapping[str, Any], str], str] | None = None) -> Any:
+def variant(
+    kinds: Kinds,
+    default: str,
+    choose: Callable[[Mapping[str, Any], str], str] | None = None,
+    absent: Callable[[str], str] | None = None,
+) -> Any:
     """A field that is a section of one of several kinds, which its key `type` names; `default` unless it does.
 
-    `choose` gives the kind's name from the section and its `type`, where other keys tell it, too."""
+    `choose` gives the kind's name from the section and its `type`, where other keys tell it, too. `absent` gives what
+    to say of a kind that there is not."""
     metadata = {"doc": "", "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
-    return dataclasses.field(metadata={**metadata, "choose": choose})
+    return dataclasses.field(metadata={**metadata, "choose": choose, "absent": absent})
 
 
-def variants(kinds: Kinds, default: str, doc: str) -> Any:
+def variants(kinds: Kinds, default: str, doc: str, absent: Callable[[str], str] | None = None) -> Any:
     """A field that is a list of such sections."""
     metadata = {"doc": doc, "unit": "", "alias": (), "choices": (), "kinds": kinds, "kind": default}
-    return dataclasses.field(metadata=metadata)
+    return dataclasses.field(metadata={**metadata, "absent": absent})
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
@@ -111,10 +117,10 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 class Options:
     """Base of the options of a kind; a dataclass of fields by `key`, `section` and `variant`.
 
-    A class may say three things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
+    A class may say four things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
     results nor files; UNUSED has those that would and do not here, with the values that ask for nothing: any other
     value is warned of; NEUTRAL has those that are refused at any value but one. null asks for nothing, and so does a
-    section with `"enable": false`.
+    section with `"enable": false`. ADVICE tells of keys that are refused what to do without them.
     """
 
     KIND: ClassVar[str]  # as a model file names it
@@ -318,13 +324,14 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
     names = {alias: name for name, f in fields.items() for alias in (name, *f.metadata["alias"])}
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
-    # The type goes first: with another one, other keys are right.
-    for keyword in sorted(node, key=lambda name: name != "type"):
+    advice = getattr(kind, "ADVICE", {})
+    # The type goes first: with another one, other keys are right. Then keys that tell what the whole is about.
+    for keyword in sorted(node, key=lambda name: (name != "type", name not in advice)):
         place = f"{path}.{keyword}" if path else str(keyword)
         if str(keyword).startswith("_") or keyword in getattr(kind, "IGNORED", ()):
             continue
         if keyword in getattr(kind, "NEUTRAL", {}):
-            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place)  # type: ignore[attr-defined]
+            _require_neutral(node[keyword], kind.NEUTRAL[keyword], place, advice.get(keyword))  # type: ignore[attr-defined]
             continue
         if keyword in getattr(kind, "UNUSED", {}):
             _warn_unused(node[keyword], kind.UNUSED[keyword], place)  # type: ignore[attr-defined]
@@ -333,6 +340,8 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
             continue  # it chose this kind
         name = names.get(keyword)
         if name is None:
+            if keyword in advice:
+                raise ConfigError(f"{place}: is not supported: {advice[keyword]}")
             own = [
                 known for known in names if names[known] == known
             ] or names  # rather than other names of the same
@@ -370,13 +379,18 @@ def _variant(value: Any, field: dataclasses.Field[Any], place: str) -> Any:
         name = field.metadata["choose"](value, name)
     if not isinstance(name, str) or name not in kinds:
         known = ", ".join(dict.fromkeys(kind.NAMES[0] for kind in kinds.values()))
-        raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}{MORE_KINDS}")
+        absent, why = field.metadata.get("absent"), ""
+        if isinstance(name, str):
+            close = difflib.get_close_matches(name, list(kinds), 1, 0.8)
+            why = (absent(name) if absent else "") or (f" (the nearest is {close[0]!r})" if close else "")
+        raise ConfigError(f"{place}.type: is {name!r}, expected one of {known}{why}{MORE_KINDS}")
     return parse(kinds[name], value, place)
 
 
-def _require_neutral(value: Any, neutral: Any, place: str) -> None:
+def _require_neutral(value: Any, neutral: Any, place: str, advice: str | None) -> None:
     if value != neutral and not _is_off(value):
-        raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is")
+        more = f": {advice}" if advice else ""
+        raise ConfigError(f"{place}: is {value!r}; this is not supported, only {neutral!r} is{more}")
 
 
 def _warn_unused(value: Any, neutral: Sequence[Any], place: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mdops.cli.arguments import add_matmul
 
 if TYPE_CHECKING:
-    from mdops.jit import Entry
+    from mdops.files.cache import Entry
 
 HELP = "rebuild kernels for a model and this machine"
 
@@ -26,17 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops import jit
     from mdops.errors import InputError
+    from mdops.files import cache
 
     if sum([args.model is not None, args.cuda, args.list, args.clear]) != 1:
         raise InputError("give one of: a MODEL, --cuda, --list, --clear")
     if args.list:
-        for entry in jit.entries():
+        for entry in cache.entries():
             print(describe(entry))
         return 0
     if args.clear:
-        print(f"{jit.clear()} entries removed from {jit.cache_folder()}")
+        print(f"{cache.clear()} entries removed from {cache.cache_folder()}")
         return 0
     return _cuda(args) if args.cuda else _model(args)
 

@@ -29,14 +29,13 @@ _OWN = (
     "are left out (training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
 _INPUT = "input.json"  # of a training by data alone
-_KEYS = "keys"  # stands for the list of keys, which is put together when help is asked for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class, parser.epilog = _Formatter, _KEYS
     add = parser.add_argument
-    add("input", nargs="+", metavar="INPUT", help="the training input, JSON, whose keys are below; or data: systems of "
-        "DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("input", nargs="*", metavar="INPUT", help="the training input, JSON, whose keys --keys lists; or data: "
+        "systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
+    add("--keys", action="store_true", help="list every key of INPUT, with type, unit, default and meaning")
     add("--output", "-o", type=Path, default=Path("."), metavar="FOLDER", help="where files go")
     of_data = parser.add_argument_group("of a training by data alone, which writes input.json").add_argument
     of_data(
@@ -62,13 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
     add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
-
-
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Puts every key of the input where the parser has `_KEYS`."""
-
-    def add_text(self, text: str | None) -> None:
-        super().add_text(_keys() if text == _KEYS else text)
 
 
 def _keys() -> str:
@@ -112,6 +104,11 @@ def _errors(trainer: "Trainer") -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.keys:
+        print(_keys())
+        return 0
+    if not args.input:
+        raise InputError("give INPUT: a training input, or data (`mdops train --help`)")
     import torch
 
     from mdops.files.atomic import replace_file

@@ -3,12 +3,18 @@
     built = mdops.jit.build(model)      # compiles once, measures, and uses what is faster
 
 Nothing is compiled unless `build` is called; what it built, models of the same sizes find in the cache by themselves.
+What needs PyTorch is imported when it is first used: the toolchain and the cache work without it.
 """
+
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from mdops.errors import JitError
 from mdops.files.cache import Entry, cache_folder, clear, entries
 from mdops.jit.builder import is_forbidden
-from mdops.jit.kernels import Build, build, in_use
+
+if TYPE_CHECKING:
+    from mdops.jit.kernels import Build, build, in_use
 
 __all__ = [
     "Build",
@@ -21,3 +27,13 @@ __all__ = [
     "in_use",
     "is_forbidden",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> _Any:
+        if name not in ("Build", "build", "in_use"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from mdops.jit import kernels  # imports PyTorch
+
+        globals()[name] = found = getattr(kernels, name)
+        return found

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from mdops.errors import UnsupportedModelError
 from mdops.models import registry, schema
+from mdops.models.absent import nearest
 from mdops.models.contract import Descriptor, Features, Tree, joined
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
@@ -29,7 +31,12 @@ class HybridOptions(Options):
     NAMES = ("hybrid",)
     seed: ClassVar[int | None] = None  # each part may have its own
 
-    list: _Parts = variants(_kinds, "se_e2_a", "the kind of each part; its other keys are that kind's")
+    list: _Parts = variants(
+        _kinds,
+        "se_e2_a",
+        "the kind of each part; its other keys are that kind's",
+        partial(nearest, "descriptor"),
+    )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         for i, part in enumerate(self.list):

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
+from mdops.models.absent import nearest
 from mdops.models.contract import ENERGY, AtomicModel, Descriptor, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
@@ -30,11 +32,16 @@ class LinearOptions(ModelOptions):
     KIND = "linear"
     NAMES = ("linear_ener",)
     NEUTRAL: ClassVar[dict[str, Any]] = {**ModelOptions.NEUTRAL, "shared_dict": {}}
+    ADVICE: ClassVar[dict[str, str]] = {
+        **ModelOptions.ADVICE,
+        "shared_dict": "parts do not share weights; give each its own section",
+    }
 
     models: list[Any] = variants(
         _kinds_of_parts,
         "standard",
         "the models that are summed, of mixed types; each with the type_map of the sum",
+        partial(nearest, "model"),
     )
     weights: str | list[float] = key(
         "mean",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mdops.errors import InputError, UnsupportedModelError
+from mdops.models.absent import nearest
 from mdops.models.contract import AtomicModel, Descriptor, Fitting
 from mdops.models.schema import NODES, Node, keys_of
 from mdops.options import MORE_KINDS, Options
@@ -100,7 +101,8 @@ def find(sort: str, name: Any) -> Any:
     if name not in kinds(sort):
         known = ", ".join(dict.fromkeys(kind.Options.KIND for kind in _KINDS[sort].values()))
         what = f"a {name} model" if sort == "model" else f"the {sort} {name}"
-        raise UnsupportedModelError(f"{what} is not supported; supported are {known}{MORE_KINDS}")
+        why = nearest(sort, str(name))
+        raise UnsupportedModelError(f"{what} is not supported; supported are {known}{why}{MORE_KINDS}")
     return _KINDS[sort][name]
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,10 +11,13 @@ import torch
 
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
+from mdops.models.absent import nearest
 from mdops.models.contract import AtomicModel, Descriptor, Features, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, are_types, check_pairs, key, variant
+
+_HEADS = "a training is of one model: train one for each head"
 
 
 @dataclass(kw_only=True)
@@ -31,6 +35,15 @@ class ModelOptions(Options):
     NEUTRAL: ClassVar[dict[str, Any]] = {
         **{name: None for name in ("type_embedding", "modifier", "spin", "finetune_head")},
         "bridging_method": "None",
+    }
+    ADVICE: ClassVar[dict[str, str]] = {
+        "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
+        "finetune_head": "`mdops train --finetune` takes the one head of a file",
+        "model_dict": _HEADS,
+        "modifier": "charges beyond the cutoff are not there: train on labels less the energy of the charges",
+        "shared_dict": _HEADS,
+        "spin": "the nearest are types of their own for atoms of different magnetic moments",
+        "type_embedding": "the descriptors se_atten and se_atten_v2 embed types by themselves",
     }
 
     type_map: list[str] = key(doc="the element of each type", where="input", of="training")
@@ -76,8 +89,12 @@ class StandardOptions(ModelOptions):
         *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
     )
 
-    descriptor: Any = variant(lambda: registry.options("descriptor"), "se_e2_a")
-    fitting_net: Any = variant(lambda: registry.options("fitting"), "ener")
+    descriptor: Any = variant(
+        lambda: registry.options("descriptor"), "se_e2_a", absent=partial(nearest, "descriptor")
+    )
+    fitting_net: Any = variant(
+        lambda: registry.options("fitting"), "ener", absent=partial(nearest, "fitting")
+    )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from ase.build import bulk
 from ase.calculators.emt import EMT
+from children import python
 
 import mdops
 from mdops.cli import main
@@ -231,14 +232,23 @@ def test_errors_of_the_command_are_one_line(inputs, capsys, command):
     assert err.startswith("mdops: ") and err.count("\n") == 1 and command[-1] in err
 
 
-def test_help_lists_every_key(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--help"])
-    assert stop.value.code == 0
-    header = capsys.readouterr().out
-    lines = [line.strip() for line in header.splitlines()]
+def test_every_key_is_listed(capsys):
+    assert main(["train", "--keys"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line.strip() for line in shown.splitlines()]
     assert all(key.path in lines for key in keys())
-    assert "the cutoff (a number, A; default 6)" in header
+    assert "the cutoff (a number, A; default 6)" in shown
+
+
+def test_keys_of_kinds_of_ones_own_are_listed():
+    kinds = Path(__file__).parents[2] / "examples" / "custom_model.py"
+    done = python("-m", "mdops", "train", "--kinds", str(kinds), "--keys", check=True)
+    assert "descriptor[symmetry_functions]." in done.stdout
+
+
+def test_neither_an_input_nor_data(capsys):
+    assert main(["train"]) == 2
+    assert "give INPUT" in capsys.readouterr().err
 
 
 def test_a_terminal_gets_a_bar(inputs, capsys, monkeypatch):

@@ -150,13 +150,17 @@ def section(tmp_path, *parts, **keys):
             {"models": [{"preset_out_bias": {"energy": [0, 0]}}]},
             r"preset_out_bias: only that of the sum counts",
         ),
-        ({"type_map": None}, r"^model\.type_map: is missing"),
         ({"model": []}, r"model\.model: there is no such key; the nearest is 'models'"),
     ],
 )
 def test_wrong_inputs(tmp_path, keys, message):
     with pytest.raises(ConfigError, match=message):
         config_of(section(tmp_path, **keys))
+
+
+def test_types_are_those_of_the_parts_where_the_sum_names_none(tmp_path):
+    config = config_of(section(tmp_path, type_map=None))
+    assert config.model.type_map == ["Cu", "Al"] == config.model.models[2].type_map
 
 
 def test_a_part_that_there_is_not_is_named_without_a_type_map_too(tmp_path):

@@ -193,7 +193,11 @@ def changed(case="base", **changes):
     [
         ({"descriptor__type": "se_a_mask"}, "descriptor se_a_mask is not supported; supported are .*se_e2_a"),
         ({"fitting__type": "dipole"}, "fitting dipole"),
-        ({"type": "spin"}, "a spin model is not supported; supported are standard"),
+        ({"descriptor__type": "dpa2"}, r"supported are .*\(dpa2 passes messages"),
+        (
+            {"type": "spin"},
+            r"a spin model is not supported; supported are standard.*\(spin has magnetic moments",
+        ),
         ({"descriptor__spin": {}}, "spin"),
         ({"descriptor__env_mat": {"use_exp_switch": True}}, "use_exp_switch"),
         ({"fitting__nets__networks": [None, None]}, "without the nets of some types"),

@@ -11,6 +11,7 @@ from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.models import registry
+from mdops.models.absent import ABSENT
 from mdops.train.config import sections
 from mdops.train.config.read import keys, parse_config, read_config
 from mdops.train.config.sections import Config
@@ -183,6 +184,49 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
     tree = edited("model.smin_alpha", 0.1)
     tree["model"] |= {"sw_rmin": 0.8, "sw_rmax": 1.0, "use_srtab": None}
     assert parse_config(tree) == parse_config(SMALL) and not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "told"),
+    [
+        (
+            "model.descriptor.type",
+            "dpa2",
+            "(dpa2 passes messages in two blocks; the nearest is dpa3",
+        ),
+        ("model.descriptor.type", "DPA4", "(DPA4 passes equivariant messages"),
+        ("model.descriptor.type", "loc_frame", "se_e2_a takes the same data"),
+        ("model.descriptor.type", "se_a_mask", "with real_atom_types.npy"),
+        ("model.descriptor.type", "se_a_ebd_v2", "the nearest is se_atten_v2 with attn_layer 0"),
+        ("model.descriptor.type", "se_e2a", "(the nearest is 'se_e2_a')"),
+        (
+            "model.descriptor",
+            {"type": "hybrid", "list": [{"type": "se_a_tpe"}]},
+            "the nearest is se_atten_v2",
+        ),
+        ("model.fitting_net.type", "sezm_ener", "use ener"),
+        ("model.type", "pairwise_dprc", "(pairwise_dprc is for a quantum region"),
+        (
+            "model",
+            {"type": "linear_ener", "type_map": ["O"], "models": [{"type": "frozen"}]},
+            "take the mean of such",
+        ),
+        ("model.shared_dict", {}, "model.shared_dict: is not supported: a training is of one model"),
+        ("model.spin", {"use_spin": [True]}, "the nearest are types of their own"),
+        ("model.modifier", {"type": "dipole_charge"}, "labels less the energy of the charges"),
+        ("nvnmd", {"version": 1}, "the model trains in floating point"),
+    ],
+)
+def test_what_is_not_there_is_refused_with_what_is_nearest(path, name, told):
+    with pytest.raises(ConfigError) as error:
+        parse_config(edited(path, name))
+    assert told in str(error.value)
+    if "type" in path:
+        assert f"is {name!r}, expected one of " in str(error.value) and "--kinds FILE" in str(error.value)
+
+
+def test_no_kind_is_told_to_be_absent_that_is_there():
+    assert not [name for sort, names in ABSENT.items() for name in names if name in registry.kinds(sort)]
 
 
 def test_nvnmd_is_refused_unless_it_is_off():

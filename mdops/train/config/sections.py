@@ -2,9 +2,11 @@
 (mdops.models), with those of its parts in it."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from mdops.models import registry
+from mdops.models.absent import nearest
 from mdops.options import key, section, variant
 
 
@@ -197,8 +199,11 @@ class Config:
     """A whole training input."""
 
     NEUTRAL: ClassVar[dict[str, Any]] = {"nvnmd": {}}
+    ADVICE: ClassVar[dict[str, str]] = {"nvnmd": "without the section the model trains in floating point"}
 
-    model: Any = variant(lambda: registry.options("model"), "standard", registry.model_name)
+    model: Any = variant(
+        lambda: registry.options("model"), "standard", registry.model_name, partial(nearest, "model")
+    )
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
     loss: LossConfig = section(LossConfig)

@@ -1,0 +1,29 @@
+"""Kinds that DeePMD-kit has and mdops has not: what each is, and what comes nearest to it."""
+
+_DPA4 = "passes equivariant messages; the nearest is dpa3, and DeePMD-kit trains and runs it"
+_TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_atten_v2 with attn_layer 0"
+
+ABSENT: dict[str, dict[str, str]] = {
+    "descriptor": {
+        "dpa2": "passes messages in two blocks; the nearest is dpa3, and without messages se_atten",
+        **dict.fromkeys(("dpa4", "dpa4c", "sezm"), _DPA4),
+        "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
+        "se_a_mask": "is for frames that are padded with atoms that do not count; se_e2_a takes frames of different "
+        "sizes as systems of their own, or with real_atom_types.npy",
+        **dict.fromkeys(("se_a_tpe", "se_a_ebd", "se_a_tpe_v2", "se_a_ebd_v2"), _TYPE_EMBEDDING),
+    },
+    "fitting": dict.fromkeys(("dpa4_ener", "sezm_ener"), "belongs to dpa4, which is not supported; use ener"),
+    "model": {
+        **dict.fromkeys(("dpa4", "sezm"), _DPA4),
+        "frozen": "stands for a trained model; `mdops md --model A B` and MDOps([A, B]) take the mean of such, and "
+        "`mdops train --init-model A` begins with one",
+        "pairwise_dprc": "is for a quantum region in a classical one; DeePMD-kit trains and runs it",
+        "spin": "has magnetic moments; the nearest are types of their own for atoms of different moments",
+    },
+}
+
+
+def nearest(sort: str, name: str) -> str:
+    """What to say of a kind that is not supported, in parentheses; empty where nothing is known of it."""
+    found = ABSENT[sort].get(name.lower())
+    return f" ({name} {found})" if found else ""
