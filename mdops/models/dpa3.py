@@ -18,6 +18,7 @@ from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.repflow import (
+    FIXED_DEVIATION,
     LAYER_NODE,
     Edges,
     Local,
@@ -38,7 +39,7 @@ from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_pre
 _LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6  # DeePMD-kit's, which keep angles differentiable
 # Charges and multiplicities that there are embeddings for.
 _CHARGES, _MULTIPLICITIES = range(-100, 100), range(100)
-_CONDITIONS = {"chg_embedding": _CHARGES, "spin_embedding": _MULTIPLICITIES}
+CONDITIONS = {"chg_embedding": _CHARGES, "spin_embedding": _MULTIPLICITIES}
 
 
 @dataclass(kw_only=True)
@@ -128,7 +129,7 @@ class DPA3(GraphDescriptor):
             "type_embedding": schema.part,
             "ntypes": (schema.count, None),
             "type_map": schema.type_map,
-            **{name: (schema.optional(schema.node), None) for name in (*_CONDITIONS, "mix_cs_mlp")},
+            **{name: (schema.optional(schema.node), None) for name in (*CONDITIONS, "mix_cs_mlp")},
         }
     )
     NODES: ClassVar[dict[str, schema.Node]] = {
@@ -278,7 +279,7 @@ class DPA3(GraphDescriptor):
         layers = [RepflowLayer.from_tree(layer, repflow, dtype) for layer in inner["repflow_layers"]]
         conditions: Any = (None, None, None)
         if options.add_chg_spin_ebd:
-            made = (TypeEmbedding.from_tree(tree[k], _names(of), dtype) for k, of in _CONDITIONS.items())
+            made = (TypeEmbedding.from_tree(tree[k], _names(of), dtype) for k, of in CONDITIONS.items())
             conditions = (*made, Layer.from_tree(tree["mix_cs_mlp"], dtype))
         statistics = EnvironmentDescriptor.statistics_of_tree(inner, dtype)
         return cls(options, type_map, statistics, first, layers, conditions)
@@ -288,7 +289,7 @@ class DPA3(GraphDescriptor):
         precision, ntypes, slots = saved_precision(o.precision), len(self.type_map), int(o.repflow.e_sel)
         of_condition: Tree = {}
         if self.charge_spin is not None:
-            for name, made in zip(_CONDITIONS, (self.charge_embedding, self.spin_embedding), strict=True):
+            for name, made in zip(CONDITIONS, (self.charge_embedding, self.spin_embedding), strict=True):
                 assert made is not None
                 of_condition[name] = {**made.to_tree(precision), "type_map": None}
             of_condition["mix_cs_mlp"] = self.charge_spin.to_tree(precision)
@@ -310,7 +311,7 @@ class DPA3(GraphDescriptor):
                 "edge_embd": self.edge_embedding.to_tree(precision),
                 "angle_embd": self.angle_embedding.to_tree(precision),
                 "repflow_layers": [layer.to_tree(ntypes, precision) for layer in self.own_layers],
-                "env_mat": environment_matrix_node(o.repflow),
+                "env_mat": cutoff_node(o.repflow),
                 "@variables": {name: array(value, precision) for name, value in statistics.items()},
             },
         }
@@ -323,7 +324,7 @@ class DPA3(GraphDescriptor):
     def completed_tree(cls, tree: Tree) -> Tree:
         repflow = dict(tree["repflow_args"])
         if repflow.pop("skip_stat"):
-            repflow["fix_stat_std"] = 0.3
+            repflow["fix_stat_std"] = FIXED_DEVIATION
         inner = tree["repflow_variable"]
         layers = [_without_none(layer) for layer in inner["repflow_layers"]]
         inner = {**_without_none(inner), "repflow_layers": layers}
@@ -344,7 +345,7 @@ class DPA3(GraphDescriptor):
                 require_same(part["type_map"], type_map, f"the type_map of {place}")
         require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
         TypeEmbedding.check_tree(tree["type_embedding"], n_dim, ntypes, f"{place}.type_embedding")
-        for name, known in _CONDITIONS.items():
+        for name, known in CONDITIONS.items():
             require_same(name in tree, options.add_chg_spin_ebd, f"whether {place} has {name}")
             if name in tree:
                 TypeEmbedding.check_tree(tree[name], n_dim, len(known), f"{place}.{name}")
@@ -402,7 +403,7 @@ class DPA3(GraphDescriptor):
             plain = dataclasses.replace(o, use_econf_tebd=False, use_tebd_bias=False)
             made = (
                 TypeEmbedding.random(plain, _names(of), [*seed, 3, k], dtype)
-                for k, of in enumerate(_CONDITIONS.values())
+                for k, of in enumerate(CONDITIONS.values())
             )
             conditions = (*made, new_product(2 * n_dim, n_dim, random, precision, dtype))
         ntypes = len(type_map)
@@ -416,6 +417,7 @@ class DPA3(GraphDescriptor):
         o = self.options.repflow
         found = {
             "layers": f"{o.nlayers}, of nodes {o.n_dim}, edges {o.e_dim} and angles {o.a_dim} wide",
+            "reach": f"{self.reach * o.e_rcut:g} A, from where other atoms change an atom's energy",
             "edges": f"{o.e_sel} of all types within {o.e_rcut:g} A, the switch from {o.e_rcut_smth:g} A",
         }
         if o.update_angle:
@@ -423,7 +425,7 @@ class DPA3(GraphDescriptor):
         return found
 
 
-def environment_matrix_node(options: RepflowOptions) -> Tree:
+def cutoff_node(options: RepflowOptions) -> Tree:
     """What a node says once more of the cutoff; DeePMD-kit writes the same whatever the switch and the protection."""
     cutoffs = {"rcut": options.e_rcut, "rcut_smth": options.e_rcut_smth}
     return {**cutoffs, "protection": 0.0, "use_exp_switch": False}

@@ -21,6 +21,7 @@ from mdops.ops.linear import linear
 from mdops.options import Most, Options, key
 
 RESIDUAL = "res_residual"  # the update style with trained weights
+FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
 
 
 @dataclass(kw_only=True)
@@ -80,7 +81,7 @@ class RepflowOptions(Options):
         "const", "new trained weights are all the same, or random", choices=("const", "norm"), of="training"
     )
     fix_stat_std: float = key(
-        0.3, "the deviation of the environment matrix; 0: that of the data", low=0, of="training"
+        FIXED_DEVIATION, "the deviation of the environment matrix; 0: that of the data", low=0, of="training"
     )
     skip_stat: bool = key(False, "the old name of fix_stat_std: true is 0.3", where="input", of="training")
     optim_update: bool = key(
@@ -105,7 +106,7 @@ class RepflowOptions(Options):
 
     def __post_init__(self) -> None:
         if self.skip_stat:
-            self.fix_stat_std, self.skip_stat = 0.3, False
+            self.fix_stat_std, self.skip_stat = FIXED_DEVIATION, False
 
     @property
     def edge_scale(self) -> float:
@@ -399,16 +400,19 @@ class RepflowLayer(nn.Module):
         said = {name: getattr(options, name) for name in _SAID}
         return {**said, "e_sel": [options.e_sel], "ntypes": ntypes, "activation_function": activation_name}
 
+    @classmethod
+    def head(cls, options: RepflowOptions, activation_name: str, ntypes: int, precision: str) -> Tree:
+        """The keys of the node but products and weights."""
+        said = cls.said(options, activation_name, ntypes)
+        return {"@class": "RepFlowLayer", "@version": 2, **said, "precision": precision}
+
     def to_tree(self, ntypes: int, precision: str) -> Tree:
         residuals = {
             name: [array(value, precision) for value in getattr(self, name)]
             for name in self.options.residuals
         }
         return {
-            "@class": "RepFlowLayer",
-            "@version": 2,
-            **self.said(self.options, self.activation_name, ntypes),
-            "precision": precision,
+            **self.head(self.options, self.activation_name, ntypes, precision),
             **{name: self._product(name).to_tree(precision) for name in self.products},
             **({"@variables": residuals} if self.options.update_style == RESIDUAL else {}),
         }

@@ -3,7 +3,7 @@
 Those of other outputs than energies go to tests/data/outputs, with DeePMD-kit's answers, <case>.npz.
 
 The weights are random. The cases cover the descriptors and models that mdops reads from PyTorch files, with options
-away from their defaults. Three cases have a .pth, of which two lack the TorchScript code that most of it is. Needs
+away from their defaults. Four cases have a .pth, of which three lack the TorchScript code that most of it is. Needs
 deepmd-kit 3.2.0 with its PyTorch backend:
 
     python tests/data/make_checkpoints.py [case ...]
@@ -34,6 +34,19 @@ ANGLES = {
     "tebd_dim": 4,
     "resnet_dt": True,
     "concat_output_tebd": False,
+}
+REPFLOW = {
+    "n_dim": 6,
+    "e_dim": 5,
+    "a_dim": 4,
+    "nlayers": 2,
+    "axis_neuron": 2,
+    "e_sel": 12,
+    "a_sel": 6,
+    "e_rcut": 5.0,
+    "e_rcut_smth": 4.0,
+    "a_rcut": 3.5,
+    "a_rcut_smth": 3.0,
 }
 FITTING = {"neuron": [6, 6], "resnet_dt": True}
 MIXED = {"descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 0}, "fitting_net": FITTING}
@@ -115,6 +128,34 @@ CASES = {
         ],
         "atom_exclude_types": [1],
         "pair_exclude_types": [[0, 0]],
+    },
+    "dpa3": {
+        "descriptor": {
+            "type": "dpa3",
+            "repflow": {
+                **REPFLOW,
+                "a_compress_rate": 1,
+                "n_multi_edge_message": 2,
+                "edge_init_use_dist": True,
+                "skip_stat": True,
+            },
+            "exclude_types": [[0, 1]],
+            "use_tebd_bias": True,
+            "add_chg_spin_ebd": True,
+            "default_chg_spin": [1.0, 2.0],
+            "trainable": False,
+        },
+        "fitting_net": FITTING,
+    },
+    "dpa3_average": {
+        "descriptor": {
+            "type": "dpa3",
+            "repflow": {**REPFLOW, "update_style": "res_avg", "update_angle": False},
+            "precision": "float32",
+            "use_econf_tebd": True,
+            "concat_output_tebd": True,
+        },
+        "fitting_net": FITTING,
     },
     # Fittings of other outputs than energies.
     "dipole": {
@@ -200,18 +241,17 @@ def make(case_name, case):
                     tensor.copy_(random - 0.4 if "std" not in name else random + 0.5)
         model.min_nbor_dist.fill_(0.88)
     state = ModelWrapper(model, model_params=params).state_dict()
-    if case_name != "dipole_dpa3":  # mdops reads it from serialised files
-        torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
+    torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
     model.eval()
     variables = {"min_nbor_dist": model.get_min_nbor_dist()}
     data = {"backend": "PyTorch", "model": model.serialize(), "@variables": variables}
     save_dp_model(str(here / f"{case_name}.dp"), data)
     if case_name in OTHERS:
         np.savez_compressed(here / f"{case_name}.npz", **answers(model))
-    if case_name in ("hybrid", "linear", "zbl", "polar"):
+    if case_name in ("hybrid", "linear", "dpa3", "zbl", "polar"):
         model.model_def_script = json.dumps(params)
         torch.jit.save(torch.jit.script(model), here / f"{case_name}.pth", {})
-    if case_name in ("linear", "zbl", "polar"):
+    if case_name in ("linear", "dpa3", "zbl", "polar"):
         without_code(here / f"{case_name}.pth")
 
 

@@ -87,9 +87,10 @@ def test_answers_are_deepmd_kits(case, spline, ending):
     check(potential, *frames_of(case), 1e-6 if spline else 1e-9, **options)
 
 
-def test_messages_make_dipoles():
+@pytest.mark.parametrize("ending", ["dp", "pt"])
+def test_messages_make_dipoles(ending):
     """DPA-3 has vectors, too, which the fitting takes."""
-    potential = load(OUTPUTS / "dipole_dpa3.dp", dtype="float64")
+    potential = load(OUTPUTS / f"dipole_dpa3.{ending}", dtype="float64")
     arrays, answers = frames_of("dipole_dpa3")
     del answers["atom_virial"]
     check(potential, arrays, answers, 1e-9)

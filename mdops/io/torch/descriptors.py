@@ -1,15 +1,18 @@
 """From a PyTorch state dict to the trees of descriptors."""
 
 from collections.abc import Callable
+from typing import Any
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.attention import attention_tree
-from mdops.io.torch.nets import embedding_collection, is_trainable, type_embedding
+from mdops.io.torch.nets import embedding_collection, is_trainable, layer_tree, type_embedding
 from mdops.io.torch.state import State, Tree
 from mdops.io.tree import mapping
 from mdops.models import registry
 from mdops.models.contract import environment_node
 from mdops.models.dpa1 import LN_EPS
+from mdops.models.dpa3 import CONDITIONS, cutoff_node
+from mdops.models.repflow import FIXED_DEVIATION, RESIDUAL, RepflowLayer, RepflowOptions
 from mdops.options import Options, from_definition
 
 # From the options of the kind, the definition of this part and the tensors below it, and the elements of the types.
@@ -115,6 +118,60 @@ def _dpa1(options: type[Options], params: Tree, state: State, type_map: list[str
         del tree["lmax"]
     else:
         tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
+    return tree
+
+
+@reads("dpa3")
+def _dpa3(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, trains, block = from_definition(options, params), is_trainable(params), state.below("repflows")
+    definition = mapping(params.get("repflow"), "repflow")
+    repflow = from_definition(RepflowOptions, definition)
+    if definition.get("skip_stat"):
+        repflow["fix_stat_std"] = FIXED_DEVIATION
+    own = RepflowOptions.from_tree(repflow)
+    activation, precision = found["activation_function"], found["precision"]
+
+    def product(part: State, learns: bool = trains) -> Tree:
+        return layer_tree(part, "none", False, precision, learns)
+
+    def types(name: str, elements: list[str], learns: bool, **options: Any) -> Tree:
+        given = {**found, "tebd_dim": own.n_dim, **options}
+        return type_embedding(state.below(f"{name}.embedding"), given, elements, learns)
+
+    def layer(part: State) -> Tree:
+        weights = {
+            name: [part.required(f"{name}.{k}") for k in range(count)]
+            for name, (count, _) in own.residuals.items()
+        }
+        return {
+            **RepflowLayer.head(own, activation, len(type_map), precision),
+            **{name: product(part.below(name)) for name in own.shapes},
+            **({"@variables": weights} if own.update_style == RESIDUAL else {}),
+        }
+
+    tree = {
+        "@class": "Descriptor",
+        "@version": 2,
+        "type": options.KIND,
+        "ntypes": len(type_map),
+        "repflow_args": repflow,
+        **found,
+        "type_map": type_map,
+        "type_embedding": types("type_embedding", type_map, trains),
+        "repflow_variable": {
+            "edge_embd": product(block.below("edge_embd")),
+            "angle_embd": product(block.below("angle_embd")),
+            "repflow_layers": [layer(block.below(f"layers.{i}")) for i in range(own.nlayers)],
+            "env_mat": cutoff_node(own),
+            "@variables": {"davg": block.required("mean"), "dstd": block.required("stddev")},
+        },
+    }
+    if found["add_chg_spin_ebd"]:
+        # DeePMD-kit says of these that they are trained, whether they are or not.
+        plain = {"use_econf_tebd": False, "use_tebd_bias": False}
+        for name, known in CONDITIONS.items():
+            tree[name] = {**types(name, [str(n) for n in known], True, **plain), "type_map": None}
+        tree["mix_cs_mlp"] = product(state.below("mix_cs_mlp"), True)
     return tree
 
 
