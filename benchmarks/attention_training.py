@@ -6,7 +6,7 @@
 
 The descriptor has the sizes of DeePMD-kit's example for water (25-50-100, axis 16, two layers of width 128, 138 places
 within 6 A), with the smooth form of attention, which NVE needs; the fitting net 240-240-240; float32; the rest is what
-mdops trains with unless told. Each call goes on from FOLDER's checkpoint for --seconds, reading of data and capture of
+mdops trains with by default. Each call goes on from FOLDER's checkpoint for --seconds, reading of data and capture of
 graphs counted, and writes the next; clock.json there has the pieces. The learning rate ends where all pieces together
 have taken --total: from the speed so far it is planned anew at each call (in the first, some steps are timed before
 its clock begins). A piece that ends the training is told by `finished`. The last line is of all validation frames and

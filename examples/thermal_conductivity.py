@@ -1,6 +1,6 @@
 """The thermal conductivity of a Cu-Al alloy from the fluctuations of its heat current (Green and Kubo), with a plot.
 
-python examples/thermal_conductivity.py [PICOSECONDS]     (40 unless told: some minutes on a CPU; see heat.md)
+python examples/thermal_conductivity.py [PICOSECONDS]     (40 by default: some minutes on a CPU; see heat.md)
 """
 
 import dataclasses

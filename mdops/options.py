@@ -119,7 +119,7 @@ class Options:
 
     A class may say four things of keys of DeePMD-kit besides its fields: IGNORED names those that change neither
     results nor files; UNUSED has those that would and do not here, with the values that ask for nothing: any other
-    value is warned of; NEUTRAL has those that are refused at any value but one. null asks for nothing, and so does a
+    value is warned of; NEUTRAL has those that are refused at any value but one. null switches a key off, and so does a
     section with `"enable": false`. ADVICE tells of keys that are refused what to do without them.
     """
 

@@ -223,9 +223,9 @@ class Potential(EvaluationContext):
             positions: (N, 3), A.
             types: (N,) integers, -1 for a virtual atom.
             cell: (S, 3, 3), or (3, 3) for one system, A; nothing is periodic without it.
-            pbc: (S, 3) or (3,) bool; with a cell all are True unless told.
-            batch: (N,) integers, the system of each atom; one system unless told.
-            neighbors: a list that holds at least all pairs within the cutoff; made here unless told.
+            pbc: (S, 3) or (3,) bool; with a cell all are True by default.
+            batch: (N,) integers, the system of each atom; one system by default.
+            neighbors: a list that holds at least all pairs within the cutoff; made here by default.
             fparam: (S, p) or (p,); aparam: (N, q) or (q,); only of a model that takes them.
             forces: give forces and virial too.
             create_graph: make those differentiable, for a loss on them.

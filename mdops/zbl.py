@@ -35,7 +35,7 @@ def table(
 
     Args:
         elements: in the order of the model's types.
-        smooth_from: where the energies begin to fall to zero at the cutoff, by a quintic; unless told at 0.8 of the
+        smooth_from: where the energies begin to fall to zero at the cutoff, by a quintic; by default at 0.8 of the
             cutoff. A.
 
     Raises:

@@ -14,7 +14,7 @@ from mdops.data.labels import ATOM_LABELS, LABELS, PARAMETERS
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
 
-# What the labels are called in a file, unless told.
+# What the labels are called in a file, by default.
 NAMES = {
     **{label.name: label.ase for label in LABELS.values()},
     "stress": "stress",

@@ -38,7 +38,7 @@ class Evaluation:
 
     def compared(self, name: str, frames: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Labels and predictions of "energy", "forces" or "virial", (n,) each: energies and virials per atom,
-        forces and virials by component, of those frames (all unless told) that have the label."""
+        forces and virials by component, of those frames (all by default) that have the label."""
         data = self.data
         if not data.has(name):
             return np.empty(0), np.empty(0)
@@ -53,7 +53,7 @@ class Evaluation:
         return (label / atoms).ravel(), (prediction / atoms).ravel()
 
     def errors(self, frames: np.ndarray | None = None) -> dict[str, Errors]:
-        """The errors of each of `COMPARED` that any of those frames (all unless told) has a label of."""
+        """The errors of each of `COMPARED` that any of those frames (all by default) has a label of."""
         found = {}
         for name in COMPARED:
             label, prediction = self.compared(name, frames)

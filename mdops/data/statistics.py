@@ -43,7 +43,7 @@ class EnergyStatistics:
 
 
 def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = None) -> NeighborStatistics:
-    """The nearest pair and the most neighbours within a cutoff (A), that of the lists unless told.
+    """The nearest pair and the most neighbours within a cutoff (A), that of the lists by default.
 
     Raises DataError, naming the frame, where two atoms are at the same place.
     """
@@ -89,7 +89,7 @@ def energy_statistics(
 
     Args:
         data: zeros are returned if it has neither energies nor atomic energies.
-        frames: the ones to look at, all unless told.
+        frames: the ones to look at, all by default.
         preset: for each type its energy, None where it is to be found.
         exclude_types: types whose atoms have no energy.
         rcond: of `numpy.linalg.lstsq`.
@@ -139,7 +139,7 @@ def chunks(data: Dataset, frames: np.ndarray) -> Iterator[np.ndarray]:
 def neighborhoods(
     data: Dataset, lists: PairLists, cutoff: float, frames: np.ndarray | None = None
 ) -> Iterator[Neighborhood]:
-    """All pairs of these frames (all unless told) within the cutoff (A), in float64, some frames at a time."""
+    """All pairs of these frames (all by default) within the cutoff (A), in float64, some frames at a time."""
     for part in chunks(data, np.arange(len(data)) if frames is None else frames):
         yield _neighborhood(data, lists, part, cutoff)
 

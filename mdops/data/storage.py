@@ -26,9 +26,9 @@ class Storage:
     """
 
     def __init__(self, limit: int | None = None, folder: str | os.PathLike[str] | None = None) -> None:
-        """`limit` is `default_limit()` unless told.
+        """`limit` is `default_limit()` by default.
 
-        `folder`: where mapped files go; the system's folder for temporary files (TMPDIR) unless told.
+        `folder`: where mapped files go; the system's folder for temporary files (TMPDIR) by default.
         """
         self.limit, self.folder, self.used = default_limit() if limit is None else limit, folder, 0
 

@@ -37,7 +37,7 @@ class ModelDeviation:
     energy: np.ndarray
 
     def table(self, frames: np.ndarray | None = None, *, atomic: bool = False) -> np.ndarray:
-        """(n, 7) for these frames (all unless told): largest, smallest and mean deviation of virial and of forces, then
+        """(n, 7) for these frames (all by default): largest, smallest and mean deviation of virial and of forces, then
         that of the energy. The mean of the virial is the root of the mean square. With `atomic` the forces of all atoms
         follow.
 

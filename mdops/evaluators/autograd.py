@@ -47,7 +47,7 @@ class Autograd(Evaluator):
         Args:
             forces: give forces and virial, too, of the output that has them; create_graph: make them differentiable.
             atom_virial: give that, too.
-            weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 unless told.
+            weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 by default.
         """
         forces = forces and self._derived is not None
         trains = torch.is_grad_enabled()

@@ -75,7 +75,7 @@ class Tabulated(Evaluator):
         other: Answers | None = None,
         near: tuple[Any, ...] | None = None,
     ) -> tuple[Answers, NeighborReport]:
-        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 unless told. With `other`,
+        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 by default. With `other`,
         another model's answers with the weights that are left, and `near`, the arguments near_mask to high of the op,
         answers are the blend's."""
         self._model.refuse_untaken(fparam, aparam)
@@ -277,7 +277,7 @@ class Blended(Evaluator):
         by: Any = None,
         **more: Any,
     ) -> tuple[Answers, NeighborReport]:
-        """What a part says, by its evaluator unless told."""
+        """What a part says, by its evaluator by default."""
         system, neighbors = self._seen_by(i, system, neighbors)
         taken = self._model.parameters_of(i, *parameters) if self._takes else {}
         asked = {"weight": weight} if weight is not None else {}

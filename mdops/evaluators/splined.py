@@ -68,7 +68,7 @@ class SplineSum:
         types: Sequence[int] | None = None,
         smoothing: float = 0.0,
     ) -> None:
-        """Takes the model that the descriptor is of, and the types, all unless told."""
+        """Takes the model that the descriptor is of, and the types, all by default."""
         d = self.descriptor = descriptor
         self.grid, self.smoothing = grid, smoothing
         self.has_all = types is None or list(types) == list(range(d.ntypes))
@@ -365,7 +365,7 @@ class SplineModel(SplineSum, SplineNets):
     def __init__(
         self, potential: EvaluationContext, types: Sequence[int] | None = None, grid: SplineGrid | None = None
     ) -> None:
-        """Takes the types, all unless told, and a grid, the potential's unless told."""
+        """Takes the types, all by default, and a grid, the potential's by default."""
         model, d = potential.model, moment_descriptor(potential.model)
         grid = potential.grid if grid is None else grid
         assert isinstance(model, DescriptorFitting) and d is not None and grid is not None

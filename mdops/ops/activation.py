@@ -67,7 +67,7 @@ def of_code(code: int, threshold: float) -> Activation:
 def activation(name: str) -> Activation:
     """The activation function that DeePMD-kit calls `name` (in any case).
 
-    "silut" and "custom_silu" take a threshold after a colon ("silut:10.0"), 3 unless told.
+    "silut" and "custom_silu" take a threshold after a colon ("silut:10.0"), 3 by default.
 
     Raises:
         UnsupportedModelError: there is none of that name.

@@ -89,7 +89,7 @@ def grid_of(
 def pair_masks(
     model: DescriptorFitting, descriptor: MomentDescriptor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor unless told."""
+    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor by default."""
     d: MomentDescriptor = model.descriptor if descriptor is None else descriptor  # type: ignore[assignment]
     absent = torch.zeros_like(d.excluded) if model.absent_pairs is None else model.absent_pairs
     return d.excluded | absent, d.excluded & ~absent

@@ -124,7 +124,7 @@ MDOPS_API int mdops_describe(const mdops_model* model, mdops_info* info);
  * number. MDOPS_INVALID, MDOPS_MEMORY. */
 MDOPS_API int mdops_set_threads(mdops_model* model, int32_t threads);
 
-/* Memory of the host that the model's device reads and writes at its best: pinned, of a model on a GPU. For
+/* Memory of the host that the model's device reads and writes fastest: pinned, of a model on a GPU. For
  * positions and answers of every step; other memory will do, too. It is released before the model is freed.
  * MDOPS_INVALID, MDOPS_MEMORY, MDOPS_DEVICE; *memory is null then. */
 MDOPS_API int mdops_allocate(mdops_model* model, int64_t bytes, void** memory);
@@ -174,7 +174,7 @@ struct mdops_input {
   size_t struct_size; /* sizeof(mdops_input) */
   int64_t atoms;      /* N */
   int64_t ghosts;     /* M; 0 without a list */
-  /* (N,), -1 is a virtual atom. Of no use with a list, which has been told. */
+  /* (N,), -1 is a virtual atom. Not used with a list, which holds the types already. */
   const int32_t* types;
   const double* positions; /* (N + M, 3), A; they may lie outside of the cell */
   /* (3, 3), A: rows are lattice vectors; null: nothing is periodic. With a list: the cell that it was

@@ -53,7 +53,7 @@ T sized() {
   return made;
 }
 
-// Numbers in memory that a model's device writes to at its best.
+// Numbers in memory that a model's device writes to fastest.
 class Numbers {
  public:
   explicit Numbers(mdops_model* model) : model_(model) {}

@@ -14,7 +14,7 @@ def samples(device: str, dtype: torch.dtype = torch.float64) -> list[Sample]:
 
 
 def find(device: str, k: int, dtype: torch.dtype | None = None) -> Sample:
-    """The sample on a device that has the number k on the CPU; in float64 unless told, or in float32 where the op
+    """The sample on a device that has the number k on the CPU; in float64 by default, or in float32 where the op
     computes in that alone."""
     if device == "cpu":
         return samples(device, dtype or torch.float64)[k]

@@ -52,7 +52,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         """Begins at rest.
 
         Args:
-            relaxation: what is looked for; `Relaxation()` unless told.
+            relaxation: what is looked for; `Relaxation()` by default.
             velocities: (N, 3), the minimiser's own, to go on from a frame (`momenta`) with its `inner`.
             structures, potential, skin, graphs, step, fparam, aparam, restraints: as of `Simulation`; no tethers where
                 cells move.

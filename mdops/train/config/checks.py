@@ -1,4 +1,4 @@
-"""What no key of the training input can tell alone: whether they go together."""
+"""Checks of keys of the training input against each other."""
 
 import warnings
 

@@ -19,7 +19,7 @@ _ROOM = 0.5  # of the tolerance: new knots shall last
 
 def use_training_spline(potential: Potential, nearest: float, types: Sequence[int] | None = None) -> None:
     """Train with the embedding nets as splines, down to a bit below the data's smallest distance (A), with knots for
-    the data's types, all unless told.
+    the data's types, all by default.
 
     In a step the nets then run on the knots only. Nets with kinks stay exact, with a warning.
     """
