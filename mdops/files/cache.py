@@ -79,7 +79,9 @@ def _refuse_others(place: Path) -> None:
             f"{place} belongs to another user, who could put code there: set MDOPS_CACHE to one of yours"
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise JitError(f"others may write to {place}, and programs in it run with your rights: chmod go-w {place}")
+        raise JitError(
+            f"others may write to {place}, and programs in it run with your rights: chmod go-w {place}"
+        )
 
 
 def _refuse_open(place: Path) -> None:

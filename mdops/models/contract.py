@@ -75,7 +75,7 @@ class Kind(nn.Module):
 
     Attributes:
         Options: the class of its options, which names the kind.
-        NODE: what its node in a file holds beside the options; None: it is not checked before `from_tree` reads it. A kind
+        NODE: what its node in a file holds beside the options; None: `from_tree` alone checks it. A kind
             that is made from another one has not the other's.
         NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
         options: those of this one; they do not change.
