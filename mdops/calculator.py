@@ -59,6 +59,7 @@ class MDOps(Calculator):
         self,
         model: Model | Sequence[Model],
         *,
+        head: str | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str = "float32",
         skin: float = 1.0,
@@ -74,8 +75,8 @@ class MDOps(Calculator):
 
         Args:
             model: a file, a Potential, or a sequence of those.
-            device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`; a Potential is
-                used as it is.
+            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`; a
+                Potential is used as it is.
             skin: A; larger makes lists that last longer and steps that cost more.
             fparam: (p,); aparam: (N, q) or (q,).
 
@@ -87,12 +88,17 @@ class MDOps(Calculator):
         """
         super().__init__()
         sources = [model] if isinstance(model, str | os.PathLike | Potential) else _several(model)
+        if head is not None and any(isinstance(m, Potential) for m in sources):
+            raise InputError(
+                f"head={head!r} is for model files: load the Potential with mdops.load(..., head=...)"
+            )
         _refuse_spline_options([m for m in sources if isinstance(m, Potential)], spline, r_min)
         self.models = [
             m
             if isinstance(m, Potential)
             else load(
                 m,
+                head=head,
                 device=device,
                 dtype=dtype,
                 spline=spline,

@@ -5,6 +5,7 @@ __all__ = [
     "DataError",
     "DivergedError",
     "GraphOverflowError",
+    "HeadError",
     "InputError",
     "JitError",
     "LibraryError",
@@ -22,6 +23,11 @@ class MDOpsError(Exception):
 
 class ModelFileError(MDOpsError, ValueError):
     """A model file cannot be read: absent, cut short, corrupt, or of another kind."""
+
+
+class HeadError(ModelFileError):
+    """A model file holds several models (heads), and none or one that is not there was asked for; the message lists
+    them."""
 
 
 class UnsupportedModelError(MDOpsError, ValueError):

@@ -17,6 +17,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def load(
     path: str | os.PathLike[str],
     *,
+    head: str | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str = torch.float32,
     spline: bool = True,
@@ -29,6 +30,7 @@ def load(
 
     Args:
         path: the file.
+        head: which model of a file of several, as multi-task trainings write them; by its name or another one of it.
         device: where the model lives and computes.
         dtype: the precision of the computation, torch.float32 or torch.float64, or its name. Positions,
             cells and the sums of energies are float64 always.
@@ -44,7 +46,7 @@ def load(
             otherwise. Others are not touched by it.
 
     Raises:
-        ModelFileError: the file is absent, damaged, or no model.
+        ModelFileError: the file is absent, damaged, or no model. HeadError: no head of several, or none of theirs.
         UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
         InputError: an argument that is none of the above, or another matmul than "float32" where it has no effect (see
             `Potential.use_matmul`).
@@ -56,7 +58,7 @@ def load(
     if r_min is not None and not r_min > 0:
         raise InputError(f"r_min is {r_min} A, expected a positive distance")
     place = check_device(device)
-    file = read_model(path)
+    file = read_model(path, head)
     potential = Potential(model_of_tree(file.model, precision), overflow=overflow)
     potential.read = file.model if precision == torch.float32 else None
     potential.source, potential.allow_low_bit = file.source, allow_low_bit

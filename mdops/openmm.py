@@ -29,7 +29,7 @@ class MDOpsPotential(MLPotentialImpl):
         Args:
             name: that of the potential, "mdops".
             model: a file, or a Potential, which is used as it is.
-            options: device, dtype, skin, overflow, spline, r_min, matmul, allow_low_bit, fparam, as of
+            options: head, device, dtype, skin, overflow, spline, r_min, matmul, allow_low_bit, fparam, as of
                 `mdops.calculator.MDOps`.
 
         Raises:
@@ -81,6 +81,8 @@ class ModelForce:
 
         self._symbols, self._periodic, self._arguments = symbols, periodic, arguments
         self.calculator = MDOps(**arguments)
+        for potential in self.calculator.models:
+            potential.require_energies("OpenMM")
         element_types(symbols, self.calculator.type_map)
         self._atoms: Any = None
 

@@ -38,6 +38,7 @@ class MDOpsModel(ModelInterface):
         self,
         model: str | os.PathLike[str] | Potential,
         *,
+        head: str | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str = "float32",
         skin: float = 1.0,
@@ -54,7 +55,7 @@ class MDOpsModel(ModelInterface):
 
         Args:
             model: a file, or a Potential, which is used as it is.
-            device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`.
+            head, device, dtype, overflow, spline, r_min, matmul, allow_low_bit: for files, as of `mdops.load`.
             skin: how far neighbour lists reach beyond the cutoff, A.
             fparam: (p,), of all systems, where the model takes frame parameters.
             compute_forces, compute_stress: whether `forward` gives them; both come at no cost.
@@ -66,7 +67,7 @@ class MDOpsModel(ModelInterface):
         self.potential = (
             model
             if isinstance(model, Potential)
-            else load(model, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min,
+            else load(model, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow, r_min=r_min,
                       matmul=matmul, allow_low_bit=allow_low_bit)
         )  # fmt: skip
         check_models([self.potential])

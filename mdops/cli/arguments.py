@@ -17,6 +17,16 @@ def add_spline_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_head(parser: argparse.ArgumentParser) -> None:
+    """--head, which `mdops.load` takes as `head`."""
+    parser.add_argument(
+        "--head",
+        "--model-branch",
+        metavar="NAME",
+        help="which model of a file of several, of a multi-task training",
+    )
+
+
 def add_matmul(parser: argparse.ArgumentParser) -> None:
     """--matmul, which `mdops.load` takes as `matmul`."""
     parser.add_argument(
@@ -47,6 +57,7 @@ def add_run_options(parser: argparse.ArgumentParser, *, interval: int, dtype: st
     add("--dtype", choices=("float32", "float64"), default=dtype, help="of the computation")
     add_matmul(parser)
     add_allow_low_bit(parser)
+    add_head(parser)
     add("--skin", type=float, default=skin, help="of the neighbour list, A")
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip

@@ -6,7 +6,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_matmul, add_spline_options
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add_matmul(parser)
+    add_head(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add_spline_options(parser)
 
@@ -69,7 +70,7 @@ def _model(args: argparse.Namespace) -> "Potential":
 
     if args.model is not None:
         return load(
-            args.model, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
+            args.model, head=args.head, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
             r_min=args.r_min, matmul=args.matmul, allow_low_bit=True,
         )  # fmt: skip
     print("without a MODEL: an untrained net of water's standard size")

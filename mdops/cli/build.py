@@ -4,7 +4,7 @@ wheel without CUDA lacks. What is built stands in a cache (docs/how-to/jit.md)."
 import argparse
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_matmul
+from mdops.cli.arguments import add_head, add_matmul
 
 if TYPE_CHECKING:
     from mdops.files.cache import Entry
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="where the model is to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add_matmul(parser)
+    add_head(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +59,9 @@ def _model(args: argparse.Namespace) -> int:
     from mdops.jit.kernels import entry_for, rebuild
     from mdops.loading import load
 
-    model = load(args.model, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul)
+    model = load(
+        args.model, head=args.head, device=args.device, dtype=args.dtype, overflow="extend", matmul=args.matmul,
+    )  # fmt: skip
     if args.arch or args.profiler:  # for elsewhere or for later: nothing to measure
         for architecture in args.arch or [None]:
             print(entry_for(model, architecture=architecture, profiler=args.profiler).path)

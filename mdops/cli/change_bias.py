@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_systems, systems_of
+from mdops.cli.arguments import add_head, add_systems, systems_of
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write; MODEL_updated, of the same kind or .dp, unless given")  # fmt: skip
     add("--overwrite", action="store_true", help="replace the file to write if it is there")
     add("--device", default="cpu", help="where to compute")
+    add_head(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     require_writable(output)
     if output.exists() and not args.overwrite:
         raise InputError(f"{output} is there already; --overwrite replaces it")
-    model = load(args.input, device=args.device, dtype="float64", overflow="truncate")
+    model = load(args.input, head=args.head, device=args.device, dtype="float64", overflow="truncate")
     model.require_energies("change-bias")
     before = model.model.out_bias.cpu().numpy().copy()
     if args.bias_value is not None:

@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mdops.cli.arguments import add_head
 from mdops.errors import InputError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or none. By default a .safetensors OUT has it where the model can be computed so; with --core it is an "
         "error where it cannot",
     )
+    add_head(parser)
     text = "of a model of many elements, those that C programs and LAMMPS may use; all by default"
     parser.add_argument("--elements", nargs="+", metavar="ELEMENT", help=text)
 
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--core and --elements are of .safetensors, not {args.output.name}")
     if args.output.exists() and not args.overwrite:
         raise InputError(f"{args.output} is there already; --overwrite replaces it")
-    file = read_model(args.input)
+    file = read_model(args.input, args.head)
     arrays, why_not = _core(args) if takes_core and not is_left_out else ({}, "")
     write_model(args.output, file.model, file.source, arrays)
     size = args.output.stat().st_size
@@ -63,7 +65,7 @@ def _core(args: argparse.Namespace) -> "tuple[dict[str, np.ndarray], str]":
 
     is_asked_for = args.core is not None or args.elements
     try:
-        potential = load(args.input, dtype="float64", spline=False)
+        potential = load(args.input, head=args.head, dtype="float64", spline=False)
     except UnsupportedModelError as error:
         if is_asked_for:
             raise

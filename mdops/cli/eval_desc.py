@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mdops.cli.arguments import add_device, add_systems, systems_of
+from mdops.cli.arguments import add_device, add_head, add_systems, systems_of
 from mdops.errors import InputError
 
 HELP = "the descriptors of atoms"
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=("fp32", "fp64", "native"), default="native",
         help="of the numbers in the files; native is that of the computation, fp64")  # fmt: skip
     add_device(parser)
+    add_head(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
     from mdops.train import load_dataset
 
-    model = load(args.model, device=args.device, dtype="float64", spline=False, overflow=args.overflow)
+    model = load(
+        args.model, head=args.head, device=args.device, dtype="float64", spline=False, overflow=args.overflow
+    )
     data = load_dataset(systems_of(args), model.type_map, labelled=False)
     names = [Path(system).resolve().name for system in data.systems]
     twice = [name for name in names if names.count(name) > 1]

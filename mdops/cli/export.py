@@ -6,6 +6,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from mdops.cli.arguments import add_head
+
 HELP = "a model as a compiled program of PyTorch"
 
 
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "with more neighbours than the model has places for: NaN, or count them all"
     add("--overflow", default="error", choices=["error", "extend"], help=text)
     add("--overwrite", action="store_true", help="replace OUT if it is there")
+    add_head(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.output}: the name of a program ends with .pt2")
     if args.output.exists() and not args.overwrite:
         raise InputError(f"{args.output} is there already; --overwrite replaces it")
-    model = load(args.model, dtype=args.dtype, device=args.device, overflow=args.overflow)
+    model = load(args.model, head=args.head, dtype=args.dtype, device=args.device, overflow=args.overflow)
     program = model.export(capacity=args.capacity, atom_virial=args.atom_virial)
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, args.output.name)

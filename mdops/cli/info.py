@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from mdops.cli.arguments import add_head
+
 if TYPE_CHECKING:
     from mdops.models import Output
     from mdops.potential import Potential
@@ -12,6 +14,7 @@ HELP = "what a model file holds"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model file")
+    add_head(parser)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="to compute in")
     parser.add_argument("--device", default="cpu", help="where to compute: which evaluator would run there")
 
@@ -21,12 +24,15 @@ def run(args: argparse.Namespace) -> int:
     from mdops.io import describe, read_model
     from mdops.loading import load
 
-    file = read_model(args.model)
+    file = read_model(args.model, args.head)
     _show("file", args.model)
     _show("source", _source(file.source))
+    if file.source.get("head"):
+        also = ", ".join(file.source.get("head_aliases", []))
+        _show("head", f"{file.source['head']} (also {also})" if also else file.source["head"])
     _show("kind", describe(file.model))
     try:
-        potential = load(args.model, device=args.device, dtype=args.dtype)
+        potential = load(args.model, head=args.head, device=args.device, dtype=args.dtype)
     except UnsupportedModelError as error:
         _show("supported", f"no: {error}")
         return 0

@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     atoms = read_structure(args.structure)
     atoms.calc = MDOps(
         args.model,
+        head=args.head,
         device=args.device,
         dtype=args.dtype,
         skin=args.skin,

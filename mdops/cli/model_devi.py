@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mdops.cli.arguments import add_device, add_spline_options
+from mdops.cli.arguments import add_device, add_head, add_spline_options
 from mdops.errors import InputError
 
 HELP = "the deviation of several models on structures"
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="deviations of virials over their lengths plus this, eV an atom",
     )
     add_device(parser)
+    add_head(parser)
     add("--dtype", choices=("float32", "float64"), default="float64", help="of the computation")
     add_spline_options(parser)
 
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     if args.output.is_dir() or not args.output.parent.is_dir():
         raise InputError(f"--output {args.output}: must be a file in a folder that is there")
     models = [
-        load(path, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min, overflow=args.overflow)
+        load(
+            path, head=args.head, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min,
+            overflow=args.overflow,
+        )
         for path in args.models
     ]  # fmt: skip
     data = load_dataset(args.system, models[0].type_map, labelled=False)

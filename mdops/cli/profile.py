@@ -6,7 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mdops.cli.arguments import add_matmul, add_spline_options
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options
 
 HELP = "show where the time of a step goes"
 
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add("--ops", action="store_true", help="record ops by PyTorch's profiler, whatever the model")
     add_matmul(parser)
+    add_head(parser)
     add("--skin", type=float, default=1.0, help="of the neighbour list, A")
     add_spline_options(parser)
 
@@ -45,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.steps < 1 or args.atoms < 1:
         raise InputError(f"--steps {args.steps}, --atoms {args.atoms}: expected 1 or more")
     model = load(
-        args.model, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline, r_min=args.r_min,
-        matmul=args.matmul,
+        args.model, head=args.head, device=args.device, dtype=args.dtype, overflow="extend", spline=args.spline,
+        r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
     atoms = (
         sample_box(args.atoms, sample_elements(model))

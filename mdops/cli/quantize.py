@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdops.cli.arguments import add_head
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _EVERY = 5  # of frames one is left for the test where no others are given
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="a model file")
+    add_head(parser)
     add("--scheme", required=True, choices=SCHEMES,
         help="numbers of weights and inputs: 8-bit integers, float8, ternary weights with 8-bit integers; with a w in "
              "front and no a, of weights alone: forces stay the derivatives of the energy")  # fmt: skip
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from mdops.quantization import compare, quantize, table, verdict
 
     output = _require_outputs(args)
-    full = load(args.model, device=args.device)
+    full = load(args.model, head=args.head, device=args.device)
     fitted, tested = _data(args, full)
     low_bit = quantize(full, args.scheme, fitted)
     if args.steps:

@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     models = [
         load(
             path,
+            head=args.head,
             device=args.device,
             dtype=args.dtype,
             overflow=args.overflow,

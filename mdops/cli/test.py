@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_matmul, add_spline_options
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="where to compute")
     add("--dtype", choices=("float32", "float64"), default="float32", help="of the computation")
     add_matmul(parser)
+    add_head(parser)
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     curve = _require_outputs(args)
     model = load(
-        args.model, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
+        args.model, head=args.head, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=label_names(args.names)))

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdops.cli.arguments import add_head
 from mdops.cli.test import label_names
 from mdops.errors import InputError
 
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pretrained("--init-model", type=Path, metavar="MODEL", help=text)
     text = "the same, with the types of the input and their energies fitted anew to the data"
     pretrained("--finetune", type=Path, metavar="MODEL", help=text)
+    add_head(parser)
     add("--use-pretrain-script", action="store_true", help="take the model's own options, not the input's")
     add("--device", default="cpu", help="cpu or cuda; with several processes, each takes a GPU of its own")
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
@@ -118,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         if args.threads < 1:
             raise InputError(f"--threads {args.threads}: expected 1 or more")
         torch.set_num_threads(args.threads)
+    if args.head is not None and not (args.init_model or args.finetune):
+        raise InputError("--head needs a model file: --init-model or --finetune")
     if args.use_pretrain_script and not (args.init_model or args.finetune):
         raise InputError("--use-pretrain-script needs a model: --init-model or --finetune")
     with warnings.catch_warnings():
@@ -191,7 +195,8 @@ def make_trainer(
     args.output.mkdir(parents=True, exist_ok=True)
     start: dict[str, Any] = {"restart": True}
     if not (args.restart and earlier):
-        start = {name: getattr(args, name) for name in ("init_model", "finetune", "use_pretrain_script")}
+        names = ("init_model", "finetune", "head", "use_pretrain_script")
+        start = {name: getattr(args, name) for name in names}
     with warnings.catch_warnings():
         if not is_first:  # all look at the same data
             warnings.simplefilter("ignore")

@@ -49,6 +49,7 @@ class DeepPot:
         model_file: str | os.PathLike[str] | Potential,
         *,
         auto_batch_size: bool | int = True,
+        head: str | None = None,
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str = "float64",
         spline: bool = True,
@@ -59,7 +60,7 @@ class DeepPot:
         Args:
             model_file: a file of docs/reference/formats.md, or a Potential, which is used as it is.
             auto_batch_size: how many atoms are evaluated together (True: what suits the device; False: all).
-            device, dtype, spline, overflow: for files, as of `mdops.load`.
+            head, device, dtype, spline, overflow: for files, as of `mdops.load`.
 
         Raises:
             ModelFileError, UnsupportedModelError, InputError: as `mdops.load`.
@@ -67,7 +68,7 @@ class DeepPot:
         self.potential = (
             model_file
             if isinstance(model_file, Potential)
-            else load(model_file, device=device, dtype=dtype, spline=spline, overflow=overflow)
+            else load(model_file, head=head, device=device, dtype=dtype, spline=spline, overflow=overflow)
         )
         self.potential.require_energies("DeepPot")
         if not isinstance(auto_batch_size, bool | int) or (

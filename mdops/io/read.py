@@ -8,6 +8,7 @@ from pathlib import Path
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import hdf5
 from mdops.io.hdf5 import read_hdf5
+from mdops.io.heads import require_head
 from mdops.io.model_file import ModelFile
 from mdops.io.safetensors_file import read_safetensors
 from mdops.io.tensorflow.reader import is_graph, is_graph_text, read_graph, read_graph_text
@@ -24,19 +25,25 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-def read_model(path: str | os.PathLike[str]) -> ModelFile:
+def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFile:
     """Read a model file of any format that formats.md lists; the first bytes say which, not the name.
+
+    `head` says which model of a file of several (of a multi-task training) it is, by its name or another one of it; a
+    file of one model needs none.
 
     Nothing in the file is run. Weights come back with the bits they have in the file.
 
     Raises:
+        HeadError: the file has several models and `head` is none of them, or has one that is not of that name.
         ModelFileError: the file is absent, cut short, damaged, or not a model; the message says which, and
             what to do.
         UnsupportedModelError: it is a PyTorch or TensorFlow file with a model whose parts are not known here.
     """
     path = Path(path)
     try:
-        found = _reader(path)(path)
+        reader = _reader(path)
+        found = reader(path, head) if reader is read_torch else reader(path)
+        require_head(found.source, head)
         found.model = upgrade(found.model)
         return found
     except (ModelFileError, UnsupportedModelError) as error:
@@ -51,7 +58,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelFile:
         raise ModelFileError(f"{path}: it is damaged or cut short ({detail})") from error
 
 
-def _reader(path: Path) -> Callable[[Path], ModelFile]:
+def _reader(path: Path) -> Callable[..., ModelFile]:
     if path.is_dir():
         raise ModelFileError(
             f"it is a folder. If it is a .savedmodel of DeePMD-kit, {_CONVERT.format(name=path.name)}"

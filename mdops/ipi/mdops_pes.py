@@ -19,7 +19,7 @@ from mdops.verlet import VerletList
 __DRIVER_NAME__ = "mdops"
 __DRIVER_CLASS__ = "MDOpsDriver"
 
-_PARAMETERS = ("model", "template", "device", "dtype", "skin", "overflow", "matmul", "fparam")
+_PARAMETERS = ("model", "template", "device", "dtype", "skin", "overflow", "matmul", "fparam", "head")
 
 Answer = tuple[float, np.ndarray, np.ndarray, str]
 
@@ -34,6 +34,7 @@ class MDOpsDriver(Dummy_driver):
         template: a file that ASE reads, of the elements in i-PI's order, and of the periodic directions.
         device, dtype, skin (A), overflow, matmul: as of `mdops.calculator.MDOps`.
         fparam: frame parameters, a number or several separated by ";".
+        head: which model of a file of several.
 
     Raises:
         InputError: there is no such parameter, the model does not know an element, or i-PI sends another number of
@@ -51,6 +52,7 @@ class MDOpsDriver(Dummy_driver):
         overflow: Any = "error",
         matmul: Any = "float32",
         fparam: Any = None,
+        head: str | None = None,
         *more: Any,
         verbose: bool = False,
         **unknown: Any,
@@ -58,7 +60,7 @@ class MDOpsDriver(Dummy_driver):
         wrong = [*map(repr, unknown), *(f"{value!r}, which has no name" for value in more)]
         if wrong:
             raise InputError(f"mdops has no parameter {wrong[0]} for i-PI: it has {', '.join(_PARAMETERS)}")
-        self.potential = load(model, device=device, dtype=dtype, overflow=overflow, matmul=matmul)
+        self.potential = load(model, head=head, device=device, dtype=dtype, overflow=overflow, matmul=matmul)
         check_models([self.potential])
         atoms = ase.io.read(template, index=-1)
         assert isinstance(atoms, Atoms)

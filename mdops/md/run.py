@@ -67,6 +67,8 @@ def run(
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the run blew up.
     """
+    for potential in atoms.calc.models:
+        potential.require_energies("a simulation")
     if engine is None:
         engine = not atoms.constraints
     simulation = _Simulation(atoms, physics, output, new_velocities, restraints)

@@ -162,7 +162,6 @@ def edited_checkpoint(path, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda p, s: p.update(model_dict={"water": {}, "copper": {}}), "branches water, copper"),
         (lambda p, s: p["descriptor"].update(type="se_a_mask"), "descriptor se_a_mask"),
         (lambda p, s: p["fitting_net"].update(type="wave"), "fitting wave"),
         (lambda p, s: p.update(spin={}), "spin model"),

@@ -228,6 +228,16 @@ def test_what_needs_energies_says_so(use):
         use(model, atoms_of("dipole")[0])
 
 
+def test_mdops_md_says_that_there_are_no_energies(tmp_path, capsys):
+    atoms, _ = atoms_of("dipole")
+    atoms.write(tmp_path / "atoms.xyz")
+    files = ["--trajectory", str(tmp_path / "md.xyz"), "--log", str(tmp_path / "md.log")]
+    path = str(OUTPUTS / "dipole.dp")
+    assert main(["md", str(tmp_path / "atoms.xyz"), "--steps", "1", *files, "-m", path]) == 2
+    assert "a simulation needs energies and forces" in capsys.readouterr().err
+    assert not (tmp_path / "md.xyz").exists()
+
+
 def test_descriptors_without_vectors_are_refused():
     tree = read_model(OUTPUTS / "dos.dp").model
     other = read_model(OUTPUTS / "polar_matrix.dp").model

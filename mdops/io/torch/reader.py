@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import ModelFileError
+from mdops.io.heads import chosen_head, heads_of
 from mdops.io.model_file import ModelFile
 from mdops.io.torch.archive import TorchArchive
 from mdops.io.torch.model import State, model_tree
@@ -14,8 +15,9 @@ from mdops.io.tree import Budget, mapping, plain
 _MAX_DEPTH = 60
 
 
-def read_torch(path: Path) -> ModelFile:
-    """Read a checkpoint or a frozen model. Raises ModelFileError, UnsupportedModelError."""
+def read_torch(path: Path, head: str | None = None) -> ModelFile:
+    """Read a checkpoint or a frozen model; of several models that of the `head`. Raises ModelFileError, HeadError,
+    UnsupportedModelError."""
     size = path.stat().st_size
     with TorchArchive(path) as archive:
         if "data.pkl" not in archive.members and any(n.endswith("model.json") for n in archive.members):
@@ -29,8 +31,14 @@ def read_torch(path: Path) -> ModelFile:
         else:
             script, tensors, source = _checkpoint(mapping(root, "the checkpoint"))
         params = mapping(plain(script, Budget(size)), "the model's definition")
-        state = State(tensors, archive.array)
-        _refuse_multitask(params)
+        state, name = State(tensors, archive.array), "Default"
+        if "model_dict" in params:
+            heads = heads_of(params)
+            name = chosen_head(heads, head)
+            params = mapping(params["model_dict"][name], f"model_dict.{name}")
+            source |= {"head": name, **({"head_aliases": heads[name]} if heads[name] else {})}
+        if not isinstance(root, Object):
+            state = state.below(f"model.{name}")
         model = model_tree(params, state)
         source["software"] = "deepmd-kit"
         source["backend"] = "PyTorch"
@@ -85,22 +93,10 @@ def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str,
         raise ModelFileError(
             "it is a PyTorch file, but not a checkpoint of DeePMD-kit: it has no model_params"
         )
-    prefix = "model.Default."
     tensors = {
-        key.removeprefix(prefix): value
-        for key, value in state.items()
-        if isinstance(key, str) and isinstance(value, Tensor) and key.startswith(prefix)
+        key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)
     }
     source: dict[str, Any] = {"format": "checkpoint (.pt)"}
     if isinstance(extra.get("train_infos"), dict):
         source["train_infos"] = extra["train_infos"]
     return extra["model_params"], tensors, source
-
-
-def _refuse_multitask(params: dict[str, Any]) -> None:
-    if "model_dict" in params:
-        names = ", ".join(mapping(params["model_dict"], "model_dict"))
-        raise UnsupportedModelError(
-            f"it is a multi-task model with the branches {names}; "
-            "freeze the one you want with `dp --pt freeze --head BRANCH -o model.pth`"
-        )

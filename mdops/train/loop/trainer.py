@@ -68,6 +68,7 @@ class Trainer:
         restart: bool = False,
         init_model: str | os.PathLike[str] | Potential | None = None,
         finetune: str | os.PathLike[str] | None = None,
+        head: str | None = None,
         use_pretrain_script: bool = False,
         device: str | torch.device = "cpu",
     ) -> None:
@@ -79,6 +80,7 @@ class Trainer:
             init_model: a model file, or a model, to take weights and statistics from, for a training from step 0.
             finetune: the same, with the energies of the types fitted anew to the data; a model whose weights serve all
                 types becomes one of the input's types.
+            head: which model of a file of several that is (`mdops.load`).
             use_pretrain_script: let that model differ from the input's `model`, and take its.
             device: where to compute, "cpu" or "cuda".
 
@@ -89,6 +91,8 @@ class Trainer:
             ModelFileError, UnsupportedModelError: the model file cannot. LibraryError: the GPU cannot.
         """
         path = _only_one(restart, init_model, finetune)
+        if head is not None and not isinstance(path, str | os.PathLike):
+            raise InputError("head needs a model file, init_model or finetune")
         if use_pretrain_script and path is None and not restart:
             raise InputError("use_pretrain_script needs a model, init_model or finetune")
         self.config, self.folder, self.device = config, Path(folder), check_device(device)
@@ -96,11 +100,12 @@ class Trainer:
         if config.training.tensorboard:
             require_tensorboard()
         with one_training(self.folder, self.processes):
-            self._prepare(path, restart, finetune is not None, use_pretrain_script)
+            self._prepare(path, head, restart, finetune is not None, use_pretrain_script)
 
     def _prepare(
         self,
         path: str | os.PathLike[str] | Potential | None,
+        head: str | None,
         restart: bool,
         refit: bool,
         use_pretrain_script: bool,
@@ -114,7 +119,9 @@ class Trainer:
         if state:
             earlier = restored(state["model"], config)
         elif path is not None:
-            earlier = read_pretrained(path, config, use_pretrain_script=use_pretrain_script, finetune=refit)
+            earlier = read_pretrained(
+                path, config, head=head, use_pretrain_script=use_pretrain_script, finetune=refit
+            )
         self._load_data(earlier)
         self.loss: EnergyLoss = make_loss(config, self.frames.data)
         require_labels(self.loss, self.frames.data)

@@ -50,10 +50,12 @@ def read_pretrained(
     path: str | os.PathLike[str] | Potential,
     config: Config,
     *,
+    head: str | None = None,
     use_pretrain_script: bool = False,
     finetune: bool = False,
 ) -> Potential:
-    """The model of a file, or a copy of a model, in the precision of the training; for `adapt`.
+    """The model of a file (of several that of the `head`), or a copy of a model, in the precision of the training; for
+    `adapt`.
 
     It keeps its own type map, which may have more elements than the input, in another order; but to `finetune` one of
     which weights serve all types, it has the input's (`with_elements`).
@@ -69,7 +71,7 @@ def read_pretrained(
         if potential.dtype != dtype:
             raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
     else:
-        file, name = read_model(path), str(path)
+        file, name = read_model(path, head), str(path)
         potential = Potential(model_of_tree(file.model, dtype))
         potential.source = file.source
     require_types(potential.model, config.model, name)
