@@ -60,6 +60,22 @@ def test_code_names_pages_that_are_there():
     assert not dead
 
 
+@pytest.mark.parametrize("folder", ["tutorials", "how-to", "reference", "explanation", "notes"])
+def test_every_page_is_linked_from_its_folder(folder):
+    pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"README.md"}
+    index = (ROOT / "docs" / folder / "README.md").read_text()
+    assert pages and not pages - set(re.findall(r"\]\(([\w-]+\.md)", index))
+
+
+def test_pages_for_users_are_short_and_cite_no_commit():
+    words = {name: len(page.read_text().split()) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert words["README.md"] <= 1000
+    assert not {name: n for name, n in words.items() if name.startswith("docs/how-to/") and n > 800}
+    for name, page in zip(NAMES, PAGES, strict=True):
+        if name.startswith("docs/") and not name.startswith("docs/notes/"):
+            assert not re.search(r"\bcommit [0-9a-f]{7}|\bat [0-9a-f]{7}\b", page.read_text()), name
+
+
 def test_every_op_is_listed():
     schemas = (ROOT / "source" / "op" / "library.cpp").read_text()
     ops = set(re.findall(r'm\.def\(\s*"(\w+)\(', schemas))
