@@ -177,16 +177,20 @@ def element_types(symbols: Sequence[str], type_map: Sequence[str]) -> np.ndarray
     return np.array([index[symbol] for symbol in symbols], dtype=np.int64)
 
 
+_LARGEST = 1e30
+
+
 def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
-    """Raises InputError, which names the first, if numbers of a parameter are NaN or infinite."""
+    """Raises InputError, which names the first, if numbers of a parameter are NaN, infinite, or so large that float32
+    has no more room for what a model makes of them."""
     if values is None:
         return
     numbers = torch.as_tensor(values).detach()
-    wrong = torch.nonzero(~torch.isfinite(numbers))
+    wrong = torch.nonzero(~(numbers.abs() <= _LARGEST))
     if len(wrong):
         place = wrong[0].tolist()
         raise InputError(
-            f"{name}{place if place else ''} is {float(numbers[tuple(place)])}, expected finite numbers"
+            f"{name}{place if place else ''} is {float(numbers[tuple(place)])}, expected finite numbers up to 1e30"
         )
 
 

@@ -11,9 +11,9 @@ from ipi.pes.dummy import Dummy_driver
 from ipi.utils.units import unit_to_internal, unit_to_user
 
 from mdops.errors import InputError
-from mdops.inputs import check_models
+from mdops.inputs import as_numbers, check_models
 from mdops.loading import load
-from mdops.system import System, element_types, require_finite
+from mdops.system import System, element_types
 from mdops.verlet import VerletList
 
 __DRIVER_NAME__ = "mdops"
@@ -127,8 +127,7 @@ def _numbers(fparam: Any) -> np.ndarray | None:
         return None
     parts = str(fparam).split(";") if isinstance(fparam, str) else np.atleast_1d(fparam)
     try:
-        found = np.array([float(part) for part in parts])
+        numbers = [float(part) for part in parts]
     except ValueError as error:
         raise InputError(f"fparam is {fparam!r}, expected numbers separated by ;") from error
-    require_finite("fparam", found)
-    return found
+    return as_numbers("fparam", numbers)

@@ -248,9 +248,9 @@ class PairMDOps : public Pair {
       };
       const auto numbers = [&](std::vector<double>& to) {
         for (double x; k + 1 < narg && is_number(arg[k + 1], x); ++k) {
-          if (!std::isfinite(x))
-            error->all(FLERR,
-                       "pair_style mdops: " + word + " is " + arg[k + 1] + ", expected finite numbers");
+          if (!(std::abs(x) <= 1e30))
+            error->all(FLERR, "pair_style mdops: " + word + " is " + arg[k + 1] +
+                                  ", expected finite numbers up to 1e30");
           to.push_back(x);
         }
         if (to.empty()) error->all(FLERR, "pair_style mdops: " + word + " has no value");

@@ -135,6 +135,7 @@ REFUSALS = (
         ),
         ("fparam nan", "fparam is nan, expected finite numbers"),
         ("fparam 1e999", "fparam is 1e999, expected finite numbers"),
+        ("fparam 1e39", "fparam is 1e39, expected finite numbers up to 1e30"),
         ("fparam", "fparam has no value"),
     ],
 )

@@ -140,6 +140,8 @@ def test_frame_parameters(crystal):
     assert found[0] * units.Ha == pytest.approx(wanted, rel=2e-6)
     with pytest.raises(InputError, match="expected numbers separated by ;"):
         load_pes("custom", PES)(fparam="0.3;x", **options)
+    with pytest.raises(InputError, match=r"fparam\[1\] is nan, expected finite numbers"):
+        load_pes("custom", PES)(fparam="0.3;nan", **options)
 
 
 def simulate(forcefield, beads=4, steps=20):

@@ -122,6 +122,8 @@ def test_frame_parameters(tmp_path):
     )
     wanted = potential.compute(atoms, fparam=np.full(size, 0.3))["energy"]
     np.testing.assert_allclose(found["energy"], np.tile(wanted, 2), atol=1e-12)
+    with pytest.raises(InputError, match=r"fparam\[0\] is nan, expected finite numbers"):
+        MDOpsModel(potential, fparam=np.full(size, np.nan))
     with pytest.raises(InputError, match="the model needs fparam"):
         MDOpsModel(potential)(ts.io.atoms_to_state([atoms], torch.device("cpu"), torch.float64))
 
