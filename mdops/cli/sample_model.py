@@ -3,7 +3,8 @@
 import torch
 
 from mdops.models import DescriptorFitting
-from mdops.models.ener import EnergyFitting, EnergyFittingOptions, Parameters
+from mdops.models.ener import EnergyFitting, EnergyFittingOptions
+from mdops.models.net_fitting import Parameters
 from mdops.models.se_e2_a import SeE2A, SeE2AOptions
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, Net, NetCollection

@@ -18,8 +18,6 @@ from mdops.nn.net import NetCollection
 from mdops.nn.quantized import SCHEMES, LowBitLayer, Scheme, rounded_net
 from mdops.options import key
 
-__all__ = ["EnergyFitting", "EnergyFittingOptions", "Parameters"]
-
 _MOST_SHIFT = 100  # of exponents of two that balance low-bit layers
 
 
