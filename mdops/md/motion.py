@@ -37,7 +37,8 @@ def check_masses(atoms: Atoms, name: str = "") -> None:
     if len(wrong):
         atom = int(wrong[0])
         raise InputError(
-            f"{name}atom {atom} ({atoms.symbols[atom]}) has a mass of {masses[atom]:g}, expected more than 0 amu"
+            f"{name}atom {atom} ({atoms.symbols[atom]}) has a mass of {masses[atom]:g}, expected a finite one above "
+            "0 amu"
         )
 
 

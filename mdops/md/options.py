@@ -193,7 +193,10 @@ class Output:
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.interval < 1:
-            raise InputError(f"{self.steps} steps, a frame every {self.interval}: no run is like that")
+            raise InputError(
+                f"a run of {self.steps} steps with a frame every {self.interval}: expected 0 steps or more, "
+                "and a frame every 1 or more"
+            )
         if self.trajectory is not None and self.trajectory.suffix not in (".traj", ".xyz", ".extxyz"):
             raise InputError(f"the trajectory {self.trajectory} must end in .traj, .xyz or .extxyz")
         files = [f for f in (self.trajectory, self.log, self.checkpoint) if f is not None]
