@@ -40,6 +40,13 @@ using std::exp;
 using std::log;
 using std::max;
 using std::min;
+// CUDA's own, to which NaN is no number.
+inline float max(float a, float b) {
+  return fmaxf(a, b);
+}
+inline double max(double a, double b) {
+  return fmax(a, b);
+}
 
 // Waits for the block; whether any thread's number was not zero.
 int emulated_barrier(int number);
@@ -81,6 +88,17 @@ T __shfl_xor_sync(unsigned, T x, int mask) {
 template <class T>
 T __shfl_sync(unsigned, T x, int lane) {
   return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), lane);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T x, int lanes) {
+  const int lane = threadIdx.x % 32;
+  return emulated_lane<T>(emulated_exchange(&x, sizeof(T)), lane < lanes ? lane : lane - lanes);
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned x) {
+  const char* all = emulated_exchange(&x, sizeof(x));
+  unsigned largest = 0;
+  for (int lane = 0; lane < 32; ++lane) largest = std::max(largest, emulated_lane<unsigned>(all, lane));
+  return largest;
 }
 inline unsigned __ballot_sync(unsigned, int x) {
   const char* all = emulated_exchange(&x, sizeof(x));

@@ -12,13 +12,6 @@ namespace gpu_add_norm {
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kWidestNorm = 512;
 
-// The same in every lane, in the same order in every run.
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T value) {
-  for (int step = kWarp / 2; step; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
-}
-
 // f(number's place, column) for the columns of this lane.
 template <int N, class F>
 __device__ __forceinline__ void each_column(int64_t width, const F& f) {
@@ -43,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
   const auto mean_of = [&](auto&& number) {
     T sum = 0;
     each_column<N>(p.width, [&](int i, int64_t column) { sum += number(i, column); });
-    return sum_of_warp(sum) * by_width;
+    return warp_sum(sum) * by_width;
   };
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp; row < p.rows;
        row += static_cast<int64_t>(gridDim.x) * kWarps) {
@@ -103,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   if (column >= columns) return;
   T sum = 0;
   for (int64_t run = lane_index(); run < runs; run += kWarp) sum += partial[run * columns + column];
-  sum = sum_of_warp(sum);
+  sum = warp_sum(sum);
   if (lane_index() == 0) (column < width ? first[column] : second[column - width]) = sum;
 }
 

@@ -5,6 +5,7 @@
 
 #include "angle_moment/angle_moment.h"
 #include "common/rows.h"
+#include "env_mat/gpu_nearest.h"
 
 namespace mdops {
 
@@ -147,14 +148,11 @@ __device__ __forceinline__ T find(const AngleArgs<T>& args, int64_t i, const T* 
     T most = 0;
     for (int k = w.first[t] + lane_index(); k < w.first[t + 1]; k += kWarp)
       most = larger_of(most, dot3(w.rows, k, w.rows, k));
-    for (int step = kWarp / 2; step; step /= 2)
-      most = larger_of(most, __shfl_xor_sync(kAllLanes, most, step));
+    most = join_lanes(most, [](T a, T b) { return larger_of(a, b); });
     if (lane_index() == 0) w.longest[t] = most;
   }
   __syncwarp();
-  for (int step = kWarp / 2; step; step /= 2)
-    nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, step));
-  return nearest;
+  return warp_nearest(nearest);
 }
 
 // The pieces that pairs of two types can be on: `reach` from the first one on, on either side of zero.

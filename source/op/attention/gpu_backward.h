@@ -335,8 +335,7 @@ __device__ __forceinline__ void delta_of_rows(const TensorArgs<T>& p, const Grad
         float sum = 0;
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum += grad.number_at(k) * out.number_at(k);
-#pragma unroll
-        for (int k = Load::kPieces / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+        sum = warp_sum<Load::kPieces>(sum);
         if (Load::piece_of(i) == 0 && j < b.last)
           g.delta[static_cast<int64_t>(b.item.begin + j) * p.heads + b.head] = sum;
       }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include "attention/gpu_args.h"
-#include "common/copy_async.h"
-#include "common/warpgroup.h"
+#include "common/gpu_barrier.h"
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
+#include "common/gpu_wgmma.h"
 #include "gemm/gpu_parts.h"
 #include "gemm/gpu_tile.h"
 
@@ -24,36 +26,6 @@ __device__ __forceinline__ char* aligned_memory() {
   return memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1));
 }
 
-// Four matrices of 8 x 8 numbers of 16 bits, lane l giving row l % 8 of matrix l / 8: lane l gets numbers
-// 2 (l % 4) and the next of row l / 4 of each.
-__device__ __forceinline__ void load_four(uint32_t (&r)[4], const char* shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(shared)));
-}
-
-// The same of each matrix transposed.
-__device__ __forceinline__ void load_four_transposed(uint32_t (&r)[4], const char* shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(shared)));
-}
-
-// c += A B, 16 x 16 times 16 x 8, of float16 or bfloat16.
-template <bool Bfloat>
-__device__ __forceinline__ void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (Bfloat)
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ __forceinline__ float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -69,12 +41,6 @@ __device__ __forceinline__ int opaque(int x) {
 // Asks for a line of device memory to be brought to the L2 cache.
 __device__ __forceinline__ void prefetch_line(const void* memory) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(memory));
-}
-
-// Waits for the other threads of a team of the block's, so many, and sees what they have written. A block has
-// up to 15 teams.
-__device__ __forceinline__ void wait_for_team(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(threads) : "memory");
 }
 
 // d (+)= A B, 64 x 16 times 16 x 32 or 64, of float16 or bfloat16. Of d warp w of the group has rows 16 w ..
@@ -153,8 +119,6 @@ __device__ __forceinline__ void multiply_group(float (&d)[Units][4], const uint3
 #undef MDOPS_MULTIPLY_32
 #undef MDOPS_MULTIPLY_64
 #undef MDOPS_MULTIPLY_128
-#undef MDOPS_4_UNITS
-#undef MDOPS_UNIT
 
 // f(part of A, part of B, whether it is the first) of the products of so many parts: the small ones first.
 template <int Parts, class F>
@@ -164,11 +128,6 @@ __device__ __forceinline__ void each_product(const F& f) {
   } else {
     f(0, 0, true);
   }
-}
-
-// Of the warp's numbers.
-__device__ __forceinline__ uint32_t warp_largest(uint32_t x) {
-  return __reduce_max_sync(kAllLanes, x);
 }
 
 }  // namespace gpu_attention

@@ -145,18 +145,11 @@ __device__ __forceinline__ void put_row(T* to, int width, const A (&sum)[kColumn
 // Over the 16 threads of a row.
 template <class A>
 __device__ __forceinline__ A row_sum(A x) {
-#pragma unroll
-  for (int k = kSide / 2; k > 0; k /= 2) x += __shfl_xor_sync(kAllLanes, x, k);
-  return x;
+  return warp_sum<kSide>(x);
 }
 template <class A>
 __device__ __forceinline__ A row_largest(A x) {
-#pragma unroll
-  for (int k = kSide / 2; k > 0; k /= 2) {
-    const A other = __shfl_xor_sync(kAllLanes, x, k);
-    x = x > other ? x : other;
-  }
-  return x;
+  return join_lanes<kSide>(x, [](A a, A b) { return a > b ? a : b; });
 }
 
 template <class T>
@@ -208,8 +201,7 @@ __global__ void __launch_bounds__(kPlainThreads) delta_kernel(TensorArgs<T> p, G
   for (int e = lane_index(); e < p.value_width; e += kWarp)
     sum += static_cast<A>(number(g.grad_out[row * p.value_width + e])) *
            static_cast<A>(number(g.out[row * p.value_width + e]));
-#pragma unroll
-  for (int k = kWarp / 2; k > 0; k /= 2) sum += __shfl_xor_sync(kAllLanes, sum, k);
+  sum = warp_sum(sum);
   if (lane_index() == 0) g.delta[row] = sum;
 }
 

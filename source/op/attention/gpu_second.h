@@ -422,11 +422,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     delta += grad.x[k] * out.x[k], change += grad.x[k] * x.x[k];
   }
   x.put(g.grad_grad_out + at, width);
-#pragma unroll
-  for (int k = kWarp / 2; k > 0; k /= 2) {
-    delta += __shfl_xor_sync(kAllLanes, delta, k);
-    change += __shfl_xor_sync(kAllLanes, change, k);
-  }
+  delta = warp_sum(delta), change = warp_sum(change);
   if (lane_index() == 0) g.mean[row] = mean, g.delta[row] = delta, g.delta_change[row] = change;
 }
 

@@ -281,13 +281,15 @@ template <class N>
 __device__ __forceinline__ void load_parts(uint32_t (&r)[N::kParts][4], const char* tile, int apart,
                                            int place) {
 #pragma unroll
-  for (int part = 0; part < N::kParts; ++part) load_four(r[part], tile + part * apart + place);
+  for (int part = 0; part < N::kParts; ++part)
+    load_matrices(r[part], shared_address(tile + part * apart + place));
 }
 template <class N>
 __device__ __forceinline__ void load_parts_transposed(uint32_t (&r)[N::kParts][4], const char* tile,
                                                       int apart, int place) {
 #pragma unroll
-  for (int part = 0; part < N::kParts; ++part) load_four_transposed(r[part], tile + part * apart + place);
+  for (int part = 0; part < N::kParts; ++part)
+    load_transposed(r[part], shared_address(tile + part * apart + place));
 }
 
 // Sums of a product, two units of 16 x 8, as the A operand of another of depth 16: times a power of two.
@@ -334,16 +336,6 @@ __device__ __forceinline__ void add_product(float (&sum)[D / 8][4], const uint32
       }
     }
   }
-}
-
-// Sums over the four lanes that share a row of a product.
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
-}
-__device__ __forceinline__ float quad_largest(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
 // exp of what is not large: as accurate as the products.

@@ -106,7 +106,7 @@ __device__ __forceinline__ void sum_rows(float (&sum)[2], const F& number) {
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll
     for (int k = 0; k < 4; ++k) sum[k / 2] += number(unit, k);
-  sum[0] = gpu_attention::quad_sum(sum[0]), sum[1] = gpu_attention::quad_sum(sum[1]);
+  sum[0] = quad_sum(sum[0]), sum[1] = quad_sum(sum[1]);
 }
 
 __device__ __forceinline__ void load_numbers(float (&x)[2], const float* from, int count) {
@@ -217,7 +217,7 @@ __device__ float fill_factor(char* factor, int depth, int columns, uint32_t* lar
       for (int i = 0; i < 4; ++i) most = gpu_attention::larger(most, four[i]);
     });
   }
-  most = gpu_attention::warp_largest(most);
+  most = warp_largest(most);
   if (lane_index() == 0) atomicMax(largest, most);
   __syncthreads();
   const float scale = gpu_attention::scale_of_bits(*largest);
@@ -252,9 +252,9 @@ __device__ __forceinline__ void add_step(Rows<Units>& sum, const uint32_t (&a)[2
   for (int unit = 0; unit < Units; ++unit) {
     const uint4 b = reinterpret_cast<const uint4*>(factor)[(step * Units + unit) * kWarp + lane_index()];
     float c[4] = {};
-    gpu_attention::multiply_16<false>(c, a[1], b.x, b.y);
-    gpu_attention::multiply_16<false>(c, a[0], b.z, b.w);
-    gpu_attention::multiply_16<false>(c, a[0], b.x, b.y);
+    multiply_16<false>(c, a[1], b.x, b.y);
+    multiply_16<false>(c, a[0], b.z, b.w);
+    multiply_16<false>(c, a[0], b.x, b.y);
 #pragma unroll
     for (int k = 0; k < 4; ++k) sum[unit][k] += by * c[k];
   }

@@ -46,9 +46,9 @@ __device__ __forceinline__ void add_product_across(Rows<2 * Tiles>& sum, const R
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float c[4] = {};
-        gpu_attention::multiply_16<false>(c, low, b[0][h], b[0][h + 2]);
-        gpu_attention::multiply_16<false>(c, high, b[1][h], b[1][h + 2]);
-        gpu_attention::multiply_16<false>(c, high, b[0][h], b[0][h + 2]);
+        multiply_16<false>(c, low, b[0][h], b[0][h + 2]);
+        multiply_16<false>(c, high, b[1][h], b[1][h + 2]);
+        multiply_16<false>(c, high, b[0][h], b[0][h + 2]);
 #pragma unroll
         for (int k = 0; k < 4; ++k) sum[2 * tile + h][k] += by * c[k];
       }
@@ -127,8 +127,7 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
       }
     }
   const float four[4] = {r[0][0], r[0][1], r[1][0], r[1][1]};
-  const float scale =
-      gpu_attention::scale_of_bits(gpu_attention::warp_largest(gpu_attention::largest_of<4>(four)));
+  const float scale = gpu_attention::scale_of_bits(warp_largest(gpu_attention::largest_of<4>(four)));
   uint32_t b[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -147,8 +146,8 @@ __device__ __forceinline__ void add_rows(const JoinArgs& p, const char* memory, 
       for (int k = 0; k < 4; ++k) x[h][k] = y[2 * tile + h][k] * (kScale * deviation[h][k % 2]);
     uint32_t a[2][4];
     gpu_attention::as_operand<Parts>(x[0], x[1], 1.0f, a);
-    gpu_attention::multiply_16<false>(c, a[1], b[0], b[1]);
-    gpu_attention::multiply_16<false>(c, a[0], b[0], b[1]);
+    multiply_16<false>(c, a[1], b[0], b[1]);
+    multiply_16<false>(c, a[0], b[0], b[1]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) sums.moments[tile][k] += by * c[k];
   }
@@ -159,7 +158,7 @@ template <int F>
 __device__ __forceinline__ void store_moments(const JoinArgs& p, const BlockNumbers& numbers, int atom,
                                               bool bad, const AtomSums<F>& sums, float* out) {
   const int lane = lane_index(), component = 2 * (lane % 2), half = lane % 4 / 2;
-  const float own = gpu_attention::quad_sum(sums.whole);  // of component l / 4 % 4
+  const float own = quad_sum(sums.whole);  // of component l / 4 % 4
   float whole[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) whole[i] = __shfl_sync(kAllLanes, own, 4 * (component + i));
@@ -218,10 +217,10 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_kernel(JoinArgs p, float* 
       first = next;
     }
     if (member > 0) sums.each([&](int k, float x) { own[member - 1][k][lane] = x; });
-    gpu_attention::wait_for_team(team, kTeam * kWarp);
+    sync_threads(team + 1, kTeam * kWarp);
     for (int other = 0; member == 0 && other < kTeam - 1; ++other)
       sums.each([&](int k, float& x) { x += own[other][k][lane]; });
-    gpu_attention::wait_for_team(team, kTeam * kWarp);  // before the others write the next atom's
+    sync_threads(team + 1, kTeam * kWarp);  // before the others write the next atom's
     if (member == 0) store_moments<F>(p, numbers, static_cast<int>(atom), bad, sums, out);
   }
 }
@@ -329,8 +328,8 @@ struct GroupAtoms {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       own[h] = min(max(__float_as_int(p.atom[first + min(row_of(2 * h), count - 1)]), 0), p.atoms - 1);
-    highest = gpu_attention::warp_largest(max(own[0], own[1]));
-    lowest = ~gpu_attention::warp_largest(~min(own[0], own[1]));
+    highest = warp_largest(max(own[0], own[1]));
+    lowest = ~warp_largest(~min(own[0], own[1]));
   }
 
   // f(atom) for each of the warp's, f(h) of which of a lane's rows are its.
@@ -343,7 +342,7 @@ struct GroupAtoms {
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         if (own[h] > atom) next = max(next, ~own[h]);
-      atom = ~gpu_attention::warp_largest(next);
+      atom = ~warp_largest(next);
     }
   }
 };
@@ -362,8 +361,7 @@ struct EnvironmentRows {
       two[h] = *reinterpret_cast<const float2*>(
           environment + kComponents * (first + min(row_of(2 * h), count - 1)) + component);
     const float four[4] = {two[0].x, two[0].y, two[1].x, two[1].y};
-    const float scale =
-        gpu_attention::scale_of_bits(gpu_attention::warp_largest(gpu_attention::largest_of(four)));
+    const float scale = gpu_attention::scale_of_bits(warp_largest(gpu_attention::largest_of(four)));
     inverse = inverse_power(scale);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -410,8 +408,8 @@ __device__ __forceinline__ RowFactors along_rows(const BackArgs& p, const GroupA
     for (int step = 0; step < 2 * I; ++step) {
       const uint2 b = turned[step * kWarp];
       float c[4] = {};
-      gpu_attention::multiply_16<false>(c, u.part[step][1], b.x, b.y);
-      gpu_attention::multiply_16<false>(c, u.part[step][0], b.x, b.y);
+      multiply_16<false>(c, u.part[step][1], b.x, b.y);
+      multiply_16<false>(c, u.part[step][0], b.x, b.y);
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum[k] += c[k];
     }
@@ -456,9 +454,9 @@ __device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& 
     for (int j = 0; j < 2; ++j) {
       const uint4 b = factor[(step * 4 * I + j) * kWarp];
       float c[4] = {};
-      gpu_attention::multiply_16<false>(c, u.part[step][1], b.x, b.y);
-      gpu_attention::multiply_16<false>(c, u.part[step][0], b.z, b.w);
-      gpu_attention::multiply_16<false>(c, u.part[step][0], b.x, b.y);
+      multiply_16<false>(c, u.part[step][1], b.x, b.y);
+      multiply_16<false>(c, u.part[step][0], b.z, b.w);
+      multiply_16<false>(c, u.part[step][0], b.x, b.y);
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum[j][k] += c[k];
     }
@@ -467,7 +465,7 @@ __device__ __forceinline__ void gradient_of_pair(Rows<2>& by_u, const BackArgs& 
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       float c[4] = {};
-      gpu_attention::multiply_16<false>(c, r.operand, j ? two.y : two.x, j ? two.y : two.x);
+      multiply_16<false>(c, r.operand, j ? two.y : two.x, j ? two.y : two.x);
 #pragma unroll
       for (int k = 0; k < 4; ++k) turned[j][k] = mine(k / 2) ? c[k] : turned[j][k];
     }
@@ -522,7 +520,7 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_back_kernel(BackArgs p) {
         for (int k = 0; k < 4; ++k) delta[k / 2] += by_u[j][k] * o[j][k];
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) delta[h] = gpu_attention::quad_sum(delta[h]);
+    for (int h = 0; h < 2; ++h) delta[h] = quad_sum(delta[h]);
     store_numbers(delta, p.delta + first, count);
   });
 }

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(AxisArgs<T> p) {
   for (int first = 0; first < sums; first += kThreads / kLanes) {
     const int n = first + static_cast<int>(threadIdx.x) / kLanes, a = n / p.axis, k = n % p.axis;
     T sum = n < sums ? axis_column_gradient(p, t, g, stride, a, k, part, kLanes) : T(0);
-    for (int d = kLanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(kAllLanes, sum, d);
+    sum = warp_sum<kLanes>(sum);
     if (part == 0 && n < sums) out[a * p.width + k] += sum;
   }
 }

@@ -3,26 +3,14 @@
 
 #include <cstdint>
 
-namespace mdops {
+#include "common/gpu_warp.h"
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
+namespace mdops {
 
 // A value that is not there: what the kernels answer to a wrong index.
 template <class T>
 __device__ __forceinline__ T not_a_number() {
   return static_cast<T>(__int_as_float(0x7fffffff));
-}
-
-__device__ __forceinline__ int lane_index() {
-  return threadIdx.x % kWarp;
-}
-
-// The thread's warp, as the compiler sees one number of all lanes: where they go by it they go together, and
-// what follows from it (above all where a warpgroup's operands stand) is computed once for the warp, in
-// registers that `wgmma` reads without a detour. All lanes must call it.
-__device__ __forceinline__ int warp_index() {
-  return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
 }
 
 // out[3 k + a] = v[a] of lane k, for k < lanes, as consecutive stores; `buffer` holds 3 * kWarp numbers of

@@ -92,8 +92,7 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   }
   __shared__ double shared[2][kSumWarps];
   for (int k = 0; k < 2; ++k) {
-    for (int step = kWarp / 2; step; step /= 2)
-      most[k] = fmax(most[k], __shfl_xor_sync(kAllLanes, most[k], step));
+    most[k] = warp_largest(most[k]);
     if (lane_index() == 0) shared[k][threadIdx.x / kWarp] = most[k];
   }
   __syncthreads();
@@ -109,8 +108,7 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
 template <int Limbs>
 __device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, int64_t count,
                       int32_t system) {
-  for (int k = 0; k < kSystem; ++k)
-    for (int step = kWarp / 2; step; step /= 2) sums[k] += __shfl_xor_sync(kAllLanes, sums[k], step);
+  for (int k = 0; k < kSystem; ++k) sums[k] = warp_sum(sums[k]);
   const bool finite = finite_terms(sums, kSystem);
   for (int k = 0; k < kSystem; ++k) {
     int64_t part[2] = {0, 0};
@@ -189,7 +187,7 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
       scatter<Terms>(neighbor, j, fixed, buffers[warp], atoms, space.neighbors);
     }
     for (int a = 0; a < 3; ++a) {
-      for (int step = kWarp / 2; step; step /= 2) row[a] += __shfl_xor_sync(kAllLanes, row[a], step);
+      row[a] = warp_sum(row[a]);
       if (lane == 0) row_sums[3 * (rows.first + i) + a] = row[a];
     }
   }

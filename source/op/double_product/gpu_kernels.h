@@ -16,9 +16,10 @@
 // of a unit of rows a warp, so that all multiprocessors end at about the same time.
 #pragma once
 
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
 #include "common/rows.h"
 #include "double_product/double_product.h"
-#include "double_product/gpu_mma.h"
 
 namespace mdops {
 

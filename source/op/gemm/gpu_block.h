@@ -28,8 +28,10 @@
 #pragma once
 
 #include "common/early.h"
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
 #include "common/profiler.h"
-#include "gemm/gpu_instructions.h"
+#include "gemm/gpu_memory.h"
 #include "gemm/gpu_steps.h"
 
 namespace mdops {
@@ -338,7 +340,7 @@ class BlockThread {
       *reinterpret_cast<uint2*>(row + 32 * (col / 8) + 16 * k + 2 * (col % 8)) = parts[k];
   }
 
-  // Where the piece of A is that a lane tells `load_fragment` of.
+  // Where the piece of A is that a lane tells `load_matrices` of.
   static __device__ __forceinline__ int place_of_lane(int row_bytes) {
     return lane_index() % 16 * row_bytes + 32 * (lane_index() / 16);
   }
@@ -366,7 +368,8 @@ class BlockThread {
 #pragma unroll
     for (int u = 0; u < 2; ++u)
 #pragma unroll
-      for (int k = 0; k < Parts; ++k) load_fragment(left[u][k], a + 16 * u * row_bytes + 16 * k);
+      for (int k = 0; k < Parts; ++k)
+        load_matrices(left[u][k], shared_address(a + 16 * u * row_bytes + 16 * k));
 #pragma unroll
     for (int product = 0; product < kProducts; ++product)
 #pragma unroll
@@ -374,8 +377,8 @@ class BlockThread {
 #pragma unroll
         for (int n = 0; n < kTurnUnits; ++n) {
           const auto& right = b[n].part[product == 1];
-          multiply_add(Parts == 1 ? sum[unit + u][first + n] : part[u][n], left[u][product == 2], right[0],
-                       right[1]);
+          multiply_here(Parts == 1 ? sum[unit + u][first + n] : part[u][n], left[u][product == 2], right[0],
+                        right[1]);
         }
     if constexpr (Parts == 2) {
 #pragma unroll
@@ -403,11 +406,8 @@ class BlockThread {
         finish_columns<Step>(a, first, col, unscale, largest, output);
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-#pragma unroll
-        for (int d = kWarp / 2; d > 0; d /= 2) {
-          largest[n] = fmaxf(largest[n], __shfl_xor_sync(kAllLanes, largest[n], d));
-          if constexpr (Step == LayerStep::last) output[n] += __shfl_xor_sync(kAllLanes, output[n], d);
-        }
+        largest[n] = warp_largest(largest[n]);
+        if constexpr (Step == LayerStep::last) output[n] = warp_sum(output[n]);
         const int r = first + n * kBlockWarps;
         const float scale = scale_for(largest[n]);
         if (lane_index() == 0) {

@@ -422,9 +422,7 @@ class ColumnThread {
   // thread.
   __device__ __forceinline__ void read_input(int at, float2 unscale, float2 (&input)[2]) const {
     uint32_t x[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_ + at));
+    load_transposed(x, shared_ + at);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float2 high = __half22float2(*reinterpret_cast<const __half2*>(x + h));

@@ -28,20 +28,20 @@ __global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_co
       init_barrier(shared + Memory::kFullA + 8 * k, 1);
       init_barrier(shared + Memory::kEmptyA + 8 * k, kChainWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    publish_barriers();
     fence_shared();
   }
   __syncthreads();
   const float* net = p.nets + type * p.net_size;
   if (warp >= kChainWarps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewRegisters));
+    keep_registers<kFewRegisters>();
     if (lane_index() == 0) {
       if (warp == kChainWarps) fetch_weights<Kind, Parts>(p, net + p.units, shared);
       if (warp == kChainWarps + 1) fetch_inputs<Kind, Parts>(p, shared);
     }
     __syncwarp();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMostRegisters));
+    take_registers<kMostRegisters>();
     Thread(p, net, static_cast<float>(p.scale[type]), memory, warp).run();
   }
 #endif

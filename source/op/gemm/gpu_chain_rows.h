@@ -239,12 +239,8 @@ class RowThread {
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int d = 1; d < 4; d *= 2) {
-        largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
-        steepest[h] = fmaxf(steepest[h], __shfl_xor_sync(kAllLanes, steepest[h], d));
-        if (Last) output[h] += __shfl_xor_sync(kAllLanes, output[h], d);
-      }
+      largest[h] = quad_largest(largest[h]), steepest[h] = quad_largest(steepest[h]);
+      if (Last) output[h] = quad_sum(output[h]);
       if (Last && column_ == 0) p_.output[first_row_ + 8 * h] = output[h];
       if (!Last && column_ == 0) steep_[n * kRows + 8 * h] = steepest[h];
     }
@@ -257,12 +253,7 @@ class RowThread {
 #pragma unroll
     for (int k = 0; k < 4 * kColumns; ++k) largest[k / 2 % 2] = fmaxf(largest[k / 2 % 2], fabsf(sum[k]));
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int d = 1; d < 4; d *= 2)
-        largest[h] = fmaxf(largest[h], __shfl_xor_sync(kAllLanes, largest[h], d));
-      largest[h] *= steep_[n * kRows + 8 * h];
-    }
+    for (int h = 0; h < 2; ++h) largest[h] = quad_largest(largest[h]) * steep_[n * kRows + 8 * h];
     write_a(p_.net.cols(n), largest, sum, false, [&](int e, int h, float2 x) {
       const float2 slope = *slopes(n, e, h);
       return make_float2(before_activation(x.x, slope.x), before_activation(x.y, slope.y));

@@ -22,6 +22,7 @@
 #include <type_traits>
 
 #include "common/early.h"
+#include "common/gpu_barrier.h"
 #include "common/profiler.h"
 #include "gemm/gpu_args.h"
 #include "gemm/gpu_layer.h"
@@ -103,10 +104,7 @@ class ClusterBlock {
         exchanges_(0) {
     const uint32_t own = shared_address(shared);
 #pragma unroll
-    for (int b = 0; b < kClusterBlocks; ++b) {
-      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(away_[b]) : "r"(own), "r"(b));
-      away_[b] -= own;
-    }
+    for (int b = 0; b < kClusterBlocks; ++b) away_[b] = address_in_block(own, b) - own;
   }
 
   // From the input to its gradient. `follow` waits for what wrote the input.
@@ -227,7 +225,7 @@ class ClusterBlock {
 #pragma unroll
       for (int product = 0; product < (Parts == 2 ? 3 : 1); ++product) {
         const auto& right = b.of[n].part[product == 1];
-        multiply_add(part[n], left[product == 2], right[0], right[1]);
+        multiply_here(part[n], left[product == 2], right[0], right[1]);
       }
     }
     // Added outside of the tensor cores, which round towards zero.
@@ -374,7 +372,7 @@ class ClusterBlock {
       most = fmaxf(most, fabsf(x));
       give(rows(next) + row * p_.memory.width + column, x);
     }
-    for (int d = kWarp / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, d));
+    most = warp_largest(most);
     if (lane == 0) give(largest(next) + row * kClusterBlocks + block_, most);
     turn_ = next;
     exchange(numbers * matrix.tiles, [&] { begin_after(n, backward); }, 4 * kClusterRows * kClusterBlocks);
@@ -397,34 +395,23 @@ class ClusterBlock {
   __device__ __forceinline__ void init_exchange() const {
     __syncthreads();
     if (threadIdx.x != 0) return;
-    for (int k = 0; k < 2; ++k)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(
-          shared_address(at<char>(p_.memory.barriers)) + 8 * k));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    for (int k = 0; k < 2; ++k) init_barrier(shared_address(at<char>(p_.memory.barriers)) + 8 * k, 1);
+    publish_barriers();
   }
   // Waits for so many tiles of sums or rows from all blocks, and `more` bytes.
   template <class Meanwhile>
   __device__ __forceinline__ void exchange(int tiles, const Meanwhile& meanwhile, int more = 0) {
     const int bytes = 4 * kClusterRows * kTileCols * tiles + more;
-    if (threadIdx.x == 0)
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier()), "r"(bytes)
-                   : "memory");
+    if (threadIdx.x == 0) expect_bytes(barrier(), bytes);
     meanwhile();
-    asm volatile(
-        "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
-        "%1;\n@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier()),
-        "r"(exchanges_ >> 1 & 1)
-        : "memory");
+    wait_in_cluster(barrier(), exchanges_ >> 1 & 1);
     ++exchanges_;
   }
   __device__ __forceinline__ void send_sums(int to, int column, const float (&sum)[4]) const {
-    uint32_t there, counted;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(there)
-        : "r"(shared_address(sums(block_, 0) + column + lane_index() / 4 * p_.memory.stride +
-                             2 * (lane_index() % 4))),
-          "r"(to));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(barrier()), "r"(to));
+    const float* const place =
+        sums(block_, 0) + column + lane_index() / 4 * p_.memory.stride + 2 * (lane_index() % 4);
+    const uint32_t there = address_in_block(shared_address(place), to);
+    const uint32_t counted = address_in_block(barrier(), to);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       asm volatile(
@@ -463,7 +450,7 @@ class ClusterBlock {
     };
     finish_row(p_.packed.forward[n], n, false, first, n == 0 ? kClusterBlocks : kClusterSlices, 1, finish);
     if (n < last) return;
-    for (int d = kWarp / 2; d > 0; d /= 2) output += __shfl_xor_sync(kAllLanes, output, d);
+    output = warp_sum(output);
     if (lane_index() == 0) p_.call.output[(first_row_ + row) * kClusterBlocks + block_] = output;
   }
 

@@ -4,6 +4,7 @@
 
 #include "common/early.h"
 #include "common/profiler.h"
+#include "gemm/gpu_memory.h"
 #include "gemm/gpu_steps.h"
 #include "gemm/gpu_tile.h"
 
@@ -43,13 +44,8 @@ __device__ __forceinline__ void finish_tile(const LayerArgs& p, const float* net
           largest = part[n].largest();
         }
         if constexpr (Step != LayerStep::input) {
-#pragma unroll
-          for (int d = lanes / 2; d > 0; d /= 2)
-            largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, d));
-          if constexpr (Step == LayerStep::last) {
-#pragma unroll
-            for (int d = lanes / 2; d > 0; d /= 2) output += __shfl_xor_sync(kAllLanes, output, d);
-          }
+          largest = warp_largest<lanes>(largest);
+          if constexpr (Step == LayerStep::last) output = warp_sum<lanes>(output);
           if (threadIdx.x % lanes != 0) continue;
           // Not negative: ordered as its bits are.
           atomicMax(reinterpret_cast<unsigned*>(p.largest + first_row + r), __float_as_uint(largest));

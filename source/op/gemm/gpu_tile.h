@@ -22,10 +22,17 @@
 
 #include <cuda_pipeline.h>
 
-#include "gemm/gpu_instructions.h"
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
 #include "gemm/gpu_parts.h"
 
 namespace mdops {
+
+// Sixteen bytes; zeros if not `there`.
+__device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool there = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
 
 // How a block of threads shares its tile: warps along rows, columns and depth; each one's tile in units of 16
 // rows and 8 columns; the depth of a stage in units of 16; and how many stages of B are under way.
@@ -143,7 +150,7 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
       const int row = 16 * (row_warp * T::kRowUnits + m) + lane % 16, eight = 2 * step + lane / 16;
 #pragma unroll
       for (int k = 0; k < T::kParts; ++k)
-        load_fragment(left[k][m], a + StageOfA<T>::place(row, 2 * eight + k));
+        load_matrices(left[k][m], shared_address(a + StageOfA<T>::place(row, 2 * eight + k)));
     }
 #pragma unroll
     for (int first = 0; first < T::kColUnits; first += group) {
@@ -160,8 +167,8 @@ __device__ __forceinline__ void multiply_stage(const char* a, const char* b, int
 #pragma unroll
           for (int n = 0; n < group; ++n) {
             const auto& b_part = right[n].part[product == 1];
-            multiply_add(T::kParts == 1 ? sum[m][first + n] : part[m][n], left[product == 2][m], b_part[0],
-                         b_part[1]);
+            multiply_here(T::kParts == 1 ? sum[m][first + n] : part[m][n], left[product == 2][m], b_part[0],
+                          b_part[1]);
           }
       if constexpr (T::kParts == 2) {
 #pragma unroll

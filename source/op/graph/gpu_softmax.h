@@ -15,13 +15,6 @@ namespace gpu_softmax {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 
-// The same in every lane, in the same order in every run.
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T value) {
-  for (int step = kWarp / 2; step; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
-}
-
 template <class T>
 __device__ __forceinline__ void fill(const SoftmaxArgs<T>& args, int64_t at, T value) {
   args.of_x[at] = value;
@@ -49,15 +42,12 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(SoftmaxArgs<T> args) 
     const T x = args.x[e * args.columns + column];
     max = max < x ? x : max;
   }
-  for (int step = kWarp / 2; step; step /= 2) {
-    const T other = __shfl_xor_sync(kAllLanes, max, step);
-    max = max < other ? other : max;
-  }
+  max = join_lanes(max, [](T a, T b) { return a < b ? b : a; });
   SoftmaxSums<T> sums;
   for (int64_t e = begin; e < end; e += kWarp) sums.add(args, e * args.columns + column, max);
-  sums.one = sum_of_warp(sums.one);
-  if (args.grad) sums.s = sum_of_warp(sums.s);
-  if (args.direction) sums.t = sum_of_warp(sums.t), sums.q = sum_of_warp(sums.q);
+  sums.one = warp_sum(sums.one);
+  if (args.grad) sums.s = warp_sum(sums.s);
+  if (args.direction) sums.t = warp_sum(sums.t), sums.q = warp_sum(sums.q);
   sums.normalize();
   for (int64_t e = begin; e < end; e += kWarp) sums.write(args, e * args.columns + column, max);
 }

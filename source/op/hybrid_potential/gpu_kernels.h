@@ -64,8 +64,7 @@ __global__ void __launch_bounds__(kAtomThreads, 3)
   const int i = atom_of(p, row);
   if (i < 0) return;
   MDOPS_STAGE(moments);
-  float bound = form_t<Gated>(p, i, row, AtomMemory(shared, p));
-  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
+  const float bound = warp_largest(form_t<Gated>(p, i, row, AtomMemory(shared, p)));
   if (lane_index() == 0) bounds[row] = first ? bound : fmaxf(bound, bounds[row]);
 }
 

@@ -16,8 +16,8 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "common/gpu_wgmma.h"
 #include "common/rows.h"
-#include "common/warpgroup.h"
 
 namespace mdops {
 namespace gpu_linear {
@@ -109,8 +109,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[kUnits][4], const uint32
   else
     MDOPS_ON_HOPPER(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %33, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n56k8.f32.tf32.tf32 {" MDOPS_REGISTERS_16
-        ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27}, {%28, %29, %30, %31}, %32, add, 1, "
+        "wgmma.mma_async.sync.aligned.m64n56k8.f32.tf32.tf32 {" MDOPS_REGISTERS_28
+        "}, {%28, %29, %30, %31}, %32, add, 1, "
         "1;\n}" : MDOPS_4_UNITS(0),
         MDOPS_UNIT(4), MDOPS_UNIT(5), MDOPS_UNIT(6) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
         "r"(static_cast<int>(add)));

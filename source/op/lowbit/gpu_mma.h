@@ -17,8 +17,9 @@
 
 #include <type_traits>
 
-#include "common/copy_async.h"
-#include "gemm/gpu_tile.h"
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
+#include "common/gpu_warp.h"
 #include "lowbit/gpu_operands.h"
 
 namespace mdops {
@@ -58,12 +59,6 @@ __device__ __forceinline__ int line_place(int line, int piece) {
   }
 }
 
-// Sixteen bytes, of which the first `bytes` are read and the rest are zero.
-__device__ __forceinline__ void copy_bytes(uint32_t shared, const uint8_t* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes)
-               : "memory");
-}
-
 __device__ __forceinline__ int limited(int n) {
   return n < 0 ? 0 : n > 16 ? 16 : n;
 }
@@ -72,12 +67,6 @@ __device__ __forceinline__ uint32_t shared_word(uint32_t at) {
   uint32_t word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(at));
   return word;
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at));
 }
 
 __device__ __forceinline__ void multiply_add(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
@@ -145,7 +134,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
     const uint2 top = halves_of(a[2 * half], kinds & 2), bottom = halves_of(a[2 * half + 1], kinds & 2);
     const uint2 right = halves_of(b[half], kinds & 1);
     const uint32_t left[4] = {top.x, bottom.x, top.y, bottom.y};
-    mdops::multiply_add(c, left, right.x, right.y);
+    multiply_here(c, left, right.x, right.y);
   }
 }
 
@@ -229,7 +218,7 @@ __device__ __forceinline__ void copy_stage(const Product& p, const Stages& stage
   for (int task = threadIdx.x; task < T::kRows * 8; task += T::kThreads) {
     const int r = task / 8, c = task % 8, bytes = row0 + r < p.rows ? limited(end - k0 - 16 * c) : 0;
     const uint8_t* from = bytes ? p.a.data + (row0 + r) * p.a.stride + k0 + 16 * c : p.a.data;
-    copy_bytes(shared + r * kStageDepth + 16 * (c ^ (r & 7)), from, bytes);
+    copy_to_shared<16>(shared + r * kStageDepth + 16 * (c ^ (r & 7)), from, bytes);
   }
   shared += T::kABytes;
   if constexpr (Side == Layout::by_line) {
@@ -237,7 +226,7 @@ __device__ __forceinline__ void copy_stage(const Product& p, const Stages& stage
     for (int task = threadIdx.x; task < T::kCols * 8; task += T::kThreads) {
       const int n = task / 8, c = task % 8, bytes = col0 + n < p.cols ? limited(end - k0 - 16 * c) : 0;
       const uint8_t* from = bytes ? p.b.data + (col0 + n) * p.b.stride + k0 + 16 * c : p.b.data;
-      copy_bytes(shared + n * kStageDepth + 16 * (c ^ (n >> 2 & 7)), from, bytes);
+      copy_to_shared<16>(shared + n * kStageDepth + 16 * (c ^ (n >> 2 & 7)), from, bytes);
     }
   } else {
     constexpr bool kTernary = Side == Layout::ternary;
@@ -248,7 +237,7 @@ __device__ __forceinline__ void copy_stage(const Product& p, const Stages& stage
       const int bytes = k0 + kDeep * line < end ? limited(p.cols - col0 - 16 * c) : 0;
       const uint8_t* from =
           bytes ? p.b.data + static_cast<int64_t>(k0 / kDeep + line) * p.b.stride + col0 + 16 * c : p.b.data;
-      copy_bytes(shared + line_place<T::kCols, kTernary>(line, c), from, bytes);
+      copy_to_shared<16>(shared + line_place<T::kCols, kTernary>(line, c), from, bytes);
     }
   }
 }

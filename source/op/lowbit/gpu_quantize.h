@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include "common/gpu.h"
+#include "common/gpu_warp.h"
 #include "lowbit/lowbit.h"
 
 namespace mdops {
@@ -45,7 +46,7 @@ struct Size {
 // Of all threads of a block, to all of them.
 __device__ inline double of_block(const Size& size, double own) {
   __shared__ double parts[kQuantizeThreads / 32];
-  for (int apart = 16; apart > 0; apart /= 2) own = size.both(own, __shfl_xor_sync(~0u, own, apart));
+  own = join_lanes(own, [&](double a, double b) { return size.both(a, b); });
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = own;
   __syncthreads();

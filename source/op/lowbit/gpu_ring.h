@@ -5,7 +5,8 @@
 
 #include <cuda.h>
 
-#include "gemm/gpu_hopper.h"
+#include "common/gpu_barrier.h"
+#include "common/gpu_wgmma.h"
 #include "lowbit/gpu_mma.h"
 
 namespace mdops {
@@ -83,7 +84,7 @@ struct StageRing {
       init_barrier(full(s), 1);
       init_barrier(empty(s), Warps * Sharers);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    publish_barriers();
   }
   __device__ void advance(int stages = 1) {
     slot += stages;

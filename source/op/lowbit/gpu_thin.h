@@ -46,38 +46,27 @@ struct ThinTile {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-#define MDOPS_D8(c, i) \
-  c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
-#define MDOPS_D16(c, i) MDOPS_D8(c, i), MDOPS_D8(c, i + 8)
-#define MDOPS_D32(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16)
-#define MDOPS_INT(x) "+r"(x)
-#define MDOPS_FLOAT(x) "+f"(x)
-#define MDOPS_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define MDOPS_NAMES_16 MDOPS_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define MDOPS_NAMES_32 \
-  MDOPS_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-
 // d (+)= A B, 64 x 32 times 32 x (2 Size), both in shared memory. The order of d is that of `multiply_wide`.
 #define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, C, TYPES, SCALES)                                         \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
-               "k32." TYPES " {" MDOPS_NAMES_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"            \
-               : MDOPS_D##SIZE(C, 0)                                                                      \
+               "k32." TYPES " {" MDOPS_REGISTERS_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"        \
+               : MDOPS_NUMBERS_##SIZE(C, d, 0)                                                            \
                : "l"(a), "l"(b), "r"(add))
 #define MDOPS_THIN_KINDS(SIZE, N, A_AT, B_AT, ADD_AT)                                                \
   template <LowBit A, LowBit B>                                                                      \
   __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], uint64_t a, uint64_t b, int add) {   \
-    MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_INT, "s32.s8.s8", "");                             \
+    MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+r", "s32.s8.s8", "");                                  \
   }                                                                                                  \
   template <LowBit A, LowBit B>                                                                      \
   __device__ __forceinline__ void multiply_thin(float (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
     if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e4m3.e4m3", ", 1, 1");               \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e4m3", ", 1, 1");                      \
     else if constexpr (A == LowBit::e4m3)                                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e4m3.e5m2", ", 1, 1");               \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e5m2", ", 1, 1");                      \
     else if constexpr (B == LowBit::e4m3)                                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e5m2.e4m3", ", 1, 1");               \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e4m3", ", 1, 1");                      \
     else                                                                                             \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, MDOPS_FLOAT, "f32.e5m2.e5m2", ", 1, 1");               \
+      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e5m2", ", 1, 1");                      \
   }
 MDOPS_THIN_KINDS(8, "16", "%8", "%9", "%10")
 MDOPS_THIN_KINDS(16, "32", "%16", "%17", "%18")
@@ -90,22 +79,14 @@ MDOPS_THIN_KINDS(32, "64", "%32", "%33", "%34")
   __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,         \
                                                 int add) {                                                  \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
-                 "k32.s32.s8.s8 {" MDOPS_NAMES_##SIZE "}, {" A_AT "}, " B_AT ", add;\n}"                    \
-                 : MDOPS_D##SIZE(MDOPS_INT, 0)                                                              \
+                 "k32.s32.s8.s8 {" MDOPS_REGISTERS_##SIZE "}, {" A_AT "}, " B_AT ", add;\n}"                \
+                 : MDOPS_NUMBERS_##SIZE("+r", d, 0)                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                           \
   }
 MDOPS_THIN(8, "16", "%8, %9, %10, %11", "%12", "%13")
 MDOPS_THIN(16, "32", "%16, %17, %18, %19", "%20", "%21")
 MDOPS_THIN(32, "64", "%32, %33, %34, %35", "%36", "%37")
 #undef MDOPS_THIN
-#undef MDOPS_NAMES_32
-#undef MDOPS_NAMES_16
-#undef MDOPS_NAMES_8
-#undef MDOPS_FLOAT
-#undef MDOPS_INT
-#undef MDOPS_D32
-#undef MDOPS_D16
-#undef MDOPS_D8
 
 // Eight ternary numbers, those of two bytes of `packed`: a selector of four bits for each, which picks it.
 template <int First>
@@ -147,7 +128,7 @@ __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int coun
     Number(&d)[Size] = kFloat ? own : sums;
     ring.template multiply<A, B>(d, 0, 0, !kFloat);
     wait_for_products<0>();
-    hold(d);
+    settle(d);
     ring.release(ring.slot);
     if constexpr (kFloat)
 #pragma unroll
@@ -188,7 +169,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
       wait_for_products<0>();
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
-        hold(sums[u]);
+        settle(sums[u]);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step)
 #pragma unroll
@@ -204,12 +185,6 @@ __device__ __forceinline__ void put_number(uint32_t at, int x) {
 }
 __device__ __forceinline__ void put_number(uint32_t at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-
-// The warpgroups that multiply.
-template <int Threads>
-__device__ __forceinline__ void sync_all() {
-  asm volatile("bar.sync 3, %0;" ::"n"(Threads) : "memory");
 }
 
 // A warpgroup's sums to its part of the block's memory, rows of A by columns of B.
@@ -249,14 +224,6 @@ __device__ __forceinline__ void send_words(uint32_t at, uint32_t barrier, int bl
   const int bits[4] = {__float_as_int(x[0]), __float_as_int(x[1]), __float_as_int(x[2]),
                        __float_as_int(x[3])};
   send_words(at, barrier, block, bits);
-}
-// What other blocks send has come.
-__device__ __forceinline__ void wait_for_others(uint32_t barrier) {
-  asm volatile(
-      "{\n.reg .pred done;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-      "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier)
-      : "memory");
 }
 __device__ __forceinline__ void add_words(int (&sums)[4], const uint4& w) {
   sums[0] += static_cast<int>(w.x), sums[1] += static_cast<int>(w.y);
@@ -413,9 +380,9 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
     else
       sum_in_turns<A, B, false>(ring, p, 0, count, col0, sums[0]);
     wait_for_copies();
-    sync_all<T::kThreads>();  // all have read the stages
+    sync_threads(3, T::kThreads);  // all have read the stages
     put_thin<T>(ring.shared, role, sums);
-    sync_all<T::kThreads>();
+    sync_threads(3, T::kThreads);
   }
   if constexpr (kShares) wait_for_cluster();  // both blocks are there
   if (role == T::kGroups) return;
@@ -431,7 +398,7 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
       if (theirs.has(i))
         send_words(received + theirs.row(i) * kLine + 16 * theirs.piece(), arrived, other, theirs.sums[i]);
     own.add_groups(ring.shared + rank * kShareBytes);
-    wait_for_others(arrived);
+    wait_in_cluster(arrived, 0);
     own.add(received, kLine);
   } else {
     own.add_groups(ring.shared);

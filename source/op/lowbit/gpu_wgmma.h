@@ -37,51 +37,30 @@ struct WideTile8 {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-#define MDOPS_D4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
-#define MDOPS_D16(c, i) MDOPS_D4(c, i), MDOPS_D4(c, i + 4), MDOPS_D4(c, i + 8), MDOPS_D4(c, i + 12)
-#define MDOPS_D32(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16)
-#define MDOPS_D64(c, i) MDOPS_D16(c, i), MDOPS_D16(c, i + 16), MDOPS_D16(c, i + 32), MDOPS_D16(c, i + 48)
-#define MDOPS_INT(x) "+r"(x)
-#define MDOPS_FLOAT(x) "+f"(x)
-#define MDOPS_NAMES_32                                                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-  "%22, "                                                                                                \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MDOPS_NAMES_64                                                                                     \
-  MDOPS_NAMES_32                                                                                           \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MDOPS_NAMES_128                                                                                      \
-  MDOPS_NAMES_64                                                                                             \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "   \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, " \
-  "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, "   \
-  "%121, %122, %123, %124, %125, %126, %127"
-
 // d (+)= A B, 64 x 32 times 32 x (2 Size); thread t has d[4 j + 2 h + c]: row 16 w + 8 h + l / 4 of warp w,
 // lane l, column 8 j + 2 (l % 4) + c.
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(int (&d)[128], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 "
-      "{" MDOPS_NAMES_128 "}, %128, %129, add;\n}"
-      : MDOPS_D64(MDOPS_INT, 0), MDOPS_D64(MDOPS_INT, 64)
+      "{" MDOPS_REGISTERS_128 "}, %128, %129, add;\n}"
+      : MDOPS_NUMBERS_64("+r", d, 0), MDOPS_NUMBERS_64("+r", d, 64)
       : "l"(a), "l"(b), "r"(add));
 }
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(int (&d)[64], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 "
-      "{" MDOPS_NAMES_64 "}, %64, %65, add;\n}"
-      : MDOPS_D64(MDOPS_INT, 0)
+      "{" MDOPS_REGISTERS_64 "}, %64, %65, add;\n}"
+      : MDOPS_NUMBERS_64("+r", d, 0)
       : "l"(a), "l"(b), "r"(add));
 }
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(int (&d)[32], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-      "{" MDOPS_NAMES_32 "}, %32, %33, add;\n}"
-      : MDOPS_D32(MDOPS_INT, 0)
+      "{" MDOPS_REGISTERS_32 "}, %32, %33, add;\n}"
+      : MDOPS_NUMBERS_32("+r", d, 0)
       : "l"(a), "l"(b), "r"(add));
 }
 #define MDOPS_FLOAT8_KINDS()                            \
@@ -96,8 +75,8 @@ __device__ __forceinline__ void multiply_wide(int (&d)[32], uint64_t a, uint64_t
 #define MDOPS_FLOAT8_OF(A, B)                                                                              \
   asm volatile(                                                                                            \
       "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32." A "." B \
-      " {" MDOPS_NAMES_64 "}, %64, %65, add, 1, 1;\n}"                                                     \
-      : MDOPS_D64(MDOPS_FLOAT, 0)                                                                          \
+      " {" MDOPS_REGISTERS_64 "}, %64, %65, add, 1, 1;\n}"                                                 \
+      : MDOPS_NUMBERS_64("+f", d, 0)                                                                       \
       : "l"(a), "l"(b), "r"(add))
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64_t b, int add) {
@@ -106,8 +85,8 @@ __device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64
 #undef MDOPS_FLOAT8_OF
 #define MDOPS_FLOAT8_OF(A, B)                                                                                \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32." A \
-               "." B " {" MDOPS_NAMES_32 "}, %32, %33, add, 1, 1;\n}"                                        \
-               : MDOPS_D32(MDOPS_FLOAT, 0)                                                                   \
+               "." B " {" MDOPS_REGISTERS_32 "}, %32, %33, add, 1, 1;\n}"                                    \
+               : MDOPS_NUMBERS_32("+f", d, 0)                                                                \
                : "l"(a), "l"(b), "r"(add))
 template <LowBit A, LowBit B>
 __device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64_t b, int add) {
@@ -115,24 +94,13 @@ __device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64
 }
 #undef MDOPS_FLOAT8_OF
 #undef MDOPS_FLOAT8_KINDS
-#undef MDOPS_NAMES_128
-#undef MDOPS_NAMES_64
-#undef MDOPS_NAMES_32
-#undef MDOPS_FLOAT
-#undef MDOPS_INT
-#undef MDOPS_D64
-#undef MDOPS_D32
-#undef MDOPS_D16
-#undef MDOPS_D4
 
 // Scale `index` of `count`, or zero beyond the last, to shared memory, by a copy that `wait_for_copies` waits
 // for.
 __device__ __forceinline__ void copy_scale(uint32_t shared, const float* scales, int step, int index,
                                            int count) {
   const bool is_there = index < count;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
-               "l"(scales + (is_there ? static_cast<int64_t>(step) * index : 0)), "r"(is_there ? 4 : 0)
-               : "memory");
+  copy_to_shared<4>(shared, scales + (is_there ? static_cast<int64_t>(step) * index : 0), is_there);
 }
 
 // Those of a tile's columns to a warp's shared memory. `store_tile` waits for them.
@@ -319,18 +287,6 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
   }
 };
 
-// The numbers are not looked at before.
-template <int Size>
-__device__ __forceinline__ void hold(int (&d)[Size]) {
-#pragma unroll
-  for (int k = 0; k < Size; ++k) asm volatile("" : "+r"(d[k])::"memory");
-}
-template <int Size>
-__device__ __forceinline__ void hold(float (&d)[Size]) {
-#pragma unroll
-  for (int k = 0; k < Size; ++k) asm volatile("" : "+f"(d[k])::"memory");
-}
-
 // A warpgroup's sums of a tile over `count` stages, float8: what a stage gives is added up in float32, while
 // the products of the next, in other registers, are under way. `Groups`: with the scales of its group. A
 // branch around the sums would put off the question for the next stage until after them, so both have loops.
@@ -343,7 +299,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
     ring.template multiply<A, B>(sums, group, 0, 0);
   };
   const auto finish = [&](float (&sums)[Size], int stage, int done) {
-    hold(sums);
+    settle(sums);
     ring.release(done);
     if constexpr (Groups)
       add_group(p, stage, col0, sums, parts);
@@ -389,7 +345,7 @@ __device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, 
     for (int half = 0; half < 2; ++half) {
       ring.template multiply<A, B>(d, group, half * Size, 0);
       wait_for_products<0>();
-      hold(d);
+      settle(d);
       if (half == 1) ring.release(ring.slot);
 #pragma unroll
       for (int k = 0; k < Size / 2; ++k)
@@ -408,7 +364,7 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
     wait_for(ring.full(ring.slot), ring.phase);
     ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
     wait_for_products<0>();
-    hold(d);
+    settle(d);
     ring.release(ring.slot);
     add = 1;
     if (stage + 1 < count && (stage + 1) * kStageDepth % p.group != 0) continue;
@@ -429,7 +385,7 @@ __device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int 
     before = ring.slot, ring.advance();
   }
   wait_for_products<0>();
-  hold(d);
+  settle(d);
   if (before >= 0) ring.release(before);
 }
 
@@ -467,7 +423,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     return make_int2((tile.x * Cluster + rank) * kWideRows, tile.y * Columns);
   };
   if (role == 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    keep_registers<40>();
     int2 place = place_of(first);
     follow();
     if (threadIdx.x == 0) {
@@ -477,7 +433,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
       ring.drain();
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    take_registers<232>();
     follow();
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroupThreads / 32;
     const uint32_t own = ring.shared + T::kStages * T::kStageBytes + (4 * (role - 1) + warp) * T::kWarpBytes;

@@ -11,8 +11,9 @@
 // Moments are zero where no neighbour is: stages that are zero for all rows are left out.
 #pragma once
 
+#include "common/gpu_copy.h"
+#include "common/gpu_mma.h"
 #include "common/rows.h"
-#include "double_product/gpu_mma.h"
 #include "moment_product/moment_product.h"
 
 namespace mdops {

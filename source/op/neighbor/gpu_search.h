@@ -80,11 +80,7 @@ __device__ inline int32_t set_stretch(const GpuCells& cells, const Center& cente
         static_cast<float>(shift[0] - center.place.x), static_cast<float>(shift[1] - center.place.y),
         static_cast<float>(shift[2] - center.place.z), __int_as_float(pack_image(m[0], m[1], m[2]))};
   }
-  int32_t sum = length;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int32_t other = __shfl_up_sync(kAllLanes, sum, step);
-    if (lane >= step) sum += other;
-  }
+  const int32_t sum = running_sum(length);
   stretches.before[lane] = sum - length;
   return __shfl_sync(kAllLanes, sum, kWarp - 1);
 }

@@ -5,6 +5,7 @@
 
 #include "common/early.h"
 #include "common/rows.h"
+#include "env_mat/gpu_nearest.h"
 #include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
 
@@ -66,31 +67,10 @@ __global__ void count_kernel(RowListArgs<T> args, RowListResults<T> out) {
     within += count_lanes(lane.near);
     if (lane.near) nearest = nearest_of(nearest, lane.r2);
   });
-  for (int step = kWarp / 2; step; step /= 2)
-    nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, step));
+  nearest = warp_nearest(nearest);
   if (lane_index() > 0) return;
   out.offsets[i + 1] = rows, out.taken[i] = taken, out.within[i] = within;
   out.nearest[i] = kind == RowKind::wrong ? not_a_number<T>() : sqrt(nearest);
-}
-
-// The sum of all threads' numbers before this one's, and that of all.
-__device__ __forceinline__ int sum_before(int mine, int* of_warps, int* total) {
-  const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  int sum = mine;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, sum, step);
-    if (lane >= step) sum += other;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = sum;
-  __syncthreads();
-  int before = 0, all = 0;
-  for (int w = 0; w < kScanThreads / kWarp; ++w) {
-    if (w < warp) before += of_warps[w];
-    all += of_warps[w];
-  }
-  __syncthreads();
-  *total = all;
-  return before + sum - mine;
 }
 
 // Sums up to each of n numbers, in their place behind a zero; by one block.
@@ -105,7 +85,7 @@ inline __global__ void __launch_bounds__(kScanThreads) scan_kernel(int32_t* offs
     for (int k = 0; k < kScanEach; ++k) mine[k] = at + k < n ? offsets[at + k + 1] : 0;
 #pragma unroll
     for (int k = 0; k < kScanEach; ++k) sum += mine[k];
-    int up_to = so_far + sum_before(sum, of_warps, &total);
+    int up_to = so_far + sum_before<kScanThreads / kWarp>(sum, of_warps, &total);
 #pragma unroll
     for (int k = 0; k < kScanEach; ++k) {
       up_to += mine[k];
@@ -296,13 +276,6 @@ __global__ void __launch_bounds__(kWarps* kWarp) rows_kernel(SplineRowsArgs<T> a
   }
 }
 
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T x) {
-#pragma unroll
-  for (int step = kWarp / 2; step; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  return x;
-}
-
 // `out` is zero at entry.
 template <class T, bool Gated, int V>
 __global__ void __launch_bounds__(kWarps* kWarp)
@@ -342,8 +315,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int v = 0; v < V; ++v) change += u.x[v] * x[v], of_gate += u.x[v] * y[v];
     }
-    change = sum_of_warp(change);
-    if (Gated) of_gate = sum_of_warp(of_gate);
+    change = warp_sum(change);
+    if (Gated) of_gate = warp_sum(of_gate);
     if (lane == r) by_s = change, by_switch = of_gate;
   }
   if (!own.is_there) return;

@@ -494,11 +494,7 @@ __device__ __forceinline__ int64_t busy_atom(const BlendAtoms& busy, int64_t n) 
   const int lane = lane_index();
   for (int64_t block = 0; block < busy.blocks; block += kWarp) {
     const int own = block + lane < busy.blocks ? busy.counts[block + lane] : 0;
-    int sum = own;
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int more = __shfl_up_sync(kAllLanes, sum, d);
-      if (lane >= d) sum += more;
-    }
+    const int sum = running_sum(own);
     const unsigned beyond = __ballot_sync(kAllLanes, n < sum);
     if (beyond != 0) {
       const int lane_of_it = __ffs(beyond) - 1;

@@ -2,24 +2,13 @@
 #pragma once
 
 #include "common/rows.h"
-#include "env_mat/env_mat.h"
+#include "env_mat/gpu_nearest.h"
 #include "pair_table/pair_table.h"
 
 namespace mdops {
 
 // Warps that work on an atom with a near neighbour each: threads of a block, and blocks of a multiprocessor.
 constexpr int kNearThreads = 128, kNearBlocks = 5;
-
-template <class T>
-__device__ __forceinline__ T warp_sum(T value) {
-  for (int d = kWarp / 2; d > 0; d /= 2) value += __shfl_xor_sync(kAllLanes, value, d);
-  return value;
-}
-
-__device__ __forceinline__ double warp_nearest(double r2) {
-  for (int d = kWarp / 2; d > 0; d /= 2) r2 = nearest_of(r2, __shfl_xor_sync(kAllLanes, r2, d));
-  return r2;
-}
 
 // What kind of row atom i has; a system that is not there makes it a wrong one.
 __device__ __forceinline__ RowKind table_row(const ListArgs& list, int64_t i) {
@@ -141,8 +130,7 @@ struct RunningSums {
   }
   // Of all lanes.
   __device__ void join() {
-    double least = sums.least;
-    for (int d = kWarp / 2; d > 0; d /= 2) least = nearest_of(least, __shfl_xor_sync(kAllLanes, least, d));
+    const double least = warp_nearest(sums.least);
     if (sums.least != least) to(least);
     sums.weights = warp_sum(sums.weights), sums.weighted = warp_sum(sums.weighted);
   }

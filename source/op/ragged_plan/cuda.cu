@@ -10,29 +10,9 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// The sum of all threads' numbers before this one's; `all` gets that of all. Every thread must call it.
-__device__ int64_t sum_before(int64_t mine, int64_t* of_warps, int64_t& all) {
-  const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  int64_t sum = mine;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int64_t other = __shfl_up_sync(kAllLanes, sum, step);
-    if (lane >= step) sum += other;
-  }
-  if (lane == kWarp - 1) of_warps[warp] = sum;
-  __syncthreads();
-  int64_t before = sum - mine;
-  all = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) {
-    if (w < warp) before += of_warps[w];
-    all += of_warps[w];
-  }
-  __syncthreads();
-  return before;
-}
-
 __device__ int64_t sum_of_block(int64_t mine, int64_t* of_warps) {
   int64_t all;
-  sum_before(mine, of_warps, all);
+  sum_before<kThreads / kWarp>(mine, of_warps, &all);
   return all;
 }
 
@@ -58,7 +38,8 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
     const PlanSequence own(args, b);
     tiles = own.tiles, squares = own.squares;
   }
-  place += sum_before(tiles, of_warps, all), of_bias += sum_before(squares, of_warps, all);
+  place += sum_before<kThreads / kWarp>(tiles, of_warps, &all);
+  of_bias += sum_before<kThreads / kWarp>(squares, of_warps, &all);
   write_pieces(args, b, tiles, place, of_bias);
   if (b == 0) write_item(args, 0, fits ? count : -1, 0, 0, 0);
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;

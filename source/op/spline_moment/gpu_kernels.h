@@ -2,6 +2,7 @@
 // its part of the gradient, in shared memory.
 #pragma once
 
+#include "env_mat/gpu_nearest.h"
 #include "spline_moment/gpu_moments.h"
 
 namespace mdops {
@@ -66,14 +67,6 @@ __device__ __forceinline__ void write_sums(int basis, const T* sums, T* out) {
     }
     reinterpret_cast<Numbers*>(out)[k] = total;
   }
-}
-
-// Smallest value over the lanes, in all of them; what is not a number if any is.
-template <class T>
-__device__ __forceinline__ T warp_min(T value) {
-  for (int step = kWarp / 2; step; step /= 2)
-    value = nearest_of(value, __shfl_xor_sync(kAllLanes, value, step));
-  return value;
 }
 
 // Adds the neighbours [begin, begin + count) of one type to its sums; counts those within the cutoff in
@@ -161,7 +154,7 @@ __device__ __forceinline__ void moments_of(const MomentArgs<T>& args, int64_t i,
       const T slots = there ? T(args.places.empty(taken)) : not_a_number<T>();
       add_padding<Columns>(norm, slots, moments + (i * args.ntypes + (there ? t : 0)) * size);
     }
-    least = warp_min(least);
+    least = warp_nearest(least);
     if (lane_index() == 0) nearest[i] = std::sqrt(least);
   }
 }

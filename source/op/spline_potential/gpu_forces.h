@@ -277,7 +277,7 @@ __device__ __forceinline__ float scatter_forces(const StepArgs& p, int i, int ty
   }
 #pragma unroll
   for (int a = 0; a < 3; ++a) {
-    for (int d = 16; d > 0; d /= 2) own[a] += __shfl_xor_sync(kAllLanes, own[a], d);
+    own[a] = warp_sum(own[a]);
     if (lane == a) atomic_add(p.atom_sums + (Virials ? 16 : 4) * static_cast<int64_t>(i) + a, own[a]);
   }
   float sum = transposed_sum<8>(w);

@@ -204,7 +204,7 @@ __device__ __forceinline__ bool atom_moments(const StepArgs& p, int i, int type,
     uncounted.of(t, within);
   }
   if (!uncounted.end()) return false;
-  for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  nearest = warp_nearest(nearest);
   if (lane == 0) p.nearest[i] = sqrtf(nearest);
   return __all_sync(kAllLanes, good);
 }
@@ -312,8 +312,7 @@ __device__ __forceinline__ void write_d(const Features& features, int first, con
 __device__ __forceinline__ float bound_with_extra(const StepArgs& p, int i, float bound) {
   const float* extra = p.extra + static_cast<int64_t>(i) * p.extra_size;
   for (int k = lane_index(); k < p.extra_size; k += kWarp) bound = fmaxf(bound, fabsf(extra[k]));
-  for (int d = 16; d > 0; d /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAllLanes, bound, d));
-  return bound;
+  return warp_largest(bound);
 }
 
 // The extra inputs from number `first` of the row on, then zeros.

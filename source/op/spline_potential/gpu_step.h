@@ -7,9 +7,11 @@
 
 #include "common/early.h"
 #include "common/fixed_point.h"
+#include "common/gpu_barrier.h"
 #include "common/pairs.h"
 #include "common/profiler.h"
 #include "common/rows.h"
+#include "env_mat/gpu_nearest.h"
 #include "gemm/gpu_run.h"
 #include "spline_moment/gpu_moments.h"
 #include "spline_potential/gpu_args.h"
@@ -34,9 +36,7 @@ struct Team {
       : rank(threadIdx.x / kWarp % warps), size(warps), number(threadIdx.x / kWarp / warps) {}
 
   // Waits for the others, and sees what they have written.
-  __device__ __forceinline__ void sync() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(number + 1), "r"(kWarp * size) : "memory");
-  }
+  __device__ __forceinline__ void sync() const { sync_threads(number + 1, kWarp * size); }
   __device__ __forceinline__ int thread() const { return kWarp * rank + lane_index(); }
   __device__ __forceinline__ int threads() const { return kWarp * size; }
 };

@@ -114,11 +114,7 @@ __device__ __forceinline__ int list_rows_soon(const uint32_t* touched, int words
     uint32_t all = own;
 #pragma unroll
     for (int b = 1; b < kSplineSupport; ++b) all |= __funnelshift_l(before, own, b);
-    int end = __popc(all);
-    for (int d = 1; d < kWarp; d *= 2) {
-      const int other = __shfl_up_sync(kAllLanes, end, d);
-      end += lane >= d ? other : 0;
-    }
+    const int end = running_sum(__popc(all));
     for (int w = 0; w < kWarp && from + w < words; ++w) {
       const uint32_t now = __shfl_sync(kAllLanes, all, w);
       const int begin = count + __shfl_sync(kAllLanes, end, w) - __popc(now);
@@ -197,7 +193,7 @@ __device__ __forceinline__ bool share_moments(const StepArgs& p, int i, int type
     }
     kept += __reduce_add_sync(kAllLanes, of_lane);
   }
-  for (int d = 16; d > 0; d /= 2) nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+  nearest = warp_nearest(nearest);
   if (lane == 0) *m.nearest = nearest;
   if (team.rank == team.size - 1) {
     Uncounted<Gated> uncounted{p, norm, m.own, i, type};
@@ -229,9 +225,7 @@ __device__ __forceinline__ bool team_t(const StepArgs& p, int i, int64_t place,
   const TeamMemory other = memories.of(lane < team.size ? lane : 0);
   const bool good = __all_sync(kAllLanes, *other.good != 0);
   if (team.rank == 0) {
-    float nearest = *other.nearest;
-    for (int d = kMostTeam / 2; d > 0; d /= 2)
-      nearest = nearest_of(nearest, __shfl_xor_sync(kAllLanes, nearest, d));
+    const float nearest = warp_nearest<kMostTeam>(*other.nearest);
     if (lane == 0 && good) p.nearest[i] = sqrtf(nearest);
   }
   memories.add_up(

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kRowThreads)
     sum += static_cast<double>(own[c]) * static_cast<double>(w[c]);
     grad[row * neurons + c] = factor * w[c];
   }
-  for (int step = kWarp / 2; step; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  sum = warp_sum(sum);
   if (lane_index() == 0 && i >= 0)
     energy[i] = scale[net] * (sum + static_cast<double>(layer.bias[net])) + shift[type];
 }

@@ -19,13 +19,6 @@ __device__ __forceinline__ T* pick(T* const (&all)[kMostUnitParts], int part) {
   return part == 0 ? all[0] : part == 1 ? all[1] : all[2];
 }
 
-// The same in every lane, in the same order in every run.
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T value) {
-  for (int step = kWarp / 2; step; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-  return value;
-}
-
 // One part of a row, `size` numbers at once.
 template <class T, Pass pass, int size>
 __device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, int part) {
@@ -40,9 +33,9 @@ __device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, in
     for (int j = 0; j < size; ++j)
       xx += a[j] * a[j], x_g += a[j] * b[j], x_u += a[j] * c[j], u_g += b[j] * c[j];
   }
-  xx = sum_of_warp(xx);
-  if (pass != Pass::forward) x_g = sum_of_warp(x_g);
-  if (pass == Pass::second) x_u = sum_of_warp(x_u), u_g = sum_of_warp(u_g);
+  xx = warp_sum(xx);
+  if (pass != Pass::forward) x_g = warp_sum(x_g);
+  if (pass == Pass::second) x_u = warp_sum(x_u), u_g = warp_sum(u_g);
   const UnitRow<T> row(xx);
   const UnitCurve<T> curve(row, x_u, x_g, u_g);
   const T by = row.of_x(pass == Pass::second ? x_u : x_g);

@@ -1,7 +1,12 @@
-// In the place of source/op/common/copy_async.h: the same on the emulated GPU.
+// In the place of source/op/common/gpu_copy.h: the same on the emulated GPU, whose places in shared memory
+// are counted from its beginning.
 #pragma once
 
 namespace mdops {
+
+inline uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(static_cast<const char*>(shared) - emulated_memory());
+}
 
 template <int Bytes>
 void copy_to_shared(void* shared, const void* from, bool there) {

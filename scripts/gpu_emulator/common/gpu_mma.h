@@ -1,16 +1,32 @@
-// Instructions of a warp on matrices of 16-bit numbers, on the emulated GPU.
+// In the place of source/op/common/gpu_mma.h: instructions on matrices of 16-bit numbers on the emulated GPU.
 #pragma once
+
+namespace mdops {
 
 // Of matrix n of `ldmatrix`: where lane 8 n + row said that its row is.
 inline const char* emulated_matrix_row(const char* all, int n, int row) {
   return emulated_lane<const char*>(all, 8 * n + row);
 }
 
-inline void emulated_load_matrices(uint32_t (&r)[4], const char* shared) {
+inline void load_matrices(uint32_t (&r)[4], uint32_t at) {
+  const char* const shared = emulated_memory() + at;
   emulated_check(shared, 16);
   const char* all = emulated_exchange(&shared, sizeof(shared));
   const int lane = threadIdx.x % 32;
   for (int n = 0; n < 4; ++n) std::memcpy(&r[n], emulated_matrix_row(all, n, lane / 4) + 4 * (lane % 4), 4);
+}
+
+inline void load_transposed(uint32_t (&r)[4], uint32_t at) {
+  const char* const shared = emulated_memory() + at;
+  emulated_check(shared, 16);
+  const char* all = emulated_exchange(&shared, sizeof(shared));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) {
+    uint16_t half[2];
+    for (int k = 0; k < 2; ++k)
+      std::memcpy(&half[k], emulated_matrix_row(all, n, 2 * (lane % 4) + k) + 2 * (lane / 4), 2);
+    r[n] = half[0] | static_cast<uint32_t>(half[1]) << 16;
+  }
 }
 
 template <bool Bfloat>
@@ -23,7 +39,7 @@ float emulated_half(uint32_t word, int k) {
 }
 
 template <bool Bfloat>
-void emulated_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Operands {
     uint32_t a[4], b[2];
   } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
@@ -41,3 +57,8 @@ void emulated_multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint3
     c[n] = static_cast<float>(sum);
   }
 }
+inline void multiply_here(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_16<false>(c, a, b0, b1);
+}
+
+}  // namespace mdops

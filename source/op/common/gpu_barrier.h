@@ -1,0 +1,56 @@
+// Barriers of some threads of a block, and Hopper's barriers in shared memory (mbarrier), which count who has
+// arrived and bytes that have come.
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+// Waits for the other of so many threads of a block, in whole warps, and sees what they have written. A block
+// has 16 such barriers, of which __syncthreads takes the first.
+__device__ __forceinline__ void sync_threads(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void init_barrier(uint32_t at, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
+}
+// What was made is seen by copies and by the other blocks of the cluster, after a barrier of theirs.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void expect_bytes(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// The same for what other blocks of the cluster have sent.
+__device__ __forceinline__ void wait_in_cluster(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
+      "%1;\n"
+      "@done bra DONE;\nbra AGAIN;\nDONE:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Where a place of this block's shared memory is in that of another block of its cluster.
+__device__ __forceinline__ uint32_t address_in_block(uint32_t shared, int block) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(block));
+  return there;
+}
+
+}  // namespace mdops

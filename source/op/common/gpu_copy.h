@@ -1,0 +1,56 @@
+// Copies from device to shared memory that go on by themselves, without registers between: cp.async, and
+// Hopper's bulk copies, whose bytes a barrier counts (gpu_barrier.h).
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+__device__ __forceinline__ uint32_t shared_address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// 4, 8 or 16 bytes, of which the first `count` are read and the rest are zero.
+template <int Bytes>
+__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, int count) {
+  if constexpr (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(count)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared), "l"(from), "r"(count),
+                 "n"(Bytes)
+                 : "memory");
+}
+// Zeros if not `there`.
+template <int Bytes>
+__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, bool there) {
+  copy_to_shared<Bytes>(shared, from, there ? Bytes : 0);
+}
+template <int Bytes>
+__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool there) {
+  copy_to_shared<Bytes>(shared_address(shared), from, there);
+}
+
+// This thread's copies have come.
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+// This thread's copies so far are one group;
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// all of its groups but the last `Pending` have come.
+template <int Pending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// So many bytes, which the barrier counts when they have come.
+__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace mdops

@@ -1,0 +1,12 @@
+// The shared memory of nets' kernels. The emulated GPU (scripts/gpu_emulator) has its own.
+#pragma once
+
+namespace mdops {
+
+// The shared memory that a net's kernel is launched with.
+__device__ __forceinline__ char* net_memory() {
+  extern __shared__ __align__(16) char memory_of_net[];
+  return memory_of_net;
+}
+
+}  // namespace mdops
