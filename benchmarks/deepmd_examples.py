@@ -32,7 +32,7 @@ from machine import machine
 
 from mdops import Potential
 from mdops.jit.sample_box import sample_box
-from mdops.models import DescriptorFitting
+from mdops.models import DescriptorFitting, EnvironmentDescriptor
 from mdops.models.registry import find
 from mdops.system import from_atoms
 from mdops.train.config.read import parse_config
@@ -43,6 +43,7 @@ INPUTS = {
     "se_e3_tebd": "se_e3_tebd/input_torch.json",
     "hybrid": "hybrid/input.json",
     "zbl": "zbl/input.json",
+    "dpa3": "dpa3/input_torch.json",
 }
 SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
 
@@ -63,7 +64,8 @@ def model_of(name: str, folder: Path) -> Potential:
     n = len(model["type_map"])
     for part in found.parts:
         for descriptor in part.descriptors:
-            descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+            if isinstance(descriptor, EnvironmentDescriptor):
+                descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
     for one in (found, *getattr(found, "models", ())):
         if isinstance(one, DescriptorFitting):
             weaken(one)

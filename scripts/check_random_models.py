@@ -1,7 +1,7 @@
 """Compares mdops with DeePMD-kit on models of random kinds and options.
 
     python scripts/check_random_models.py PYTHON_WITH_DEEPMD [--seeds 0 200] [--folder DIR] [--device cuda]
-        [--json FILE]
+        [--kind dpa3] [--json FILE]
 
 scripts/random_deepmd_models.py, in a process of that Python, makes a model of each seed: descriptors of every kind,
 alone, in hybrids, in ZBL and linear models, with random options, weights and statistics, and answers of DeePMD-kit's
@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, help="where models are, or are kept")
+    parser.add_argument("--kind", help="of all descriptors; dpa3 comes only so")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -70,6 +71,7 @@ def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> l
     if not any(path.with_suffix(end).exists() for end in (".npz", ".txt")):
         missing = [s for s in range(seed, args.seeds[1]) if not (folder / f"{s}.npz").exists()]
         command = [python, ROOT / "scripts/random_deepmd_models.py", folder, missing[0], missing[-1] + 1]
+        command += [args.kind] if args.kind else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         subprocess.run([str(c) for c in command], check=True, env=environment, stderr=subprocess.DEVNULL)
     if path.with_suffix(".txt").exists():

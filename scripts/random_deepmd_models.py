@@ -1,10 +1,11 @@
 """Makes models with DeePMD-kit, of random kinds and options: check_random_models.py runs this in a Python that has it.
 
-    python random_deepmd_models.py FOLDER FIRST LAST
+    python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics;
-<seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials
-of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+With a kind all models have that descriptor, alone; `dpa3` comes only so. For each seed from FIRST to before LAST:
+<seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it was made from;
+and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit itself
+cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -102,6 +103,63 @@ def descriptor(draw: Draw, kind: str, ntypes: int, rcut: float, crowded: bool) -
     return keys
 
 
+def dpa3(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+    rate, inner = draw.one((0, 1, 2)), rcut * draw.number(0.5, 1.0)
+    dynamic, updates_angles = draw.chance(0.4), draw.chance(0.85)
+    style = draw.one(("res_residual", "res_residual", "res_avg", "res_incr"))
+    places = MANY if crowded else draw.whole(5, 40)
+    repflow = {
+        "n_dim": draw.one((8, 10, 16)),
+        "e_dim": draw.one((6, 8, 9)) if rate == 0 else 16,
+        "a_dim": draw.one((4, 8)),
+        "nlayers": draw.whole(1, 4),
+        "e_rcut": rcut,
+        "e_rcut_smth": rcut * draw.number(0.6, 0.95),
+        "e_sel": places,
+        "a_rcut": inner,
+        "a_rcut_smth": inner * draw.number(0.6, 0.95),
+        "a_sel": places if crowded else draw.whole(3, places + 1),
+        "axis_neuron": draw.whole(1, 6),
+        "a_compress_rate": rate,
+        "a_compress_e_rate": draw.one((1, 2, 4)),
+        "a_compress_use_split": draw.chance(),
+        "n_multi_edge_message": draw.one((1, 1, 2, 3)),
+        "update_angle": updates_angles,
+        "update_style": style,
+        "update_residual": 0.3,
+        "update_residual_init": draw.one(("norm", "const")),
+        "fix_stat_std": draw.one((0.3, 0.0, 0.5)),
+        "optim_update": draw.chance(),
+        "smooth_edge_update": dynamic or draw.chance(),
+        "edge_init_use_dist": draw.chance(),
+        "use_exp_switch": draw.chance(),
+        "use_dynamic_sel": dynamic,
+        "sel_reduce_factor": draw.number(1, 12),
+        "sequential_update": style == "res_residual" and updates_angles and draw.chance(0.4),
+    }
+    keys: dict[str, Any] = {
+        "type": "dpa3",
+        "repflow": repflow,
+        "concat_output_tebd": draw.chance(),
+        "activation_function": draw.one((*ACTIVATIONS, "silut:10.0")),
+        "env_protection": draw.one((0.0, 0.0, 0.1, 1e-3)),
+        "use_econf_tebd": draw.chance(0.2),
+        "use_tebd_bias": draw.chance(),
+        "use_loc_mapping": draw.chance(),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+    }
+    if draw.chance(0.3):
+        keys["exclude_types"] = [draw.one(pairs) for _ in range(draw.whole(1, 3))]
+    if draw.chance(0.3):
+        keys |= {
+            "add_chg_spin_ebd": True,
+            "default_chg_spin": [float(draw.whole(-3, 4)), float(draw.whole(1, 4))],
+        }
+    return keys
+
+
 def fitting(draw: Draw) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "neuron": draw.one(FITTINGS),
@@ -127,8 +185,8 @@ def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
     return {"use_srtab": str(path), "sw_rmin": low, "sw_rmax": low + draw.number(0.3, 1), "smin_alpha": alpha}
 
 
-def model(draw: Draw, path: Path, crowded: bool) -> dict[str, Any]:
-    """The section `model` of an input. `path` is that of the table, if there is one."""
+def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, Any]:
+    """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)
     type_map = [str(name) for name in draw.random.choice(ELEMENTS, ntypes, replace=False)]
     pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
@@ -139,7 +197,7 @@ def model(draw: Draw, path: Path, crowded: bool) -> dict[str, Any]:
     def parts(kinds: tuple[str, ...], count: int) -> list[dict[str, Any]]:
         return [part(kinds, draw.one((1.0, 0.8))) for _ in range(count)]
 
-    form = draw.one(("alone", "alone", "alone", "hybrid", "zbl", "linear"))
+    form = "alone" if kind else draw.one(("alone", "alone", "alone", "hybrid", "zbl", "linear"))
     if form == "linear":
         models = [
             {"type_map": type_map, "descriptor": d, "fitting_net": fitting(draw)} for d in parts(MIXED, 2)
@@ -153,6 +211,10 @@ def model(draw: Draw, path: Path, crowded: bool) -> dict[str, Any]:
         return {"type": "linear_ener", "type_map": type_map, "models": models, "weights": weights}
     if form == "hybrid":
         own = {"type": "hybrid", "list": parts(draw.one((BY_TYPES, MIXED)), draw.whole(2, 4))}
+    elif kind == "dpa3":
+        own = dpa3(draw, ntypes, rcut, crowded)
+    elif kind:
+        own = part((kind,))
     else:
         own = part(MIXED if form == "zbl" or draw.chance() else BY_TYPES)
     found = {"type_map": type_map, "descriptor": own, "fitting_net": fitting(draw)}
@@ -187,7 +249,9 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
 def cutoffs(tree: Any) -> list[float]:
     """All that a `model` section names, A."""
     if isinstance(tree, dict):
-        return [v for k, v in tree.items() if k == "rcut"] + [c for v in tree.values() for c in cutoffs(v)]
+        return [v for k, v in tree.items() if k in ("rcut", "e_rcut", "a_rcut")] + [
+            c for v in tree.values() for c in cutoffs(v)
+        ]
     return [c for v in tree for c in cutoffs(v)] if isinstance(tree, list) else []
 
 
@@ -233,10 +297,10 @@ def answers(network: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return {name: out[theirs][0].detach().numpy() for name, theirs in names.items()}
 
 
-def make(folder: Path, seed: int) -> None:
+def make(folder: Path, seed: int, kind: str | None) -> None:
     draw, path = Draw(seed), folder / str(seed)
     crowded = draw.chance(0.3)
-    section = model(draw, path.with_suffix(".tab"), crowded)
+    section = model(draw, path.with_suffix(".tab"), crowded, kind)
     path.with_suffix(".json").write_text(json.dumps(section, indent=1) + "\n")
     network = get_model(copy.deepcopy(section)).double().eval()
     randomize(network, draw)
@@ -258,9 +322,10 @@ def make(folder: Path, seed: int) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    kind = sys.argv[4] if sys.argv[4:] else None
     for seed in range(first, last):
         try:
-            make(folder, seed)
+            make(folder, seed, kind)
         except Exception as error:  # of DeePMD-kit, whatever it is
             (folder / f"{seed}.txt").write_text(f"{type(error).__name__}: {str(error).strip()[:300]}\n")
 

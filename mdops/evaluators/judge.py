@@ -95,6 +95,6 @@ def _refuse_overflow(model: AtomicModel, within: torch.Tensor, spec: NeighborSpe
     places = sum(spec.sel) if spec.mixed else spec.sel[kind]
     raise InputError(
         f"atom {atom} has {int(within[atom, kind])} neighbours{of_type} within the "
-        f"cutoff, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
+        f"cutoff of {spec.cutoff:g} A, and the model's sel is {places} ({int(too_many.any(1).sum())} atoms overflow). "
         'DeePMD-kit would drop the farthest: overflow="truncate" does too, overflow="extend" keeps all'
     )

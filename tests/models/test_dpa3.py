@@ -9,7 +9,7 @@ from kind_cases import KINDS, DescriptorTests, alloy, cases, load_case, new_pote
 from reference_cases import SHARED, references, relative_error
 
 import mdops
-from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 from mdops.train.model.types import with_elements
@@ -148,6 +148,18 @@ def test_files_whose_parts_do_not_fit(place, value, message):
     node[place[-1]] = value
     with pytest.raises(ModelFileError, match=message):
         upgrade(tree)
+
+
+def test_too_few_places_are_named_with_their_cutoff():
+    potential = new_potential(with_repflow(e_sel=60, a_sel=3))
+    with pytest.raises(
+        InputError, match=r"\d+ neighbours within the cutoff of 3 A, and the model's sel is 3"
+    ):
+        mdops.Potential(potential.model).compute(alloy())
+    potential.overflow = "truncate"
+    truncated = potential.compute(alloy())
+    potential.overflow = "extend"
+    assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-3
 
 
 def test_charge_and_spin_need_a_value():

@@ -197,7 +197,7 @@ def test_more_neighbours_than_places(name, overflow):
     splined, exact = (potential_of(spline=spline, overflow=overflow, **keys) for spline in (True, False))
     system = system_of(splined, alloy())
     assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
-    with pytest.raises(InputError, match=r"neighbours within the cutoff, and the model's sel is 14"):
+    with pytest.raises(InputError, match=r"neighbours within the cutoff of 4 A, and the model's sel is 14"):
         potential_of(**keys).evaluate(system)
 
 
