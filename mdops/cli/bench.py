@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if args.r_min is not None and not args.r_min > 0:
         raise InputError(f"--r-min {args.r_min}: expected a positive distance in A")
     model = _model(args)
+    model.require_energies("bench")
     precision = args.dtype if args.matmul == "float32" else f"{args.dtype} with products of {args.matmul}"
     print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
     print(f"a step is {model.explain()}")

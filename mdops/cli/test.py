@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, head=args.head, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
+    model.require_energies("the comparison with data")
     evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=label_names(args.names)))
     _show(evaluation)
     if args.matmul != "float32":

@@ -67,7 +67,8 @@ class Evaluation:
 def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None) -> Evaluation:
     """The model's answers for all frames, whose `lists` are made unless given.
 
-    Raises DataError, naming the frame, where it has none."""
+    Raises DataError, naming the frame, where it has none, and UnsupportedModelError where it answers no energies."""
+    potential.require_energies("the comparison with data")
     lists = lists or PairLists(data, potential.cutoff)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]

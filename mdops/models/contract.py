@@ -510,6 +510,11 @@ class Fitting(Kind):
     outputs: tuple[Output, ...] = (ENERGY,)
     needs_axes: ClassVar[bool] = False
 
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        """What one with these options answers."""
+        return cls.outputs
+
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
     ) -> torch.Tensor:

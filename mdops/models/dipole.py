@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -18,7 +18,6 @@ from mdops.options import key
 class DipoleFittingOptions(NetFittingOptions):
     KIND = "dipole"
     NAMES = ("dipole",)
-    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"sel_type": (None,), "dipole_type": (None,)}
 
     embedding_width: int = key(0, "how many vectors the descriptor has", low=1, where="file", absent=...)
     r_differentiable: bool = key(True, "whether derivatives by positions are answers", where="file")

@@ -86,10 +86,6 @@ class EnergyFitting(NetFitting):
         ]
 
     @classmethod
-    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
-        return (ENERGY,)
-
-    @classmethod
     def net_outputs(cls, options: Any) -> int:
         found: int = options.dim_out
         return found

@@ -158,11 +158,6 @@ class NetFitting(Fitting):
         self.register_buffer("case_embedding", case_embedding)
 
     @classmethod
-    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
-        """What one with these options answers."""
-        raise NotImplementedError
-
-    @classmethod
     def net_outputs(cls, options: Any) -> int:
         """W."""
         raise NotImplementedError

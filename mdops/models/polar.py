@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -22,7 +22,6 @@ from mdops.options import key
 class PolarFittingOptions(NetFittingOptions):
     KIND = "polar"
     NAMES = ("polar",)
-    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"sel_type": (None,), "pol_type": (None,)}
 
     fit_diag: bool = key(True, "the net gives the diagonal of a matrix, not all of it")
     scale: float | list[float] = key(

@@ -256,7 +256,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
         ("model.descriptor", {"attn": 3, "type": "dpa4"}, "model.descriptor.type: is 'dpa4', expected"),
         ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
-        ("model.fitting_net.type", "dipole", "model.fitting_net.type: is 'dipole'"),
+        ("model.fitting_net.type", "wave", "model.fitting_net.type: is 'wave'"),
         ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),
         ("loss.start_pref_pf", 1, "loss.start_pref_pf: is 1; this is not supported, only 0 is"),
         ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),

@@ -3,12 +3,15 @@
 import warnings
 
 from mdops.errors import ConfigError
+from mdops.models import registry
+from mdops.models.contract import ENERGY
 from mdops.train.config.sections import Config
 
 
 def check(config: Config) -> None:
     """Raises ConfigError, which names the place, for keys that do not go together."""
     config.model.check("model", config.model.type_map)
+    _require_energies(config)
     rate, training = config.learning_rate, config.training
     if None not in (rate.stop_lr, rate.stop_lr_ratio):
         raise ConfigError("learning_rate.stop_lr: and stop_lr_ratio exclude each other")
@@ -19,6 +22,18 @@ def check(config: Config) -> None:
     _check_full_validation(config)
     if isinstance(config.loss.huber_delta, list) and len(config.loss.huber_delta) != 3:
         raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+
+
+def _require_energies(config: Config) -> None:
+    """Models of other outputs are evaluated, and not trained."""
+    for i, part in enumerate(getattr(config.model, "models", [config.model])):
+        fitting = getattr(part, "fitting_net", None)
+        if fitting is not None and registry.find("fitting", fitting.KIND).outputs_of(fitting) != (ENERGY,):
+            place = "model" if part is config.model else f"model.models[{i}]"
+            raise ConfigError(
+                f"{place}.fitting_net.type: {fitting.KIND!r} answers no energies, and mdops trains models of energies: "
+                "train it with DeePMD-kit; mdops evaluates what comes of it"
+            )
 
 
 METRICS = tuple(f"{quantity}:{kind}" for quantity in "EFSV" for kind in ("MAE", "RMSE"))

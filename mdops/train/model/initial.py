@@ -74,6 +74,7 @@ def read_pretrained(
         file, name = read_model(path, head), str(path)
         potential = Potential(model_of_tree(file.model, dtype))
         potential.source = file.source
+    potential.require_energies("a training")
     require_types(potential.model, config.model, name)
     if not use_pretrain_script:
         require_same(potential.model, config.model, name)
