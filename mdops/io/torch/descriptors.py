@@ -5,6 +5,7 @@ from typing import Any
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.attention import attention_tree
+from mdops.io.torch.early import as_today, is_early
 from mdops.io.torch.nets import embedding_collection, is_trainable, layer_tree, type_embedding
 from mdops.io.torch.state import State, Tree
 from mdops.io.tree import mapping
@@ -99,6 +100,15 @@ def _se_e3_tebd(options: type[Options], params: Tree, state: State, type_map: li
 
 @reads("dpa1", "se_atten_v2")
 def _dpa1(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    if not is_early(state):
+        return _dpa1_tree(options, params, state, type_map)
+    tree = _dpa1_tree(options, *as_today(params, state, len(type_map)), type_map)
+    # The row of a table, to which nothing is added where the type embedding is as wide as the number of types.
+    tree["type_embedding"]["embedding"]["layers"][0]["resnet"] = False
+    return tree
+
+
+def _dpa1_tree(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found, block = from_definition(options, params), state.below("se_atten")
     found["sel"] = _one_sel(found["sel"])
     found["ln_eps"] = LN_EPS if found["ln_eps"] is None else found["ln_eps"]

@@ -46,6 +46,10 @@ def _type_map(params: Tree) -> list[str]:
 
 def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
     """What stands in every model's tree."""
+    if "out_bias" in state.tensors or "out_std" in state.tensors:
+        bias, std = state.required("out_bias"), state.required("out_std")
+    else:  # before DeePMD-kit 3.0 the fitting's bias was all
+        bias, std = np.zeros((1, len(type_map), 1)), np.ones((1, len(type_map), 1))
     return {
         "@class": "Model",
         "@version": version,
@@ -55,7 +59,7 @@ def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
         "pair_exclude_types": [],
         "rcond": None,
         "preset_out_bias": None,
-        "@variables": {"out_bias": state.required("out_bias"), "out_std": state.required("out_std")},
+        "@variables": {"out_bias": bias, "out_std": std},
     }
 
 
