@@ -20,13 +20,13 @@ class AngleMoments(Autograd):
     summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
     cost = "the embedding nets run on every pair of neighbours instead, which takes ten to twenty-five times as long"
 
-    def __init__(self, potential: EvaluationContext) -> None:
-        super().__init__(potential)
-        self.r_min = max(d.knots.r_min for d in angle_descriptors(potential.model) if d.knots is not None)
-
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         return 0 < len(angle_descriptors(potential.model)) == len(potential.model.descriptors)
+
+    @classmethod
+    def kernels(cls, potential: EvaluationContext) -> str | None:
+        return None  # the summary says it
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:

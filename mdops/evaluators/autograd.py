@@ -11,6 +11,7 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
+from mdops.tables.angle_knots import angle_descriptors
 
 
 class Autograd(Evaluator):
@@ -24,6 +25,14 @@ class Autograd(Evaluator):
         super().__init__(potential)
         self.captures = potential.device.type == "cuda" and potential.model.captures
         self._derived = next((output for output in potential.model.outputs if output.differentiated), None)
+        # Descriptors of angles go by their splines, whatever the other parts do.
+        knots = [d.knots for d in angle_descriptors(potential.model)]
+        self.r_min = max((known.r_min for known in knots if known is not None), default=0.0)
+
+    @classmethod
+    def kernels(cls, potential: EvaluationContext) -> str | None:
+        kinds = [d.kind for d in angle_descriptors(potential.model) if d.knots is not None]
+        return f"({', '.join(dict.fromkeys(kinds))}: splines of the angle)" if kinds else None
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:

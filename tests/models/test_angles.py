@@ -4,6 +4,7 @@ import copy
 import warnings
 
 import numpy as np
+import parts_cases
 import pytest
 import torch
 from ase import Atoms
@@ -24,6 +25,7 @@ from mdops.evaluators.angles import AngleMoments
 from mdops.md import Physics
 from mdops.md.engine import Engine
 from mdops.models import angles
+from mdops.tables.angle_knots import choose_angle_knots
 
 # But those of descriptors without angles.
 CASES = sorted(
@@ -225,6 +227,21 @@ def test_nets_with_kinks_run_themselves():
         potential.use_spline()
     assert type(potential.evaluator()) is Autograd and "kinks" in potential.explain()
     assert potential.splines() is None
+
+
+def test_angles_go_by_splines_beside_nets_that_splines_do_not_follow():
+    """And say how near neighbours may come, which is not said by parts that run themselves."""
+    sums = {**parts_cases.A, "activation_function": "relu"}
+    potential = Potential(parts_cases.model_of(parts_cases.hybrid(sums, parts_cases.T))).eval()
+    with pytest.warns(UserWarning, match="kinks: they are evaluated exactly"):
+        potential.use_spline()
+    assert type(potential.evaluator()) is Autograd and "(se_e3: splines of the angle)" in potential.explain()
+    system = system_of(potential, alloy())
+    assert_close(potential.evaluate(system), exactly(potential).evaluate(system), SPLINES)
+    assert "splines of the angle" not in exactly(potential).explain()
+    potential.angle_knots = [choose_angle_knots(potential.model.descriptors[1], 2.6, 1e-8)]
+    with pytest.warns(UserWarning, match=r"nearer than 2\.6 A"):
+        potential.evaluate(system)
 
 
 # -- Training
