@@ -20,6 +20,7 @@ from mdops.tables.spline import (
     embed,
     evaluate,
     interpolate,
+    looked_at,
     value_and_slope,
 )
 
@@ -254,9 +255,10 @@ def _made_of_s(
     table = interpolate(function, grid, descriptor.mean)
     step = grid.s_max / grid.intervals
     sizes, errors = [], []
+    every = looked_at(grid)
     for fraction, s in between_knots(grid, table.device):
         exact = value_and_slope(function, s, step / 64)
-        found = evaluate(table, fraction), evaluate(table, fraction, 1) / step
+        found = evaluate(table, fraction, 0, every), evaluate(table, fraction, 1, every) / step
         sizes.append([x.abs().max() for x in exact])
         errors.append([(x - y).abs().max() for x, y in zip(found, exact, strict=True)])
     size, error = (torch.tensor(x).amax(0) for x in (sizes, errors))

@@ -16,8 +16,15 @@ DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # would lose more by rounding, which grows with their number, than it gains.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
-_FIRST_INTERVALS, _MOST_INTERVALS = 32, 2048
+_FIRST_INTERVALS = 32
+# Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
+_MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 2048, 4096, 1e-6
 _BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
+# Of more intervals than these, every other one or fewer are looked at. What a spline cannot follow in one interval
+# makes it swing beside, by 0.43 of that in each next one: it does not go unseen. The largest error may be a few percent
+# larger than what is seen, for which some of the tolerance is left.
+_LOOKED_AT, _ROOM = 1024, 0.9
+_MOST_AT_ONCE = 2**18  # numbers, of the nets' answers at a fifth of the places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +168,12 @@ class _Bent(torch.autograd.Function):
         return grad + bending_gradient(*ctx.saved_tensors), None
 
 
-def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0) -> torch.Tensor:
+def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0, stride: int = 1) -> torch.Tensor:
     """(..., intervals, M): the splines with coefficients (..., B, M), or their derivative by the interval's length,
-    at the same fraction of every interval."""
+    at the same fraction of every interval, or of each so many."""
     intervals = table.shape[-2] - 5
     weights = _weights(fraction, derivative)
-    return reduce(torch.add, (w * table[..., m : m + intervals, :] for m, w in enumerate(weights)))
+    return reduce(torch.add, (w * table[..., m : m + intervals : stride, :] for m, w in enumerate(weights)))
 
 
 @lru_cache
@@ -186,9 +193,14 @@ def value_and_slope(function: Functions, s: torch.Tensor, h: float) -> tuple[tor
     return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
+def looked_at(grid: SplineGrid) -> int:
+    """1 where errors are looked at in all intervals, 2 where in every other one, and so on."""
+    return -(-grid.intervals // _LOOKED_AT)
+
+
 def between_knots(grid: SplineGrid, device: torch.device) -> list[tuple[float, torch.Tensor]]:
-    """Where errors are looked at: fractions of an interval, and the s (P,) in all intervals."""
-    interval = torch.arange(grid.intervals, dtype=torch.float64, device=device)
+    """Where errors are looked at: fractions of an interval, and the s (P,) in all intervals, or in some of many."""
+    interval = torch.arange(0, grid.intervals, looked_at(grid), dtype=torch.float64, device=device)
     return [(fraction, (interval + fraction) * (grid.s_max / grid.intervals)) for fraction in _BETWEEN]
 
 
@@ -266,16 +278,27 @@ def spline_error(
         return embed(descriptor, s, mask, types)
 
     table = interpolate(function, grid, descriptor.mean).double()
-    places = between_knots(grid, device)
+    places, every = between_knots(grid, device), looked_at(grid)
     falls = _fall(descriptor, torch.cat([s for _, s in places])).chunk(len(places))
     errors: list[torch.Tensor] = []  # (forms, P) each
     sizes: list[torch.Tensor] = []
-    for (fraction, s), fall in zip(places, falls, strict=True):
-        value, slope = value_and_slope(function, s, step / 64)
-        off = evaluate(table, fraction) - value, evaluate(table, fraction, 1) / step - slope
-        for found, parts in ((sizes, (value, slope)), (errors, off)):
-            forces = [_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms]
-            found.append(torch.stack(forces))
+    # As many intervals at once as a processor's cache may hold: memory that is new takes longer than the nets.
+    run = max(_MOST_AT_ONCE // table[..., 0, :].numel(), 1)
+    for (fraction, where), falling in zip(places, falls, strict=True):
+        of_runs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for first, (s, fall) in enumerate(zip(where.split(run), falling.split(run), strict=True)):
+            value, slope = value_and_slope(function, s, step / 64)
+            begin = first * run * every
+            around = table[..., begin : begin + (len(s) - 1) * every + 6, :]
+            found_value, found_slope = (evaluate(around, fraction, order, every) for order in (0, 1))
+            off = found_value - value, found_slope / step - slope
+            size, error = (
+                torch.stack([_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms])
+                for parts in ((value, slope), off)
+            )
+            of_runs.append((size, error))
+        for found, of in zip((sizes, errors), zip(*of_runs, strict=True), strict=True):
+            found.append(torch.cat(of, 1))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, rise = _s(descriptor, r)
     value, slope = value_and_slope(function, s, step / 64)
@@ -300,9 +323,11 @@ def choose_grid(
     tolerance; `error` then is what the finest grid reaches.
     """
     s_max = float(1.0 / (r_min + descriptor.protection))
+    most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
     while True:
         error = spline_error(descriptor, s_max, intervals, mask, types)
-        if error <= tolerance or intervals >= _MOST_INTERVALS:
+        enough = tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
+        if error <= enough or intervals >= most:
             return SplineGrid(s_max, intervals, r_min, error)
-        wanted = int(intervals * min((error / tolerance) ** (1 / 6), 4.0)) + 8
-        intervals = min(wanted // 8 * 8, _MOST_INTERVALS)
+        wanted = int(intervals * min((error / enough) ** (1 / 6), 4.0)) + 8
+        intervals = min(wanted // 8 * 8, most)

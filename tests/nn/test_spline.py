@@ -103,6 +103,42 @@ def test_grids_keep_the_bound_with_no_more_knots_than_needed(dtype):
     assert grid.error <= TOLERANCE[dtype] < fewer
 
 
+def rough(steepness):
+    """A descriptor whose nets bend within so much shorter distances than random ones, as long trainings leave them."""
+    descriptor = descriptor_of("base")
+    with torch.no_grad():
+        for kind in range(descriptor.ntypes):
+            descriptor.net(0, kind).layers[0].weight.mul_(steepness)
+    return descriptor
+
+
+def test_rough_nets_keep_the_bound_of_float64_with_more_knots(monkeypatch):
+    descriptor = rough(10)
+    grid = choose_grid(descriptor, 0.5, TOLERANCE[torch.float64])
+    assert grid.intervals > 2048 and grid.error <= TOLERANCE[torch.float64]
+    monkeypatch.setattr("mdops.tables.spline._LOOKED_AT", grid.intervals)
+    with torch.no_grad():
+        everywhere = spline_error(descriptor, grid.s_max, grid.intervals)
+    assert 0.9 * everywhere < grid.error <= everywhere <= TOLERANCE[torch.float64]
+
+
+def test_float32_has_no_more_knots_than_rounding_allows():
+    grid = choose_grid(rough(200), 0.5, TOLERANCE[torch.float32])
+    assert grid.intervals == 2048 and grid.error > TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("intervals", [100, 1500])
+def test_errors_are_the_same_in_runs(intervals, monkeypatch):
+    descriptor = rough(3)
+    with torch.no_grad():
+        together = spline_error(descriptor, S_MAX, intervals)
+        monkeypatch.setattr(
+            "mdops.tables.spline._MOST_AT_ONCE", 7 * descriptor.channels * descriptor.ntypes**2
+        )
+        in_runs = spline_error(descriptor, S_MAX, intervals)
+    assert in_runs == pytest.approx(together, rel=1e-6)
+
+
 def test_what_is_steep_close_to_the_cutoff_asks_for_fewer_knots():
     """There s rises as the third power of the distance to the cutoff: what is steep in s is not so in r."""
     errors = []
