@@ -131,7 +131,7 @@ def _member(
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
     knows = SplineHybrid.knows(part)
-    problem = FusedParts.refusal(part) if knows else why_not_net(part, first_may_add=True)
+    problem = FusedParts.why_not_whole(part) if knows else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))

@@ -366,7 +366,7 @@ def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
     if not weighted or isinstance(potential.model, PairTable):
         found: Evaluator = potential.evaluator()
         return found
-    if FusedParts.refusal(potential) is None:
+    if FusedParts.why_not_whole(potential) is None:
         return FusedParts(potential)
     kinds: tuple[type[Evaluator], ...] = FusedAttention, AngleMoments
     return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), composed(potential))

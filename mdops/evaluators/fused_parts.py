@@ -75,7 +75,7 @@ class FusedParts(Evaluator):
         return _limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
 
     @staticmethod
-    def refusal(potential: EvaluationContext) -> str | None:
+    def why_not_whole(potential: EvaluationContext) -> str | None:
         """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
         it is."""
         if FusedAttention.why_not(potential) is None:

@@ -15,8 +15,9 @@ constexpr int kBlocksEach = 4;  // of a multiprocessor, at most
 
 struct AddNormOnGpu {
   static CudaOp make(const char* name, const Tensor& x) { return CudaOp(name, "x", x); }
+  // One at least, which writes zeros where there are no rows.
   static int64_t runs(const CudaOp& op, int64_t rows) {
-    return std::min<int64_t>(blocks_for(rows, kWarps), kBlocksEach * op.limits().multiprocessors);
+    return std::clamp<int64_t>(blocks_for(rows, kWarps), 1, kBlocksEach * op.limits().multiprocessors);
   }
 
   template <class T>
