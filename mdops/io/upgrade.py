@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mdops.errors import ModelFileError
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.models import registry
 from mdops.models.schema import PRECISIONS, REQUIRED, Keys
 
@@ -88,6 +88,11 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
             if default is REQUIRED:
                 raise ModelFileError(f"{place} lacks {key!r}")
             node[key] = copy.copy(default)
+        elif key == "network_type" and isinstance(node[key], str) and not check(node[key]):
+            raise UnsupportedModelError(
+                f"{place} are nets of the kind {node[key]}, which is not supported: the file is of a kind of model "
+                "that mdops has not"
+            )
         elif not check(node[key]):
             raise ModelFileError(f"{place}.{key} cannot be {_short(node[key])}")
     for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "quantized", "use_tebd_bias"):

@@ -69,3 +69,10 @@ def test_a_linear_model_may_say_that_its_parts_share_nothing(monkeypatch):
     assert torch_model._linear(params, None, ["O", "H"])["models"] == []
     with pytest.raises(UnsupportedModelError, match="share weights"):
         torch_model._linear({**params, "shared_dict": {"net": {}}}, None, ["O", "H"])
+
+
+def test_nets_of_another_kind_are_not_called_damaged(model):
+    """Of dpa4, say: the file is right, and mdops has not the kind."""
+    model["fitting"]["nets"]["network_type"] = "sezm_fitting_network"
+    with pytest.raises(UnsupportedModelError, match="nets of the kind sezm_fitting_network"):
+        upgrade(model)
