@@ -185,6 +185,7 @@ def place(made, tmp_path, monkeypatch):
     folder = tmp_path / "pages"
     shutil.copytree(made, folder)
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("MDOPS_KINDS", "")  # to which `--kinds` adds
     return folder
 
 

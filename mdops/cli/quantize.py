@@ -142,7 +142,7 @@ def _trained(args: argparse.Namespace, low_bit: "Potential") -> "Potential":
     config = parse_config(_input(args, low_bit))
     as_train = argparse.Namespace(
         output=args.folder, restart=args.restart, overwrite=args.overwrite, init_model=low_bit, finetune=None,
-        use_pretrain_script=True,
+        head=None, use_pretrain_script=True,
     )  # fmt: skip
     trainer = make_trainer(as_train, config, earlier_files(as_train, config), check_device(args.device))
     found = trainer.potential.scheme

@@ -277,6 +277,7 @@ class NetFitting(Fitting):
             for name, size in sizes.items()
         ]
         bias = cls.new_bias(options, len(type_map))
+        require_same(variables["bias_atom_e"].size, bias.numel(), f"{tree['type']}: the size of bias_atom_e")
         return cls(
             options,
             type_map,

@@ -1,4 +1,4 @@
-"""README's chain from data to a simulation, with a shorter training and run: benchmarks/first_day.py has it whole."""
+"""The tutorial's chain from data to a simulation, with a shorter training: benchmarks/first_day.py has it whole."""
 
 import importlib
 import shlex
@@ -21,9 +21,9 @@ def first_day(monkeypatch):
 
 
 @pytest.mark.long
-def test_readme_leads_from_data_to_a_simulation(first_day, tmp_path, monkeypatch, capsys):
+def test_the_tutorial_leads_from_data_to_a_simulation(first_day, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    script, commands = first_day.readme_chain()
+    script, commands = first_day.chain()
     assert commands[0] == "python copper.py" and [c.split()[1] for c in commands[1:]] == [
         "train",
         "test",

@@ -20,8 +20,8 @@ WITHOUT = """
 import torch
 torch.version.cuda = "13.0"
 import pathlib
-is_file = pathlib.Path.is_file
-pathlib.Path.is_file = lambda path: path.name != "libmdops_cuda.so" and is_file(path)
+exists = pathlib.Path.exists
+pathlib.Path.exists = lambda path: path.name != "libmdops_cuda.so" and exists(path)
 import mdops.ops
 from mdops import _library
 print(_library._cuda_failure)

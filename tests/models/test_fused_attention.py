@@ -433,11 +433,11 @@ class Crowding(Descriptor):
 
     def __init__(self, cutoff):
         super().__init__()
-        self.reach = cutoff
+        self.radius = cutoff
 
     @property
     def neighbors(self):
-        return NeighborSpec(self.reach, None, True)
+        return (NeighborSpec(self.radius, None, True),)
 
     @property
     def width(self):
@@ -445,8 +445,8 @@ class Crowding(Descriptor):
 
     def forward(self, near):
         there = near.kinds < near.ntypes
-        squared = torch.where(there, near.displacements.square().sum(-1), self.reach**2)
-        fade = (1 - squared / self.reach**2) ** 3
+        squared = torch.where(there, near.displacements.square().sum(-1), self.radius**2)
+        fade = (1 - squared / self.radius**2) ** 3
         own = fade.sum(1)
         return Features((fade * own[near.neighbors.long().clamp(min=0)]).sum(1, keepdim=True))
 
