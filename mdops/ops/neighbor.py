@@ -207,7 +207,7 @@ def one_batch(
     elif cell.dim() == 2:
         cell = cell[None]
     if not isinstance(pbc, torch.Tensor):
-        given = pbc or False
+        given = False if pbc is None else pbc
         # One value is written by the device: a copy could not be captured in a CUDA graph.
         pbc = (
             torch.full((), given, device=positions.device)

@@ -124,6 +124,15 @@ def test_very_skewed_cell(device):
     assert check(system, 5.0, device) > 100
 
 
+@pytest.mark.parametrize("pbc", [[True, False, True], (True, False, True), np.array([True, False, True])])
+def test_directions_may_be_a_list_or_an_array(pbc):
+    own = make_system(1)
+    given = own["positions"], own["cell"][0]
+    found = ops.neighbor_list(*given, pbc, own["types"], 4.0)
+    wanted = ops.neighbor_list(*given, torch.tensor([True, False, True]), own["types"], 4.0)
+    assert torch.equal(found.neighbors, wanted.neighbors) and torch.equal(found.images, wanted.images)
+
+
 def test_coincident_atoms_are_neighbors(device):
     system = make_system(5, n=4)
     system["positions"][1] = system["positions"][0]
