@@ -1,5 +1,6 @@
 """A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator or, on a GPU, of the engine, in
-turn in one run, us/atom. With --gpus, of LAMMPS with a process for each GPU beside one on one, and the efficiency.
+turn in one run, us/atom. With --gpus, of LAMMPS with a process for each GPU beside one on one, and the efficiency: of
+the same box on all of them, or with --weak of a box that grows with the number of GPUs. --check compares their forces.
 
 MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4 [--device cuda]
 """
@@ -12,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ase.io
@@ -34,7 +35,7 @@ INPUT = """
 units metal
 atom_style atomic
 read_data data.lmp
-replicate {replicate}
+replicate ${{x}} ${{y}} ${{z}}
 pair_style mdops model.safetensors device {device} precision {precision}
 pair_coeff * * {elements}
 neighbor {skin} bin
@@ -44,6 +45,10 @@ velocity all create 300 1
 fix 1 all nve
 run 5
 run {steps}
+"""
+FORCES = """
+run 0
+write_dump all custom forces.txt id fx fy fz modify sort id format float %.17g
 """
 
 
@@ -64,6 +69,10 @@ def main() -> None:
     )
     parser.add_argument("--gpus", type=int, nargs="*", default=[], help="numbers of GPUs: no engine then")
     parser.add_argument("--replicate", type=int, nargs=3, default=(1, 1, 1), help="by LAMMPS, with --gpus")
+    parser.add_argument("--weak", action="store_true", help="the box times the number of GPUs")
+    parser.add_argument(
+        "--check", action="store_true", help="forces of all numbers of GPUs beside those of one"
+    )
     parser.add_argument(
         "--omp", action="store_true", help="with LAMMPS' own styles in threads, too (suffix omp)"
     )
@@ -82,9 +91,10 @@ def main() -> None:
         for name, package in (("in.lmp", ""), ("omp.lmp", "package omp 0\nsuffix omp")):
             text = INPUT.format(
                 elements=" ".join(potential.type_map), steps=args.steps, device=args.device, skin=args.skin,
-                precision=args.precision, package=package, replicate=" ".join(map(str, args.replicate)),
+                precision=args.precision, package=package,
             )  # fmt: skip
             (folder / name).write_text(text)
+        (folder / "forces.lmp").write_text((folder / "in.lmp").read_text().split("run 5")[0] + FORCES)
         ways = (
             on_gpu(args, folder, atoms)
             if args.device == "cuda"
@@ -95,11 +105,14 @@ def main() -> None:
             }
         )
         count = len(atoms) * int(np.prod(args.replicate))
+        differences = compare_forces(args, folder) if args.check else {}
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(args.rounds):
             for way, measure in ways.items():
                 times[way].append(1e6 * measure() / args.steps / count)
     print(f"{count} atoms, {args.precision}, {args.steps} steps, median of {args.rounds} rounds")
+    for way, difference in differences.items():
+        print(f"{way:<32}forces differ by {difference:.1e} of the largest from those of one GPU")
     first = next(iter(times.values()))
     result = {
         "machine": machine(args.device),
@@ -107,7 +120,9 @@ def main() -> None:
         "precision": args.precision,
         "skin": args.skin,
         "steps": args.steps,
+        "weak": args.weak,
         "us_per_atom": {},
+        "force_differences": differences,
     }
     for way, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, first, strict=True))
@@ -125,12 +140,11 @@ def main() -> None:
 def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Callable[[], float]]:
     """The engine, and LAMMPS with one process and as many as were asked for."""
     if args.gpus:
-        pairs = [(1, 1), *((ranks, gpus) for gpus in args.gpus for ranks in (args.ranks or [gpus]))]
         return {
-            f"LAMMPS, {ranks} ranks on {gpus} GPUs": lambda ranks=ranks, gpus=gpus: with_lammps(
-                folder, ranks, max(1, args.cores // ranks), gpus=gpus
+            f"LAMMPS, {ranks} ranks on {gpus} GPUs": lambda ranks=ranks, gpus=gpus: with_gpus(
+                args, folder, "in.lmp", ranks, gpus, boxes=gpus if args.weak else 1
             )
-            for ranks, gpus in dict.fromkeys(pairs)
+            for ranks, gpus in ranks_on_gpus(args)
         }
     ways = {"engine": with_engine(args, atoms)}
     for ranks in (1, *args.ranks):
@@ -142,6 +156,43 @@ def on_gpu(args: argparse.Namespace, folder: Path, atoms: Atoms) -> dict[str, Ca
                 folder, ranks, threads, "omp.lmp"
             )
     return ways
+
+
+def ranks_on_gpus(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """One process on one GPU first."""
+    return list(
+        dict.fromkeys([(1, 1), *((ranks, gpus) for gpus in args.gpus for ranks in (args.ranks or [gpus]))])
+    )
+
+
+def with_gpus(
+    args: argparse.Namespace, folder: Path, script: str, ranks: int, gpus: int, boxes: int
+) -> float:
+    """Seconds for each of so many boxes side by side."""
+    replicate = list(args.replicate)
+    for factor in sorted(prime_factors(boxes), reverse=True):
+        replicate[replicate.index(min(replicate))] *= factor
+    threads = max(1, args.cores // ranks)
+    return with_lammps(folder, ranks, threads, script, gpus=gpus, replicate=replicate) / boxes
+
+
+def prime_factors(number: int) -> list[int]:
+    for factor in range(2, number + 1):
+        if number % factor == 0:
+            return [factor, *prime_factors(number // factor)]
+    return []
+
+
+def compare_forces(args: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """The largest difference of a force from that of one process on one GPU, over the largest force."""
+    found = {}
+    box = None
+    for ranks, gpus in ranks_on_gpus(args):
+        with_gpus(args, folder, "forces.lmp", ranks, gpus, 1)
+        forces = np.loadtxt(folder / "forces.txt", skiprows=9)[:, 1:]
+        box = forces if box is None else box
+        found[f"LAMMPS, {ranks} ranks on {gpus} GPUs"] = float(abs(forces - box).max() / abs(box).max())
+    return found
 
 
 def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
@@ -171,7 +222,14 @@ def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     return time.perf_counter() - start
 
 
-def with_lammps(folder: Path, ranks: int, threads: int, script: str = "in.lmp", gpus: int = 0) -> float:
+def with_lammps(
+    folder: Path,
+    ranks: int,
+    threads: int,
+    script: str = "in.lmp",
+    gpus: int = 0,
+    replicate: Sequence[int] = (1, 1, 1),
+) -> float:
     """Seconds, as LAMMPS counts them; on the first GPUs alone, if told."""
     program = find_program()
     beside = program.with_name("mpirun")
@@ -180,7 +238,8 @@ def with_lammps(folder: Path, ranks: int, threads: int, script: str = "in.lmp", 
     env = {**environment(), "OMP_NUM_THREADS": str(threads)}
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
-    command = [*start, str(program), "-in", script, "-log", "none"]
+    box = [word for name, n in zip("xyz", replicate, strict=True) for word in ("-var", name, str(n))]
+    command = [*start, str(program), "-in", script, "-log", "none", *box]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
