@@ -244,7 +244,7 @@ def with_lammps(
     if done.returncode:
         raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     # Where the time of the last run went, %.
-    found = re.findall(r"^(\w+) +\|.*\| +(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
+    found = re.findall(r"^(\w+) +\|.*\| *(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
     on = f" on {gpus} GPUs" if gpus else ""
     SHARES[f"{ranks} ranks x {threads}{on}, {script}"] = {
         part: float(share) for part, share in found if share != "%total"
