@@ -111,6 +111,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_layer_samples(numbers(7), device)
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
+    samples += _message_samples(p, numbers(19))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -756,6 +757,42 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
     samples.append(Sample("segment_softmax_backward", (grad, x, segments), (0, 1), bad=bad))
     of_both = (direction, grad, x, segments)
     samples.append(Sample("segment_softmax_backward_backward", of_both, bad={"falls": (3, falls)}))
+    return samples
+
+
+def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Rows with seconds anywhere, and rows in groups of which nothing is kept; rows of none behind them."""
+
+    def index(*numbers: int) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=p["d"].device)
+
+    samples = []
+    free = index(0, 0, 2, 2, 2, 3, -1), index(2, -1, 0, 2, 3, 0, -1), None
+    grouped = index(0, 0, 1, 1, 2, -1, -1), index(0, 1, 0, 1, 2, -1, -1), index(0, 2, 3)
+    for (first, second, groups), inputs, sent, kept, name in (
+        (free, 5, 6, 5, "silut:0.4"),
+        (grouped, 3, 9, 3, "silu"),
+        (grouped, 17, 16, 0, "tanh"),
+        (free, 3, 0, 3, "gelu"),
+    ):
+        columns = sent + kept
+        (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
+        tensors = random(7, inputs), random(inputs, columns), random(4, columns), random(4, columns)
+        indices = first, firsts, second, order, seconds, groups
+        given = (*tensors, random(7), random(kept), *indices, *kernel_code(name))
+        bad: dict[str, tuple[int, Any]] = {"scale": (5, random(inputs + 1)), "code": (12, 9)}
+        bad |= {"first": (6, first + 9), "second": (8, second + 9), "offsets": (7, firsts.flip(0))}
+        if groups is not None:
+            bad |= {"groups": (11, index(0, 1, 3)), "ends": (11, index(0, 2))}
+        samples.append(Sample("message", given, tuple(range(6 if kept else 5)), bad=bad))
+        grads = random(4, sent), random(7, kept)
+        places = tuple(k for k in range(8) if (sent or k != 0) and (kept or k not in (1, 7)))
+        for of_weights in (False, True):
+            bad = {"grad_sent": (0, random(4, sent + 1)), "grad_kept": (1, random(7, kept + 1))}
+            samples.append(Sample("message_backward", (*grads, *given, of_weights), places, bad=bad))
+        along = random(7, inputs), random(4, columns), random(4, columns), random(7)
+        bad = {"along_x": (0, random(7, inputs + 1)), "along_q": (2, random(5, columns))}
+        samples.append(Sample("message_backward_backward", (*along, *grads, *given), bad=bad))
     return samples
 
 

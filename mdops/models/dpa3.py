@@ -213,7 +213,8 @@ class DPA3(GraphDescriptor):
         ]
         products = of_both[0] * of_both[1]
         cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
-        return Edges(graph, near.centers, lengths, frame, w, cosines, products[:, 3:], in_angles)
+        of_edges, of_angles = w[:, 0] / o.edge_scale, products[:, 3] / math.sqrt(o.angle_scale)
+        return Edges(graph, near.centers, lengths, frame, of_edges, cosines, of_angles, in_angles)
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
         edges = self.edge_embedding(graph.lengths)

@@ -15,13 +15,16 @@ from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, rounded
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import NeighborGraph, edge_gather, edge_scatter, row_moments
+from mdops.ops import NeighborGraph, edge_gather, message, row_moments
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.options import Most, Options, key
 
 RESIDUAL = "res_residual"  # the update style with trained weights
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
+# The products along edges and along angles, of which the first of each is sent and the second kept.
+_TO_NODES, _TO_EDGES = "node_edge_linear", "edge_self_linear"
+_FROM_ANGLES, _TO_ANGLES = "edge_angle_linear1", "angle_self_linear"
 
 
 @dataclass(kw_only=True)
@@ -151,12 +154,19 @@ class RepflowOptions(Options):
         return found
 
     @property
+    def messages(self) -> dict[str, tuple[int, int]]:
+        """How many messages nodes, edges and angles get in a layer, and their width."""
+        angles = int(self.update_angle)
+        counts = {"n": 2 + self.n_multi_edge_message, "e": 1 + angles, "a": angles}
+        return {name: (count, getattr(self, f"{name}_dim")) for name, count in counts.items()}
+
+    @property
     def residuals(self) -> dict[str, tuple[int, int]]:
         """How many weights of messages nodes, edges and angles have, and their width."""
-        weighed, angles = self.update_style == RESIDUAL, int(self.update_angle)
-        counts = {"n": 2 + self.n_multi_edge_message, "e": 1 + angles, "a": angles}
-        widths = {"n": self.n_dim, "e": self.e_dim, "a": self.a_dim}
-        return {f"{name}_residual": (count * weighed, widths[name]) for name, count in counts.items()}
+        weighed = self.update_style == RESIDUAL
+        return {
+            f"{name}_residual": (count * weighed, width) for name, (count, width) in self.messages.items()
+        }
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         def refuse_unless(holds: bool, name: str, wanted: str) -> None:
@@ -224,9 +234,9 @@ class Edges(NamedTuple):
         types: (N,) int64, of the atoms.
         lengths: (E, 1), A, or the first numbers of the rows of the environment matrix: what edges begin with.
         frame: (E, 3), x, y and z of those rows, times the switch.
-        switch: (E, 1), zero behind the last edge.
+        switch: (E,), over what sums over edges are divided by; zero behind the last edge.
         cosines: (A, 1), what angles begin with.
-        angle_switch: (A, 1), the product of both edges'.
+        angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         in_angles: (E, 1) bool, edges that make angles.
     """
 
@@ -278,28 +288,35 @@ class RepflowLayer(nn.Module):
         """The new numbers, of (N, n_dim), and of edges and angles."""
         e, a = local
         if self.options.sequential_update:
-            e = self._added("e", e, [self._of_edges("edge_self_linear", nodes, e, edges)])
+            _, e = self._along_edges([_TO_EDGES], nodes, e, edges)
             given = self._for_angles(nodes, e)
-            a = self._added("a", a, [self._of_angles("angle_self_linear", a, *given, edges)])
-            e = self._added("e", e, [self._from_angles(a, *given, e, edges)], first=1)
-            return self._nodes(nodes, e, edges), (e, a)
-        to_edges, to_angles = [self._of_edges("edge_self_linear", nodes, e, edges)], []
+            _, a = self._along_angles([_TO_ANGLES], a, *given, edges)
+            received, _ = self._along_angles([_FROM_ANGLES], a, *given, edges)
+            e = self._after_angles(e, e, received, edges)
+            received, _ = self._along_edges([_TO_NODES], nodes, e, edges)
+            return self._nodes(nodes, e, received, edges), (e, a)
+        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], nodes, e, edges)
+        nodes_now = self._nodes(nodes, e, received, edges)
         if self.options.update_angle:
             given = self._for_angles(nodes, e)
-            to_edges.append(self._from_angles(a, *given, e, edges))
-            to_angles.append(self._of_angles("angle_self_linear", a, *given, edges))
-        return self._nodes(nodes, e, edges), (self._added("e", e, to_edges), self._added("a", a, to_angles))
+            received, a = self._along_angles([_FROM_ANGLES, _TO_ANGLES], a, *given, edges)
+            updated = self._after_angles(updated, e, received, edges)
+            a = self._ended("a", a)
+        return nodes_now, (self._ended("e", updated), a)
 
-    def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
-        o = self.options
-        own = self._after("node_self_mlp", nodes)
+    def _nodes(
+        self, nodes: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
         symmetric = [
             self._axis_product(rows, edges) for rows in (e, edge_gather(nodes, edges.graph.of_neighbor))
         ]
-        sent = self._of_edges("node_edge_linear", nodes, e, edges) * edges.switch
-        received = edge_scatter(sent, edges.graph.of_center) / o.edge_scale
-        messages = [own, self._after("node_sym_linear", torch.cat(symmetric, 1))]
-        return self._added("n", nodes, [*messages, *received.chunk(o.n_multi_edge_message, dim=1)])
+        messages = [
+            self._after("node_self_mlp", nodes),
+            self._after("node_sym_linear", torch.cat(symmetric, 1)),
+            *received.chunk(self.options.n_multi_edge_message, dim=1),
+        ]
+        weighed = (w * message for w, message in zip(self._weights("n"), messages, strict=True))
+        return self._ended("n", sum(weighed, nodes))
 
     def _axis_product(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
         sums = symmetric_sums(rows, edges, self.options.edge_scale)
@@ -316,20 +333,23 @@ class RepflowLayer(nn.Module):
         assert isinstance(found, Layer)
         return found
 
-    def _parts(self, name: str, *widths: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-        """The weights of a product by the parts of its input, and its bias."""
-        layer = self._product(name)
-        return layer.weight.split(widths), layer.bias
+    def _joined(self, names: Sequence[str], *widths: int) -> tuple[torch.Tensor, ...]:
+        """The weights of products of one input side by side, by the parts of that input, and their biases."""
+        layers = [self._product(name) for name in names]
+        weight = torch.cat([layer.weight for layer in layers], 1)
+        return *weight.split(widths), torch.cat([layer.tensors[1] for layer in layers])
 
-    def _of_edges(self, name: str, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """f(W [n_i, n_j, e_ij] + b)."""
-        n = self.options.n_dim
-        (center, neighbor, edge), bias = self._parts(name, n, n, self.options.e_dim)
-        return self._f(
-            linear(e, edge)
-            + edge_gather(linear(nodes, center, bias), edges.graph.of_center)
-            + edge_gather(linear(nodes, neighbor), edges.graph.of_neighbor)
-        )
+    def _along_edges(
+        self, names: Sequence[str], nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of f(W [n_i, n_j, e_ij] + b), by these products: what the nodes receive, and the edges with their own."""
+        n, graph = self.options.n_dim, edges.graph
+        center, neighbor, edge, bias = self._joined(names, n, n, self.options.e_dim)
+        p, q = linear(nodes, center, bias), linear(nodes, neighbor)
+        scale = self._weights("e")[0] if _TO_EDGES in names else None
+        ends = graph.of_center, graph.of_neighbor
+        received, kept = message(e, edge, p, q, edges.switch, scale, *ends, self.activation_name)
+        return received, e if kept is None else kept
 
     def _for_angles(self, nodes: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What angles take of nodes and edges."""
@@ -339,47 +359,43 @@ class RepflowLayer(nn.Module):
         of_node, of_edge = o.angle_inputs
         return nodes[:, :of_node].contiguous(), e[:, :of_edge].contiguous()
 
-    def _of_angles(
-        self, name: str, a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
-    ) -> torch.Tensor:
-        """f(W [a_ijk, n_i, e_ik, e_ij] + b), of what `_for_angles` gives."""
-        widths = (self.options.a_dim, nodes.shape[1], e.shape[1], e.shape[1])
-        (angle, node, second, first), bias = self._parts(name, *widths)
+    def _along_angles(
+        self, names: Sequence[str], a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by these products and of what `_for_angles` gives: what the edges
+        receive, and the angles with their own."""
         graph, angles = edges.graph, edges.graph.angles
         assert angles is not None
-        of_first = linear(e, first) + edge_gather(linear(nodes, node, bias), graph.of_center)
-        return self._f(
-            linear(a, angle)
-            + edge_gather(of_first, angles.of_first)
-            + edge_gather(linear(e, second), angles.of_second)
-        )
+        widths = self.options.a_dim, nodes.shape[1], e.shape[1], e.shape[1]
+        angle, node, second, first, bias = self._joined(names, *widths)
+        p, q = linear(e, first) + edge_gather(linear(nodes, node, bias), graph.of_center), linear(e, second)
+        scale = self._weights("a")[0] if _TO_ANGLES in names else None
+        ends = angles.of_first, angles.of_second
+        given = a, angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, graph.offsets
+        received, kept = message(*given)
+        return received, a if kept is None else kept
 
-    def _from_angles(
-        self, a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, all_of_e: torch.Tensor, edges: Edges
+    def _after_angles(
+        self, updated: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        """The message of its angles to each edge."""
-        angles = edges.graph.angles
-        assert angles is not None
-        sent = self._of_angles("edge_angle_linear1", a, nodes, e, edges) * edges.angle_switch
-        received = edge_scatter(sent, angles.of_first) / math.sqrt(self.options.angle_scale)
+        """The edges with the message that they received from their angles."""
         if not self.options.smooth_edge_update:
-            received = torch.where(edges.in_angles, received, all_of_e)
-        return self._after("edge_angle_linear2", received)
+            received = torch.where(edges.in_angles, received, e)
+        return updated + self._weights("e")[1] * self._after("edge_angle_linear2", received)
 
-    def _added(
-        self, name: str, old: torch.Tensor, messages: Sequence[torch.Tensor], first: int = 0
-    ) -> torch.Tensor:
-        """Nodes, edges or angles with their messages, of which the first has that number."""
-        style, count = self.options.update_style, len(messages)
-        if style == RESIDUAL:
-            weights = list(getattr(self, f"{name}_residual"))[first : first + count]
-            return sum((w * message for w, message in zip(weights, messages, strict=True)), old)
-        if not messages:
-            return old
-        total = sum(messages[1:], messages[0])
-        if style == "res_avg":
-            return (old + total) / math.sqrt(count + 1)
-        return old + total / math.sqrt(count)
+    def _weights(self, name: str) -> list[torch.Tensor]:
+        """Those of the messages to nodes, edges or angles."""
+        if self.options.update_style == RESIDUAL:
+            return list(getattr(self, f"{name}_residual"))
+        count, width = self.options.messages[name]
+        like = self._product(_TO_NODES).weight
+        value = 1.0 if self.options.update_style == "res_avg" else 1 / math.sqrt(count)
+        return [like.new_full((width,), value)] * count
+
+    def _ended(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Nodes, edges or angles after the last message."""
+        count, _ = self.options.messages[name]
+        return x / math.sqrt(count + 1) if self.options.update_style == "res_avg" else x
 
     @classmethod
     def from_tree(cls, tree: Tree, options: RepflowOptions, dtype: torch.dtype) -> "RepflowLayer":

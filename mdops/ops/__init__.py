@@ -39,6 +39,7 @@ from mdops.ops.lowbit import (
     quantize,
     unpack_ternary,
 )
+from mdops.ops.message import message
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.moment_product import moment_product
 from mdops.ops.neighbor import (
@@ -88,6 +89,7 @@ __all__ = [
     "hybrid_potential_pack",
     "linear",
     "lowbit_linear",
+    "message",
     "mlp",
     "mlp_value_and_gradient",
     "moment_product",

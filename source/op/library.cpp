@@ -40,6 +40,23 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "segment_softmax_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor offsets) -> (Tensor "
       "grad_grad, Tensor grad_x)");
 
+  // A layer of message passing along edges or angles, and its derivatives.
+  m.def(
+      "message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, "
+      "Tensor first_offsets, Tensor second, Tensor? second_order, Tensor second_offsets, Tensor? groups, int "
+      "activation, float threshold) -> (Tensor sent, Tensor kept)");
+  m.def(
+      "message_backward(Tensor grad_sent, Tensor grad_kept, Tensor x, Tensor weight, Tensor p, Tensor q, "
+      "Tensor row_weight, Tensor scale, Tensor first, Tensor first_offsets, Tensor second, Tensor? "
+      "second_order, Tensor second_offsets, Tensor? groups, int activation, float threshold, bool "
+      "of_weights) -> (Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale)");
+  m.def(
+      "message_backward_backward(Tensor along_x, Tensor along_p, Tensor along_q, Tensor along_row_weight, "
+      "Tensor grad_sent, Tensor grad_kept, Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, "
+      "Tensor scale, Tensor first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor "
+      "second_offsets, Tensor? groups, int activation, float threshold) -> (Tensor grad_sent, Tensor "
+      "grad_kept, Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale)");
+
   // Pair vectors, and what leads back from them to forces and virials.
   m.def(
       "displacements(Tensor positions, Tensor cell, Tensor batch, Tensor neighbors, Tensor images, "

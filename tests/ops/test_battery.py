@@ -26,6 +26,7 @@ LAST = (
     "unit_three_backward",
     "add_norm_backward",
     "segment_softmax_backward",
+    "message_backward",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (
@@ -226,9 +227,10 @@ def test_no_atoms(sample):
         "row_moments",
         "edge_",
         "segment_softmax",
+        "message",
     )
     if sample.op.startswith(told):
-        return  # how many rows there are is told: tests/ops/test_{attention,neighbor_rows,graph}.py have none
+        return  # how many rows there are is told: tests/ops/test_{attention,neighbor_rows,graph,message}.py have none
     if sample.op.startswith("moment_product"):
         return  # the same: tests/nn/test_moment_steps.py has none
     if sample.op == "spline_training_backward":

@@ -9,6 +9,7 @@
 
 #include "common/tensor.h"
 #include "graph/edges.h"
+#include "graph/row_index.h"
 #include "graph/rows.h"
 #include "graph/softmax.h"
 #include "neighbor_rows/inputs.h"
@@ -87,68 +88,6 @@ struct EdgeListTensors {
             angle_neighbors.mutable_data_ptr<int32_t>(),
             within.mutable_data_ptr<int32_t>(),
             needed.mutable_data_ptr<int64_t>()};
-  }
-};
-
-// Offsets of segments into so many rows, one more than there are segments.
-inline Tensor offsets_input(const Op& op, const Tensor& offsets_, int64_t rows) {
-  const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
-  const int64_t segments = offsets.size(0) - 1;
-  if (segments < 0) fail(op, "argument `offsets` is empty, expected one number more than there are segments");
-  if (!op.on_cpu()) return offsets;
-  const int32_t* o = offsets.const_data_ptr<int32_t>();
-  for (int64_t m = 0; m < segments; ++m)
-    if (o[m + 1] < o[m]) fail(op, "argument `offsets` falls after segment " + std::to_string(m));
-  if (o[0] != 0 || o[segments] > rows)
-    fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[segments]) +
-                 ", expected from 0 to at most the " + std::to_string(rows) + " rows");
-  return offsets;
-}
-
-// Which node each of so many rows belongs to.
-struct RowIndex {
-  Tensor index, order, offsets;
-  bool ordered;
-  int64_t rows, targets;
-
-  RowIndex(const Op& op, const Tensor& index_, const std::optional<Tensor>& order_, const Tensor& offsets_,
-           int64_t rows_)
-      : index(input(op, "index", index_, ScalarType::Int, {rows_})),
-        order(index),
-        offsets(offsets_input(op, offsets_, index.size(0))),
-        ordered(order_.has_value()),
-        rows(index.size(0)),
-        targets(offsets.size(0) - 1) {
-    if (ordered) order = input(op, "order", *order_, ScalarType::Int, {rows});
-    if (op.on_cpu()) check(op);
-  }
-
-  const int32_t* order_data() const { return ordered ? order.const_data_ptr<int32_t>() : nullptr; }
-
- private:
-  // That `order` and `offsets` name each row once, under its own node.
-  void check(const Op& op) const {
-    const int32_t *of = index.const_data_ptr<int32_t>(), *o = order_data();
-    const int32_t* begin = offsets.const_data_ptr<int32_t>();
-    check_range(op, "index", index, -1, targets);
-    parallel(targets, 4096, [&](int64_t from, int64_t to) {
-      for (int64_t m = from; m < to; ++m) {
-        int64_t before = -1;
-        for (int64_t p = begin[m]; p < begin[m + 1]; ++p) {
-          const int64_t row = o ? o[p] : p;
-          if (row <= before || row >= rows || of[row] != m)
-            fail(op, "arguments `order` and `offsets` have row " + std::to_string(row) + " at place " +
-                         std::to_string(p) + " as one of node " + std::to_string(m) +
-                         ", expected the rows of each node in `index`, rising");
-          before = row;
-        }
-      }
-    });
-    int64_t named = 0;
-    for (int64_t row = 0; row < rows; ++row) named += of[row] >= 0;
-    if (named != begin[targets])
-      fail(op, "argument `index` has " + std::to_string(named) + " rows of nodes, and `offsets` ends at " +
-                   std::to_string(begin[targets]));
   }
 };
 

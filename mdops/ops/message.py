@@ -1,0 +1,144 @@
+"""A layer of message passing for rows between two things each, as edges between atoms or angles between edges."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import as_non_leaf, register_fake, register_formula
+from mdops.ops.activation import kernel_code
+from mdops.ops.graph import EdgeIndex, edge_gather, edge_scatter
+from mdops.ops.linear import linear
+
+
+def message(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor,
+    row_weight: torch.Tensor,
+    scale: torch.Tensor | None,
+    first: EdgeIndex,
+    second: EdgeIndex,
+    activation: str,
+    groups: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The messages of rows to what they belong to, and the rows after their own message:
+
+        y_r = f(x_r W + P[first_r] + Q[second_r])
+        sent_f = sum over the rows of f of w_r y_r       with y's first columns
+        kept_r = x_r + c y_r                             with y's last X columns, if there is c
+
+    Rows go through in blocks: no array of (R, C) is made. Sums have a fixed order, so that the bits are the same in
+    every run. The second derivative is one op, too; what is differentiated by weights twice goes by the ops that this
+    is made of.
+
+    Args:
+        x: (R, X), float32 or float64.
+        weight: W (X, C). p: P (F, C). q: Q (S, C).
+        row_weight: w (R,).
+        scale: c (X,); None: all columns are sent, and nothing is kept.
+        first: of R rows and F things, without an order: the rows of each stand side by side. Those of none stand
+            behind all others; they are in no sum, and x is kept there.
+        second: of R rows and S things; none in rows without a first.
+        activation: f, by DeePMD-kit's name (`mdops.ops.activation`).
+        groups: (G + 1,) int32, where the first things of each group begin, if the rows of a group have seconds of that
+            group alone, as the angles of an atom are between its edges. Their sums by Q are quicker then.
+
+    Returns:
+        (F, C - X) and (R, X); without scale (F, C) and None.
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index or a group is wrong.
+    """
+    c = x.new_empty(0) if scale is None else as_non_leaf(scale)
+    given = x, as_non_leaf(weight), p, q, row_weight, c
+    indices = first.nodes, first.offsets, *second, groups
+    make = _by_other_ops if x.is_cuda else torch.ops.mdops.message
+    sent, kept = make(*given, *indices, *kernel_code(activation))
+    return sent, None if scale is None else kept
+
+
+def _by_other_ops(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor,
+    row_weight: torch.Tensor,
+    scale: torch.Tensor,
+    first_nodes: torch.Tensor,
+    first_offsets: torch.Tensor,
+    second: torch.Tensor,
+    second_order: torch.Tensor | None,
+    second_offsets: torch.Tensor,
+    groups: torch.Tensor | None,
+    code: int,
+    threshold: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by ops that are differentiable any number of times."""
+    first = EdgeIndex(first_nodes, None, first_offsets)
+    z = linear(x, weight) + edge_gather(p, first)
+    z = z + edge_gather(q, EdgeIndex(second, second_order, second_offsets))
+    y: torch.Tensor = torch.ops.mdops.layer_output(z, z.new_empty(z.shape[0], 0), code, threshold)
+    columns = y.shape[1] - scale.shape[0]
+    sent = edge_scatter(y[:, :columns] * row_weight[:, None], first)
+    if not scale.shape[0]:
+        return sent, y[:, columns:]
+    return sent, x + torch.where((first_nodes >= 0)[:, None], y[:, columns:] * scale, 0.0)
+
+
+_TENSORS = 6  # arguments that are differentiated, and do not come of indices
+
+
+@register_fake("message")
+def _(
+    x: Any, weight: Any, p: Any, q: Any, row_weight: Any, scale: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    kept = scale.shape[0]
+    return x.new_empty(p.shape[0], weight.shape[1] - kept), x.new_empty(x.shape[0], kept)
+
+
+@register_fake("message_backward")
+def _(grad_sent: Any, grad_kept: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    x, weight, p, q, row_weight, scale = (value.new_empty(value.shape) for value in args[:_TENSORS])
+    if not args[-1]:
+        weight, scale = weight.new_empty(0, 0), scale.new_empty(0)
+    return x, weight, p, q, row_weight, scale
+
+
+@register_fake("message_backward_backward")
+def _(
+    along_x: Any, along_p: Any, along_q: Any, along_row_weight: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in args[: 2 + _TENSORS])
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    of_weights = needs[1] or needs[5]
+    x, weight, *others, scale = torch.ops.mdops.message_backward(*grads, *args, of_weights)
+    return x, weight if of_weights else None, *others, scale if of_weights else None
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    *given, of_weights = args
+    if of_weights:
+        return _along_weights(grads, given)
+    x, _, *others, _ = grads
+    found: tuple[Any, ...] = torch.ops.mdops.message_backward_backward(x, *others, *given)
+    return found
+
+
+def _along_weights(grads: Any, given: Any) -> Any:
+    """The derivative of the gradients by weights, too, which no kernel has."""
+    create, tensors = torch.is_grad_enabled(), 2 + _TENSORS
+    with torch.enable_grad():
+        # Other tensors than the arguments, so that a gradient is that of this place alone.
+        leaves = [v.view_as(v) if v.requires_grad else v.detach().requires_grad_() for v in given[:tensors]]
+        made = _by_other_ops(*leaves[2:], *given[tensors:])
+        by = torch.autograd.grad(
+            made, leaves[2:], leaves[:2], create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        return torch.autograd.grad(by, leaves, grads, create_graph=create, materialize_grads=True)
+
+
+register_formula("message", _formula, range(_TENSORS))
+register_formula("message_backward", _backward_formula, range(2 + _TENSORS))

@@ -1,0 +1,84 @@
+// Which thing each of many rows belongs to, and where the rows of each are, checked at an op's entry.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+
+namespace mdops {
+
+// Offsets of segments into so many rows, one more than there are segments.
+inline Tensor offsets_input(const Op& op, const Tensor& offsets_, int64_t rows,
+                            const std::string& name = "offsets") {
+  const Tensor offsets = input(op, name.c_str(), offsets_, ScalarType::Int, {kAny});
+  const int64_t segments = offsets.size(0) - 1;
+  if (segments < 0)
+    fail(op, "argument `" + name + "` is empty, expected one number more than there are segments");
+  if (!op.on_cpu()) return offsets;
+  const int32_t* o = offsets.const_data_ptr<int32_t>();
+  for (int64_t m = 0; m < segments; ++m)
+    if (o[m + 1] < o[m]) fail(op, "argument `" + name + "` falls after segment " + std::to_string(m));
+  if (o[0] != 0 || o[segments] > rows)
+    fail(op, "argument `" + name + "` goes from " + std::to_string(o[0]) + " to " +
+                 std::to_string(o[segments]) + ", expected from 0 to at most the " + std::to_string(rows) +
+                 " rows");
+  return offsets;
+}
+
+// Which node each of so many rows belongs to.
+struct RowIndex {
+  struct Names {
+    const char *index, *order, *offsets;
+  };
+  Names names;
+  Tensor index, order, offsets;
+  bool ordered;
+  int64_t rows, targets;
+
+  RowIndex(const Op& op, const Tensor& index_, const std::optional<Tensor>& order_, const Tensor& offsets_,
+           int64_t rows_, Names names_ = {"index", "order", "offsets"})
+      : names(names_),
+        index(input(op, names.index, index_, ScalarType::Int, {rows_})),
+        order(index),
+        offsets(offsets_input(op, offsets_, index.size(0), names.offsets)),
+        ordered(order_.has_value()),
+        rows(index.size(0)),
+        targets(offsets.size(0) - 1) {
+    if (ordered) order = input(op, names.order, *order_, ScalarType::Int, {rows});
+    if (op.on_cpu()) check(op);
+  }
+
+  const int32_t* order_data() const { return ordered ? order.const_data_ptr<int32_t>() : nullptr; }
+
+ private:
+  // That `order` and `offsets` name each row once, under its own node.
+  void check(const Op& op) const {
+    const int32_t *of = index.const_data_ptr<int32_t>(), *o = order_data();
+    const int32_t* begin = offsets.const_data_ptr<int32_t>();
+    check_range(op, names.index, index, -1, targets);
+    parallel(targets, 4096, [&](int64_t from, int64_t to) {
+      for (int64_t m = from; m < to; ++m) {
+        int64_t before = -1;
+        for (int64_t p = begin[m]; p < begin[m + 1]; ++p) {
+          const int64_t row = o ? o[p] : p;
+          if (row <= before || row >= rows || of[row] != m)
+            fail(op, (o ? std::string("arguments `") + names.order + "` and `" + names.offsets + "` have"
+                        : std::string("argument `") + names.offsets + "` has") +
+                         " row " + std::to_string(row) + " at place " + std::to_string(p) +
+                         " as one of node " + std::to_string(m) + ", expected the rows of each node in `" +
+                         names.index + "`, rising");
+          before = row;
+        }
+      }
+    });
+    int64_t named = 0;
+    for (int64_t row = 0; row < rows; ++row) named += of[row] >= 0;
+    if (named != begin[targets])
+      fail(op, std::string("argument `") + names.index + "` has " + std::to_string(named) +
+                   " rows of nodes, and `" + names.offsets + "` ends at " + std::to_string(begin[targets]));
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,102 @@
+#include <algorithm>
+
+#include "common/scratch.h"
+#include "graph/rows.h"
+#include "message/ops.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int64_t kShareRows = 512, kMostShares = 128;
+
+// Rows are cut into shares, whatever the number of threads, so that sums over all of them have the same bits.
+template <class T>
+class Shares {
+ public:
+  explicit Shares(const MessageArgs<T>& args)
+      : args_(args),
+        rows_(args.first_offsets[args.firsts]),
+        count_(std::clamp<int64_t>(rows_ / kShareRows, 1, kMostShares)) {}
+
+  int64_t count() const { return count_; }
+
+  // The first with which a share begins: a group's first one.
+  int64_t begin(int64_t share) const {
+    if (share == 0 || share == count_) return share ? args_.firsts : 0;
+    const int64_t row = rows_ * share / count_, units = args_.group_offsets ? args_.groups : args_.firsts;
+    int64_t low = 0, high = units;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (args_.first_offsets[first_of(middle)] < row)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low < units ? first_of(low) : args_.firsts;
+  }
+
+ private:
+  int64_t first_of(int64_t unit) const { return args_.group_offsets ? args_.group_offsets[unit] : unit; }
+
+  const MessageArgs<T>& args_;
+  const int64_t rows_, count_;
+};
+
+// Rows behind the last first.
+template <class T>
+void finish_rows(const MessageArgs<T>& args) {
+  const int64_t begin = args.first_offsets[args.firsts], end = args.rows;
+  const T* kept = args.along_x ? args.along_x : args.x;
+  if (args.to_kept)
+    std::copy(kept + begin * args.kept, kept + end * args.kept, args.to_kept + begin * args.kept);
+  if (!args.by_x) return;
+  std::fill(args.by_row_weight + begin, args.by_row_weight + end, T(0));
+  T* by_x = args.by_x + begin * args.inputs;
+  if (args.kept && !args.along_x)
+    std::copy(args.grad_kept + begin * args.kept, args.grad_kept + end * args.kept, by_x);
+  else
+    std::fill(by_x, args.by_x + end * args.inputs, T(0));
+}
+
+struct MessageOnCpu {
+  static Op make(const char* name, const Tensor&) { return Op(name); }
+
+  template <class T>
+  static void run(const Op& op, MessageArgs<T> args) {
+    struct Use;
+    const MessageSizes sizes = MDOPS_RUN(message_sizes, args);
+    const Shares<T> shares(args);
+    Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
+    Tensor sums = empty(op, {args.by_weight ? shares.count() * sizes.sums : 0}, kDtype<T>);
+    Tensor by_z = empty(op, {args.by_q && !args.group_offsets ? args.rows * args.columns() : 0}, kDtype<T>);
+    args.by_z = by_z.numel() ? by_z.mutable_data_ptr<T>() : nullptr;
+    T* const sums_of = args.by_weight ? sums.mutable_data_ptr<T>() : nullptr;
+    MDOPS_RUN(message_pack, args, packed.mutable_data_ptr());
+    parallel(shares.count(), 1, [&](int64_t begin, int64_t end) {
+      const ScratchMemory<Use> memory(op, sizes.scratch);
+      for (int64_t k = begin; k < end; ++k)
+        MDOPS_RUN(message_rows, args, shares.begin(k), shares.begin(k + 1), packed.const_data_ptr(),
+                  memory.data(), sums_of ? sums_of + k * sizes.sums : nullptr);
+    });
+    finish_rows(args);
+    if (sums_of) MDOPS_RUN(message_weights, args, sums_of, shares.count());
+    if (args.by_q && !args.group_offsets) sum_by_q(args);
+  }
+
+ private:
+  template <class T>
+  static void sum_by_q(const MessageArgs<T>& args) {
+    const ScatterArgs<T> sum{args.by_z, args.second,  args.second_order, args.second_offsets,
+                             args.rows, args.seconds, args.columns(),    args.by_q};
+    parallel(args.seconds, 16, [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, sum, begin, end); });
+  }
+};
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  MDOPS_REGISTER_MESSAGE_OPS(m, mdops::MessageOps<mdops::MessageOnCpu>);
+}

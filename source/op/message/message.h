@@ -1,0 +1,72 @@
+// A layer of message passing, for rows r that lie between two things each: edges between atoms, or angles
+// between edges. The rows of one `first` stand one behind the other.
+//
+//   z_r  = x_r W + P[first_r] + Q[second_r]      x (R, X), W (X, C), P (F, C), Q (S, C)
+//   y_r  = f(z_r)                                its columns are `sent` ones, then `kept` ones
+//   s_f  = sum of w_r y_r over the rows of f     sent columns; in the order of the rows
+//   x'_r = x_r + c y_r                           kept columns; there are X of them, or none
+//
+// Backward, for the gradients g_s by s and g_x by x':
+//
+//   g_r = [w_r g_s[first_r], c g_x,r]    dz_r = f'(z_r) g_r
+//   by x  dz_r W^T + g_x,r       by P, Q  the sums of dz_r over the rows of each
+//   by w  <g_s[first_r], y_r>    by W     x^T dz      by c  the sum of g_x,r y_r
+//
+// The derivative of <u_x, by x> + <u_P, by P> + <u_Q, by Q> + <u_w, by w>, with
+//
+//   v_r = u_x,r W + u_P[first_r] + u_Q[second_r]
+//   h_r = f''(z_r) g_r v_r + f'(z_r) [u_w,r g_s[first_r], 0]
+//   by g_s  the sum of w_r f'(z_r) v_r + u_w,r y_r      by g_x  c f'(z_r) v_r + u_x,r
+//   by x    h_r W^T             by P, Q  the sums of h_r
+//   by w    <g_s[first_r], f'(z_r) v_r>    by W  x^T h + u_x^T dz    by c  the sum of g_x,r f'(z_r) v_r
+//
+// Rows of no `first` stand behind all others: x' is x there, and they are in no sum.
+#pragma once
+
+#include <cstdint>
+
+#include "common/activation.h"
+#include "common/isa.h"
+
+namespace mdops {
+
+// What is null belongs to another pass, or is not asked for.
+template <class T>
+struct MessageArgs {
+  int64_t rows, inputs, sent, kept;     // R, X, columns
+  int64_t firsts, seconds, groups = 0;  // F, S
+  Activation activation;
+  T threshold;
+  const int32_t *first, *first_offsets, *second, *second_order, *second_offsets;
+  // Where the firsts of each group begin (groups + 1,), if the seconds of its rows are of them, too.
+  const int32_t* group_offsets = nullptr;
+  const T *x, *weight, *p, *q, *row_weight, *scale;
+  const T *grad_sent = nullptr, *grad_kept = nullptr;
+  const T *along_x = nullptr, *along_p = nullptr, *along_q = nullptr, *along_row_weight = nullptr;
+  T *to_sent = nullptr, *to_kept = nullptr;  // s and x', or the gradients by g_s and g_x
+  T *by_x = nullptr, *by_weight = nullptr, *by_p = nullptr, *by_q = nullptr, *by_row_weight = nullptr,
+    *by_scale = nullptr;
+
+  // The rows of dz or h, (rows, columns), where the sums by Q are taken of them: without groups on a CPU.
+  T* by_z = nullptr;
+
+  MDOPS_HD int64_t columns() const { return sent + kept; }
+};
+
+// Memory of the CPU's kernels: of the packed weights, of a thread's, and how many numbers a share sums up.
+struct MessageSizes {
+  int64_t packed, scratch, sums;
+};
+
+#define MDOPS_MESSAGE_KERNELS(T)                                                                 \
+  MDOPS_DECLARE_KERNEL(MessageSizes message_sizes(const MessageArgs<T>& args))                   \
+  MDOPS_DECLARE_KERNEL(void message_pack(const MessageArgs<T>& args, void* packed))              \
+  /* The rows of the firsts [from, to), which are whole groups; `sums` of what is by weights. */ \
+  MDOPS_DECLARE_KERNEL(void message_rows(const MessageArgs<T>& args, int64_t from, int64_t to,   \
+                                         const void* packed, void* scratch, T* sums))            \
+  /* What is by weights, of so many shares' sums. */                                             \
+  MDOPS_DECLARE_KERNEL(void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares))
+MDOPS_MESSAGE_KERNELS(float)
+MDOPS_MESSAGE_KERNELS(double)
+
+}  // namespace mdops

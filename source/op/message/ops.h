@@ -1,0 +1,224 @@
+// The ops on messages, their arguments checked at entry. A device has `make(name, x)`, a call of an op, and
+// `run(op, args)`.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "graph/row_index.h"
+#include "message/message.h"
+
+namespace mdops {
+
+struct MessageInputs {
+  Tensor x;
+  ScalarType dtype;
+  int64_t rows, inputs;
+  Tensor weight;
+  int64_t columns;
+  RowIndex first, second;
+  Tensor groups, p, q, row_weight, scale;
+  bool grouped;
+  int64_t kept, activation;
+  double threshold;
+
+  MessageInputs(const Op& op, const Tensor& x_, const Tensor& weight_, const Tensor& p_, const Tensor& q_,
+                const Tensor& row_weight_, const Tensor& scale_, const Tensor& first_,
+                const Tensor& first_offsets, const Tensor& second_, const std::optional<Tensor>& second_order,
+                const Tensor& second_offsets, const std::optional<Tensor>& groups_, int64_t activation_,
+                double threshold_)
+      : x(float_input(op, "x", x_, {kAny, kAny})),
+        dtype(x.scalar_type()),
+        rows(x.size(0)),
+        inputs(x.size(1)),
+        weight(input(op, "weight", weight_, dtype, {inputs, kAny})),
+        columns(weight.size(1)),
+        first(op, first_, std::nullopt, first_offsets, rows, {"first", "", "first_offsets"}),
+        second(op, second_, second_order, second_offsets, rows, {"second", "second_order", "second_offsets"}),
+        groups(groups_ ? offsets_input(op, *groups_, first.targets, "groups") : first.offsets),
+        p(input(op, "p", p_, dtype, {first.targets, columns})),
+        q(input(op, "q", q_, dtype, {second.targets, columns})),
+        row_weight(input(op, "row_weight", row_weight_, dtype, {rows})),
+        scale(input(op, "scale", scale_, dtype, {scale_.numel() ? inputs : 0})),
+        grouped(groups_.has_value()),
+        kept(scale.numel()),
+        activation(activation_),
+        threshold(threshold_) {
+    if (kept > columns)
+      fail(op, "argument `weight` has " + std::to_string(columns) + " columns, expected the " +
+                   std::to_string(kept) + " that are kept or more");
+    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+      fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+    if (grouped && second.targets != first.targets)
+      fail(op, "argument `second_offsets` is of " + std::to_string(second.targets) +
+                   ", and there are groups of " + std::to_string(first.targets));
+    if (op.on_cpu()) check_rows(op);
+  }
+
+  int64_t sent() const { return columns - kept; }
+  Tensor of_sent(const Op& op, const char* name, const Tensor& t) const {
+    return input(op, name, t, dtype, {first.targets, sent()});
+  }
+  Tensor of_kept(const Op& op, const char* name, const Tensor& t) const {
+    return input(op, name, t, dtype, {rows, kept});
+  }
+
+  template <class T>
+  MessageArgs<T> args() const {
+    MessageArgs<T> a{};
+    a.rows = rows, a.inputs = inputs, a.sent = sent(), a.kept = kept;
+    a.firsts = first.targets, a.seconds = second.targets;
+    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.first = first.index.template const_data_ptr<int32_t>();
+    a.first_offsets = first.offsets.template const_data_ptr<int32_t>();
+    a.second = second.index.template const_data_ptr<int32_t>(), a.second_order = second.order_data();
+    a.second_offsets = second.offsets.template const_data_ptr<int32_t>();
+    if (grouped) {
+      a.groups = groups.size(0) - 1;
+      a.group_offsets = groups.const_data_ptr<int32_t>();
+    }
+    a.x = x.const_data_ptr<T>(), a.weight = weight.const_data_ptr<T>();
+    a.p = p.const_data_ptr<T>(), a.q = q.const_data_ptr<T>();
+    a.row_weight = row_weight.const_data_ptr<T>(), a.scale = scale.const_data_ptr<T>();
+    return a;
+  }
+
+ private:
+  // That rows of no first have no second, and that the seconds of a group are its own.
+  void check_rows(const Op& op) const {
+    const int32_t* second_of = second.index.const_data_ptr<int32_t>();
+    const int32_t* begin = first.offsets.const_data_ptr<int32_t>();
+    for (int64_t r = begin[first.targets]; r < rows; ++r)
+      if (second_of[r] >= 0) fail(op, "row " + std::to_string(r) + " has a second and no first");
+    if (!grouped) return;
+    const int32_t* group = groups.const_data_ptr<int32_t>();
+    const int64_t count = groups.size(0) - 1;
+    parallel(count, 256, [&](int64_t from, int64_t to) {
+      for (int64_t g = from; g < to; ++g)
+        for (int64_t r = begin[group[g]]; r < begin[group[g + 1]]; ++r)
+          if (second_of[r] >= 0 && (second_of[r] < group[g] || second_of[r] >= group[g + 1]))
+            fail(op, "the second of row " + std::to_string(r) + " is " + std::to_string(second_of[r]) +
+                         ", which is not of its group");
+    });
+    if (begin[first.targets] != begin[group[count]])
+      fail(op, "argument `groups` ends at first " + std::to_string(group[count]) +
+                   ", and there are rows behind it");
+  }
+};
+
+template <class Device>
+struct MessageOps {
+  using Two = std::tuple<Tensor, Tensor>;
+  using Six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+  using Eight = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+  static Two message(const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
+                     const Tensor& row_weight, const Tensor& scale, const Tensor& first,
+                     const Tensor& first_offsets, const Tensor& second,
+                     const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                     const std::optional<Tensor>& groups, int64_t activation, double threshold) {
+    const auto op = Device::make("message", x);
+    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                           second_offsets, groups, activation, threshold);
+    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
+    Tensor kept = empty(op, {in.rows, in.kept}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
+      Device::run(op, args);
+    });
+    return {sent, kept};
+  }
+
+  // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
+  // for.
+  static Six message_backward(const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
+                              const Tensor& weight, const Tensor& p, const Tensor& q,
+                              const Tensor& row_weight, const Tensor& scale, const Tensor& first,
+                              const Tensor& first_offsets, const Tensor& second,
+                              const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                              const std::optional<Tensor>& groups, int64_t activation, double threshold,
+                              bool of_weights) {
+    const auto op = Device::make("message_backward", x);
+    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                           second_offsets, groups, activation, threshold);
+    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
+    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
+    Gradients by(op, in, of_weights);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad_sent = of_sent.const_data_ptr<T>(), args.grad_kept = of_kept.const_data_ptr<T>();
+      by.write_to(args, of_weights);
+      Device::run(op, args);
+    });
+    return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
+  }
+
+  // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights.
+  static Eight message_backward_backward(const Tensor& along_x_, const Tensor& along_p_,
+                                         const Tensor& along_q_, const Tensor& along_row_weight_,
+                                         const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
+                                         const Tensor& weight, const Tensor& p, const Tensor& q,
+                                         const Tensor& row_weight, const Tensor& scale, const Tensor& first,
+                                         const Tensor& first_offsets, const Tensor& second,
+                                         const std::optional<Tensor>& second_order,
+                                         const Tensor& second_offsets, const std::optional<Tensor>& groups,
+                                         int64_t activation, double threshold) {
+    const auto op = Device::make("message_backward_backward", x);
+    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                           second_offsets, groups, activation, threshold);
+    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
+    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
+    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.inputs});
+    const Tensor along_p = input(op, "along_p", along_p_, in.dtype, {in.first.targets, in.columns});
+    const Tensor along_q = input(op, "along_q", along_q_, in.dtype, {in.second.targets, in.columns});
+    const Tensor along_row_weight = input(op, "along_row_weight", along_row_weight_, in.dtype, {in.rows});
+    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
+    Tensor kept = empty(op, {in.rows, in.kept}, in.dtype);
+    Gradients by(op, in, true);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad_sent = of_sent.const_data_ptr<T>(), args.grad_kept = of_kept.const_data_ptr<T>();
+      args.along_x = along_x.const_data_ptr<T>(), args.along_p = along_p.const_data_ptr<T>();
+      args.along_q = along_q.const_data_ptr<T>();
+      args.along_row_weight = along_row_weight.const_data_ptr<T>();
+      args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
+      by.write_to(args, true);
+      Device::run(op, args);
+    });
+    return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
+  }
+
+ private:
+  struct Gradients {
+    Tensor x, weight, p, q, row_weight, scale;
+
+    Gradients(const Op& op, const MessageInputs& in, bool of_weights)
+        : x(empty(op, {in.rows, in.inputs}, in.dtype)),
+          weight(empty(op, {of_weights ? in.inputs : 0, of_weights ? in.columns : 0}, in.dtype)),
+          p(empty(op, {in.first.targets, in.columns}, in.dtype)),
+          q(empty(op, {in.second.targets, in.columns}, in.dtype)),
+          row_weight(empty(op, {in.rows}, in.dtype)),
+          scale(empty(op, {of_weights ? in.kept : 0}, in.dtype)) {}
+
+    template <class T>
+    void write_to(MessageArgs<T>& args, bool of_weights) {
+      args.by_x = x.mutable_data_ptr<T>(), args.by_p = p.mutable_data_ptr<T>();
+      args.by_q = q.mutable_data_ptr<T>(), args.by_row_weight = row_weight.mutable_data_ptr<T>();
+      if (!of_weights) return;
+      args.by_weight = weight.mutable_data_ptr<T>(), args.by_scale = scale.mutable_data_ptr<T>();
+    }
+  };
+};
+
+// The kernels of a device, registered.
+#define MDOPS_REGISTER_MESSAGE_OPS(m, Ops)                       \
+  m.impl("message", TORCH_BOX(&Ops::message));                   \
+  m.impl("message_backward", TORCH_BOX(&Ops::message_backward)); \
+  m.impl("message_backward_backward", TORCH_BOX(&Ops::message_backward_backward))
+
+}  // namespace mdops
