@@ -235,7 +235,9 @@ def differences(
                 for i, (x, y) in enumerate(zip(a, b, strict=True)):
                     yield from differences(x, y, f"{name}[{i}]", types_own, types_other)
         elif "of" in field.metadata and field.metadata["of"] != "training":
-            if (field.name == "sel" and isinstance(a, str)) or (field.name == "precision" and a == "default"):
+            if (field.name.endswith("sel") and isinstance(a, str)) or (
+                field.name == "precision" and a == "default"
+            ):
                 continue
             form = _FORMS[field.metadata["of"]]
             x, y = form(a, types_own, types_own), form(b, types_other, types_own)

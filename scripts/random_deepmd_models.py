@@ -2,10 +2,10 @@
 
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-With a kind all models have that descriptor, alone; `dpa3` comes only so. For each seed from FIRST to before LAST:
-<seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it was made from;
-and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit itself
-cannot do have <seed>.txt instead, which says why.
+With a kind all models have that descriptor, alone; `dpa2` and `dpa3` come only so. For each seed from FIRST to before
+LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it was made
+from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit
+itself cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -29,6 +29,7 @@ MIXED = ("dpa1", "se_atten", "se_atten_v2", "se_e3_tebd")
 BY_TYPES = ("se_e2_a", "se_e2_r", "se_e3")
 NEAREST = 1.2  # A, of two atoms
 EDGE = 1e-3  # A: no pair is so near to a cutoff, where models that are not smooth jump
+CUTOFFS = ("rcut", "e_rcut", "a_rcut", "three_body_rcut")
 MANY = 150  # places, where an atom sees images of itself: none of two equal distances is dropped then
 
 
@@ -160,6 +161,83 @@ def dpa3(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
     return keys
 
 
+def dpa2(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+    inner, third = rcut * draw.number(0.5, 0.9), rcut * draw.number(0.5, 0.9)
+    few, many = sorted((draw.whole(4, 20), draw.whole(4, 20)))
+    third_places, inner_places = (few, many) if third < inner else (many, few)
+    neuron = draw.one(NEURONS)
+    repinit = {
+        "rcut": rcut,
+        "rcut_smth": draw.number(0.1, 0.9) * rcut,
+        "nsel": MANY + 2 if crowded else draw.whole(21, 60),
+        "neuron": neuron,
+        "axis_neuron": draw.whole(1, min(neuron[-1], 6) + 1),
+        "tebd_dim": draw.one((2, 4, 8)),
+        "tebd_input_mode": draw.one(("concat", "strip")),
+        "set_davg_zero": draw.chance(),
+        "activation_function": draw.one(ACTIVATIONS),
+        "resnet_dt": draw.chance(),
+        "type_one_side": draw.chance(),
+        "use_three_body": draw.chance(),
+        "three_body_neuron": draw.one(NEURONS[:5]),
+        "three_body_sel": MANY + 1 if crowded else third_places,
+        "three_body_rcut": third,
+        "three_body_rcut_smth": third * draw.number(0.3, 0.95),
+    }
+    repformer = {
+        "rcut": inner,
+        "rcut_smth": inner * draw.number(0.3, 0.9),
+        "nsel": MANY + 1 if crowded else inner_places,
+        "nlayers": draw.whole(1, 5),
+        "g1_dim": draw.one((8, 10, 16)),
+        "g2_dim": draw.one((5, 6, 8)),
+        "axis_neuron": draw.whole(1, 6),
+        "direct_dist": draw.chance(0.3),
+        **{
+            name: draw.chance(0.7)
+            for name in (
+                *("update_g1_has_conv", "update_g1_has_drrd", "update_g1_has_attn", "update_g2_has_g1g1"),
+                *("update_g2_has_attn", "use_sqrt_nnei", "g1_out_conv", "trainable_ln"),
+            )
+        },
+        "g1_out_mlp": draw.chance(),
+        "update_h2": draw.chance(),
+        "attn1_hidden": draw.one((3, 4, 8)),
+        "attn1_nhead": draw.one((1, 2, 3)),
+        "attn2_hidden": draw.one((3, 4, 8)),
+        "attn2_nhead": draw.one((1, 2, 3)),
+        "attn2_has_gate": draw.chance(),
+        "activation_function": draw.one((*ACTIVATIONS, "silut:10.0")),
+        "update_style": draw.one(("res_residual", "res_avg", "res_incr")),
+        "update_residual": 0.3,
+        "update_residual_init": draw.one(("norm", "const")),
+        "set_davg_zero": draw.chance(),
+        "ln_eps": draw.one((None, 1e-5, 1e-3)),
+    }
+    # Something has to go into the product of all.
+    repformer["update_g1_has_grrg"] = draw.chance(0.7) or repformer["g1_out_mlp"]
+    keys: dict[str, Any] = {
+        "type": "dpa2",
+        "repinit": repinit,
+        "repformer": repformer,
+        "concat_output_tebd": draw.chance(),
+        "smooth": draw.chance(0.7),
+        "add_tebd_to_repinit_out": draw.chance(),
+        "env_protection": draw.one((0.0, 0.0, 0.1, 1e-3)),
+        "use_econf_tebd": draw.chance(0.2),
+        "use_tebd_bias": draw.chance(),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+    }
+    if draw.chance(0.3):
+        keys["exclude_types"] = [draw.one(pairs) for _ in range(draw.whole(1, 3))]
+    return keys
+
+
+GRAPHS = {"dpa2": dpa2, "dpa3": dpa3}  # kinds that pass messages
+
+
 def fitting(draw: Draw) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "neuron": draw.one(FITTINGS),
@@ -211,8 +289,8 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
         return {"type": "linear_ener", "type_map": type_map, "models": models, "weights": weights}
     if form == "hybrid":
         own = {"type": "hybrid", "list": parts(draw.one((BY_TYPES, MIXED)), draw.whole(2, 4))}
-    elif kind == "dpa3":
-        own = dpa3(draw, ntypes, rcut, crowded)
+    elif kind in GRAPHS:
+        own = GRAPHS[kind](draw, ntypes, rcut, crowded)
     elif kind:
         own = part((kind,))
     else:
@@ -249,9 +327,7 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
 def cutoffs(tree: Any) -> list[float]:
     """All that a `model` section names, A."""
     if isinstance(tree, dict):
-        return [v for k, v in tree.items() if k in ("rcut", "e_rcut", "a_rcut")] + [
-            c for v in tree.values() for c in cutoffs(v)
-        ]
+        return [v for k, v in tree.items() if k in CUTOFFS] + [c for v in tree.values() for c in cutoffs(v)]
     return [c for v in tree for c in cutoffs(v)] if isinstance(tree, list) else []
 
 

@@ -7,6 +7,7 @@ from mdops.models import (  # noqa: F401  (each registers its kind)
     dipole,
     dos,
     dpa1,
+    dpa2,
     dpa3,
     ener,
     hybrid,

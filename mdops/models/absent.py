@@ -5,7 +5,6 @@ _TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_a
 
 ABSENT: dict[str, dict[str, str]] = {
     "descriptor": {
-        "dpa2": "passes messages in two blocks; the nearest is dpa3, and without messages se_atten",
         **dict.fromkeys(("dpa4", "dpa4c", "sezm"), _DPA4),
         "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
         "se_a_mask": "is for frames that are padded with atoms that do not count; se_e2_a takes frames of different "

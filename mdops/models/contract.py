@@ -18,7 +18,7 @@ from torch import nn
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.schema import MODEL_ARRAYS, Node
-from mdops.models.shapes import check_collection, check_pairs, check_types, require_same
+from mdops.models.shapes import check_collection, check_pairs, check_statistics, check_types, require_same
 from mdops.models.statistics import environment_statistics
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
@@ -252,6 +252,11 @@ def renumbered(listed: Sequence[Any], types: Sequence[int]) -> list[Any]:
     return found
 
 
+def without_none(tree: Tree) -> Tree:
+    """A node without the keys that it has as None, but for the type map."""
+    return {name: value for name, value in tree.items() if value is not None or name == "type_map"}
+
+
 def environment_node(options: Mapping[str, Any]) -> Tree:
     """What the nodes of descriptors of the environment matrix say once more of their options."""
     cutoffs = {"rcut": options["rcut"], "rcut_smth": options["rcut_smth"]}
@@ -416,11 +421,7 @@ class EnvironmentDescriptor(Descriptor):
             found = tree["env_mat"]["rcut"], tree["env_mat"]["rcut_smth"]
             require_same(found, (tree["rcut"], tree["rcut_smth"]), f"{place}.env_mat")
         check_pairs(tree["exclude_types"], ntypes, f"{place}.exclude_types")
-        for name in ("davg", "dstd"):
-            shape = tree["@variables"][name].shape
-            require_same(shape, (ntypes, sum(sel), cls.columns), f"the shape of {place}.@variables.{name}")
-        if (tree["@variables"]["dstd"] <= 0).any():
-            raise ModelFileError(f"{place}.@variables.dstd holds deviations that are not positive")
+        check_statistics(tree["@variables"], (ntypes, sum(sel), cls.columns), place)
         for name in ("embeddings", "embeddings_strip"):
             if name in tree:
                 check_collection(tree[name], tree, cls.net_types_of_tree(tree), ntypes, f"{place}.{name}")

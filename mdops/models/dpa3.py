@@ -13,7 +13,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree, renumbered
+from mdops.models.contract import EnvironmentDescriptor, Features, Tree, renumbered, without_none
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -28,7 +28,7 @@ from mdops.models.repflow import (
     switch,
     symmetric_sums,
 )
-from mdops.models.shapes import check_layer, require_same
+from mdops.models.shapes import check_product, check_residuals, check_statistics, require_same
 from mdops.models.statistics import environment_statistics
 from mdops.models.type_embedding import TypeEmbedding, electron_configurations
 from mdops.nn.net import Layer, array
@@ -327,10 +327,10 @@ class DPA3(GraphDescriptor):
         if repflow.pop("skip_stat"):
             repflow["fix_stat_std"] = FIXED_DEVIATION
         inner = tree["repflow_variable"]
-        layers = [_without_none(layer) for layer in inner["repflow_layers"]]
-        inner = {**_without_none(inner), "repflow_layers": layers}
+        layers = [without_none(layer) for layer in inner["repflow_layers"]]
+        inner = {**without_none(inner), "repflow_layers": layers}
         default = {"default_chg_spin": tree["default_chg_spin"]}
-        return {**_without_none(tree), **default, "repflow_args": repflow, "repflow_variable": inner}
+        return {**without_none(tree), **default, "repflow_args": repflow, "repflow_variable": inner}
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
@@ -352,15 +352,11 @@ class DPA3(GraphDescriptor):
                 TypeEmbedding.check_tree(tree[name], n_dim, len(known), f"{place}.{name}")
         require_same("mix_cs_mlp" in tree, options.add_chg_spin_ebd, f"whether {place} has mix_cs_mlp")
         if "mix_cs_mlp" in tree:
-            _check_product(tree["mix_cs_mlp"], 2 * n_dim, n_dim, f"{place}.mix_cs_mlp")
+            check_product(tree["mix_cs_mlp"], 2 * n_dim, n_dim, f"{place}.mix_cs_mlp")
         inner, place = tree["repflow_variable"], f"{place}.repflow_variable"
-        for name in ("davg", "dstd"):
-            shape = inner["@variables"][name].shape
-            require_same(shape, (ntypes, repflow.e_sel, 4), f"the shape of {place}.@variables.{name}")
-        if (inner["@variables"]["dstd"] <= 0).any():
-            raise ModelFileError(f"{place}.@variables.dstd holds deviations that are not positive")
-        _check_product(inner["edge_embd"], 1, repflow.e_dim, f"{place}.edge_embd")
-        _check_product(inner["angle_embd"], 1, repflow.a_dim, f"{place}.angle_embd")
+        check_statistics(inner["@variables"], (ntypes, int(repflow.e_sel), 4), place)
+        check_product(inner["edge_embd"], 1, repflow.e_dim, f"{place}.edge_embd")
+        check_product(inner["angle_embd"], 1, repflow.a_dim, f"{place}.angle_embd")
         layers = inner["repflow_layers"]
         require_same(len(layers), repflow.nlayers, f"the number of layers of {place}")
         for i, layer in enumerate(layers):
@@ -436,20 +432,6 @@ def _names(known: range) -> list[str]:
     return [str(number) for number in known]
 
 
-def _without_none(tree: Tree) -> Tree:
-    return {name: value for name, value in tree.items() if value is not None or name == "type_map"}
-
-
-def _check_product(layer: Tree, inputs: int, outputs: int, place: str) -> None:
-    """Raises ModelFileError unless the layer is a product of that shape and no more."""
-    check_layer(layer, inputs, outputs, place)
-    require_same(layer["use_timestep"], False, f"{place}.use_timestep")
-    if layer["resnet"] and outputs in (inputs, 2 * inputs):
-        raise ModelFileError(f"{place} adds its input")
-    if str(layer["activation_function"]).lower() not in ("none", "linear"):
-        raise ModelFileError(f"{place} has an activation function")
-
-
 def _check_layer(layer: Tree, options: DPA3Options, ntypes: int, place: str) -> None:
     """Raises ModelFileError for a layer that is not as the descriptor's options say."""
     repflow = options.repflow
@@ -459,8 +441,5 @@ def _check_layer(layer: Tree, options: DPA3Options, ntypes: int, place: str) -> 
     for name, shape in repflow.shapes.items():
         if name not in layer:
             raise ModelFileError(f"{place} lacks {name!r}")
-        _check_product(layer[name], *shape, f"{place}.{name}")
-    weights = layer.get("@variables", {})
-    for name, (count, width) in repflow.residuals.items():
-        found = [value.shape for value in weights.get(name) or []]
-        require_same(found, [(width,)] * count, f"the shapes of {place}.@variables.{name}")
+        check_product(layer[name], *shape, f"{place}.{name}")
+    check_residuals(layer.get("@variables", {}), repflow.residuals, place)

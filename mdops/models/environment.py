@@ -102,6 +102,14 @@ def automatic_sel_ratio(sel: str, place: str) -> float:
     raise ConfigError(f'{place}: is {sel!r}, expected numbers, "auto" or "auto:f" with a number f')
 
 
+def places_of(sel: int | str, cutoff: float, most: Most, place: str) -> int:
+    """Places for neighbours of all types within a cutoff (A), where `sel` may leave the number to the data."""
+    if isinstance(sel, int):
+        return sel
+    _, together = most(cutoff)
+    return max(rounded(together * automatic_sel_ratio(sel, place)), 4)
+
+
 def check_axis(axis_neuron: int, neuron: Sequence[int], place: str) -> None:
     """Raises ConfigError if the axis is wider than the embedding."""
     if not neuron or axis_neuron > neuron[-1]:

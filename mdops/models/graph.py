@@ -10,6 +10,9 @@ from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborGraph, NeighborList
 
+RESIDUAL = "res_residual"  # the update style with trained weights
+UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
+
 
 def neighbor_graph_of(
     near: Neighborhood,

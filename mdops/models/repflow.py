@@ -13,14 +13,14 @@ from torch import nn
 from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import automatic_sel_ratio, rounded
+from mdops.models.environment import automatic_sel_ratio, places_of
+from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import NeighborGraph, edge_gather, message, row_moments
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.options import Most, Options, key
 
-RESIDUAL = "res_residual"  # the update style with trained weights
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
 # The products along edges and along angles, of which the first of each is sent and the second kept.
 _TO_NODES, _TO_EDGES = "node_edge_linear", "edge_self_linear"
@@ -75,7 +75,7 @@ class RepflowOptions(Options):
         RESIDUAL,
         "messages are added with trained weights, averaged with what was there, or added over the root of "
         "their number",
-        choices=(RESIDUAL, "res_avg", "res_incr"),
+        choices=UPDATE_STYLES,
     )
     update_residual: float = key(
         0.1, "of new trained weights: the value, or the deviation", low=0, of="training"
@@ -203,17 +203,9 @@ class RepflowOptions(Options):
 
     def with_places(self, most: Most, place: str) -> Self:
         """With both `sel` as numbers. Raises ConfigError for fewer places of edges than of angles."""
-
-        def places(name: str, cutoff: float) -> int:
-            sel = getattr(self, name)
-            if isinstance(sel, int):
-                return sel
-            _, together = most(cutoff)
-            return max(rounded(together * automatic_sel_ratio(sel, f"{place}.{name}")), 4)
-
-        found = dataclasses.replace(
-            self, e_sel=places("e_sel", self.e_rcut), a_sel=places("a_sel", self.a_rcut)
-        )
+        edges = places_of(self.e_sel, self.e_rcut, most, f"{place}.e_sel")
+        angles = places_of(self.a_sel, self.a_rcut, most, f"{place}.a_sel")
+        found = dataclasses.replace(self, e_sel=edges, a_sel=angles)
         found._check_places(place)
         return found
 

@@ -81,3 +81,28 @@ def check_layer(layer: Tree, width_in: int, width_out: int, place: str) -> None:
             require_same(array.shape, shape, f"the shape of {place}.@variables.{name}")
     require_same(arrays["b"] is not None, layer["bias"], f"whether {place} has a bias")
     require_same(arrays["idt"] is not None, layer["use_timestep"], f"whether {place} has a timestep")
+
+
+def check_product(layer: Tree, inputs: int, outputs: int, place: str) -> None:
+    """Raises ModelFileError unless the layer is a product of that shape and no more."""
+    check_layer(layer, inputs, outputs, place)
+    require_same(layer["use_timestep"], False, f"{place}.use_timestep")
+    if layer["resnet"] and outputs in (inputs, 2 * inputs):
+        raise ModelFileError(f"{place} adds its input")
+    if str(layer["activation_function"]).lower() not in ("none", "linear"):
+        raise ModelFileError(f"{place} has an activation function")
+
+
+def check_residuals(weights: Tree, wanted: dict[str, tuple[int, int]], place: str) -> None:
+    """Raises ModelFileError unless there are so many trained weights of messages, and of that width, by their names."""
+    for name, (count, width) in wanted.items():
+        found = [value.shape for value in weights.get(name) or []]
+        require_same(found, [(width,)] * count, f"the shapes of {place}.@variables.{name}")
+
+
+def check_statistics(arrays: Tree, shape: tuple[int, ...], place: str) -> None:
+    """Raises ModelFileError unless davg and dstd have that shape, and deviations are positive."""
+    for name in ("davg", "dstd"):
+        require_same(arrays[name].shape, shape, f"the shape of {place}.@variables.{name}")
+    if (arrays["dstd"] <= 0).any():
+        raise ModelFileError(f"{place}.@variables.dstd holds deviations that are not positive")

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,51 +28,65 @@ class EnvironmentStatistics:
     std: np.ndarray
 
 
-def environment_statistics(
-    frames: Iterable[Neighborhood],
-    *,
-    ntypes: int,
-    sel: Sequence[int],
-    cutoff_smooth: float,
-    mixed: bool = False,
-    protection: float = 0.0,
-    exclude_types: Sequence[Sequence[int]] = (),
-) -> EnvironmentStatistics:
-    """Mean and deviation of the rows, with absent neighbours (zeros) counted up to sum(sel), as DeePMD-kit.
+class EnvironmentSums:
+    """Sums over frames, for the mean and the deviation of the rows. Absent neighbours (zeros) count up to sum(sel), as
+    in DeePMD-kit."""
 
-    Args:
-        frames: all pairs of some frames within the descriptor's cutoff, in float64.
-        ntypes: how many types there are.
-        sel: places for neighbours of each type, or, if `mixed`, of all; of more neighbours only the nearest count.
-        cutoff_smooth, protection: of the switch and of the denominators, A.
-        exclude_types: pairs of types that do not see each other.
-    """
-    slots, sums, squares = np.zeros(ntypes), np.zeros((ntypes, 2)), np.zeros((ntypes, 2))
-    mask = pair_matrix(exclude_types, ntypes)
-    zero, one = torch.zeros(ntypes, dtype=torch.float64), torch.ones(ntypes, 2, dtype=torch.float64)
+    def __init__(
+        self,
+        *,
+        ntypes: int,
+        sel: Sequence[int],
+        cutoff_smooth: float,
+        mixed: bool = False,
+        protection: float = 0.0,
+        exclude_types: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Takes how many types there are; places for neighbours of each type, or, if `mixed`, of all, where of more
+        neighbours only the nearest count; the switch's beginning and the protection of denominators, A; and pairs of
+        types that do not see each other."""
+        self._sel, self._mixed = sel, mixed
+        self._slots, self._sums, self._squares = (
+            np.zeros(ntypes),
+            np.zeros((ntypes, 2)),
+            np.zeros((ntypes, 2)),
+        )
+        zero, one = torch.zeros(ntypes, dtype=torch.float64), torch.ones(ntypes, 2, dtype=torch.float64)
+        self._plain = zero, one
+        self._options = {
+            "cutoff_smooth": cutoff_smooth,
+            "protection": protection,
+            "pair_mask": pair_matrix(exclude_types, ntypes),
+        }
+
+    def add(self, pairs: Neighborhood) -> None:
+        """Takes all pairs of some frames within the cutoff that they name, in float64."""
+        near = dataclasses.replace(pairs, truncates=True).select(self._sel, mixed=self._mixed)
+        listed = near.displacements, near.counts, near.types
+        rows = env_mat(*listed, *self._plain, cutoff=pairs.cutoff, **self._options).numpy()  # type: ignore[arg-type]
+        types = near.types.numpy()
+        np.add.at(self._slots, types, sum(self._sel))
+        np.add.at(self._sums, types, _columns(rows))
+        np.add.at(self._squares, types, _columns(np.square(rows)))
+
+    def result(self) -> EnvironmentStatistics:
+        """Of all that was added."""
+        seen = self._slots > 0
+        count = np.where(seen, self._slots, 1.0)[:, None] * [1, 3]
+        # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
+        variance = self._squares / count - (self._sums / count) ** 2
+        std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
+        return EnvironmentStatistics(
+            (self._sums / count)[:, 0], np.where(seen[:, None], std, _ABSENT_DEVIATION)
+        )
+
+
+def environment_statistics(frames: Iterable[Neighborhood], **options: Any) -> EnvironmentStatistics:
+    """Mean and deviation of the rows of some frames; options as of `EnvironmentSums`."""
+    sums = EnvironmentSums(**options)
     for pairs in frames:
-        near = dataclasses.replace(pairs, truncates=True).select(sel, mixed=mixed)
-        types = near.types
-        rows = env_mat(
-            near.displacements,
-            near.counts,
-            types,
-            zero,
-            one,
-            cutoff=pairs.cutoff,
-            cutoff_smooth=cutoff_smooth,
-            protection=protection,
-            pair_mask=mask,
-        ).numpy()
-        np.add.at(slots, types.numpy(), sum(sel))
-        np.add.at(sums, types.numpy(), _columns(rows))
-        np.add.at(squares, types.numpy(), _columns(np.square(rows)))
-    seen = slots > 0
-    count = np.where(seen, slots, 1.0)[:, None] * [1, 3]
-    # DeePMD-kit subtracts the mean of x, y and z too, though it only tells how the structures are turned.
-    variance = squares / count - (sums / count) ** 2
-    std = np.maximum(np.sqrt(np.clip(variance, 0, None)), _SMALLEST_DEVIATION)
-    return EnvironmentStatistics((sums / count)[:, 0], np.where(seen[:, None], std, _ABSENT_DEVIATION))
+        sums.add(pairs)
+    return sums.result()
 
 
 def _columns(rows: np.ndarray) -> np.ndarray:

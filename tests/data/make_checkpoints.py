@@ -3,7 +3,7 @@
 Those of other outputs than energies go to tests/data/outputs, with DeePMD-kit's answers, <case>.npz.
 
 The weights are random. The cases cover the descriptors and models that mdops reads from PyTorch files, with options
-away from their defaults. Four cases have a .pth, of which three lack the TorchScript code that most of it is. Needs
+away from their defaults. Six cases have a .pth, of which five lack the TorchScript code that most of it is. Needs
 deepmd-kit 3.2.0 with its PyTorch backend:
 
     python tests/data/make_checkpoints.py [case ...]
@@ -47,6 +47,29 @@ REPFLOW = {
     "e_rcut_smth": 4.0,
     "a_rcut": 3.5,
     "a_rcut_smth": 3.0,
+}
+REPINIT = {
+    "rcut": 5.0,
+    "rcut_smth": 1.0,
+    "nsel": 12,
+    "neuron": [3, 6],
+    "axis_neuron": 2,
+    "tebd_dim": 4,
+    "three_body_sel": 5,
+    "three_body_rcut": 3.5,
+}
+REPFORMER = {
+    "rcut": 4.0,
+    "rcut_smth": 3.0,
+    "nsel": 6,
+    "nlayers": 2,
+    "g1_dim": 6,
+    "g2_dim": 5,
+    "axis_neuron": 2,
+    "attn1_hidden": 3,
+    "attn1_nhead": 2,
+    "attn2_hidden": 4,
+    "attn2_nhead": 2,
 }
 FITTING = {"neuron": [6, 6], "resnet_dt": True}
 MIXED = {"descriptor": {"type": "dpa1", **ATTENTION, "attn_layer": 0}, "fitting_net": FITTING}
@@ -157,6 +180,35 @@ CASES = {
         },
         "fitting_net": FITTING,
     },
+    "dpa2": {
+        "descriptor": {
+            "type": "dpa2",
+            "repinit": {**REPINIT, "use_three_body": True, "tebd_input_mode": "strip", "resnet_dt": True},
+            "repformer": {**REPFORMER, "update_style": "res_residual", "update_h2": True},
+            "add_tebd_to_repinit_out": True,
+            "exclude_types": [[0, 1]],
+            "use_tebd_bias": True,
+            "trainable": False,
+        },
+        "fitting_net": FITTING,
+    },
+    "dpa2_average": {
+        "descriptor": {
+            "type": "dpa2",
+            "repinit": {**REPINIT, "axis_neuron": 1, "type_one_side": True},
+            "repformer": {
+                **REPFORMER,
+                "g1_out_mlp": False,
+                "g1_out_conv": False,
+                "trainable_ln": False,
+                "ln_eps": 1e-3,
+            },
+            "smooth": False,
+            "precision": "float32",
+            "use_econf_tebd": True,
+        },
+        "fitting_net": FITTING,
+    },
     # Fittings of other outputs than energies.
     "dipole": {
         "descriptor": {"type": "hybrid", "list": [{"type": "dpa1", **ATTENTION, "attn_layer": 0}, SE_E2_A]},
@@ -248,10 +300,10 @@ def make(case_name, case):
     save_dp_model(str(here / f"{case_name}.dp"), data)
     if case_name in OTHERS:
         np.savez_compressed(here / f"{case_name}.npz", **answers(model))
-    if case_name in ("hybrid", "linear", "dpa3", "zbl", "polar"):
+    if case_name in ("hybrid", "linear", "dpa2", "dpa3", "zbl", "polar"):
         model.model_def_script = json.dumps(params)
         torch.jit.save(torch.jit.script(model), here / f"{case_name}.pth", {})
-    if case_name in ("linear", "dpa3", "zbl", "polar"):
+    if case_name in ("linear", "dpa2", "dpa3", "zbl", "polar"):
         without_code(here / f"{case_name}.pth")
 
 

@@ -163,6 +163,119 @@ def of_dpa3():
     return {f"dpa3_{name}": {**options, **made} for name, options in found.items()}
 
 
+DPA2_REPINIT = {
+    "rcut": 4.6,
+    "rcut_smth": 1.2,
+    "nsel": 60,
+    "neuron": [3, 6],
+    "axis_neuron": 2,
+    "tebd_dim": 4,
+    "three_body_neuron": [2, 4],
+    "three_body_sel": 26,
+    "three_body_rcut": 3.6,
+    "three_body_rcut_smth": 2.2,
+}
+DPA2_REPFORMER = {
+    "rcut": 3.4,
+    "rcut_smth": 2.6,
+    "nsel": 24,
+    "nlayers": 2,
+    "g1_dim": 8,
+    "g2_dim": 5,
+    "axis_neuron": 3,
+    "attn1_hidden": 4,
+    "attn1_nhead": 2,
+    "attn2_hidden": 4,
+    "attn2_nhead": 2,
+}
+
+
+def dpa2(repinit=(), repformer=(), **options):
+    return {
+        "type": "dpa2",
+        "precision": "float64",
+        "repinit": {**DPA2_REPINIT, **dict(repinit)},
+        "repformer": {**DPA2_REPFORMER, **dict(repformer)},
+        **options,
+    }
+
+
+def dpa2_statistics(tree, rng):
+    """As of `repflow_statistics`, in each block."""
+    own = tree["descriptor"]
+    for name, args in (
+        ("repinit_variable", "repinit_args"),
+        ("repinit_three_body_variable", "repinit_args"),
+        ("repformers_variable", "repformer_args"),
+    ):
+        if name in own:
+            set_statistics({**own[name], "set_davg_zero": own[args]["set_davg_zero"]}, rng)
+    output_bias(tree, rng)
+
+
+def of_dpa2():
+    mean, three = {"set_davg_zero": False}, {"use_three_body": True}
+    strip = {"tebd_input_mode": "strip"}
+    weighed = {"update_style": "res_residual", "update_residual": 0.4}
+    gated = {"attn2_has_gate": True, "update_h2": True}
+    odd = {"activation_function": "gelu", "resnet_dt": True, "neuron": [5, 5, 10]}
+    found = {
+        "base": case(dpa2(three, {**weighed, **gated, "nlayers": 3}), systems=EVERY_SYSTEM),
+        "rough": case(
+            dpa2(
+                {**mean, **three, **strip, **odd},
+                {"g1_out_conv": False, "g1_out_mlp": False, "direct_dist": True, "update_h2": True},
+                smooth=False,
+                exclude_types=[[0, 1]],
+                env_protection=0.07,
+            )
+        ),
+        "strip": case(
+            dpa2(
+                {**mean, **three, **strip, "type_one_side": True},
+                {"update_style": "res_incr", "ln_eps": 1e-3, "use_sqrt_nnei": False, "set_davg_zero": False},
+                add_tebd_to_repinit_out=True,
+                use_tebd_bias=True,
+            ),
+            atom_exclude_types=[1],
+        ),
+        "rough_mean": case(
+            dpa2(
+                mean,
+                {**weighed, **gated, "update_residual_init": "const", "use_sqrt_nnei": False},
+                smooth=False,
+                concat_output_tebd=False,
+            )
+        ),
+        # As wide as the sums, which then go into the layers themselves.
+        "plain": case(
+            dpa2(
+                {"neuron": [2, 4]},
+                {
+                    **dict.fromkeys(
+                        ("update_g1_has_attn", "update_g2_has_g1g1", "update_g2_has_attn"), False
+                    ),
+                    "update_g1_has_conv": False,
+                    "activation_function": "silut:3.0",
+                },
+                use_econf_tebd=True,
+                exclude_types=[[1, 1]],
+            ),
+            types=3,
+            pair_exclude_types=[[0, 1]],
+        ),
+        "few_places": case(
+            dpa2({**mean, **three, "nsel": 21, "three_body_sel": 9}, {"nsel": 7}, exclude_types=[[0, 0]]),
+            systems={"crowded": crowded},
+            pair_exclude_types=[[0, 1]],
+        ),
+        "float32": case(dpa2(three, weighed, precision="float32")),
+        "virtual": case(dpa2(three, gated), systems={"with_virtual": with_virtual}),
+    }
+    made = {"statistics": False, "edit": dpa2_statistics}
+    return {f"dpa2_{name}": {**options, **made} for name, options in found.items()}
+
+
 CASES = {
     **of_kind("se_e2_r", R, [14, 12, 10]),
     **of_kind("se_e3", T, [14, 12, 10]),
@@ -205,6 +318,7 @@ CASES = {
         edit=parameter_statistics,
     ),
     **of_dpa3(),
+    **of_dpa2(),
 }
 
 

@@ -189,11 +189,6 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
 @pytest.mark.parametrize(
     ("path", "name", "told"),
     [
-        (
-            "model.descriptor.type",
-            "dpa2",
-            "(dpa2 passes messages in two blocks; the nearest is dpa3",
-        ),
         ("model.descriptor.type", "DPA4", "(DPA4 passes equivariant messages"),
         ("model.descriptor.type", "loc_frame", "se_e2_a takes the same data"),
         ("model.descriptor.type", "se_a_mask", "with real_atom_types.npy"),

@@ -12,8 +12,12 @@ from mdops.io.tree import mapping
 from mdops.models import registry
 from mdops.models.contract import environment_node
 from mdops.models.dpa1 import LN_EPS
+from mdops.models.dpa2 import DPA2Options, RepinitOptions
+from mdops.models.dpa2 import cutoff_node as dpa2_cutoffs
 from mdops.models.dpa3 import CONDITIONS, cutoff_node
-from mdops.models.repflow import FIXED_DEVIATION, RESIDUAL, RepflowLayer, RepflowOptions
+from mdops.models.graph import RESIDUAL
+from mdops.models.repflow import FIXED_DEVIATION, RepflowLayer, RepflowOptions
+from mdops.models.repformer import LayerForm, RepformerLayer, RepformerOptions
 from mdops.options import Options, from_definition
 
 # From the options of the kind, the definition of this part and the tensors below it, and the elements of the types.
@@ -129,6 +133,66 @@ def _dpa1_tree(options: type[Options], params: Tree, state: State, type_map: lis
     else:
         tree["@variables"]["degree_gain_raw"] = block.required("adam_degree_gain_raw")
     return tree
+
+
+@reads("dpa2")
+def _dpa2(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found, trains, ntypes = from_definition(options, params), is_trainable(params), len(type_map)
+    args = {
+        name: from_definition(kind, mapping(params.get(name), name))
+        for name, kind in (("repinit", RepinitOptions), ("repformer", RepformerOptions))
+    }
+    repformer = RepformerOptions.from_tree(args["repformer"])
+    args["repformer"]["ln_eps"] = repformer.ln_eps
+    own = DPA2Options.from_tree(found, repinit=RepinitOptions.from_tree(args["repinit"]), repformer=repformer)
+    precision, block = found["precision"], state.below("repformers")
+
+    def product(part: State) -> Tree:
+        return layer_tree(part, "none", False, precision, trains)
+
+    def statistics(part: State) -> Tree:
+        return {"davg": part.required("mean"), "dstd": part.required("stddev")}
+
+    def sums(name: str, options: Any) -> Tree:
+        part, given = state.below(name), {**vars(options), "precision": precision}
+        return {
+            **_shared_nets(part, given, options.strips_types, ntypes, trains),
+            "env_mat": dpa2_cutoffs(options),
+            "@variables": statistics(part),
+        }
+
+    def layer(part: State, form: LayerForm) -> Tree:
+        residuals = {
+            name: [part.required(f"{name}.{k}") for k in range(count)]
+            for name, (count, _) in form.residuals.items()
+        }
+        products = {name: product(part.below(name)) for name in form.products}
+        norm = [part.required(f"attn2_lm.{name}") for name in ("matrix", "bias")] if form.attends else None
+        return RepformerLayer.tree_of(form, ntypes, precision, products, residuals, norm)
+
+    given = {**found, "tebd_dim": own.tebd_dim}
+    pairs = own.pair_sums
+    layers = [layer(block.below(f"layers.{k}"), form) for k, form in enumerate(own.forms)]
+    return {
+        "@class": "Descriptor",
+        "@version": 3,
+        "type": options.KIND,
+        "ntypes": ntypes,
+        **{f"{name}_args": section for name, section in args.items()},
+        **found,
+        "type_map": type_map,
+        "type_embedding": type_embedding(state.below("type_embedding.embedding"), given, type_map, trains),
+        "g1_shape_tranform": {"@class": "Identity", "@version": 1},
+        **{name: product(state.below(name)) for name in own.products},
+        "repinit_variable": sums("repinit", own.sums),
+        **({} if pairs is None else {"repinit_three_body_variable": sums("repinit_three_body", pairs)}),
+        "repformers_variable": {
+            "g2_embd": product(block.below("g2_embd")),
+            "repformer_layers": layers,
+            "env_mat": dpa2_cutoffs(repformer),
+            "@variables": statistics(block),
+        },
+    }
 
 
 @reads("dpa3")

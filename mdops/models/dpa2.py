@@ -1,0 +1,734 @@
+"""The descriptor dpa2: DPA-2, sums over neighbours (repinit) and layers of messages (mdops.models.repformer)."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.errors import ConfigError, ModelFileError
+from mdops.models import schema
+from mdops.models.contract import (
+    EnvironmentDescriptor,
+    Features,
+    Tree,
+    environment_node,
+    renumbered,
+    without_none,
+)
+from mdops.models.dpa1 import DPA1, DPA1Options
+from mdops.models.environment import automatic_sel_ratio, check_axis, places_of
+from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.registry import register
+from mdops.models.repflow import new_product, switch
+from mdops.models.repformer import (
+    COUNT_ADDED,
+    Edges,
+    LayerForm,
+    Local,
+    RepformerLayer,
+    RepformerOptions,
+    part_of,
+    symmetric_sums,
+)
+from mdops.models.repformer import NODES as LAYER_NODES
+from mdops.models.se_e3_tebd import SeE3Tebd, SeE3TebdOptions
+from mdops.models.shapes import (
+    check_collection,
+    check_product,
+    check_residuals,
+    check_statistics,
+    require_same,
+)
+from mdops.models.statistics import EnvironmentSums
+from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
+from mdops.nn.net import Layer, NetCollection, array, tensor
+from mdops.ops import edge_gather, ragged_plan
+from mdops.ops.layer_output import layer_output
+from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
+
+
+@dataclass(kw_only=True)
+class RepinitOptions(Options):
+    """The section `repinit` of an input; `repinit_args` of a file."""
+
+    KIND = "repinit"
+
+    rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
+    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
+    nsel: int | str = key(
+        "auto",
+        'places for neighbours of all types; "auto:f" is f times what the data needs',
+        low=1,
+        implied=...,
+        absent=...,
+        saved=int,
+    )
+    neuron: list[int] = key([25, 50, 100], "widths of the embedding net's layers", low=1)
+    axis_neuron: int = key(16, "columns of the embedding that the sums are multiplied with", low=1)
+    tebd_dim: int = key(8, "width of the type embedding", low=1)
+    tebd_input_mode: str = key(
+        "concat",
+        'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
+        choices=("concat", "strip"),
+    )
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    activation_function: str = key("tanh", "of the embedding nets")
+    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's")
+    resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
+    use_three_body: bool = key(False, "sums over pairs of neighbours are there, too")
+    three_body_neuron: list[int] = key([2, 4, 8], "widths of the layers of their net", low=1)
+    three_body_sel: int | str = key(40, "places for the neighbours of pairs, as `nsel`", low=1, saved=int)
+    three_body_rcut: float = key(4.0, "the cutoff of the neighbours of pairs", unit="A", above=0)
+    three_body_rcut_smth: float = key(
+        0.5, "where the switch of the neighbours of pairs begins to fall", unit="A", low=0
+    )
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        for name in ("nsel", "three_body_sel"):
+            if isinstance(getattr(self, name), str):
+                automatic_sel_ratio(getattr(self, name), f"{place}.{name}")
+        for name, cutoff in (("rcut_smth", "rcut"), ("three_body_rcut_smth", "three_body_rcut")):
+            if not getattr(self, name) < getattr(self, cutoff):
+                raise ConfigError(f"{place}.{name}: is {getattr(self, name)}, expected less than {cutoff}")
+        check_axis(self.axis_neuron, self.neuron, place)
+        if not self.three_body_neuron:
+            raise ConfigError(f"{place}.three_body_neuron: is empty, expected the widths of layers")
+
+    def with_places(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(
+            self,
+            nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"),
+            three_body_sel=places_of(
+                self.three_body_sel, self.three_body_rcut, most, f"{place}.three_body_sel"
+            ),
+        )
+
+
+@dataclass(kw_only=True)
+class DPA2Options(Options):
+    KIND = "dpa2"
+    NAMES = ("dpa2",)
+
+    repinit: RepinitOptions = section(RepinitOptions, "the sums that nodes begin with")
+    repformer: RepformerOptions = section(RepformerOptions, "the layers")
+    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    smooth: bool = key(True, "sums, attention and the net of stripped types fade with the neighbours")
+    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
+    trainable: bool = key(True, "whether the weights are trained", of="training")
+    seed: int | None = key(
+        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+    )
+    add_tebd_to_repinit_out: bool = key(
+        False,
+        "a product of the type embedding is added to what nodes begin with",
+        alias=["repformer_add_type_ebd_to_seq"],
+    )
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
+
+    @property
+    def cutoff(self) -> float:
+        return self.repinit.rcut
+
+    @property
+    def tebd_dim(self) -> int:
+        """Width of the type embedding."""
+        return self.repinit.tebd_dim
+
+    @property
+    def forms(self) -> list[LayerForm]:
+        """Of each layer."""
+        o = self.repformer
+        return [LayerForm(o, self.smooth, k + 1 == o.nlayers) for k in range(o.nlayers)]
+
+    @property
+    def sums(self) -> DPA1Options:
+        """Of the sums over neighbours."""
+        o = self.repinit
+        return DPA1Options(
+            rcut=o.rcut,
+            rcut_smth=o.rcut_smth,
+            sel=[int(o.nsel)],
+            neuron=o.neuron,
+            axis_neuron=o.axis_neuron,
+            tebd_input_mode=o.tebd_input_mode,
+            type_one_side=o.type_one_side,
+            attn_layer=0,
+            smooth_type_embedding=self.smooth,
+            **self._of_both,
+        )
+
+    @property
+    def pair_sums(self) -> SeE3TebdOptions | None:
+        """Of the sums over pairs of neighbours."""
+        o = self.repinit
+        if not o.use_three_body:
+            return None
+        return SeE3TebdOptions(
+            rcut=o.three_body_rcut,
+            rcut_smth=o.three_body_rcut_smth,
+            sel=[int(o.three_body_sel)],
+            neuron=o.three_body_neuron,
+            tebd_input_mode=o.tebd_input_mode,
+            smooth=self.smooth,
+            **self._of_both,
+        )
+
+    @property
+    def _of_both(self) -> dict[str, Any]:
+        o = self.repinit
+        names = ("tebd_dim", "set_davg_zero", "activation_function", "resnet_dt")
+        own = ("exclude_types", "env_protection", "precision", "use_econf_tebd", "use_tebd_bias")
+        return {
+            "concat_output_tebd": False,
+            **{name: getattr(o, name) for name in names},
+            **{name: getattr(self, name) for name in own},
+        }
+
+    @property
+    def nodes_begin(self) -> int:
+        """How many numbers the sums give."""
+        o = self.repinit
+        return o.neuron[-1] * o.axis_neuron + (o.three_body_neuron[-1] if o.use_three_body else 0)
+
+    @property
+    def products(self) -> dict[str, tuple[int, int, bool]]:
+        """The inputs and outputs of the products between the sums and the layers, and whether they have a bias."""
+        nodes = self.repformer.g1_dim
+        found = {} if self.nodes_begin == nodes else {"g1_shape_tranform": (self.nodes_begin, nodes, False)}
+        if self.add_tebd_to_repinit_out:
+            found["tebd_transform"] = self.tebd_dim, nodes, False
+        return found
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        self.repinit.check(f"{place}.repinit", type_map)
+        self.repformer.check(f"{place}.repformer", type_map)
+        check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
+        if self.use_econf_tebd:
+            try:
+                electron_configurations(type_map)
+            except ConfigError as error:
+                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+        if not self.repformer.rcut < self.repinit.rcut:
+            raise ConfigError(
+                f"{place}.repformer.rcut: is {self.repformer.rcut}, expected less than that of repinit, "
+                f"{self.repinit.rcut:g}"
+            )
+        if self.repinit.use_three_body and self.repinit.three_body_rcut > self.repinit.rcut:
+            raise ConfigError(
+                f"{place}.repinit.three_body_rcut: is {self.repinit.three_body_rcut}, expected rcut, "
+                f"{self.repinit.rcut:g}, or less"
+            )
+        self._check_places(place)
+
+    def _check_places(self, place: str) -> None:
+        """Raises ConfigError where a shorter cutoff has more places than a longer one, as DeePMD-kit does."""
+        o, layers = self.repinit, self.repformer
+        found: dict[str, tuple[float, Any]] = {
+            "repinit.nsel": (o.rcut, o.nsel),
+            "repformer.nsel": (layers.rcut, layers.nsel),
+        }
+        if o.use_three_body:
+            found["repinit.three_body_sel"] = o.three_body_rcut, o.three_body_sel
+        known = sorted((*of, name) for name, of in found.items() if isinstance(of[1], int))
+        for (_, fewer, name), (_, more, other) in itertools.pairwise(known):
+            if fewer > more or (fewer == more and {name, other} == {"repinit.nsel", "repformer.nsel"}):
+                raise ConfigError(
+                    f"{place}.{name}: is {fewer}, expected less than the {more} of {other}, whose cutoff is longer"
+                )
+
+    def with_places(self, most: Most, place: str) -> Self:
+        found = dataclasses.replace(
+            self,
+            repinit=self.repinit.with_places(most, f"{place}.repinit"),
+            repformer=self.repformer.with_places(most, f"{place}.repformer"),
+        )
+        found._check_places(place)
+        return found
+
+
+_SUMS_NODE = schema.Node(
+    {
+        "embeddings": schema.part,
+        "embeddings_strip": (schema.optional(schema.node), None),
+        "env_mat": (schema.optional(schema.node), None),
+        "compress": (schema.anything, None),
+        "@variables": schema.part,
+    },
+    schema.STATISTICS,
+)
+
+
+@register
+class DPA2(GraphDescriptor):
+    """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
+
+    n_i begin as f(W [sums] + V t_i): the sums over neighbours of dpa1 without attention, and those over pairs of them
+    of se_e3_tebd; W where they are not as wide as n_i, and V, on the type embedding, if `add_tebd_to_repinit_out`. e_ij
+    begin as f of a product with the first number of the row of the environment matrix, the vectors as its x, y and z;
+    or, with `direct_dist`, with the distance, and the vector to the neighbour, over the cutoff.
+
+    Attributes:
+        repinit: of the sums over neighbours. three_body: of those over pairs; None: there are none.
+        mean, std, excluded: as of `EnvironmentDescriptor`, of the layers' edges.
+        type_embedding: (ntypes, tebd_dim).
+        edge_embedding: the first product of edges.
+        between: the products between the sums and the layers, by DeePMD-kit's names.
+    """
+
+    Options = DPA2Options
+    NODE = schema.Node(
+        {
+            "repinit_args": schema.part,
+            "repformer_args": schema.part,
+            "repinit_variable": schema.part,
+            "repinit_three_body_variable": (schema.optional(schema.node), None),
+            "repformers_variable": schema.part,
+            "type_embedding": schema.part,
+            "g1_shape_tranform": schema.part,
+            "tebd_transform": (schema.optional(schema.node), None),
+            "ntypes": (schema.count, None),
+            "type_map": schema.type_map,
+        }
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "TypeEmbedNet": TypeEmbedding.NODE,
+        **LAYER_NODES,
+        "Identity": schema.Node({}),
+        "repinit_args": schema.Node(schema.keys_of(RepinitOptions)),
+        "repformer_args": schema.Node(schema.keys_of(RepformerOptions)),
+        "repinit_variable": _SUMS_NODE,
+        "repinit_three_body_variable": _SUMS_NODE,
+        "repformers_variable": schema.Node(
+            {
+                "g2_embd": schema.part,
+                "repformer_layers": (schema.list_of(schema.node), schema.REQUIRED),
+                "env_mat": (schema.optional(schema.node), None),
+                "@variables": schema.part,
+            },
+            schema.STATISTICS,
+        ),
+    }
+    mixed: ClassVar[bool] = True
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    excluded: torch.Tensor
+
+    def __init__(
+        self,
+        options: DPA2Options,
+        type_map: Sequence[str],
+        sums: tuple[DPA1, SeE3Tebd | None],
+        statistics: tuple[torch.Tensor, torch.Tensor],
+        edge_embedding: Layer,
+        between: dict[str, Layer],
+        layers: Sequence[RepformerLayer],
+    ) -> None:
+        super().__init__()
+        self.options, self.type_map = options, list(type_map)
+        self.repinit, self.three_body = sums
+        self.edge_embedding, self.between = edge_embedding, nn.ModuleDict(between)
+        self.layers = nn.ModuleList(layers)
+        for name, value in zip(("mean", "std"), statistics, strict=True):
+            self.register_buffer(name, value)
+        self.register_buffer("excluded", pair_matrix(options.exclude_types, len(type_map)))
+
+    @property
+    def type_embedding(self) -> TypeEmbedding:
+        return self.repinit.type_embedding
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        o, layers = self.options.repinit, self.options.repformer
+        own = (
+            NeighborSpec(o.rcut, (int(o.nsel),), True),
+            NeighborSpec(layers.rcut, (int(layers.nsel),), True),
+        )
+        if self.three_body is None:
+            return own
+        return *own, NeighborSpec(o.three_body_rcut, (int(o.three_body_sel),), True)
+
+    @property
+    def own_layers(self) -> list[RepformerLayer]:
+        return [layer for layer in self.layers if isinstance(layer, RepformerLayer)]
+
+    @property
+    def reach(self) -> int:
+        return math.ceil(self._distance / self.cutoff - 1e-9)
+
+    @property
+    def _distance(self) -> float:
+        """From where other atoms change an atom's numbers, A."""
+        o = self.options.repformer
+        return self.cutoff + o.rcut * o.nlayers * o.passes_messages
+
+    @property
+    def width(self) -> int:
+        o = self.options
+        return o.repformer.g1_dim + (o.tebd_dim if o.concat_output_tebd else 0)
+
+    @property
+    def axes(self) -> int:
+        width: int = self.options.repformer.g2_dim
+        return width
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return True
+
+    def graph(self, near: Neighborhood) -> Edges:
+        o, layers = self.options, self.options.repformer
+        near = near.within(min(near.cutoff, self.cutoff))
+        graph = neighbor_graph_of(
+            near, layers.rcut, sel=layers.nsel, excluded=self.excluded if o.exclude_types else None
+        )
+        # Behind the last edge stand finite numbers, of which no sum takes any.
+        present = (graph.i >= 0)[:, None]
+        kinds = near.centers[graph.i.long().clamp(min=0)]
+        vectors = graph.vectors(near.displacements)
+        r = torch.where(present, vectors, 1.0).norm(dim=1, keepdim=True)
+        w = torch.where(present, switch(r, layers.rcut_smth, layers.rcut, False), 0.0)
+        if layers.direct_dist:
+            lengths, turning = r / layers.rcut, vectors / layers.rcut
+        else:
+            inverse = 1 / (r + o.env_protection)
+            lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
+            turning = vectors * (inverse**2 * w) / self.std[kinds, 1:]
+        count = graph.offsets.diff().to(w.dtype)
+        places = w.new_tensor(float(layers.nsel))
+        if o.smooth:
+            mean_weight, root = w / places, places.sqrt() if layers.use_sqrt_nnei else places
+            sum_weight = w / root
+        else:
+            w = present.to(w.dtype)
+            root = count.sqrt() if layers.use_sqrt_nnei else count
+            mean_weight, sum_weight = (
+                w / (COUNT_ADDED + edge_gather(divisor[:, None], graph.of_center))
+                for divisor in (count, root)
+            )
+        plan = None
+        if any(form.attends or form.turns for form in o.forms):
+            atoms, slots = near.neighbors.shape
+            room = {"max_total": graph.capacity, "max_batch": atoms, "max_length": slots}
+            plan = ragged_plan(graph.offsets, **room, longest_first=False)
+        return Edges(
+            graph,
+            near.centers,
+            self._sums(near),
+            lengths,
+            turning,
+            w,
+            mean_weight,
+            sum_weight,
+            (places - count).clamp(min=0),
+            plan,
+        )
+
+    def _sums(self, near: Neighborhood) -> torch.Tensor:
+        """(N, g1_dim), what nodes begin with, before the function."""
+        sums = self.repinit(near).values
+        if self.three_body is not None:
+            spec = self.three_body.spec
+            pairs = near.within(spec.cutoff).select(spec.sel, mixed=True)
+            sums = torch.cat([sums, self.three_body(pairs).values], 1)
+        if "g1_shape_tranform" in self.between:
+            sums = self.between["g1_shape_tranform"](sums)
+        if "tebd_transform" in self.between:
+            sums = sums + F.embedding(near.centers, self.between["tebd_transform"](self.type_embedding()))
+        return sums
+
+    def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
+        return self._f(graph.nodes), (self._f(self.edge_embedding(graph.lengths)), graph.vectors)
+
+    def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
+        axes = symmetric_sums(*local, graph)
+        if self.options.concat_output_tebd:
+            nodes = torch.cat([nodes, F.embedding(graph.types, self.type_embedding())], 1)
+        return Features(nodes, axes)
+
+    def _f(self, z: torch.Tensor) -> torch.Tensor:
+        return layer_output(z, None, self.options.repformer.activation_function)
+
+    def set_trained(self) -> None:
+        super().set_trained()
+        if not self.options.repformer.trainable_ln:
+            for layer in self.own_layers:
+                layer.norm.requires_grad_(False)
+
+    def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
+        o, layers = self.options, self.options.repformer
+
+        def sums(cutoff_smooth: float, places: int) -> EnvironmentSums:
+            return EnvironmentSums(
+                ntypes=len(self.type_map),
+                sel=[places],
+                mixed=True,
+                cutoff_smooth=cutoff_smooth,
+                protection=o.env_protection,
+                exclude_types=[*o.exclude_types, *absent],
+            )
+
+        parts = [part for part in (self.repinit, self.three_body) if part is not None]
+        found = [(part.cutoff, sums(part.cutoff_smooth, part.slots)) for part in parts]
+        own = sums(layers.rcut_smth, int(layers.nsel))
+        for pairs in frames:
+            for cutoff, one in (*found, (layers.rcut, own)):
+                one.add(pairs.within(cutoff))
+        for part, (_, one) in zip(parts, found, strict=True):
+            part.set_statistics(one.result().mean, one.result().std)
+        with torch.no_grad():
+            if not layers.set_davg_zero:
+                self.mean.copy_(torch.from_numpy(own.result().mean))
+            self.std.copy_(torch.from_numpy(own.result().std))
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA2":
+        options = DPA2Options.from_tree(
+            tree,
+            repinit=RepinitOptions.from_tree(tree["repinit_args"]),
+            repformer=RepformerOptions.from_tree(tree["repformer_args"]),
+        )
+        embedding = TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype)
+
+        def nets(inner: Tree) -> Nets:
+            strip = inner.get("embeddings_strip")
+            types = None if strip is None else NetCollection.from_tree(strip, dtype)
+            return NetCollection.from_tree(inner["embeddings"], dtype), types, embedding
+
+        def statistics(inner: Tree) -> tuple[torch.Tensor, torch.Tensor]:
+            return EnvironmentDescriptor.statistics_of_tree(inner, dtype)
+
+        inner = tree["repinit_variable"]
+        repinit = DPA1(options.sums, type_map, *statistics(inner), nets(inner), [])
+        three_body = None
+        if options.pair_sums is not None:
+            inner = tree["repinit_three_body_variable"]
+            three_body = SeE3Tebd(options.pair_sums, type_map, *statistics(inner), nets(inner))
+        inner = tree["repformers_variable"]
+        layers = zip(inner["repformer_layers"], options.forms, strict=True)
+        return cls(
+            options,
+            type_map,
+            (repinit, three_body),
+            statistics(inner),
+            Layer.from_tree(inner["g2_embd"], dtype),
+            {name: Layer.from_tree(tree[name], dtype) for name in options.products},
+            [RepformerLayer.from_tree(layer, form, dtype) for layer, form in layers],
+        )
+
+    def to_tree(self) -> Tree:
+        o, ntypes = self.options, len(self.type_map)
+        precision, slots = saved_precision(o.precision), int(o.repformer.nsel)
+
+        def sums(part: DPA1 | SeE3Tebd) -> Tree:
+            types, resnet_dt = part.type_nets, part.options.resnet_dt
+            return {
+                "embeddings": part.embeddings.to_tree(precision, resnet_dt),
+                **({} if types is None else {"embeddings_strip": types.to_tree(precision, resnet_dt)}),
+                "env_mat": cutoff_node(part.options),
+                "@variables": part.statistics_to_tree(),
+            }
+
+        pairs = {} if self.three_body is None else {"repinit_three_body_variable": sums(self.three_body)}
+        statistics = {
+            "davg": F.pad(self.mean[:, None, None], (0, 3)).expand(-1, slots, -1),
+            "dstd": self.std[:, None, [0, 1, 1, 1]].expand(-1, slots, -1),
+        }
+        return {
+            "@class": "Descriptor",
+            "@version": 3,
+            "type": o.KIND,
+            "ntypes": ntypes,
+            "repinit_args": o.repinit.to_tree(),
+            "repformer_args": o.repformer.to_tree(),
+            **o.to_tree(),
+            "type_map": list(self.type_map),
+            "type_embedding": self.type_embedding.to_tree(precision),
+            "g1_shape_tranform": {"@class": "Identity", "@version": 1},
+            **{name: product.to_tree(precision) for name, product in self.between.items()},  # type: ignore[operator]
+            "repinit_variable": sums(self.repinit),
+            **pairs,
+            "repformers_variable": {
+                "g2_embd": self.edge_embedding.to_tree(precision),
+                "repformer_layers": [layer.to_tree(ntypes, precision) for layer in self.own_layers],
+                "env_mat": cutoff_node(o.repformer),
+                "@variables": {name: array(value, precision) for name, value in statistics.items()},
+            },
+        }
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        own = {name: dict(tree[f"{name}_args"]) for name in ("repinit", "repformer")}
+        return {**super().definition_of_tree(tree), **own}
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        inner = tree["repformers_variable"]
+        layers = [without_none(layer) for layer in inner["repformer_layers"]]
+        return {
+            **without_none(tree),
+            "repformers_variable": {**without_none(inner), "repformer_layers": layers},
+        }
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        repinit = RepinitOptions.from_tree(tree["repinit_args"])
+        repformer = RepformerOptions.from_tree(tree["repformer_args"])
+        options = DPA2Options.from_tree(tree, repinit=repinit, repformer=repformer)
+        try:
+            options.check(place, type_map)
+        except ConfigError as error:
+            raise ModelFileError(str(error)) from error
+        ntypes = len(type_map)
+        for part in (tree, tree["type_embedding"]):
+            if part["type_map"] is not None:
+                require_same(part["type_map"], type_map, f"the type_map of {place}")
+        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
+        TypeEmbedding.check_tree(tree["type_embedding"], options.tebd_dim, ntypes, f"{place}.type_embedding")
+        for name, part in (
+            ("repinit_variable", options.sums),
+            ("repinit_three_body_variable", options.pair_sums),
+        ):
+            require_same(name in tree, part is not None, f"whether {place} has {name}")
+            if part is not None:
+                _check_sums(tree[name], part, ntypes, f"{place}.{name}")
+        for name in ("g1_shape_tranform", "tebd_transform"):
+            there = tree.get(name, {}).get("@class") == "Layer"
+            require_same(there, name in options.products, f"whether {place} has the product {name}")
+        for name, (inputs, outputs, _) in options.products.items():
+            check_product(tree[name], inputs, outputs, f"{place}.{name}")
+        inner, place = tree["repformers_variable"], f"{place}.repformers_variable"
+        check_statistics(inner["@variables"], (ntypes, int(repformer.nsel), 4), place)
+        check_product(inner["g2_embd"], 1, repformer.g2_dim, f"{place}.g2_embd")
+        layers = inner["repformer_layers"]
+        require_same(len(layers), repformer.nlayers, f"the number of layers of {place}")
+        for i, (layer, form) in enumerate(zip(layers, options.forms, strict=True)):
+            _check_layer(layer, form, ntypes, f"{place}.repformer_layers[{i}]")
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int:
+        width: int = tree["repformer_args"]["g1_dim"]
+        return width + (tree["repinit_args"]["tebd_dim"] if tree["concat_output_tebd"] else 0)
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        count = len(types)
+        found = {**tree, "type_map": list(type_map), "ntypes": count}
+        for name in ("repinit_variable", "repinit_three_body_variable", "repformers_variable"):
+            if name in tree:
+                statistics = {k: value[list(types)] for k, value in tree[name]["@variables"].items()}
+                nets = {
+                    k: {**tree[name][k], "ntypes": count}
+                    for k in ("embeddings", "embeddings_strip")
+                    if k in tree[name]
+                }
+                found[name] = {**tree[name], **nets, "@variables": statistics}
+        layers = [{**layer, "ntypes": count} for layer in tree["repformers_variable"]["repformer_layers"]]
+        found["repformers_variable"]["repformer_layers"] = layers
+        found["exclude_types"] = renumbered(tree["exclude_types"], types)
+        found["type_embedding"] = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
+        return found
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "DPA2":
+        o: DPA2Options = options
+        precision, ntypes, random = (
+            saved_precision(o.precision),
+            len(type_map),
+            np.random.default_rng([*seed, 1]),
+        )
+        sums = o.sums
+        nets = random_nets(sums, 1 if sums.type_one_side else 2, type_map, [*seed, 0], dtype)
+        no_statistics = EnvironmentDescriptor.no_statistics
+        repinit = DPA1(sums, type_map, *no_statistics(ntypes, dtype), nets, [])
+        three_body, pair_sums = None, o.pair_sums
+        if pair_sums is not None:
+            own = (*random_nets(pair_sums, 2, type_map, [*seed, 3], dtype)[:2], nets[2])
+            three_body = SeE3Tebd(pair_sums, type_map, *no_statistics(ntypes, dtype), own)
+        between = {}
+        for name, (inputs, outputs, _) in o.products.items():
+            between[name] = new_product(inputs, outputs, random, precision, dtype, bias=False)
+        if "g1_shape_tranform" in between:  # DeePMD-kit draws this one from another distribution
+            weight = between["g1_shape_tranform"].weight
+            most = math.sqrt(6 / sum(weight.shape))
+            drawn = random.uniform(-most, most, tuple(weight.shape)).astype(precision)
+            weight.data.copy_(tensor(drawn, dtype))
+        return cls(
+            o,
+            type_map,
+            (repinit, three_body),
+            no_statistics(ntypes, dtype),
+            new_product(1, o.repformer.g2_dim, random, precision, dtype),
+            between,
+            [RepformerLayer.random(form, precision, [*seed, 2, k], dtype) for k, form in enumerate(o.forms)],
+        )
+
+    def summary(self) -> dict[str, str]:
+        o, layers = self.options.repinit, self.options.repformer
+        place = "stripped" if o.tebd_input_mode == "strip" else "beside the distance"
+        found = {
+            "sums": f"{o.nsel} neighbours of all types within {o.rcut:g} A, the switch from {o.rcut_smth:g} A",
+            "embedding nets": f"{self.repinit.embeddings.net().described}, axis {o.axis_neuron}",
+            "type embedding": f"of width {o.tebd_dim}, {place}",
+        }
+        if self.three_body is not None:
+            found["sums over pairs"] = (
+                f"of {o.three_body_sel} neighbours within {o.three_body_rcut:g} A, the switch from "
+                f"{o.three_body_rcut_smth:g} A, nets {self.three_body.embeddings.net().described}"
+            )
+        return {
+            **found,
+            "layers": f"{layers.nlayers}, of nodes {layers.g1_dim} and edges {layers.g2_dim} wide",
+            "edges": f"{layers.nsel} of all types within {layers.rcut:g} A, the switch from {layers.rcut_smth:g} A",
+            "reach": f"{self._distance:g} A, from where other atoms change an atom's energy",
+        }
+
+
+def cutoff_node(options: Any) -> Tree:
+    """What a node says once more of the cutoff; DeePMD-kit writes the same whatever the protection."""
+    return environment_node({"rcut": options.rcut, "rcut_smth": options.rcut_smth, "env_protection": 0.0})
+
+
+def _check_sums(inner: Tree, options: DPA1Options | SeE3TebdOptions, ntypes: int, place: str) -> None:
+    """Raises ModelFileError for nets and statistics that are not as the options say."""
+    places = sum(options.sel)  # type: ignore[arg-type]
+    check_statistics(inner["@variables"], (ntypes, places, 4), place)
+    require_same("embeddings_strip" in inner, options.strips_types, f"whether {place} has embeddings_strip")
+    for name in ("embeddings", "embeddings_strip"):
+        if name in inner:
+            check_collection(inner[name], vars(options), 0, ntypes, f"{place}.{name}")
+
+
+def _check_layer(layer: Tree, form: LayerForm, ntypes: int, place: str) -> None:
+    """Raises ModelFileError for a layer that is not as the descriptor's options say."""
+    for name, value in form.said(ntypes).items():
+        require_same(layer[name], value, f"{place}.{name}")
+    for holder, node in form.holders.items():
+        if holder not in layer:
+            raise ModelFileError(f"{place} lacks {holder!r}")
+        for name, value in node.items():
+            require_same(layer[holder][name], value, f"{place}.{holder}.{name}")
+    for name, (inputs, outputs, _) in form.products.items():
+        if name not in layer and "." not in name:
+            raise ModelFileError(f"{place} lacks {name!r}")
+        check_product(part_of(layer, name), inputs, outputs, f"{place}.{name}")
+    if form.attends:
+        if "attn2_lm" not in layer:
+            raise ModelFileError(f"{place} lacks 'attn2_lm'")
+        width = (form.options.g2_dim,)
+        norm = layer["attn2_lm"]
+        require_same(norm["eps"], form.options.ln_eps, f"{place}.attn2_lm.eps")
+        shapes = norm["@variables"]["w"].shape, norm["@variables"]["b"].shape
+        require_same(shapes, (width, width), f"the shapes of {place}.attn2_lm")
+    check_residuals(layer.get("@variables", {}), form.residuals, place)

@@ -1,0 +1,583 @@
+"""Layers of DPA-2 (repformer): nodes are atoms, edges lead to neighbours and have numbers and a vector each."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.errors import ConfigError
+from mdops.models import schema
+from mdops.models.contract import Tree
+from mdops.models.environment import automatic_sel_ratio, places_of
+from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.nn.net import Layer, array, tensor
+from mdops.ops import NeighborGraph, RaggedPlan, edge_gather, edge_scatter, neighbor_attention, row_moments
+from mdops.ops.layer_output import layer_output
+from mdops.ops.linear import linear
+from mdops.ops.neighbor_attention import SHIFT
+from mdops.options import Most, Options, key
+
+LN_EPS = 1e-5
+COUNT_ADDED = 1e-4  # DeePMD-kit's, to the number of neighbours in denominators
+_WIDEST_HEAD = 256  # of `ragged_attention`
+
+
+@dataclass(kw_only=True)
+class RepformerOptions(Options):
+    """The section `repformer` of an input; `repformer_args` of a file."""
+
+    KIND = "repformer"
+
+    rcut: float = key(4.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
+    rcut_smth: float = key(
+        3.5, "where the switch of edges begins to fall", unit="A", low=0, implied=..., absent=...
+    )
+    nsel: int | str = key(
+        "auto",
+        'places for edges of an atom; "auto:f" is f times what the data needs',
+        low=1,
+        implied=...,
+        absent=...,
+        saved=int,
+    )
+    nlayers: int = key(3, "how many layers there are", low=0)
+    g1_dim: int = key(128, "numbers of a node", low=1)
+    g2_dim: int = key(16, "numbers of an edge", low=1)
+    axis_neuron: int = key(4, "columns that the symmetric sums are multiplied with", low=1)
+    direct_dist: bool = key(
+        False, "edges begin with lengths and vectors over rcut, not with rows of the environment matrix"
+    )
+    update_g1_has_conv: bool = key(True, "nodes get sums of products of neighbours and edges")
+    update_g1_has_drrd: bool = key(True, "nodes get products of sums of neighbours times the edges' vectors")
+    update_g1_has_grrg: bool = key(True, "nodes get products of sums of edges times their vectors")
+    update_g1_has_attn: bool = key(True, "nodes attend to their neighbours")
+    update_g2_has_g1g1: bool = key(True, "edges get products of their two nodes")
+    update_g2_has_attn: bool = key(True, "edges of an atom attend to each other")
+    use_sqrt_nnei: bool = key(
+        True, "symmetric sums are divided by the root of the places, not by the places", absent=False
+    )
+    g1_out_conv: bool = key(
+        True, "the convolution is a message of its own, and no input of the product of all", absent=False
+    )
+    g1_out_mlp: bool = key(
+        True,
+        "the node's own message is one of its own, and no input of the product of all",
+        absent=False,
+    )
+    update_h2: bool = key(False, "the vectors of edges are updated by attention")
+    attn1_hidden: int = key(64, "width of a head in the attention of nodes", low=1)
+    attn1_nhead: int = key(4, "heads in the attention of nodes", low=1)
+    attn2_hidden: int = key(16, "width of a head in the attention of edges", low=1)
+    attn2_nhead: int = key(4, "heads in the attention of edges", low=1)
+    attn2_has_gate: bool = key(False, "logits of edges are multiplied by the product of their vectors")
+    activation_function: str = key("tanh", "of all messages")
+    update_style: str = key(
+        "res_avg",
+        "messages are averaged with what was there, added over the root of their number, or added with trained "
+        "weights",
+        choices=UPDATE_STYLES,
+    )
+    update_residual: float = key(
+        0.001, "of new trained weights: the value, or the deviation", low=0, of="training"
+    )
+    update_residual_init: str = key(
+        "norm", "new trained weights are random, or all the same", choices=("norm", "const"), of="training"
+    )
+    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
+    trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
+    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0, absent=LN_EPS)
+
+    def __post_init__(self) -> None:
+        self.ln_eps = LN_EPS if self.ln_eps is None else self.ln_eps
+
+    @property
+    def passes_messages(self) -> bool:
+        """Whether layers look at the nodes of neighbours."""
+        return (
+            self.update_g1_has_conv
+            or self.update_g1_has_drrd
+            or self.update_g1_has_attn
+            or self.update_g2_has_g1g1
+        )
+
+    @property
+    def joined_inputs(self) -> int:
+        """How many numbers the product of all takes."""
+        return (
+            (0 if self.g1_out_mlp else self.g1_dim)
+            + (self.g2_dim if self.update_g1_has_conv and not self.g1_out_conv else 0)
+            + (self.g2_dim * self.axis_neuron if self.update_g1_has_grrg else 0)
+            + (self.g1_dim * self.axis_neuron if self.update_g1_has_drrd else 0)
+        )
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        def refuse_unless(holds: bool, name: str, wanted: str) -> None:
+            if not holds:
+                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
+
+        if isinstance(self.nsel, str):
+            automatic_sel_ratio(self.nsel, f"{place}.nsel")
+        refuse_unless(self.rcut_smth < self.rcut, "rcut_smth", "less than rcut")
+        for name, used, width in (
+            ("axis_neuron", self.update_g1_has_grrg, self.g2_dim),
+            ("axis_neuron", self.update_g1_has_drrd, self.g1_dim),
+        ):
+            refuse_unless(not used or self.axis_neuron <= width, name, f"{width} or less")
+        refuse_unless(
+            self.joined_inputs > 0, "g1_out_mlp", "false where the product of all has no other input"
+        )
+        if self.nlayers > 1 and (self.update_g2_has_attn or self.update_h2):
+            widest = _WIDEST_HEAD // (3 if self.attn2_has_gate else 1)
+            refuse_unless(self.attn2_hidden <= widest, "attn2_hidden", f"{widest} or less")
+            refuse_unless(self.g2_dim <= _WIDEST_HEAD - 3, "g2_dim", f"{_WIDEST_HEAD - 3} or less")
+
+    def with_places(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(self, nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"))
+
+
+class LayerForm(NamedTuple):
+    """Of one layer.
+
+    Attributes:
+        options: of all.
+        smooth: whether sums and attention fade with the switch.
+        is_last: whether its edges go nowhere, and so get no messages.
+    """
+
+    options: RepformerOptions
+    smooth: bool
+    is_last: bool
+
+    @property
+    def multiplies_nodes(self) -> bool:
+        """Whether edges get products of their nodes."""
+        return self.options.update_g2_has_g1g1 and not self.is_last
+
+    @property
+    def attends(self) -> bool:
+        """Whether edges attend to each other for their numbers."""
+        return self.options.update_g2_has_attn and not self.is_last
+
+    @property
+    def turns(self) -> bool:
+        """The same for their vectors."""
+        return self.options.update_h2 and not self.is_last
+
+    @property
+    def products(self) -> dict[str, tuple[int, int, bool]]:
+        """The inputs and outputs of each product, and whether it has a bias, by its place in the node of the layer."""
+        o = self.options
+        nodes, edges, heads, own_heads = o.g1_dim, o.g2_dim, o.attn2_nhead, o.attn1_nhead
+        convolution = (edges, nodes) if o.g1_out_conv else (nodes, edges)
+        every = {
+            "linear1": (True, o.joined_inputs, nodes, True),
+            "linear2": (not self.is_last, edges, edges, True),
+            "g1_self_mlp": (o.g1_out_mlp, nodes, nodes, True),
+            "proj_g1g2": (o.update_g1_has_conv, *convolution, False),
+            "proj_g1g1g2": (self.multiplies_nodes, nodes, edges, False),
+            "attn2g_map.mapqk": (self.attends or self.turns, edges, 2 * o.attn2_hidden * heads, False),
+            "attn2_mh_apply.mapv": (self.attends, edges, edges * heads, False),
+            "attn2_mh_apply.head_map": (self.attends, edges * heads, edges, True),
+            "attn2_ev_apply.head_map": (self.turns, heads, 1, False),
+            "loc_attn.mapq": (o.update_g1_has_attn, nodes, o.attn1_hidden * own_heads, False),
+            "loc_attn.mapkv": (o.update_g1_has_attn, nodes, (o.attn1_hidden + nodes) * own_heads, False),
+            "loc_attn.head_map": (o.update_g1_has_attn, nodes * own_heads, nodes, True),
+        }
+        return {name: shape for name, (there, *shape) in every.items() if there}  # type: ignore[misc]
+
+    @property
+    def residuals(self) -> dict[str, tuple[int, int]]:
+        """How many trained weights of messages nodes, edges and vectors have, and their width."""
+        o = self.options
+        counts = {
+            "g1": 1 + o.g1_out_mlp + (o.update_g1_has_conv and o.g1_out_conv) + o.update_g1_has_attn,
+            "g2": 0 if self.is_last else 1 + self.multiplies_nodes + self.attends,
+            "h2": int(self.turns),
+        }
+        widths = {"g1": o.g1_dim, "g2": o.g2_dim, "h2": 1}
+        weighed = o.update_style == RESIDUAL
+        return {f"{name}_residual": (count * weighed, widths[name]) for name, count in counts.items()}
+
+    def said(self, ntypes: int) -> Tree:
+        """What the node of the layer says once more of the descriptor."""
+        o = self.options
+        own = {
+            "update_chnnl_2": not self.is_last,
+            "update_g2_has_g1g1": self.multiplies_nodes,
+            "update_g2_has_attn": self.attends,
+            "update_h2": self.turns,
+        }
+        said = {name: getattr(o, name) for name in _SAID}
+        return {**said, **own, "sel": [o.nsel], "ntypes": ntypes, "smooth": self.smooth}
+
+    @property
+    def holders(self) -> dict[str, Tree]:
+        """What the nodes that hold products of attention say once more."""
+        o = self.options
+        common = {"smooth": self.smooth, "attnw_shift": SHIFT}
+        of_edges = {"input_dim": o.g2_dim, "head_num": o.attn2_nhead}
+        of_nodes = {"input_dim": o.g1_dim, "head_num": o.attn1_nhead, "hidden_dim": o.attn1_hidden}
+        maps = {**of_edges, **common, "hidden_dim": o.attn2_hidden, "has_gate": o.attn2_has_gate}
+        every = {
+            "attn2g_map": {"@class": "Atten2Map", **maps},
+            "attn2_mh_apply": {"@class": "Atten2MultiHeadApply", **of_edges},
+            "attn2_ev_apply": {"@class": "Atten2EquiVarApply", **of_edges},
+            "loc_attn": {"@class": "LocalAtten", **of_nodes, **common},
+        }
+        there = {name.partition(".")[0] for name in self.products}
+        return {name: node for name, node in every.items() if name in there}
+
+
+def part_of(tree: Tree, name: str) -> Any:
+    """The node of a product, by its place in the node of a layer."""
+    return reduce(getitem, name.split("."), tree)
+
+
+class Edges(NamedTuple):
+    """What all layers read of a graph.
+
+    Attributes:
+        graph: with E edges.
+        types: (N,) int64, of the atoms.
+        nodes: (N, g1_dim), what nodes begin with.
+        lengths: (E, 1), and vectors: (E, 3), what edges begin with.
+        weight: (E, 1), the switch, or 1 where the layers are not smooth; zero behind the last edge.
+        mean_weight, sum_weight: (E, 1), the same over what means, and symmetric sums, are divided by.
+        empty: (N,), places without a neighbour.
+        plan: of attention among edges; None where there is none.
+    """
+
+    graph: NeighborGraph
+    types: torch.Tensor
+    nodes: torch.Tensor
+    lengths: torch.Tensor
+    vectors: torch.Tensor
+    weight: torch.Tensor
+    mean_weight: torch.Tensor
+    sum_weight: torch.Tensor
+    empty: torch.Tensor
+    plan: RaggedPlan | None
+
+
+Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
+
+
+def symmetric_sums(rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
+    """(N, 3, M): the sums over the edges of an atom of their vectors times `rows` (E, M)."""
+    return row_moments(vectors * edges.sum_weight, rows, edges.graph.offsets)
+
+
+class RepformerLayer(nn.Module):
+    """Adds messages to nodes n_i, edges e_ij and their vectors h_ij:
+
+        n_i:   f(A n_i), sum_j w_ij n_j (C e_ij), f(B [S_i of e, S_i of n]), attention of i to its neighbours
+        e_ij:  f(D e_ij), w_ij E (n_i n_j), norm(F sum_k p_ijk (V e_ik))
+        h_ij:  G sum_k p_ijk h_ik
+
+    S_i is T^T T_< / 3 of T = sum_j w_ij h_ij (x) rows_j; p are the weights of attention among the edges of i, times
+    h_ij . h_ik. `LayerForm` and the options say which of these there are.
+    """
+
+    def __init__(
+        self,
+        form: LayerForm,
+        products: Mapping[str, Layer],
+        residuals: Mapping[str, Sequence[torch.Tensor]],
+        norm: Sequence[torch.Tensor] | None,
+    ) -> None:
+        """Takes the layers of `form.products`, which have no function of their own, `form.residuals`, and weight and
+        bias (g2_dim,) of the norm where edges attend to each other."""
+        super().__init__()
+        self.form = form
+        self.products = nn.ModuleDict({name.replace(".", "/"): product for name, product in products.items()})
+        self.g1_residual, self.g2_residual, self.h2_residual = (
+            nn.ParameterList(residuals[f"{name}_residual"]) for name in ("g1", "g2", "h2")
+        )
+        self.norm = nn.ParameterList(norm or ())
+
+    def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
+        """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
+        o, form = self.form.options, self.form
+        e, h = local
+        near = edge_gather(nodes, edges.graph.of_neighbor) if o.passes_messages else nodes
+        new = self._nodes(nodes, near, e, h, edges)
+        if form.is_last:
+            return new, local
+        to_edges, to_vectors = [self._after("linear2", e)], []
+        if form.multiplies_nodes:
+            both = edge_gather(nodes, edges.graph.of_center) * near * edges.weight
+            to_edges.append(self._product("proj_g1g1g2")(both))
+        if form.attends or form.turns:
+            numbers, turned = self._attention(e, h, edges)
+            to_edges += numbers
+            to_vectors += turned
+        return new, (self._added("g2", e, to_edges), self._added("h2", h, to_vectors))
+
+    def _nodes(
+        self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        """The new numbers of nodes; `near` (E, g1_dim) are those of the neighbours."""
+        o = self.form.options
+        messages, joined = [], []
+        if o.g1_out_mlp:
+            messages.append(self._after("g1_self_mlp", nodes))
+        else:
+            joined.append(nodes)
+        if o.update_g1_has_conv:
+            found = messages if o.g1_out_conv else joined
+            found.append(self._convolution(nodes, near, e, edges))
+        if o.update_g1_has_grrg:
+            joined.append(self._axis_product(e, h, edges))
+        if o.update_g1_has_drrd:
+            joined.append(self._axis_product(near, h, edges))
+        messages.append(self._after("linear1", torch.cat(joined, 1)))
+        if o.update_g1_has_attn:
+            messages.append(self._node_attention(nodes, near, edges))
+        return self._added("g1", nodes, messages)
+
+    def _convolution(
+        self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        product = self._product("proj_g1g2")
+        if self.form.options.g1_out_conv:
+            sent = near * product(e)
+        else:
+            sent = e * edge_gather(product(nodes), edges.graph.of_neighbor)
+        return edge_scatter(sent * edges.mean_weight, edges.graph.of_center)
+
+    def _axis_product(self, rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
+        sums = symmetric_sums(rows, vectors, edges)
+        return (sums[:, :, : self.form.options.axis_neuron].mT @ sums / 3).flatten(1)
+
+    def _node_attention(self, nodes: torch.Tensor, near: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are
+        multiplied with what belongs to the node, once an atom."""
+        o, graph = self.form.options, edges.graph
+        width, heads = o.attn1_hidden, o.attn1_nhead
+        keys, values = (
+            self._product("loc_attn.mapkv").weight.unflatten(1, (-1, heads)).split([width, o.g1_dim], dim=1)
+        )
+        query = self._product("loc_attn.mapq")(nodes).unflatten(1, (width, heads))
+        wanted = torch.einsum("ndh,cdh->nhc", query, keys).flatten(1) * width**-0.5
+        of_edges = edge_gather(wanted, graph.of_center).unflatten(1, (heads, -1))
+        p = self._shares((of_edges * near[:, None]).sum(2), edges)
+        attended = row_moments(p, near, graph.offsets)
+        return self._product("loc_attn.head_map")(torch.einsum("nhc,cvh->nhv", attended, values).flatten(1))
+
+    def _shares(self, logits: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(E, H): the softmax over the edges of each atom and, where the layer is smooth, its empty places, times the
+        switch."""
+        graph, smooth = edges.graph, self.form.smooth
+        z = (logits + SHIFT) * edges.weight - SHIFT if smooth else logits
+        center = graph.i.long().clamp(min=0)[:, None].expand(-1, z.shape[1])
+        most = z.new_full((len(edges.empty), z.shape[1]), -SHIFT)
+        there = torch.where(graph.i[:, None] >= 0, z.detach(), -torch.inf)
+        most = most.scatter_reduce(0, center, there, "amax", include_self=smooth)
+        power = torch.exp(z - edge_gather(most, graph.of_center))
+        total = edge_scatter(power, graph.of_center)
+        if smooth:
+            total = total + edges.empty[:, None] * torch.exp(-SHIFT - most)
+        # Behind the last edge stands 1 in the denominator.
+        share = power / (edge_gather(total, graph.of_center) + (graph.i < 0)[:, None])
+        return share * edges.weight
+
+    def _attention(
+        self, e: torch.Tensor, h: torch.Tensor, edges: Edges
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The messages of the edges of an atom to each other's numbers, and to their vectors."""
+        o, form = self.form.options, self.form
+        width, heads = o.attn2_hidden, o.attn2_nhead
+        # DeePMD-kit has the heads innermost.
+        both = linear(e, self._heads_first("attn2g_map.mapqk", 2 * heads, columns=True))
+        query, keys = both.unflatten(1, (2 * heads, width)).split(heads, dim=1)
+        if o.attn2_has_gate:  # (q . k) (h . h) is one product of q (x) h and k (x) h
+            query, keys = ((x[..., None] * h[:, None, None]).flatten(2) for x in (query, keys))
+        values = []
+        if form.attends:
+            own = linear(e, self._heads_first("attn2_mh_apply.mapv", heads, columns=True))
+            values.append(own.unflatten(1, (heads, -1)))
+        if form.turns:
+            values.append(h[:, None].expand(-1, heads, -1))
+        found = neighbor_attention(
+            query.contiguous(),
+            keys.contiguous(),
+            torch.cat(values, 2),
+            edges.graph.offsets,
+            directions=h * 3**-0.25,
+            switch=edges.weight[:, 0] if form.smooth else None,
+            empty=edges.empty if form.smooth else None,
+            normalize=False,
+            temperature=width**-0.5,
+            plan=edges.plan,
+        )
+        numbers, vectors = [], []
+        if form.attends:
+            joined = self._heads_first("attn2_mh_apply.head_map", heads, columns=False)
+            x = linear(
+                found[..., : o.g2_dim].flatten(1), joined, self._product("attn2_mh_apply.head_map").bias
+            )
+            numbers.append(F.layer_norm(x, x.shape[1:], self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
+        if form.turns:
+            vectors.append(
+                torch.einsum(
+                    "ehx,h->ex", found[..., -3:], self._product("attn2_ev_apply.head_map").weight[:, 0]
+                )
+            )
+        return numbers, vectors
+
+    def _heads_first(self, name: str, heads: int, *, columns: bool) -> torch.Tensor:
+        """The weight of a product with its outputs (`columns`) or its inputs by heads, not with the heads innermost."""
+        weight, dim = self._product(name).weight, int(columns)
+        return weight.unflatten(dim, (-1, heads)).transpose(dim, dim + 1).flatten(dim, dim + 1)
+
+    def _after(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        return layer_output(self._product(name)(x), None, self.form.options.activation_function)
+
+    def _product(self, name: str) -> Layer:
+        found = self.products[name.replace(".", "/")]
+        assert isinstance(found, Layer)
+        return found
+
+    def _added(self, name: str, old: torch.Tensor, messages: Sequence[torch.Tensor]) -> torch.Tensor:
+        """With these messages."""
+        style, count = self.form.options.update_style, len(messages)
+        if style == RESIDUAL:
+            weights = list(getattr(self, f"{name}_residual"))
+            return sum((w * message for w, message in zip(weights, messages, strict=True)), old)
+        if not messages:
+            return old
+        total = sum(messages[1:], messages[0])
+        if style == "res_avg":
+            return (old + total) / math.sqrt(count + 1)
+        return old + total / math.sqrt(count)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, form: LayerForm, dtype: torch.dtype) -> "RepformerLayer":
+        weights, norm = tree.get("@variables", {}), None
+        if form.attends:
+            norm = [tensor(tree["attn2_lm"]["@variables"][name], dtype) for name in ("w", "b")]
+        return cls(
+            form,
+            {name: Layer.from_tree(part_of(tree, name), dtype) for name in form.products},
+            {
+                name: [tensor(value, dtype) for value in weights[name]] if count else []
+                for name, (count, _) in form.residuals.items()
+            },
+            norm,
+        )
+
+    @staticmethod
+    def tree_of(
+        form: LayerForm,
+        ntypes: int,
+        precision: str,
+        products: Mapping[str, Tree],
+        residuals: Mapping[str, Sequence[Any]],
+        norm: Sequence[Any] | None,
+    ) -> Tree:
+        """The node, of those of its products, its weights, and the norm's weight and bias."""
+        head = {"@class": "RepformerLayer", "@version": 2}
+        tree: Tree = {**head, **form.said(ntypes), "precision": precision}
+        for name, node in form.holders.items():
+            tree[name] = {"@version": 1, **node, "precision": precision}
+        for name, node in products.items():
+            holder, _, own = name.rpartition(".")
+            (part_of(tree, holder) if holder else tree)[own] = node
+        if norm is not None:
+            o = form.options
+            own_norm = {"eps": o.ln_eps, "trainable": o.trainable_ln, "precision": precision}
+            arrays = dict(zip(("w", "b"), norm, strict=True))
+            tree["attn2_lm"] = {"@class": "LayerNorm", "@version": 1, **own_norm, "@variables": arrays}
+        if form.options.update_style == RESIDUAL:
+            tree["@variables"] = {name: list(values) for name, values in residuals.items()}
+        return tree
+
+    def to_tree(self, ntypes: int, precision: str) -> Tree:
+        return self.tree_of(
+            self.form,
+            ntypes,
+            precision,
+            {name: self._product(name).to_tree(precision) for name in self.form.products},
+            {
+                name: [array(value, precision) for value in getattr(self, name)]
+                for name in self.form.residuals
+            },
+            [array(value, precision) for value in self.norm] if self.form.attends else None,
+        )
+
+    @classmethod
+    def random(
+        cls, form: LayerForm, precision: str, seed: Sequence[int], dtype: torch.dtype
+    ) -> "RepformerLayer":
+        o, random = form.options, np.random.default_rng(seed)
+        given: Tree = {"random": random, "precision": precision, "dtype": dtype, "residual": False}
+        products = {
+            name: Layer.random(inputs, outputs, "none", bias=bias, **given)
+            for name, (inputs, outputs, bias) in form.products.items()
+        }
+
+        def residual(width: int) -> torch.Tensor:
+            value = np.full(width, o.update_residual)
+            if o.update_residual_init == "norm":
+                value = random.normal(0, o.update_residual, width)
+            return tensor(value.astype(precision), dtype)
+
+        residuals = {
+            name: [residual(width) for _ in range(count)] for name, (count, width) in form.residuals.items()
+        }
+        norm = [torch.ones(o.g2_dim, dtype=dtype), torch.zeros(o.g2_dim, dtype=dtype)]
+        return cls(form, products, residuals, norm if form.attends else None)
+
+
+# What the node of a layer says once more of the options.
+_SAID = tuple(
+    field.name
+    for field in RepformerOptions.keys("file")
+    if field.name
+    not in ("nsel", "nlayers", "direct_dist", "set_davg_zero", "update_residual", "update_residual_init")
+)
+_holder: schema.Keys = {
+    "input_dim": (schema.count, schema.REQUIRED),
+    "head_num": (schema.count, schema.REQUIRED),
+    "precision": schema.precision,
+}
+_map: schema.Keys = {
+    **_holder,
+    "hidden_dim": (schema.count, schema.REQUIRED),
+    "smooth": (schema.boolean, True),
+    "attnw_shift": (schema.number, SHIFT),
+}
+_maybe = (schema.optional(schema.node), None)
+NODES: dict[str, schema.Node] = {
+    "RepformerLayer": schema.Node(
+        {
+            **{name: check for name, check in schema.keys_of(RepformerOptions).items() if name in _SAID},
+            "sel": (schema.list_of(schema.count), schema.REQUIRED),
+            "ntypes": (schema.count, schema.REQUIRED),
+            "update_chnnl_2": (schema.boolean, True),
+            "smooth": (schema.boolean, True),
+            "precision": schema.precision,
+            "linear1": schema.part,
+            **dict.fromkeys(("linear2", "g1_self_mlp", "proj_g1g2", "proj_g1g1g2"), _maybe),
+            **dict.fromkeys(
+                ("attn2g_map", "attn2_mh_apply", "attn2_lm", "attn2_ev_apply", "loc_attn"), _maybe
+            ),
+            "@variables": _maybe,
+        },
+        {f"{name}_residual": False for name in ("g1", "g2", "h2")},
+    ),
+    "Atten2Map": schema.Node({**_map, "has_gate": (schema.boolean, False), "mapqk": schema.part}),
+    "Atten2MultiHeadApply": schema.Node({**_holder, "mapv": schema.part, "head_map": schema.part}),
+    "Atten2EquiVarApply": schema.Node({**_holder, "head_map": schema.part}),
+    "LocalAtten": schema.Node(
+        {**_map, **dict.fromkeys(("mapq", "mapkv", "head_map"), schema.part)},
+    ),
+}

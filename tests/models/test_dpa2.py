@@ -1,0 +1,222 @@
+"""DPA-2, against DeePMD-kit and in use."""
+
+import numpy as np
+import pytest
+import torch
+from kind_cases import KINDS, DescriptorTests, alloy, cases, load_case, new_potential, training_input
+from reference_cases import SHARED, references, relative_error
+
+import mdops
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
+from mdops.io import read_model
+from mdops.io.upgrade import upgrade
+from mdops.train.model.types import with_elements
+
+REPINIT = {
+    "rcut": 4.5,
+    "rcut_smth": 1.0,
+    "nsel": "auto:1.5",
+    "neuron": [4, 8],
+    "axis_neuron": 2,
+    "tebd_dim": 4,
+    "use_three_body": True,
+    "three_body_sel": "auto:2",
+    "three_body_rcut": 3.5,
+    "three_body_rcut_smth": 2.5,
+}
+REPFORMER = {
+    "rcut": 3.5,
+    "rcut_smth": 2.5,
+    "nsel": "auto:2",
+    "nlayers": 2,
+    "g1_dim": 8,
+    "g2_dim": 6,
+    "axis_neuron": 2,
+    "attn1_hidden": 4,
+    "attn1_nhead": 2,
+    "attn2_hidden": 4,
+    "attn2_nhead": 2,
+}
+INPUT = {"type": "dpa2", "repinit": REPINIT, "repformer": REPFORMER, "seed": 1}
+
+
+def section(repinit=(), **repformer):
+    return {**INPUT, "repinit": {**REPINIT, **dict(repinit)}, "repformer": {**REPFORMER, **repformer}}
+
+
+class TestDPA2(DescriptorTests):
+    CASES = cases("dpa2")
+    DIFFERENTIATED = ("dpa2_base", "dpa2_rough", "dpa2_strip")
+    INPUT = INPUT
+    STEPS = 40
+
+    def check_trained(self, potential):
+        # 4.5 A, and twice 3.5 A.
+        assert potential.reach == 3 and potential.kind == "a standard model of dpa2"
+        assert [spec.sel for spec in potential.model.neighbors] == [(64,), (32,), (32,)]
+
+
+# Attention that is as sharp as that of the second makes forces of float32 what they are: to round the pair vectors to
+# float32, and compute the rest in float64, changes them by 2e-4.
+@pytest.mark.parametrize(("case", "single"), [("dpa2_small", 3e-5), ("dpa2_attention", 1e-3)])
+def test_larger_models_of_deepmd_kit(case, single):
+    folder = SHARED / case
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, single))):
+        potential = mdops.load(folder / "model.dp", dtype=dtype)
+        for one in references(folder):
+            found = potential.evaluate(one.system)
+            for name, wanted in one.answers.items():
+                if name in found:
+                    error = relative_error(found[name], wanted)
+                    assert error < limits["energy" not in name], (
+                        f"{one.name}, {dtype}: {name} is off by {error:.1e}"
+                    )
+
+
+def test_statistics_are_those_of_each_block():
+    sums = {"set_davg_zero": False, "nsel": 90, "three_body_sel": 40}
+    potential = new_potential(section(sums, nsel=50, set_davg_zero=False))
+    descriptor = potential.model.descriptor
+    blocks = {
+        (4.5, 1.0, 90): descriptor.repinit,
+        (3.5, 2.5, 40): descriptor.three_body,
+        (3.5, 2.5, 50): descriptor,
+    }
+    for (rcut, smooth, places), block in blocks.items():
+        options = {"rcut": rcut, "rcut_smth": smooth, "sel": places, "neuron": [2], "tebd_dim": 2}
+        other = new_potential({**options, "type": "se_e3_tebd", "set_davg_zero": False}).model.descriptor
+        for name in ("mean", "std"):
+            torch.testing.assert_close(getattr(block, name), getattr(other, name), rtol=1e-12, atol=0)
+        assert (block.mean > 0).all()
+
+
+def test_options_of_a_new_model(tmp_path):
+    """What is made of an input has its options, and is the same once it was saved."""
+    for options in (
+        section({"tebd_input_mode": "strip", "type_one_side": True, "resnet_dt": True}, direct_dist=True),
+        section({"use_three_body": False}, update_style="res_residual", update_h2=True, attn2_has_gate=True),
+        section(update_style="res_incr", update_residual_init="const", nlayers=0, g1_dim=20),
+        {**section(ln_eps=1e-3, nlayers=1), "smooth": False, "add_tebd_to_repinit_out": True},
+    ):
+        potential = new_potential({**options, "concat_output_tebd": False, "exclude_types": [[0, 1]]})
+        potential.save(tmp_path / "model.dp")
+        again = mdops.load(tmp_path / "model.dp", dtype="float64")
+        for name in ("repinit", "repformer"):
+            assert getattr(again.model.descriptor.options, name) == getattr(
+                potential.model.descriptor.options, name
+            )
+        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        np.testing.assert_array_equal(found["forces"], wanted["forces"])
+
+
+def test_norms_that_are_not_trained_stay():
+    potential = new_potential(section(trainable_ln=False))
+    potential.model.set_trained()
+    assert [name for name, value in potential.named_parameters() if not value.requires_grad] == [
+        "model.descriptor.layers.0.norm.0",
+        "model.descriptor.layers.0.norm.1",
+    ]
+
+
+def test_atoms_without_messages_feel_one_cutoff():
+    """Layers that look at no other nodes reach no further than the sums, and atoms have virials of their own."""
+    names = ("update_g1_has_conv", "update_g1_has_drrd", "update_g1_has_attn", "update_g2_has_g1g1")
+    potential = new_potential(section(**dict.fromkeys(names, False)))
+    assert potential.reach == 1 and load_case("dpa2_plain").reach == 3
+    found = potential.compute(alloy(), atom_virial=True)
+    np.testing.assert_allclose(found["atom_virial"].sum(0), found["virial"][0], atol=1e-12)
+    with pytest.raises(UnsupportedModelError, match="virial"):
+        new_potential(INPUT).compute(alloy(), atom_virial=True)
+
+
+def test_a_model_of_fewer_types_has_the_same_answers():
+    potential = load_case("dpa2_plain")
+    first, _, third = potential.type_map
+    atoms = alloy()
+    atoms.symbols[:] = first
+    atoms.symbols[::3] = third
+    own = with_elements(potential, [third, first])
+    assert own.type_map == [third, first]
+    for name, value in potential.compute(atoms).items():
+        np.testing.assert_allclose(own.compute(atoms)[name], value, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("repinit", "repformer", "message"),
+    [
+        ({"rcut_smth": 5.0}, {}, r"repinit\.rcut_smth: is 5\.0, expected less than rcut"),
+        ({"three_body_rcut_smth": 4.0}, {}, r"repinit\.three_body_rcut_smth: is 4\.0"),
+        ({"three_body_rcut": 5.0}, {}, r"repinit\.three_body_rcut: is 5\.0, expected rcut, 4\.5, or less"),
+        ({"axis_neuron": 9}, {}, r"repinit\.axis_neuron: is more than the last of neuron"),
+        ({"three_body_neuron": []}, {}, r"repinit\.three_body_neuron: is empty"),
+        ({"nsel": "all"}, {}, r"repinit\.nsel: is 'all', expected numbers"),
+        ({"nsel": 20}, {"nsel": 20}, r"repformer\.nsel: is 20, expected less than the 20 of repinit\.nsel"),
+        ({"three_body_sel": 21}, {"nsel": 20, "rcut": 3.6}, r"repinit\.three_body_sel: is 21, expected less"),
+        ({}, {"rcut": 4.5}, r"repformer\.rcut: is 4\.5, expected less than that of repinit, 4\.5"),
+        ({}, {"rcut_smth": 3.5}, r"repformer\.rcut_smth: is 3\.5, expected less than rcut"),
+        ({}, {"axis_neuron": 7}, r"repformer\.axis_neuron: is 7, expected 6 or less"),
+        ({}, {"attn2_hidden": 86, "attn2_has_gate": True}, r"attn2_hidden: is 86, expected 85 or less"),
+        ({}, {"attn2_hidden": 257}, r"attn2_hidden: is 257, expected 256 or less"),
+        ({}, {"update_style": "res"}, r"repformer\.update_style: is 'res', expected 'res_residual' or"),
+        (
+            {},
+            {"update_g1_has_grrg": False, "update_g1_has_drrd": False},
+            r"repformer\.g1_out_mlp: is True, expected false where the product of all has no other input",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(repinit, repformer, message):
+    with pytest.raises(ConfigError, match=message):
+        training_input(section(repinit, **repformer), 1)
+
+
+LAYER = ("repformers_variable", "repformer_layers", 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("repformer_args", "nlayers"), 4, "the number of layers"),
+        (("repformer_args", "nsel"), 60, "nsel"),
+        (("repformer_args", "update_style"), "res_avg", "update_style"),
+        (("repinit_args", "tebd_input_mode"), "strip", "embeddings_strip"),
+        (("repinit_args", "use_three_body"), False, "repinit_three_body_variable"),
+        (("repinit_variable", "@variables", "dstd"), np.ones((2, 59, 4)), "dstd"),
+        (("repformers_variable", "@variables", "dstd"), np.zeros((2, 24, 4)), "not positive"),
+        (("repformers_variable", "g2_embd", "@variables", "w"), np.zeros((1, 4)), "g2_embd"),
+        ((*LAYER, "g2_dim"), 4, "g2_dim"),
+        ((*LAYER, "linear1", "resnet"), None, "resnet"),
+        ((*LAYER, "linear2"), None, "linear2"),
+        ((*LAYER, "loc_attn"), None, "loc_attn"),
+        ((*LAYER, "loc_attn", "hidden_dim"), 5, "hidden_dim"),
+        ((*LAYER, "attn2_lm"), None, "attn2_lm"),
+        ((*LAYER, "attn2_lm", "@variables", "b"), np.zeros(4), "attn2_lm"),
+        ((*LAYER, "attn2g_map", "mapqk", "@variables", "w"), np.zeros((5, 15)), "mapqk"),
+        ((*LAYER, "@variables", "g2_residual"), [np.zeros(5)], "g2_residual"),
+        (("g1_shape_tranform",), {"@class": "Identity", "@version": 1}, "g1_shape_tranform"),
+        (("type_embedding", "neuron"), [8], "type_embedding"),
+        (("add_tebd_to_repinit_out",), True, "tebd_transform"),
+    ],
+)
+def test_files_whose_parts_do_not_fit(place, value, message):
+    tree = read_model(KINDS / "dpa2_base" / "model.dp").model
+    node = tree["descriptor"]
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    with pytest.raises(ModelFileError, match=message):
+        upgrade(tree)
+
+
+def test_too_few_places_are_named_with_their_cutoff():
+    potential = new_potential(section({"nsel": 90, "three_body_sel": 3}, nsel=60))
+    with pytest.raises(
+        InputError, match=r"\d+ neighbours within the cutoff of 3\.5 A, and the model's sel is 3"
+    ):
+        mdops.Potential(potential.model).compute(alloy())
+    potential.overflow = "truncate"
+    truncated = potential.compute(alloy())
+    potential.overflow = "extend"
+    assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-6
