@@ -260,7 +260,9 @@ def _plain(value: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
 
 
 def _by_type(values: Any, types: Sequence[str], elements: Sequence[str]) -> Any:
-    """What is given for types, by element."""
+    """What is given for types, by element; a number is that of all."""
+    if isinstance(values, int | float):
+        return {element: values for element in types if element in elements}
     if not isinstance(values, list):
         return values
     pairs = zip(types, values, strict=False)

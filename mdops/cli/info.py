@@ -63,13 +63,12 @@ def _source(source: dict[str, Any]) -> str:
 
 def _trained_on(training: dict[str, Any]) -> str:
     """The frames of the training, and their labels that counted."""
-    from mdops.data.labels import LABELS
-
     labels, frames = training.get("labels"), training.get("frames")
     if not isinstance(labels, dict):
         return ""
-    counts = [f"{labels[name]} with {name}" for name in LABELS if labels.get(name)]
-    without = "" if labels.get("virial") else ", none with virial: its pressures were not trained"
+    counts = [f"{number} with {name}" for name, number in labels.items() if number]
+    pressures = "energy" in labels and not labels.get("virial")
+    without = ", none with virial: its pressures were not trained" if pressures else ""
     return f"trained on {frames} frames ({', '.join(counts)}{without})"
 
 

@@ -1,5 +1,5 @@
-"""Compares a model with reference data: MAE and RMSE of energies, forces and virials; on request a table of the
-frames, parity plots, and with the model's lcurve.out the learning curve."""
+"""Compares a model with reference data: MAE and RMSE of energies, forces and virials, or of what else it answers; on
+request a table of the frames, parity plots, and with the model's lcurve.out the learning curve."""
 
 import argparse
 from pathlib import Path
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from mdops.data.evaluation import evaluate
+    from mdops.data.labels import labels_of
     from mdops.loading import load
     from mdops.train import load_dataset
 
@@ -48,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
         args.model, head=args.head, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
-    model.require_energies("the comparison with data")
-    evaluation = evaluate(model, load_dataset(args.data, model.type_map, names=label_names(args.names)))
+    known = labels_of(model.model.outputs)
+    data = load_dataset(args.data, model.type_map, names=label_names(args.names), known=known)
+    evaluation = evaluate(model, data)
     _show(evaluation)
     if args.matmul != "float32":
         print(_cost_of_matmul(model, evaluation))
@@ -126,14 +128,12 @@ def _show(evaluation: "Evaluation") -> None:
 
 
 def _show_errors(title: str, evaluation: "Evaluation", frames: "np.ndarray | None") -> None:
-    from mdops.data.labels import LABELS
-
     print(title)
-    print(f"  {'':<18}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")
+    print(f"  {'':<24}{'MAE':>10}{'RMSE':>10}  {'unit':<10}{'values':>10}")
     for name, error in evaluation.errors(frames).items():
-        label = LABELS[name]
+        label = evaluation.data.known[name]
         mae, rmse = label.factor * error.mae, label.factor * error.rmse
-        print(f"  {label.component:<18}{mae:>10.4g}{rmse:>10.4g}  {label.shown_unit:<10}{error.count:>10}")
+        print(f"  {label.component:<24}{mae:>10.4g}{rmse:>10.4g}  {label.shown_unit:<10}{error.count:>10}")
 
 
 def _write(

@@ -100,7 +100,7 @@ def _errors(trainer: "Trainer") -> list[str]:
     for name, frames in (("training", trainer.frames), ("validation", trainer.validation)):
         if frames is not None:
             errors = evaluate(model, frames.data, frames.lists).errors()
-            found = describe({label: error.rmse for label, error in errors.items()})
+            found = describe({label: error.rmse for label, error in errors.items()}, frames.data.known)
             lines.append(f"  {name}, {len(frames.data)} frames: {found}")
     return lines
 
@@ -217,7 +217,7 @@ def train(trainer: "Trainer") -> None:
     first, started = trainer.step, time.perf_counter()
     print(_announcement(trainer), file=sys.stderr, flush=True)
     print(f"a step is {trainer.potential.explain('train')}", file=sys.stderr, flush=True)
-    with TrainingProgress(first, trainer.steps) as progress:
+    with TrainingProgress(first, trainer.steps, trainer.loss.labels) as progress:
         trainer.run(progress.report, progress.update)
     leave_processes()  # the others have nothing more to do
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started), flush=True)

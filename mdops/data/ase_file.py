@@ -10,38 +10,44 @@ from ase.io import iread
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import ATOM_LABELS, LABELS, PARAMETERS
+from mdops.data.labels import LABELS, PARAMETERS, Labels
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
 
-# What the labels are called in a file, by default.
-NAMES = {
-    **{label.name: label.ase for label in LABELS.values()},
-    "stress": "stress",
-    **{name: name for name in PARAMETERS},
-}
+
+def file_names(known: Labels) -> dict[str, str]:
+    """What the labels are called in a file, by default."""
+    own = {label.name: label.ase for label in known.values()}
+    stress = {"stress": "stress"} if "virial" in known else {}
+    return own | stress | {name: name for name in PARAMETERS}
 
 
 def read_file(
-    path: Path, type_map: list[str], names: Mapping[str, str] | None = None, *, labelled: bool = True
+    path: Path,
+    type_map: list[str],
+    names: Mapping[str, str] | None = None,
+    known: Labels = LABELS,
+    *,
+    labelled: bool = True,
 ) -> Iterator[FrameSet]:
     """A block for every frame of a file.
 
     Args:
         path: a file that ASE reads, such as extxyz.
         type_map: the model's elements.
-        names: what labels are called in `atoms.info` or `atoms.arrays`, where not as in `NAMES`
+        names: what labels are called in `atoms.info` or `atoms.arrays`, where not as in `file_names`
             ({"energy": "REF_energy"}).
+        known: the labels to look for.
         labelled: refuse frames without any label.
 
     Raises:
         DataError: ASE cannot read the file, an element is not in the type map, a frame has no label, or one of
             another length.
     """
-    frame = -1
+    frame, called = -1, {**file_names(known), **(names or {})}
     try:
         for frame, atoms in enumerate(iread(path, ":")):
-            yield _block(path, frame, atoms, type_map, {**NAMES, **(names or {})}, labelled)
+            yield _block(path, frame, atoms, type_map, called, known, labelled)
     except (DataError, KeyboardInterrupt):
         raise
     except Exception as error:  # ASE's readers raise whatever comes up in them
@@ -61,7 +67,13 @@ def elements_of_file(path: Path) -> list[str]:
 
 
 def _block(
-    path: Path, frame: int, atoms: Atoms, type_map: list[str], names: Mapping[str, str], labelled: bool
+    path: Path,
+    frame: int,
+    atoms: Atoms,
+    type_map: list[str],
+    names: Mapping[str, str],
+    known: Labels,
+    labelled: bool,
 ) -> FrameSet:
     where = f"{path}, frame {frame}"
     try:
@@ -69,16 +81,16 @@ def _block(
     except InputError as error:
         raise DataError(f"{where}: {error}") from None
     labels = {}
-    for label in (*(name for name in LABELS if name != "virial"), *PARAMETERS):
+    for label in (*(name for name in known if name != "virial"), *PARAMETERS):
         value = _find(atoms, names[label])
         if value is not None:
-            labels[label] = _shaped(label, value, len(atoms), where)
-    virial = _virial(atoms, names, where)
+            labels[label] = _shaped(label, value, len(atoms), where, known)
+    virial = _virial(atoms, names, where) if "virial" in known else None
     if virial is not None:
         labels["virial"] = virial
-    if labelled and not any(label in labels for label in LABELS):
+    if labelled and not any(label in labels for label in known):
         raise DataError(
-            f"{where}: has none of {', '.join(names[label] for label in LABELS)}, and so nothing to learn from; it "
+            f"{where}: has none of {', '.join(names[label] for label in known)}, and so nothing to learn from; it "
             f"has {', '.join(_found(atoms)) or 'positions alone'} (`names` tells other names of labels)"
         )
     return FrameSet(
@@ -109,7 +121,7 @@ def _find(atoms: Atoms, name: str) -> Any:
     return None
 
 
-def _shaped(label: str, value: Any, atoms: int, where: str) -> np.ndarray:
+def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np.ndarray:
     """(1, ...): one frame of the label, as a FrameSet has it."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -118,7 +130,7 @@ def _shaped(label: str, value: Any, atoms: int, where: str) -> np.ndarray:
     if label in PARAMETERS:
         shape: tuple[int, ...] = (-1,) if label == "fparam" else (atoms, -1)
     else:
-        shape = (atoms, *ATOM_LABELS[label]) if label in ATOM_LABELS else ()
+        shape = (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
     try:
         return array.reshape(1, *shape)
     except ValueError:

@@ -1,12 +1,12 @@
 """Several frames as one input of a model, with what it should answer."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from mdops.data.dataset import Dataset
-from mdops.data.labels import PARAMETERS, is_of_frame
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
 from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.ops import NeighborList
 from mdops.potential import Potential
@@ -21,11 +21,12 @@ class Batch:
         system: the atoms, batch index included.
         neighbors: their neighbours.
         sizes: (S,) int64, atoms of each frame.
-        labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,) that a frame of the
-            batch has; float64, eV and A.
+        labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,), or of `known`, that a frame
+            of the batch has; float64, eV and A.
         present: for each of these (S,) bool, the frames that have it.
         fparam: (S, p) float64, or None; aparam: (N, q) float64, or None.
         complete: whether it is known, without a look at `present`, that every frame has all of these labels.
+        known, silent: of the dataset.
     """
 
     system: System
@@ -36,6 +37,8 @@ class Batch:
     fparam: torch.Tensor | None
     aparam: torch.Tensor | None
     complete: bool = False
+    known: Labels = field(default_factory=lambda: LABELS)
+    silent: tuple[int, ...] = ()
 
     def to(self, device: torch.device | str) -> "Batch":
         """This batch on a device."""
@@ -79,12 +82,30 @@ class Batch:
         )
 
 
+def rows(name: str, batch: Batch) -> torch.Tensor:
+    """(S,) or (N,) bool: the frames, or atoms, that have the label; of answers of atoms, those that have an answer."""
+    labelled, label = batch.present[name], batch.known[name]
+    if not label.of_atom:
+        return labelled
+    found = labelled[batch.system.batch.long()]
+    return found & answering(batch) if batch.silent and name.startswith("atom_") else found
+
+
+def answering(batch: Batch) -> torch.Tensor:
+    """(N,) bool: the atoms of types that are not `silent`."""
+    types = batch.system.types
+    found = types >= 0
+    for kind in batch.silent:
+        found = found & (types != kind)
+    return found
+
+
 def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     """The batch of these frames (indices, in the order to have), from lists made before."""
     frames = np.asarray(frames, dtype=np.int64)
     atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
     values = {
-        name: torch.from_numpy(array[frames if is_of_frame(name) else atoms])
+        name: torch.from_numpy(array[frames if is_of_frame(name, data.known) else atoms])
         for name, array in data.labels.items()
         if data.present[name][frames].any()
     }
@@ -99,4 +120,6 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
         {name: torch.from_numpy(data.present[name][frames]) for name in values},
         parameters["fparam"],
         parameters["aparam"],
+        known=data.known,
+        silent=data.silent,
     )

@@ -3,15 +3,15 @@
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from mdops.data.ase_file import NAMES, elements_of_file, read_file
+from mdops.data.ase_file import elements_of_file, file_names, read_file
 from mdops.data.deepmd_system import elements_of_system, is_system, read_system
 from mdops.data.frame_set import FrameSet, check, joined
-from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS, is_of_frame
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.storage import Storage
 from mdops.data.units_check import units_warning
@@ -33,11 +33,13 @@ class Dataset:
         offsets: (F + 1,) int64.
         positions: (N, 3) float64, A. types: (N,) int32.
         cell: (F, 3, 3) float64, A. pbc: (F, 3) bool.
-        labels: energy (F,), forces (N, 3), virial (F, 3, 3), atom_energy (N,), fparam (F, p) and
-            aparam (N, q), float64, eV and A; only those that some frame has, zero where a frame lacks them.
+        labels: energy (F,), forces (N, 3), virial (F, 3, 3), atom_energy (N,), or others of `known`, and fparam (F, p)
+            and aparam (N, q), float64, eV and A; only those that some frame has, zero where a frame lacks them.
         present: for each of these (F,) bool, the frames that have it.
         system: (F,) the index in `systems`, the folders and files.
         source: (F,) index in `sources`, (source, a frame's number in the dataset less that in the source).
+        known: what a label may be, and is: those of energies, or of a model's other outputs.
+        silent: types whose atoms have no answers, and so no errors of labels of atoms.
     """
 
     type_map: list[str]
@@ -52,6 +54,8 @@ class Dataset:
     systems: list[str]
     source: np.ndarray
     sources: list[tuple[str, int]]
+    known: Labels = field(default_factory=lambda: LABELS)
+    silent: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -73,6 +77,12 @@ class Dataset:
         counts = np.zeros((len(self), self.ntypes), dtype=np.int64)
         np.add.at(counts, (np.repeat(np.arange(len(self)), self.sizes()), self.types), 1)
         return counts
+
+    def answering(self) -> np.ndarray:
+        """(F,): the number of atoms of each frame that have answers."""
+        counts = self.composition()
+        counts[:, list(self.silent)] = 0
+        return counts.sum(1)
 
     def name(self, frame: int) -> str:
         """How messages call a frame: its file, and its number there."""
@@ -103,6 +113,7 @@ def load_dataset(
     leave_out: int = 0,
     left_out: bool = False,
     labelled: bool = True,
+    known: Labels = LABELS,
 ) -> Dataset:
     """Reads systems of DeePMD-kit and files that ASE reads into one dataset.
 
@@ -118,6 +129,7 @@ def load_dataset(
         leave_out: every so many-th frame of a system is left out; 0: none.
         left_out: read those, and no others.
         labelled: refuse frames without any label, of which nothing is to be learned.
+        known: the labels to look for (`mdops.data.labels.labels_of`).
 
     Warns where forces contradict the energies by about an order of magnitude or more.
 
@@ -125,8 +137,8 @@ def load_dataset(
         DataError: something is missing, damaged or makes no sense; the message names the file and the frame.
         InputError: `type_map` has an element twice, or `names` is of a label that there is not.
     """
-    _check_names(type_map, names or {})
-    blocks = list(_blocks(_places(paths), list(type_map), names, labelled))
+    _check_names(type_map, names or {}, known)
+    blocks = list(_blocks(_places(paths), list(type_map), names, labelled, known))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks and left_out:
@@ -135,12 +147,12 @@ def load_dataset(
         )
     if not blocks:
         raise DataError(f"there are no frames in {paths}")
-    data = _empty(blocks, list(type_map), storage or Storage())
+    data = _empty(blocks, list(type_map), storage or Storage(), known)
     first = 0
     for block in blocks:
         for start in range(0, block.frames, _CHUNK):
             part = _part(block, start, min(start + _CHUNK, block.frames))
-            check(part, len(type_map), labelled=labelled)
+            check(part, len(type_map), known, labelled=labelled)
             _fill(data, part, first + start)
         first += block.frames
     doubted = set[str]()
@@ -175,13 +187,15 @@ def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     return [str(t) for t in range(1 + max(map(int, numbers)))] if numbers else list(found)
 
 
-def _check_names(type_map: Sequence[str], names: Mapping[str, str]) -> None:
+def _check_names(type_map: Sequence[str], names: Mapping[str, str], known: Labels) -> None:
     twice = [element for element in dict.fromkeys(type_map) if list(type_map).count(element) > 1]
     if twice:
         raise InputError(f"type_map has {twice[0]} more than once: {', '.join(type_map)}")
-    unknown = [label for label in names if label not in NAMES]
+    unknown = [label for label in names if label not in file_names(known)]
     if unknown:
-        raise InputError(f"names: there is no label {unknown[0]!r}; labels are {', '.join(NAMES)}")
+        raise InputError(
+            f"names: there is no label {unknown[0]!r}; labels are {', '.join(file_names(known))}"
+        )
 
 
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -211,15 +225,19 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
 
 
 def _blocks(
-    places: list[Path], type_map: list[str], names: Mapping[str, str] | None, labelled: bool
+    places: list[Path],
+    type_map: list[str],
+    names: Mapping[str, str] | None,
+    labelled: bool,
+    known: Labels,
 ) -> Iterator[FrameSet]:
     for place in places:
         if is_lmdb(place):
-            yield from read_lmdb(place, type_map)
+            yield from read_lmdb(place, type_map, known)
         elif place.is_dir():
-            yield from read_system(place, type_map)
+            yield from read_system(place, type_map, known)
         else:
-            yield from read_file(place, type_map, names, labelled=labelled)
+            yield from read_file(place, type_map, names, known, labelled=labelled)
 
 
 def _divided(blocks: list[FrameSet], every: int, left_out: bool) -> Iterator[FrameSet]:
@@ -259,17 +277,16 @@ def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
     )
 
 
-def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dataset:
+def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known: Labels) -> Dataset:
     """The dataset with its arrays in place and nothing in those of floats."""
     frames = sum(block.frames for block in blocks)
     sizes = np.concatenate([(block.types >= 0).sum(1) for block in blocks])
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     atoms = int(offsets[-1])
-    shapes: dict[str, tuple[int, ...]] = {name: (frames, *shape) for name, shape in FRAME_LABELS.items()}
-    shapes |= {name: (atoms, *shape) for name, shape in ATOM_LABELS.items()}
+    shapes = {name: (atoms if label.of_atom else frames, *label.shape) for name, label in known.items()}
     for name, rows in zip(PARAMETERS, (frames, atoms), strict=True):
         shapes[name] = (rows, _width(blocks, name))
-    labelled = [name for name in (*LABELS, *PARAMETERS) if any(name in block.labels for block in blocks)]
+    labelled = [name for name in (*known, *PARAMETERS) if any(name in block.labels for block in blocks)]
     systems = list(dict.fromkeys(block.system for block in blocks))
     places = {system: k for k, system in enumerate(systems)}
     sources: list[tuple[str, int]] = []
@@ -292,6 +309,7 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage) -> Dat
         systems,
         source,
         sources,
+        known,
     )
 
 
@@ -313,7 +331,7 @@ def _fill(data: Dataset, block: FrameSet, first: int) -> None:
     data.types[atoms] = block.types[real]
     data.cell[frames] = block.cell
     for name, array in block.labels.items():
-        whole = is_of_frame(name)
+        whole = is_of_frame(name, data.known)
         data.labels[name][frames if whole else atoms] = array if whole else array[real]
         data.present[name][frames] = True
 

@@ -8,11 +8,8 @@ from typing import Literal
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
+from mdops.data.labels import LABELS, PARAMETERS, Labels
 from mdops.errors import DataError
-
-# DeePMD-kit's file names for our labels and parameters.
-_FILES = {label.name: label.files for label in LABELS.values()} | {name: (name,) for name in PARAMETERS}
 
 _MIXED = "real_atom_types"  # the types of each frame
 
@@ -22,7 +19,7 @@ def is_system(folder: Path) -> bool:
     return (folder / "type.raw").is_file()
 
 
-def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
+def read_system(folder: Path, type_map: list[str], known: Labels = LABELS) -> Iterator[FrameSet]:
     """The blocks of a system, one a set; arrays of .npy files are memory maps.
 
     Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
@@ -48,7 +45,7 @@ def read_system(folder: Path, type_map: list[str]) -> Iterator[FrameSet]:
         )
     first: FrameSet | None = None
     for place in sets or [folder]:
-        block = _read_set(folder, place, own, elements, type_map, periodic)
+        block = _read_set(folder, place, own, elements, type_map, periodic, known)
         first = first or block
         if set(block.labels) != set(first.labels):
             labels = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
@@ -95,6 +92,7 @@ def _read_set(
     elements: list[str] | None,
     type_map: list[str],
     periodic: bool,
+    known: Labels,
 ) -> FrameSet:
     atoms = len(own)
     positions = _array(place, ("coord",))
@@ -114,10 +112,11 @@ def _read_set(
 
     positions = shaped(positions, "coord", (atoms, 3))
     labels = {}
-    for label, names in _FILES.items():
+    files = {label.name: label.files for label in known.values()} | {name: (name,) for name in PARAMETERS}
+    for label, names in files.items():
         array = _array(place, names)
         if array is not None:
-            labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms))
+            labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms, known))
     box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
     if box is None:
         raise DataError(f"{place}: box.npy is missing (a system without a cell has a file named nopbc)")
@@ -142,12 +141,10 @@ def _read_set(
     )
 
 
-def _label_shape(label: str, values: int, atoms: int) -> tuple[int, ...]:
+def _label_shape(label: str, values: int, atoms: int, known: Labels) -> tuple[int, ...]:
     """One frame's shape; the parameters' width is what the file has."""
-    if label in FRAME_LABELS:
-        return FRAME_LABELS[label]
-    if label in ATOM_LABELS:
-        return (atoms, *ATOM_LABELS[label])
+    if label in known:
+        return (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
     return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
 
 

@@ -7,7 +7,7 @@ import torch
 
 from mdops.data.batch import Batch
 from mdops.data.dataset import Dataset
-from mdops.data.labels import ATOM_LABELS, LABELS, PARAMETERS, is_of_frame
+from mdops.data.labels import PARAMETERS, is_of_frame
 from mdops.data.neighbor_lists import PairLists
 from mdops.ops import NeighborList
 from mdops.system import Kinds, System
@@ -31,6 +31,7 @@ class DeviceFrames:
     """
 
     def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
+        self._known, self._silent = data.known, data.silent
         self.frames, self.device, self.cutoff, self.ntypes = frames, device, lists.cutoff, data.ntypes
         first = data.atoms(int(frames[0]))
         self._types = torch.from_numpy(data.types[first])
@@ -51,9 +52,9 @@ class DeviceFrames:
             "images": rows(near.images),
             "counts": rows(near.counts),
         }
-        for name in (*LABELS, *PARAMETERS):
+        for name in (*data.known, *PARAMETERS):
             if data.has(name) and data.present[name][frames[0]]:
-                whole = is_of_frame(name)
+                whole = is_of_frame(name, data.known)
                 value = torch.from_numpy(data.labels[name][frames if whole else atoms])
                 self._arrays[name] = value if whole else rows(value)
         self._arrays = {name: value.to(device) for name, value in self._arrays.items()}
@@ -73,10 +74,11 @@ class DeviceFrames:
         if count > 1:
             own = taken["neighbors"]
             taken["neighbors"] = torch.where(own >= 0, own + start[:, None, None], -1)
-        for name in ("positions", "neighbors", "images", "counts", *ATOM_LABELS, "aparam"):
+        of_atoms = [name for name, label in self._known.items() if label.of_atom]
+        for name in ("positions", "neighbors", "images", "counts", *of_atoms, "aparam"):
             if name in taken:
                 taken[name] = taken[name].flatten(0, 1)
-        labels = {name: taken[name] for name in LABELS if name in taken}
+        labels = {name: taken[name] for name in self._known if name in taken}
         return Batch(
             System(taken["positions"], types, taken["cell"], taken["pbc"], system, Kinds(types, kinds)),
             NeighborList(
@@ -88,6 +90,8 @@ class DeviceFrames:
             taken.get("fparam"),
             taken.get("aparam"),
             complete=True,
+            known=self._known,
+            silent=self._silent,
         )
 
     def prepare(self, count: int) -> tuple[torch.Tensor, ...]:

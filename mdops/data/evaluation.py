@@ -1,17 +1,16 @@
 """A model's answers beside the labels of a dataset, and their errors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
-from mdops.data.labels import FRAME_LABELS
+from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
 
-COMPARED = ("energy", "forces", "virial")
 _BATCH_ATOMS = 4096
 
 
@@ -30,32 +29,36 @@ class Evaluation:
 
     Attributes:
         data: the frames and their labels.
-        predictions: energy (F,), forces (N, 3) and virial (F, 3, 3), eV and A.
+        predictions: energy (F,), forces (N, 3) and virial (F, 3, 3), eV and A, or what else is compared.
     """
 
     data: Dataset
     predictions: dict[str, np.ndarray]
 
     def compared(self, name: str, frames: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and predictions of "energy", "forces" or "virial", (n,) each: energies and virials per atom,
-        forces and virials by component, of those frames (all by default) that have the label."""
-        data = self.data
+        """Labels and predictions of "energy", "forces", "virial" or another label, (n,) each: what grows with the
+        system per atom, and by component, of those frames (all by default) that have the label."""
+        data, of = self.data, self.data.known[name]
         if not data.has(name):
             return np.empty(0), np.empty(0)
         frames = np.arange(len(data)) if frames is None else frames
         frames = frames[data.present[name][frames]]
-        if name not in FRAME_LABELS:
+        if of.of_atom:
             places = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
             rows = np.concatenate([np.empty(0, dtype=np.int64), *places])
+            if name.startswith("atom_"):
+                rows = rows[~np.isin(data.types[rows], data.silent)]
             return data.labels[name][rows].ravel(), self.predictions[name][rows].ravel()
         label, prediction = data.labels[name][frames], self.predictions[name][frames]
+        if not of.per_atom:
+            return label.ravel(), prediction.ravel()
         atoms = data.sizes()[frames].reshape(-1, *[1] * (label.ndim - 1))
         return (label / atoms).ravel(), (prediction / atoms).ravel()
 
     def errors(self, frames: np.ndarray | None = None) -> dict[str, Errors]:
-        """The errors of each of `COMPARED` that any of those frames (all by default) has a label of."""
+        """The errors of each label that is compared and that any of those frames (all by default) has."""
         found = {}
-        for name in COMPARED:
+        for name in self.predictions:
             label, prediction = self.compared(name, frames)
             if label.size:
                 error = prediction - label
@@ -67,12 +70,18 @@ class Evaluation:
 def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None) -> Evaluation:
     """The model's answers for all frames, whose `lists` are made unless given.
 
-    Raises DataError, naming the frame, where it has none, and UnsupportedModelError where it answers no energies."""
-    potential.require_energies("the comparison with data")
+    Raises DataError, naming the frame, where it has none, and InputError where the data's labels are of another kind of
+    model (`load_dataset(..., known=labels_of(potential.model.outputs))`)."""
+    if data.known != labels_of(potential.model.outputs):
+        raise InputError(
+            f"the data was read for labels of {', '.join(data.known)}, and the model answers "
+            f"{', '.join(output.name for output in potential.model.outputs)}"
+        )
+    data = replace(data, silent=tuple(np.flatnonzero(~potential.model.has_energy.cpu().numpy()).tolist()))
     lists = lists or PairLists(data, potential.cutoff)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]
-    return Evaluation(data, {name: np.concatenate([part[name] for part in parts]) for name in COMPARED})
+    return Evaluation(data, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def _answers(
@@ -86,4 +95,5 @@ def _answers(
         if len(frames) == 1:
             raise DataError(f"{data.name(int(frames[0]))}: {error}") from error
         return [part for frame in frames for part in _answers(potential, data, lists, frame[None])]
-    return [{name: result[name].cpu().numpy() for name in COMPARED}]
+    compared = [name for name, label in data.known.items() if label.compared]
+    return [{name: result[name].cpu().numpy() for name in compared}]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mdops.data.labels import ATOM_LABELS, LABELS
+from mdops.data.labels import LABELS, Labels, is_of_frame
 from mdops.errors import DataError
 
 # A cell is taken as flat when its volume is below this fraction of the product of its edges: the neighbour
@@ -26,7 +26,7 @@ class FrameSet:
         cell: (F, 3, 3), rows are lattice vectors, A.
         pbc: (3,) bool.
         labels: what is known of energy (F,), forces (F, n, 3), virial (F, 3, 3) and atom_energy (F, n), eV
-            and A, and of the parameters fparam (F, p) and aparam (F, n, q).
+            and A, or of other labels, and of the parameters fparam (F, p) and aparam (F, n, q).
     """
 
     system: str
@@ -71,7 +71,7 @@ def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
         )
 
 
-def check(block: FrameSet, ntypes: int, *, labelled: bool = True) -> None:
+def check(block: FrameSet, ntypes: int, known: Labels = LABELS, *, labelled: bool = True) -> None:
     """Raises DataError, naming the file and the frame, for what is not finite, a type out of range, a cell
     without volume, or, if frames should be `labelled`, nothing to learn from."""
     _check_types(block, ntypes)
@@ -79,12 +79,13 @@ def check(block: FrameSet, ntypes: int, *, labelled: bool = True) -> None:
         finite = np.isfinite(array).reshape(block.frames, -1)
         if not finite.all():
             frame, place = np.argwhere(~finite)[0]
-            atom = "" if name not in ("positions", *ATOM_LABELS) else f" at atom {_atom(array, place)}"
+            whole = name != "positions" and (name == "cell" or is_of_frame(name, known))
+            atom = "" if whole else f" at atom {_atom(array, place)}"
             value = array.reshape(block.frames, -1)[frame, place]
             raise DataError(f"{block.name(frame)}: {name} is {value}{atom}")
     _check_cell(block)
-    if labelled and not any(name in block.labels for name in LABELS):
-        raise DataError(f"{block.source}: has none of {', '.join(LABELS)}: there is nothing to learn from")
+    if labelled and not any(name in block.labels for name in known):
+        raise DataError(f"{block.source}: has none of {', '.join(known)}: there is nothing to learn from")
 
 
 def _atom(array: np.ndarray, place: int) -> int:

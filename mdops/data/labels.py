@@ -1,6 +1,9 @@
 """What data says of frames and atoms beside where these are: one table, which readers, losses and reports go by."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from mdops.models.contract import ENERGY, Output
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,8 @@ class Label:
         files: DeePMD-kit's names of its files, the usual one first.
         ase: its name in files that ASE reads.
         short: in the columns of a learning curve and the prefactors of a loss.
+        extensive: whether that of a frame grows with the system.
+        compared: whether errors of it are reported: not of what labels may split among the atoms in any way.
     """
 
     name: str
@@ -29,17 +34,21 @@ class Label:
     files: tuple[str, ...]
     ase: str
     short: str
+    extensive: bool = True
+    compared: bool = True
 
     @property
     def per_atom(self) -> bool:
         """Whether its errors are divided by the number of atoms of the frame."""
-        return not self.of_atom
+        return self.extensive and not self.of_atom
 
     @property
     def component(self) -> str:
         """What one number of it is called."""
         return f"{self.noun} component" if self.of_atom and self.shape else self.noun
 
+
+Labels = Mapping[str, Label]
 
 _ALL = (
     Label("energy", (), False, "energy", "eV/atom", 1000, "meV/atom", ("energy",), "energy", "e"),
@@ -56,14 +65,38 @@ _ALL = (
         ("atom_ener", "atomic_ener"),
         "energies",
         "ae",
+        compared=False,
     ),
 )
-LABELS: dict[str, Label] = {label.name: label for label in _ALL}
-FRAME_LABELS = {name: label.shape for name, label in LABELS.items() if not label.of_atom}
-ATOM_LABELS = {name: label.shape for name, label in LABELS.items() if label.of_atom}
+LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies
 PARAMETERS = ("fparam", "aparam")  # inputs of a model: of a frame, and of each atom
 
 
-def is_of_frame(name: str) -> bool:
+def labels_of(outputs: Sequence[Output]) -> Labels:
+    """What models of these outputs can be trained on."""
+    if tuple(outputs) == (ENERGY,):
+        return LABELS
+    return {label.name: label for output in outputs for label in _of_output(output)}
+
+
+def _of_output(output: Output) -> list[Label]:
+    """Of a system, where it has the output, and of its atoms, but for what is a mean of theirs."""
+    name, noun, unit = output.name, output.name.replace("_", " "), output.unit
+    per_atom = f"{unit}/atom" if unit else "per atom"
+    found = []
+    if output.extensive or output.intensive:
+        of = per_atom if output.extensive else unit
+        short = f"global_{name}" if output.extensive else name
+        found.append(
+            Label(name, output.shape, False, noun, of, 1, of, (name,), name, short, output.extensive)
+        )
+    if not output.intensive:
+        atoms, files = f"atom_{name}", (f"atomic_{name}", f"atom_{name}")
+        short = f"local_{name}"
+        found.append(Label(atoms, output.shape, True, f"atomic {noun}", unit, 1, unit, files, atoms, short))
+    return found
+
+
+def is_of_frame(name: str, known: Labels) -> bool:
     """Whether a label, or a parameter, is one of a frame."""
-    return name in FRAME_LABELS or name == "fparam"
+    return name == "fparam" if name in PARAMETERS else not known[name].of_atom

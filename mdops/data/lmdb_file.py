@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import ATOM_LABELS, FRAME_LABELS, LABELS, PARAMETERS
+from mdops.data.labels import LABELS, PARAMETERS, Labels
 from mdops.errors import DataError, InputError
 
 HEAD = b"__metadata__"
@@ -18,7 +18,6 @@ _OTHERS = {
     "coords": "coord", "cells": "box", "energies": "energy", "forces": "force", "atom_types": "atype",
     "virials": "virial",
 }  # fmt: skip
-_LABELS = {name: label.name for label in LABELS.values() for name in label.files} | {n: n for n in PARAMETERS}
 
 
 def is_lmdb(path: Path) -> bool:
@@ -26,7 +25,7 @@ def is_lmdb(path: Path) -> bool:
     return path.suffix == ".lmdb" or (path / "data.mdb").is_file()
 
 
-def read_lmdb(path: Path, type_map: list[str]) -> Iterator[FrameSet]:
+def read_lmdb(path: Path, type_map: list[str], known: Labels = LABELS) -> Iterator[FrameSet]:
     """The frames in their order, in blocks of one number of atoms and the same labels. Frames of one number of atoms
     are a system of their own, as for batches of DeePMD-kit.
 
@@ -38,7 +37,7 @@ def read_lmdb(path: Path, type_map: list[str]) -> Iterator[FrameSet]:
         index = _index(reader, type_map)
         block: list[_Frame] = []
         for number in range(reader.frames):
-            frame = _Frame(reader, number, index)
+            frame = _Frame(reader, number, index, known)
             if block and (frame.key != block[0].key or len(block) == _CHUNK):
                 yield _joined(path, block)
                 block = []
@@ -173,7 +172,7 @@ def _index(reader: _Reader, type_map: list[str]) -> np.ndarray | None:
 class _Frame:
     """A record as arrays of the right shapes."""
 
-    def __init__(self, reader: _Reader, number: int, index: np.ndarray | None) -> None:
+    def __init__(self, reader: _Reader, number: int, index: np.ndarray | None, known: Labels) -> None:
         record, place = reader.record(number), f"{reader.path}, frame {number}"
         own = reader.array(number, record, "atype").reshape(-1).astype(np.int64)
         self.number, self.types, atoms = number, own.astype(np.int32), len(own)
@@ -202,13 +201,14 @@ class _Frame:
         self.cell = np.zeros((3, 3)) if box is None else shaped("box", (3, 3))
         self.periodic = bool(self.cell.any())
         self.labels: dict[str, np.ndarray] = {}
-        for name, label in _LABELS.items():
+        files = {name: label.name for label in known.values() for name in label.files}
+        for name, label in (files | {n: n for n in PARAMETERS}).items():
             found = record.get(f"find_{name}", 1.0)
             if record.get(name) is None or (isinstance(found, int | float) and not found):
                 continue
-            if label in FRAME_LABELS or label in ATOM_LABELS:
-                shape = FRAME_LABELS[label] if label in FRAME_LABELS else (atoms, *ATOM_LABELS[label])
-                self.labels[label] = shaped(name, shape)
+            if label in known:
+                shape = known[label].shape
+                self.labels[label] = shaped(name, (atoms, *shape) if known[label].of_atom else shape)
             else:
                 array = reader.array(number, record, name).astype(np.float64)
                 width = array.size if label == "fparam" else array.size // max(atoms, 1)

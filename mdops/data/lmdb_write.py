@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mdops.data.dataset import Dataset
-from mdops.data.labels import FRAME_LABELS, PARAMETERS
+from mdops.data.labels import PARAMETERS, is_of_frame
 from mdops.data.lmdb_file import HEAD, packages
 from mdops.files.named import naming
 
@@ -62,8 +62,8 @@ def _record(data: Dataset, frame: int) -> dict[str, Any]:
         arrays["cells"] = data.cell[frame]
     for name, array in data.labels.items():
         if data.present[name][frame]:
-            own = array[frame] if name in FRAME_LABELS or name == "fparam" else array[atoms]
-            arrays[_WRITTEN[name]] = np.atleast_1d(own)
+            own = array[frame] if is_of_frame(name, data.known) else array[atoms]
+            arrays[_WRITTEN.get(name, name)] = np.atleast_1d(own)
     return {name: _encoded(array) for name, array in arrays.items()}
 
 

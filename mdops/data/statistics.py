@@ -10,6 +10,7 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError
+from mdops.models.contract import ENERGY, Output
 from mdops.models.neighborhood import Neighborhood
 
 _CHUNK_ATOMS = 4096
@@ -30,16 +31,16 @@ class NeighborStatistics:
 
 
 @dataclass(frozen=True)
-class EnergyStatistics:
-    """Where the energies lie.
+class OutputStatistics:
+    """Where the energies, or another output of a shape, lie.
 
     Attributes:
-        bias: (ntypes,), the energy of an atom of each type that fits the data best, eV.
-        std: the deviation of the frames' energies from it, eV.
+        bias: (ntypes, *shape), the energy of an atom of each type that fits the data best, eV.
+        std: (ntypes, *shape), the deviation from it of the frames' energies, or of those of a type's atoms, eV.
     """
 
     bias: np.ndarray
-    std: float
+    std: np.ndarray
 
 
 def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = None) -> NeighborStatistics:
@@ -75,44 +76,58 @@ def spread_frames(data: Dataset, batches: int, batch_sizes: Sequence[int]) -> np
     return np.concatenate(chosen)
 
 
-def energy_statistics(
+def output_statistics(
     data: Dataset,
+    output: Output = ENERGY,
     *,
     frames: np.ndarray | None = None,
     preset: Sequence[float | None] = (),
     exclude_types: Sequence[int] = (),
     rcond: float | None = None,
-) -> EnergyStatistics:
-    """The energy of each type by least squares from the frames' energies; its mean where atoms have energies.
+) -> OutputStatistics:
+    """The energy of each type by least squares from the frames' energies; its mean where atoms have energies. The same
+    of another output; of one that is not `by_type`, the mean over the frames for all types (per atom, if it grows with
+    the system).
 
     Of several solutions (frames of one composition) the one with the least norm is taken, as DeePMD-kit.
 
     Args:
         data: zeros are returned if it has neither energies nor atomic energies.
+        output: which one.
         frames: the ones to look at, all by default.
         preset: for each type its energy, None where it is to be found.
         exclude_types: types whose atoms have no energy.
         rcond: of `numpy.linalg.lstsq`.
     """
     frames = np.arange(len(data)) if frames is None else frames
-    bias, std = np.zeros(data.ntypes), 0.0
+    width = int(np.prod(output.shape))
+    bias, std = np.zeros((data.ntypes, width)), np.zeros((data.ntypes, width))
     known = np.array([value is not None for value in preset] or [False] * data.ntypes)
-    bias[known] = [value for value in preset if value is not None]
-    with_energy = frames[data.present["energy"][frames]] if data.has("energy") else frames[:0]
-    if len(with_energy):
-        counts = data.composition()[with_energy].astype(np.float64)
+    bias[known] = np.array([value for value in preset if value is not None]).reshape(-1, 1)
+    labelled = frames[data.present[output.name][frames]] if data.has(output.name) else frames[:0]
+    if len(labelled):
+        counts = data.composition()[labelled].astype(np.float64)
         counts[:, list(exclude_types)] = 0
-        rest = data.labels["energy"][with_energy] - counts[:, known] @ bias[known]
-        free = np.where(known, 0, counts)
-        bias[~known] = np.linalg.lstsq(free, rest, rcond=rcond)[0][~known]
-        std = float(np.std(rest - free @ np.where(known, 0, bias)))
-    if data.has("atom_energy"):
+        values = data.labels[output.name][labelled].reshape(-1, width)
+        if not output.by_type:
+            values = values / counts.sum(1, keepdims=True) if output.extensive else values
+            bias[:], std[:] = values.mean(0), values.std(0)
+        else:
+            counts = counts / counts.sum(1, keepdims=True) if output.intensive else counts
+            rest = values - counts[:, known] @ bias[known]
+            free = np.where(known, 0, counts)
+            bias[~known] = np.linalg.lstsq(free, rest, rcond=rcond)[0][~known]
+            std[:] = np.std(rest - free @ np.where(known[:, None], 0, bias), axis=0)
+    atoms = f"atom_{output.name}"
+    if data.has(atoms):
         with_atoms = np.zeros(len(data), dtype=bool)
-        with_atoms[frames] = data.present["atom_energy"][frames]
-        known = np.repeat(with_atoms, data.sizes())
-        for kind in np.unique(data.types[known]):
-            bias[kind] = data.labels["atom_energy"][known & (data.types == kind)].mean()
-    return EnergyStatistics(bias, std)
+        with_atoms[frames] = data.present[atoms][frames]
+        of_frames = np.repeat(with_atoms, data.sizes())
+        for kind in np.unique(data.types[of_frames]):
+            values = data.labels[atoms][of_frames & (data.types == kind)].reshape(-1, width)
+            bias[kind], std[kind] = values.mean(0), values.std(0)
+    shape = (data.ntypes, *output.shape)
+    return OutputStatistics(bias.reshape(shape), std.reshape(shape))
 
 
 def parameter_statistics(

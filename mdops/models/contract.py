@@ -37,6 +37,7 @@ class Output(NamedTuple):
         differentiated: whether minus its gradients by positions and strain are answers, too: `forces`
             (N, *shape, 3) and `virial` (S, *shape, 3, 3), where of an output with components the force's comes first.
         intensive: whether the atoms' mean is a property of the system; then `<name>` is that, (S, *shape).
+        by_type: whether each type has an average of its own in the data.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Output(NamedTuple):
     extensive: bool = True
     differentiated: bool = False
     intensive: bool = False
+    by_type: bool = True
 
 
 ENERGY = Output("energy", (), "eV", differentiated=True)
@@ -506,15 +508,22 @@ class Fitting(Kind):
     Attributes:
         outputs: what it answers.
         needs_axes: whether `forward` takes the argument `axes`, of `Features`.
+        LOSS: the section `loss` of trainings whose input has none; empty: that of energies.
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
     needs_axes: ClassVar[bool] = False
+    LOSS: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
         """What one with these options answers."""
         return cls.outputs
+
+    @classmethod
+    def for_axes(cls, options: Any, axes: int) -> Any:
+        """The options of a new one on top of a descriptor with so many axes, from those of an input."""
+        return options
 
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor
@@ -695,6 +704,11 @@ class AtomicModel(Kind, ABC):
     @abstractmethod
     def random(cls, options: Any, seed: int, dtype: torch.dtype) -> Self:
         """A new one, before training; every `sel` is known."""
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        """What one with these options of an input answers."""
+        return cls.outputs
 
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:

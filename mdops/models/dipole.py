@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,7 +19,9 @@ class DipoleFittingOptions(NetFittingOptions):
     KIND = "dipole"
     NAMES = ("dipole",)
 
-    embedding_width: int = key(0, "how many vectors the descriptor has", low=1, where="file", absent=...)
+    embedding_width: int = key(
+        0, "how many vectors the descriptor has", low=1, where="file", absent=..., of="training"
+    )
     r_differentiable: bool = key(True, "whether derivatives by positions are answers", where="file")
     c_differentiable: bool = key(True, "whether derivatives by strain are answers", where="file")
     var_name: str = key("dipole", "what is fitted", choices=("dipole",), where="file")
@@ -32,6 +34,7 @@ class DipoleFitting(NetFitting):
     Options = DipoleFittingOptions
     NODE = schema.Node(KEYS, ARRAYS)
     needs_axes = True
+    LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mdops.models import schema
 from mdops.models.contract import Output, Tree
@@ -18,7 +18,7 @@ class DosFittingOptions(NetFittingOptions):
     NAMES = ("dos",)
 
     numb_dos: int = key(300, "how many points of the density there are", low=1, where="input")
-    dim_out: int = key(300, "values an atom", low=1, where="file", absent=...)
+    dim_out: int = key(300, "values an atom", low=1, where="file", absent=..., of="training")
     var_name: str = key("dos", "what is fitted", choices=("dos",), where="file")
 
 
@@ -28,6 +28,7 @@ class DosFitting(InvariantFitting):
 
     Options = DosFittingOptions
     NODE = schema.Node({**KEYS, **INVARIANT}, ARRAYS)
+    LOSS: ClassVar[dict[str, Any]] = {"type": "dos", "start_pref_dos": 1, "limit_pref_dos": 1}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:

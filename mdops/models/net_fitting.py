@@ -49,7 +49,7 @@ class NetFittingOptions(Options):
     )
     dim_case_embd: int = key(0, "width of a constant input", low=0, where="file")
     use_aparam_as_mask: bool = key(False, "atomic parameters are no input", where="file")
-    exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="set")
+    exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
 
 
@@ -164,7 +164,6 @@ class NetFitting(Fitting):
 
     @classmethod
     def for_axes(cls, options: Any, axes: int) -> Any:
-        """The options of a new one on top of a descriptor with so many axes."""
         return copy.deepcopy(options)
 
     @property

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,10 +25,15 @@ class PolarFittingOptions(NetFittingOptions):
 
     fit_diag: bool = key(True, "the net gives the diagonal of a matrix, not all of it")
     scale: float | list[float] = key(
-        1.0, "by which polarizabilities are multiplied: a number, or one for each type", where="input"
+        1.0,
+        "by which polarizabilities are multiplied: a number, or one for each type",
+        where="input",
+        of="types",
     )
     shift_diag: bool = key(True, "add the types' averages to the diagonal")
-    embedding_width: int = key(0, "how many vectors the descriptor has", low=1, where="file", absent=...)
+    embedding_width: int = key(
+        0, "how many vectors the descriptor has", low=1, where="file", absent=..., of="training"
+    )
     var_name: str = key("polar", "what is fitted", choices=("polar",), where="file")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -52,6 +57,7 @@ class PolarFitting(NetFitting):
     VERSION = 5
     NODE = schema.Node(KEYS, {**ARRAYS, "scale": True, "constant_matrix": False})
     needs_axes = True
+    LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}
     scale: torch.Tensor
     constant: torch.Tensor
 

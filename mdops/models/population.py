@@ -1,7 +1,7 @@
 """The fitting "population": a net from a descriptor to the electrons of an atom, of spin up and down."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,6 +31,7 @@ class PopulationFitting(InvariantFitting):
 
     Options = PopulationFittingOptions
     NODE = schema.Node({**KEYS, **INVARIANT}, ARRAYS)
+    LOSS: ClassVar[dict[str, Any]] = {"type": "population"}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -23,8 +23,8 @@ class PropertyFittingOptions(NetFittingOptions):
     task_dim: int = key(1, "how many numbers it has", low=1)
     intensive: bool = key(False, "the system has the mean over its atoms, not the sum")
     distinguish_types: bool = key(True, "averages and deviations are the types' own", absent=False)
-    var_name: str = key("property", "what is fitted", where="file")
-    dim_out: int = key(1, "values an atom", low=1, where="file")
+    var_name: str = key("property", "what is fitted", where="file", of="training")
+    dim_out: int = key(1, "values an atom", low=1, where="file", of="training")
 
 
 @register
@@ -35,11 +35,12 @@ class PropertyFitting(InvariantFitting):
     Options = PropertyFittingOptions
     VERSION = 6
     NODE = schema.Node({**KEYS, **INVARIANT}, ARRAYS)
+    LOSS: ClassVar[dict[str, Any]] = {"type": "property"}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
         way = {"extensive": not options.intensive, "intensive": options.intensive}
-        return (Output(options.property_name, (options.dim_out,), **way),)
+        return (Output(options.property_name, (options.dim_out,), **way, by_type=options.distinguish_types),)
 
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor

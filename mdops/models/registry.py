@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.models.absent import nearest
-from mdops.models.contract import AtomicModel, Descriptor, Fitting
+from mdops.models.contract import AtomicModel, Descriptor, Fitting, Output
 from mdops.models.schema import NODES, Node, keys_of
 from mdops.options import MORE_KINDS, Options
 
@@ -104,6 +104,12 @@ def find(sort: str, name: Any) -> Any:
         why = nearest(sort, str(name))
         raise UnsupportedModelError(f"{what} is not supported; supported are {known}{why}{MORE_KINDS}")
     return _KINDS[sort][name]
+
+
+def outputs_of(model: Options) -> tuple[Output, ...]:
+    """What a model with these options answers."""
+    found: tuple[Output, ...] = find("model", model.KIND).outputs_of(model)
+    return found
 
 
 def definition(sort: str, tree: Mapping[str, Any]) -> dict[str, Any]:

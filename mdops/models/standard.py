@@ -12,7 +12,7 @@ import torch
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
-from mdops.models.contract import AtomicModel, Descriptor, Features, Tree
+from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, are_types, check_pairs, key, variant
@@ -255,6 +255,12 @@ class DescriptorFitting(AtomicModel):
         fitting.options.exclude_types = list(o.atom_exclude_types)
         zeros = torch.zeros(len(types), *fitting.outputs[0].shape, dtype=torch.float64)
         return cls(o, types, zeros, torch.ones_like(zeros), descriptor, fitting)
+
+    @classmethod
+    def outputs_of(cls, options: Any) -> tuple[Output, ...]:
+        kind = registry.find("fitting", options.fitting_net.KIND)
+        found: tuple[Output, ...] = kind.outputs_of(kind.for_axes(options.fitting_net, 0))
+        return found
 
     @property
     def default_parameters(self) -> set[str]:

@@ -15,9 +15,9 @@ from mdops.train import load_dataset, make_batch
 from mdops.train.config.read import parse_config
 from mdops.train.loop.cuda_graph import largest_groups, step_graphs
 from mdops.train.loop.factories import make_loss, make_optimizer, restore_optimizer
-from mdops.train.loop.loss import label_counts
 from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import train_step, use_training_spline
+from mdops.train.loss.base import label_counts
 from mdops.train.model.random import random_potential
 
 CONFIG = small_config(loss={"start_pref_v": 0.1, "limit_pref_v": 0.1}, training={"smoothing": 0.1})

@@ -14,8 +14,8 @@ from mdops.data import evaluation as evaluation_module
 from mdops.data.evaluation import evaluate
 from mdops.errors import DataError, InputError
 from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.loop.loss import squared_errors
 from mdops.train.loop.update import predict
+from mdops.train.loss.base import squared_errors
 from mdops.train.report.frame_table import write_table
 from mdops.train.report.learning_curve import LearningCurve, read_curve
 from mdops.train.report.plots import learning_curve_plot, parity_plot

@@ -7,9 +7,9 @@ import pytest
 from small_systems import SHARED, alloy, write_system
 
 from mdops.data.statistics import (
-    energy_statistics,
     neighbor_statistics,
     neighborhoods,
+    output_statistics,
     parameter_statistics,
     spread_frames,
 )
@@ -40,7 +40,7 @@ def test_alloy_equals_deepmd_kit_on_the_frames_it_used():
     )
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
     np.testing.assert_allclose(found.std, std, rtol=1e-12)
-    energies = energy_statistics(data)
+    energies = output_statistics(data)
     np.testing.assert_allclose(energies.bias, bias, rtol=1e-9)
     assert energies.std == pytest.approx(deviation, rel=1e-9)
     assert neighbor_statistics(data, lists).nearest == pytest.approx(nearest, rel=1e-12)
@@ -59,7 +59,7 @@ def test_water_equals_deepmd_kit_within_the_choice_of_frames():
     )
     np.testing.assert_allclose(found.mean, mean, rtol=3e-4)
     np.testing.assert_allclose(found.std, std, rtol=1e-3)
-    np.testing.assert_allclose(energy_statistics(data, frames=frames).bias, bias, rtol=1e-5)
+    np.testing.assert_allclose(output_statistics(data, frames=frames).bias, bias, rtol=1e-5)
     neighbors = neighbor_statistics(data, lists)
     assert neighbors.nearest == pytest.approx(nearest, rel=1e-7)
     assert neighbors.most[0] <= 46 and neighbors.most[1] <= 92
@@ -109,7 +109,7 @@ def test_excluded_pairs_and_absent_types():
         exclude_types=[[0, 0], [0, 1], [1, 1]],
     )
     assert (none.mean == 0).all() and (none.std[:2] == 0.01).all() and (none.std[2] == 0.1).all()
-    assert energy_statistics(data).bias[2] == 0
+    assert output_statistics(data).bias[2] == 0
 
 
 def test_bias_of_several_compositions_presets_and_atomic_energies(tmp_path):
@@ -119,13 +119,13 @@ def test_bias_of_several_compositions_presets_and_atomic_energies(tmp_path):
         counts = [structures[0].get_chemical_symbols().count(s) for s in ("Cu", "Al")]
         np.save(folder / "set.000" / "energy.npy", np.full(2, counts @ np.array([-3.0, -5.0])))
     data = load_dataset(tmp_path, ["Cu", "Al"])
-    np.testing.assert_allclose(energy_statistics(data).bias, [-3, -5])
-    np.testing.assert_allclose(energy_statistics(data, preset=[None, -5.0]).bias, [-3, -5])
-    np.testing.assert_allclose(energy_statistics(data, preset=[-2.0, None]).bias[0], -2)
-    assert energy_statistics(data, exclude_types=[0]).bias[0] == 0
+    np.testing.assert_allclose(output_statistics(data).bias, [-3, -5])
+    np.testing.assert_allclose(output_statistics(data, preset=[None, -5.0]).bias, [-3, -5])
+    np.testing.assert_allclose(output_statistics(data, preset=[-2.0, None]).bias[0], -2)
+    assert output_statistics(data, exclude_types=[0]).bias[0] == 0
     np.save(tmp_path / "0" / "set.000" / "atom_ener.npy", np.tile([7.0, 1.0, 3.0, 7.0], (2, 1)))
     data = load_dataset(tmp_path, ["Cu", "Al"])
-    np.testing.assert_allclose(energy_statistics(data).bias, [2, 7])
+    np.testing.assert_allclose(output_statistics(data).bias, [2, 7])
 
 
 def test_parameters_and_coincident_atoms(tmp_path):

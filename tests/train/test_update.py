@@ -16,11 +16,12 @@ from mdops.io import read_model
 from mdops.ops import NeighborList, displacements
 from mdops.tables.spline import bending_weights
 from mdops.train import PairLists, make_batch
-from mdops.train.config.sections import LearningRateConfig, LossConfig
+from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
-from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loop.update import keep_spline, predict, train_step, use_training_spline
+from mdops.train.loss.base import Prefactor
+from mdops.train.loss.energy import EnergyLoss, EnergyLossOptions
 from mdops.train.model.random import random_potential
 
 ALL = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})
@@ -225,7 +226,7 @@ def test_parts_of_a_configuration(data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         require_labels(make_loss(c, data), data)
-    c.loss = LossConfig()  # DeePMD-kit's defaults
+    c.loss = EnergyLossOptions()  # DeePMD-kit's defaults
     with pytest.warns(
         UserWarning, match="20 frames with virial, which nothing is learned from: loss.start_pref_v"
     ):

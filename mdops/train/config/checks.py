@@ -2,10 +2,12 @@
 
 import warnings
 
+from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.models.contract import ENERGY
 from mdops.train.config.sections import Config
+from mdops.train.loss import LOSSES
 
 
 def check(config: Config) -> None:
@@ -20,19 +22,20 @@ def check(config: Config) -> None:
     if None not in (training.numb_steps, training.numb_epoch):
         raise ConfigError("training.numb_steps: and numb_epoch exclude each other")
     _check_full_validation(config)
-    if isinstance(config.loss.huber_delta, list) and len(config.loss.huber_delta) != 3:
-        raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+    LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model)))
 
 
 def _require_energies(config: Config) -> None:
-    """Models of other outputs are evaluated, and not trained."""
+    """Of parts of blends, which are sums of energies."""
     for i, part in enumerate(getattr(config.model, "models", [config.model])):
         fitting = getattr(part, "fitting_net", None)
-        if fitting is not None and registry.find("fitting", fitting.KIND).outputs_of(fitting) != (ENERGY,):
+        if fitting is None or registry.outputs_of(config.model) != (ENERGY,):
+            continue
+        if registry.find("fitting", fitting.KIND).LOSS:
             place = "model" if part is config.model else f"model.models[{i}]"
             raise ConfigError(
-                f"{place}.fitting_net.type: {fitting.KIND!r} answers no energies, and mdops trains models of energies: "
-                "train it with DeePMD-kit; mdops evaluates what comes of it"
+                f"{place}.fitting_net.type: {fitting.KIND!r} answers no energies, and a model of type "
+                f"{config.model.NAMES[0]!r} is one of energies"
             )
 
 
@@ -56,6 +59,8 @@ def _check_full_validation(config: Config) -> None:
         return
     if training.validation_data is None:
         raise ConfigError("validating.full_validation: needs training.validation_data")
+    if config.loss.KIND != "ener":
+        raise ConfigError(f"validating.full_validation: is of energies, and the loss is {config.loss.KIND!r}")
     name = _PREFACTORS[metric[0]]
     for end in ("start", "limit"):
         if getattr(config.loss, f"{end}_{name}") == 0:

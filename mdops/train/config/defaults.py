@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mdops.models import registry
+
 # In the place of whole sections: one that is there has DeePMD-kit's defaults for its keys.
 LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ratio": 0.01}
 # With that rate, which needs gradients that are soon forgotten, averages of the weights, and smooth embedding nets.
@@ -42,7 +44,7 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, Mapping) and model.get("type", "standard") == "standard":
         result["model"] = {**MODEL, **model}
     if "loss" not in tree:
-        result["loss"] = LOSS
+        result["loss"] = _loss(result["model"]) if "model" in result else LOSS
     training = tree.get("training")
     if isinstance(training, Mapping):
         result["training"] = _with_validation(training)
@@ -51,6 +53,14 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(training, Mapping):
             result["training"] = {**TRAINING, **result["training"]}
     return result
+
+
+def _loss(model: Any) -> Mapping[str, Any]:
+    """What the section `model` of an input is trained to minimise."""
+    fitting = model.get("fitting_net") if isinstance(model, Mapping) else None
+    name = fitting.get("type", "ener") if isinstance(fitting, Mapping) else "ener"
+    kind = registry.kinds("fitting").get(name) if isinstance(name, str) else None
+    return LOSS if kind is None or not kind.LOSS else kind.LOSS
 
 
 _LEFT_OUT = 10  # every so many-th frame is for validation

@@ -7,6 +7,7 @@ from typing import Any
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.options import KeyHelp, describe_keys, parse, read_json
+from mdops.train import loss
 from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
 from mdops.train.config.legacy import updated
@@ -40,10 +41,12 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
 
 def keys() -> list[KeyHelp]:
     """Every key of the input with its type, unit, default and meaning; those of kinds of models and of their parts as
-    `model[standard].type_map`, `descriptor[se_e2_a].sel`."""
+    `model[standard].type_map`, `descriptor[se_e2_a].sel`, and those of losses as `loss[ener].start_pref_e`."""
     found = describe_keys(Config)
     for sort in ("model", "descriptor", "fitting"):
         for kind in dict.fromkeys(registry.kinds(sort).values()):
             section = {"fitting": "fitting_net"}.get(sort, sort)
             found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
+    for name, options in loss.options().items():
+        found += describe_keys(options, f"loss[{name}]")
     return found

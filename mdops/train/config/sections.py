@@ -1,5 +1,5 @@
-"""The training input: DeePMD-kit's input.json for energy models. The section `model` is the options of a kind
-(mdops.models), with those of its parts in it."""
+"""The training input: DeePMD-kit's input.json. The section `model` is the options of a kind (mdops.models), with those
+of its parts in it; the section `loss` those of a loss (mdops.train.loss)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from mdops.models import registry
 from mdops.models.absent import nearest
 from mdops.options import key, section, variant
+from mdops.train import loss
 
 
 @dataclass
@@ -29,39 +30,6 @@ class LearningRateConfig:
     warmup_steps: int = key(0, "the rate grows linearly over so many", unit="steps", low=0)
     warmup_ratio: float | None = key(None, "the same as a part of all steps", low=0, below=1)
     warmup_start_factor: float = key(0.0, "the first rate of the warm-up over start_lr", low=0)
-
-
-@dataclass
-class LossConfig:
-    NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{f"{end}_pref_{name}": 0 for end in ("start", "limit") for name in ("h", "pf", "gf")},
-        "relative_f": None,
-        "enable_atom_ener_coeff": False,
-        "numb_generalized_coord": 0,
-        "use_default_pf": False,
-    }
-
-    type: str = key("ener", "the loss", choices=("ener",))
-    start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)
-    limit_pref_e: float = key(1.0, "weight of energies as the rate goes to zero", unit="1/eV^2", low=0)
-    start_pref_f: float = key(1000.0, "weight of forces at the start", unit="A^2/eV^2", low=0)
-    limit_pref_f: float = key(1.0, "weight of forces as the rate goes to zero", unit="A^2/eV^2", low=0)
-    start_pref_v: float = key(0.0, "weight of virials at the start", unit="1/eV^2", low=0)
-    limit_pref_v: float = key(0.0, "weight of virials as the rate goes to zero", unit="1/eV^2", low=0)
-    start_pref_ae: float = key(0.0, "weight of atomic energies at the start", unit="1/eV^2", low=0)
-    limit_pref_ae: float = key(
-        0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
-    )
-    loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
-    use_huber: bool = key(False, "Huber functions in the place of squares")
-    huber_delta: float | list[float] = key(
-        0.01, "where they become linear; or for energy, force and virial", unit="eV, A", above=0
-    )
-    f_use_norm: bool = key(False, "the length of a force's error as one error; with squares, the mean length")
-    intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
-    skip_absent: bool = key(
-        False, "leave out, without a warning, terms of labels that no frame has; only mdops has this key"
-    )
 
 
 @dataclass
@@ -206,6 +174,6 @@ class Config:
     )
     training: TrainingConfig = section(TrainingConfig)
     learning_rate: LearningRateConfig = section(LearningRateConfig)
-    loss: LossConfig = section(LossConfig)
+    loss: Any = variant(loss.options, "ener", absent=loss.absent)
     optimizer: OptimizerConfig = section(OptimizerConfig)
     validating: ValidatingConfig = section(ValidatingConfig)

@@ -15,10 +15,10 @@ from mdops.data.dataset import Dataset
 from mdops.data.device_frames import DeviceFrames, alike
 from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
-from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.pieces import adam_step
 from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import Joined, WeightAverage
+from mdops.train.loss import Loss
 
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
 _CHECKED = 4096  # atoms that are checked at a time
@@ -39,7 +39,7 @@ class StepGraphs:
     def __init__(
         self,
         potential: Potential,
-        loss: EnergyLoss,
+        loss: Loss,
         optimizer: torch.optim.Optimizer,
         groups: list[DeviceFrames],
         *,
@@ -180,7 +180,7 @@ def largest_groups(data: Dataset) -> list[np.ndarray]:
 
 def step_graphs(
     potential: Potential,
-    loss: EnergyLoss,
+    loss: Loss,
     optimizer: torch.optim.Optimizer,
     data: Dataset,
     lists: PairLists,

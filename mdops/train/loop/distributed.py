@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from mdops._library import check_device
 from mdops.data.dataset import Dataset
-from mdops.data.labels import FRAME_LABELS, LABELS
+from mdops.data.labels import Labels
 from mdops.errors import InputError, MDOpsError, ParallelError
+from mdops.train.loss.base import SHARES, label_numbers
 
 T = TypeVar("T")
 
@@ -72,15 +73,15 @@ class Processes:
         return (own, True) if len(own) else (frames[:1], False)
 
     def label_counts(self, data: Dataset, frames: np.ndarray, counts: bool = True) -> dict[str, float]:
-        """What `EnergyLoss` divides by in this process, for the mean of the processes' losses (and gradients)
+        """What a `Loss` divides by in this process, for the mean of the processes' losses (and gradients)
         to be those of all `frames` as one batch: the mean over processes of `loss.label_counts`.
 
         `counts` is that of `share`: with False the loss and its gradients are zero.
         """
-        found = {}
-        for name in filter(data.has, LABELS):
+        found: dict[str, float] = {SHARES: self.count if counts else 0}
+        for name in filter(data.has, data.known):
             labelled = frames[data.present[name][frames]]
-            number = len(labelled) if name in FRAME_LABELS else int(data.sizes()[labelled].sum())
+            number = int(label_numbers(data, name)[labelled].sum())
             found[name] = number / self.count if counts else np.inf
         return found
 
@@ -118,12 +119,14 @@ class Processes:
             dist.all_reduce(total)
         return total.tolist()
 
-    def sum_errors(self, errors: Mapping[str, tuple[float, int]]) -> dict[str, tuple[float, int]]:
-        """The sums of `squared_errors` over processes, each of which may lack labels that others have."""
+    def sum_errors(
+        self, errors: Mapping[str, tuple[float, int]], known: Labels
+    ) -> dict[str, tuple[float, int]]:
+        """The sums of `squared_errors` of the known labels over processes, each of which may lack some of them."""
         if self.count == 1:
             return dict(errors)
-        flat = self.sums([value for name in LABELS for value in errors.get(name, (0.0, 0))])
-        pairs = zip(LABELS, flat[::2], flat[1::2], strict=True)
+        flat = self.sums([value for name in known for value in errors.get(name, (0.0, 0))])
+        pairs = zip(known, flat[::2], flat[1::2], strict=True)
         return {name: (square, int(number)) for name, square, number in pairs if number}
 
     def wait(self) -> None:

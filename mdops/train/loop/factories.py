@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from mdops.data.dataset import Dataset
-from mdops.data.labels import LABELS
+from mdops.data.labels import labels_of
 from mdops.data.sampler import Sampler
 from mdops.errors import ConfigError, DataError
+from mdops.models.contract import AtomicModel
+from mdops.models.registry import outputs_of
 from mdops.train.config.sections import Config, DataConfig
-from mdops.train.loop.loss import EnergyLoss, Prefactor
 from mdops.train.loop.schedule import LearningRate
+from mdops.train.loss import LOSSES, Loss
 
 _DEFAULT_STOP = 1e-8
 
@@ -26,25 +28,15 @@ def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
     return Sampler(data, config.batch_size, seed=seed, odds=odds)
 
 
-def make_loss(config: Config, data: Dataset | None = None) -> EnergyLoss:
-    """The loss of the section `loss`; with `skip_absent` of the labels that `data` has, if it is given."""
-    c = config.loss
-    delta = c.huber_delta if isinstance(c.huber_delta, list) else [c.huber_delta] * 3
-    names = [name for name in LABELS if not (c.skip_absent and data is not None and not data.has(name))]
-    return EnergyLoss(
-        {
-            name: Prefactor(*(getattr(c, f"{end}_pref_{LABELS[name].short}") for end in ("start", "limit")))
-            for name in names
-        },
-        function=c.loss_func,
-        huber=c.use_huber,
-        huber_delta=(delta[0], delta[1], delta[2]),
-        force_norm=c.f_use_norm,
-        intensive=c.intensive_ener_virial,
-    )
+def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | None = None) -> Loss:
+    """The loss of the section `loss`; with `skip_absent` of the labels that `data` has, if it is given. `model` is the
+    one that is trained, where it is not the input's."""
+    outputs = outputs_of(config.model) if model is None else model.outputs
+    loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs))
+    return loss if data is None else loss.only_of(data)
 
 
-def require_labels(loss: EnergyLoss, data: Dataset) -> None:
+def require_labels(loss: Loss, data: Dataset) -> None:
     """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing, and counts
     the labels that no term is of."""
     if not any(data.has(name) for name in loss.terms):
@@ -61,10 +53,10 @@ def require_labels(loss: EnergyLoss, data: Dataset) -> None:
                 "counts where neither is zero",
                 stacklevel=2,
             )
-    unused = [name for name in LABELS if data.has(name) and name not in loss.terms]
+    unused = [name for name in loss.labels if data.has(name) and name not in loss.terms]
     if unused:
         counts = ", ".join(f"{int(data.present[name].sum())} frames with {name}" for name in unused)
-        ends = [f"loss.{end}_pref_{LABELS[name].short}" for name in unused for end in ("start", "limit")]
+        ends = [place for name in unused for place in loss.keys(name)]
         without = "; pressures, and cells that relax, are wrong without virials" if "virial" in unused else ""
         warnings.warn(
             f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0, or without a "
@@ -73,7 +65,7 @@ def require_labels(loss: EnergyLoss, data: Dataset) -> None:
         )
 
 
-def trained_labels(loss: EnergyLoss, data: Dataset) -> dict[str, int]:
+def trained_labels(loss: Loss, data: Dataset) -> dict[str, int]:
     """How many frames have each of the labels that are trained on."""
     return {name: int(data.present[name].sum()) for name in loss.terms if data.has(name)}
 

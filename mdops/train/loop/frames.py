@@ -1,5 +1,6 @@
 """The frames of a training, and the share of a process in each batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 
 from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset
+from mdops.data.labels import LABELS, Labels
 from mdops.data.neighbor_lists import PairLists
 from mdops.train.config.sections import DataConfig
 from mdops.train.loop.distributed import Processes
@@ -21,7 +23,7 @@ class Share:
 
     Attributes:
         frames: which.
-        counts: what `EnergyLoss` divides by.
+        counts: what a `Loss` divides by.
         is_counted: False where no frame was left for the process; the batch has weight 0 then.
     """
 
@@ -34,17 +36,28 @@ class Frames:
     """Data with its lists and its sampler. Types are indices in `type_map`, which has all of `elements`."""
 
     def __init__(
-        self, config: DataConfig, elements: list[str], type_map: list[str], cutoff: float, seed: int
+        self,
+        config: DataConfig,
+        elements: list[str],
+        type_map: list[str],
+        cutoff: float,
+        seed: int,
+        known: Labels = LABELS,
+        silent: Sequence[int] = (),
     ) -> None:
+        """`known`: the labels of the model; `silent`: its types whose atoms have no answers."""
         data = load_dataset(
             config.systems,
             elements,
             names=config.names,
             leave_out=config.leave_out,
             left_out=getattr(config, "left_out", False),
+            known=known,
         )
         index = np.array([type_map.index(element) for element in elements], dtype=data.types.dtype)
-        self.data: Dataset = replace(data, types=index[data.types], type_map=list(type_map))
+        self.data: Dataset = replace(
+            data, types=index[data.types], type_map=list(type_map), silent=tuple(silent)
+        )
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
         self._kept: dict[int, Batch] = {}

@@ -17,8 +17,8 @@ from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.frames import Frames
-from mdops.train.loop.loss import label_errors
 from mdops.train.loop.update import predict
+from mdops.train.loss.base import label_errors
 
 _LABELS = {"E": "energy", "F": "forces", "S": "virial", "V": "virial"}
 _UNITS = {"E": "meV/atom", "F": "meV/Å", "S": "meV/Å³", "V": "meV/atom"}

@@ -14,9 +14,11 @@ import torch
 
 from mdops._library import check_device
 from mdops.data.dataset import NothingLeftOutError
+from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import remove_unfinished
 from mdops.memory import keep_freed_memory
+from mdops.models.registry import outputs_of
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.loop.checkpoint import checkpoints, load_checkpoint, save_checkpoint
@@ -35,10 +37,11 @@ from mdops.train.loop.factories import (
 from mdops.train.loop.folder_lock import one_training
 from mdops.train.loop.frames import Frames, Share
 from mdops.train.loop.full_validation import full_validations
-from mdops.train.loop.loss import EnergyLoss, squared_errors
 from mdops.train.loop.restart import require_unchanged
 from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import keep_spline, predict, train_step
+from mdops.train.loss import Loss
+from mdops.train.loss.base import squared_errors
 from mdops.train.model.initial import adapt, model_state, new_potential, read_pretrained, restored
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog, require_tensorboard
@@ -123,7 +126,8 @@ class Trainer:
                 path, config, head=head, use_pretrain_script=use_pretrain_script, finetune=refit
             )
         self._load_data(earlier)
-        self.loss: EnergyLoss = make_loss(config, self.frames.data)
+        model = None if earlier is None else earlier.model
+        self.loss: Loss = make_loss(config, self.frames.data, model)
         require_labels(self.loss, self.frames.data)
         self.steps = planned_steps(config, self.frames.sampler.batches)
         self._interval = report_interval(config, self.steps)
@@ -131,6 +135,7 @@ class Trainer:
         if earlier is None or not state:
             earlier = self._initial_model(earlier, refit)
         self.potential = earlier.to(self.device)
+        self.loss.take_statistics(self.potential.model)
         self.optimizer = make_optimizer(config, self.potential.parameters())
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
         if state:
@@ -152,7 +157,10 @@ class Trainer:
         self._curve: LearningCurve | None = None
         if self.processes.is_first:
             self._curve = LearningCurve(
-                self.folder / training.disp_file, self.loss.terms, self.validation is not None, self.step
+                self.folder / training.disp_file,
+                [self.loss.labels[name] for name in self.loss.terms],
+                self.validation is not None,
+                self.step,
             )
         self._scalars: ScalarLog | None = None
         self.full_validations = full_validations(config, self.steps, self.folder, self.validation)
@@ -164,14 +172,17 @@ class Trainer:
     def _load_data(self, earlier: Potential | None) -> None:
         """The data, with the types of the model to go on with, if there is one."""
         model, training = self.config.model, self.config.training
-        types, cutoff = model.type_map, model.cutoff
+        types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
+        silent = model.atom_exclude_types
         if earlier is not None:
-            types, cutoff = earlier.type_map, earlier.cutoff
-        self.frames = Frames(training.training_data, model.type_map, types, cutoff, self.seed)
+            types, cutoff, outputs = earlier.type_map, earlier.cutoff, earlier.model.outputs
+            silent = earlier.model.options.atom_exclude_types
+        parts = model.type_map, types, cutoff, self.seed, labels_of(outputs), silent
+        self.frames = Frames(training.training_data, *parts)
         self.validation: Frames | None = None
         if training.validation_data is not None:
             try:
-                self.validation = Frames(training.validation_data, model.type_map, types, cutoff, self.seed)
+                self.validation = Frames(training.validation_data, *parts)
             except NothingLeftOutError as error:
                 warnings.warn(f"{error}: there is no validation", stacklevel=2)
         largest = self.frames.sampler.largest
@@ -230,7 +241,7 @@ class Trainer:
         training = self.config.training
         if not training.tensorboard or not self.processes.is_first:
             return nullcontext()
-        self._scalars = ScalarLog(self.folder / training.tensorboard_log_dir, self.step)
+        self._scalars = ScalarLog(self.folder / training.tensorboard_log_dir, self.step, self.loss.labels)
         return self._scalars
 
     def _advance(self) -> Report | None:
@@ -335,7 +346,7 @@ class Trainer:
     def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
         """The root of the loss, and RMSEs, over all processes."""
         (total,) = self.processes.sums([loss])
-        sums = self.processes.sum_errors(errors)
+        sums = self.processes.sum_errors(errors, self.loss.labels)
         rmse = {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in sums.items()}
         return {"loss": (total / self.processes.count) ** 0.5, **rmse}
 

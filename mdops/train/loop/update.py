@@ -6,8 +6,8 @@ import torch
 
 from mdops.data.batch import Batch
 from mdops.potential import Potential
-from mdops.train.loop.loss import EnergyLoss
 from mdops.train.loop.prediction import predict
+from mdops.train.loss import Loss
 
 _MARGIN = 0.9  # of the data's smallest distance: where the knots end
 # What the splines may be off in training (`spline_error`). In float32 that is forces within some thousandths of the
@@ -49,7 +49,7 @@ def clear_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 def train_step(
     potential: Potential,
-    loss: EnergyLoss,
+    loss: Loss,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
     *,
@@ -63,7 +63,7 @@ def train_step(
 
     Args:
         potential, optimizer: changed.
-        loss, batch, counts: see `EnergyLoss`.
+        loss, batch, counts: see `Loss`.
         rate: the learning rate of this step; `fraction`: over that at the start.
         max_norm: a longer gradient is cut to this length.
         reduce_gradients: called when the gradients of this process are there, before they are used: puts the

@@ -13,11 +13,12 @@ import torch
 from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
-from mdops.data.statistics import chunks, energy_statistics, parameter_statistics
+from mdops.data.statistics import chunks, output_statistics, parameter_statistics
 from mdops.errors import InputError
 from mdops.io import read_model
 from mdops.models import model_of_tree
 from mdops.models.angles import AngleKnots
+from mdops.models.contract import ENERGY
 from mdops.potential import Potential
 from mdops.tables.spline import SplineGrid
 from mdops.train.config.sections import Config
@@ -27,7 +28,7 @@ from mdops.train.model.compatibility import require_same, require_types
 from mdops.train.model.random import origin, random_potential, set_trained
 from mdops.train.model.statistics import (
     NeighborCounts,
-    data_energies,
+    data_outputs,
     fit_rcond,
     overflow_rule,
     preset_energies,
@@ -74,7 +75,6 @@ def read_pretrained(
         file, name = read_model(path, head), str(path)
         potential = Potential(model_of_tree(file.model, dtype))
         potential.source = file.source
-    potential.require_energies("a training")
     require_types(potential.model, config.model, name)
     if not use_pretrain_script:
         require_same(potential.model, config.model, name)
@@ -123,25 +123,29 @@ def refit_bias(
         preset: energies that types have afterwards, eV; these are not fitted.
         rcond: of `numpy.linalg.lstsq`.
     """
+    model = potential.model
+    output = model.outputs[0]
     names = [
-        name for name in ("energy", "atom_energy") if data.has(name) and data.present[name][frames].any()
+        name
+        for name in (output.name, f"atom_{output.name}")
+        if data.has(name) and data.present[name][frames].any()
     ]
     if not names:
-        warnings.warn("the data has no energies: those of the types stay the model's", stacklevel=2)
+        what = "energies" if output == ENERGY else f"labels of {output.name}"
+        warnings.warn(f"the data has no {what}: those of the types stay the model's", stacklevel=2)
     errors = replace(data, labels={**data.labels, **{name: data.labels[name].copy() for name in names}})
     for part in chunks(data, frames):
         batch = make_batch(data, lists, part).taken_by(potential)
         result = potential.evaluate(batch.system, batch.neighbors, batch.fparam, batch.aparam)
         atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in part])
         for name in names:
-            errors.labels[name][part if name == "energy" else atoms] -= result[name].cpu().numpy()
-    model = potential.model
+            errors.labels[name][part if name == output.name else atoms] -= result[name].cpu().numpy()
     before = model.out_bias.cpu().numpy()
     known = [None if t not in (preset or {}) else (preset or {})[t] - before[t] for t in range(data.ntypes)]
     silent = np.flatnonzero(~model.has_energy.cpu().numpy()).tolist()
-    found = energy_statistics(errors, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
+    found = output_statistics(errors, output, frames=frames, preset=known, exclude_types=silent, rcond=rcond)
     model.out_bias += torch.from_numpy(found.bias).to(model.out_bias)
-    model.out_std.fill_(found.std)
+    model.out_std.copy_(torch.from_numpy(found.std))
 
 
 def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
@@ -149,9 +153,9 @@ def set_bias(potential: Potential, data: Dataset, frames: np.ndarray) -> None:
     atomic parameters their averages and deviations in the data: DeePMD-kit's "set-by-statistic". `preset_out_bias` of
     the model's options holds."""
     model = potential.model
-    found = data_energies(model, model.options, data, frames)
+    found = data_outputs(model, model.options, data, frames)
     model.out_bias.copy_(torch.from_numpy(found.bias).to(model.out_bias))
-    model.out_std.fill_(found.std)
+    model.out_std.copy_(torch.from_numpy(found.std))
     model.set_parameter_statistics(
         {name: parameter_statistics(data, name) for name, size in model.parameter_sizes.items() if size}
     )

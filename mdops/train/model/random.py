@@ -14,7 +14,7 @@ from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.model.statistics import (
     NeighborCounts,
-    data_energies,
+    data_outputs,
     data_parameters,
     overflow_rule,
     statistics_frames,
@@ -47,9 +47,9 @@ def random_potential(
         for descriptor in part.descriptors:
             pairs = neighborhoods(data, lists, descriptor.cutoff, frames)
             descriptor.learn_statistics(pairs, part.options.pair_exclude_types)
-    energies = data_energies(model, options, data, frames)
-    model.out_bias.copy_(torch.from_numpy(energies.bias))
-    model.out_std.fill_(energies.std)
+    found = data_outputs(model, options, data, frames)
+    model.out_bias.copy_(torch.from_numpy(found.bias))
+    model.out_std.copy_(torch.from_numpy(found.std))
     model.set_parameter_statistics(parameters)
     potential = Potential(model, overflow=overflow_rule(counts, model.neighbors))
     potential.source = origin(counts.nearest)

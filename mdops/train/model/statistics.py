@@ -11,10 +11,10 @@ from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.sampler import batch_sizes
 from mdops.data.statistics import (
-    EnergyStatistics,
     NeighborStatistics,
-    energy_statistics,
+    OutputStatistics,
     neighbor_statistics,
+    output_statistics,
     parameter_statistics,
     spread_frames,
 )
@@ -103,10 +103,11 @@ def statistics_frames(config: Config, data: Dataset) -> np.ndarray:
     return spread_frames(data, config.model.data_stat_nbatch, sizes)
 
 
-def data_energies(model: AtomicModel, options: Any, data: Dataset, frames: np.ndarray) -> EnergyStatistics:
+def data_outputs(model: AtomicModel, options: Any, data: Dataset, frames: np.ndarray) -> OutputStatistics:
     """Of these frames, by the model's options."""
-    return energy_statistics(
+    return output_statistics(
         data,
+        model.outputs[0],
         frames=frames,
         preset=preset_energies(options),
         exclude_types=options.atom_exclude_types,

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mdops.data.evaluation import COMPARED, Evaluation
+from mdops.data.evaluation import Evaluation
+from mdops.data.labels import LABELS
 from mdops.files.named import naming
 
+_PLACE = ("source", "frame", "atoms")
 _COLUMNS = (
-    *("source", "frame", "atoms", "energy/eV", "predicted_energy/eV", "energy_error/(eV/atom)"),
+    *("energy/eV", "predicted_energy/eV", "energy_error/(eV/atom)"),
     *("force_mae/(eV/A)", "force_rmse/(eV/A)", "largest_force_error/(eV/A)", "virial_rmse/(eV/atom)"),
 )
 
@@ -24,29 +26,55 @@ def write_table(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
         Path(path).open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        writer.writerows(_row(evaluation, frame) for frame in range(len(evaluation.data)))
+        is_of_energies = evaluation.data.known is LABELS
+        cells = _of_energies if is_of_energies else _of_others
+        columns = (
+            _COLUMNS
+            if is_of_energies
+            else [f"{name}_{measure}" for name in evaluation.predictions for measure in ("mae", "rmse")]
+        )
+        writer.writerow((*_PLACE, *columns))
+        for frame in range(len(evaluation.data)):
+            writer.writerow([*_place(evaluation, frame), *cells(evaluation, frame)])
 
 
-def _row(evaluation: Evaluation, frame: int) -> list[str]:
-    data, errors = evaluation.data, dict[str, np.ndarray]()
-    for name in COMPARED:
-        label, prediction = evaluation.compared(name, np.array([frame]))
-        errors[name] = prediction - label
-
-    def cell(name: str, measure: Callable[[np.ndarray], float]) -> str:
-        return f"{measure(errors[name]):.6g}" if errors[name].size else ""
-
+def _place(evaluation: Evaluation, frame: int) -> list[str]:
+    data = evaluation.data
     source, first = data.sources[data.source[frame]]
+    return [source, str(frame - first), str(data.offsets[frame + 1] - data.offsets[frame])]
+
+
+def _errors(evaluation: Evaluation, frame: int) -> dict[str, np.ndarray]:
+    """Prediction - label of each number of a frame; none without label."""
+    pairs = {name: evaluation.compared(name, np.array([frame])) for name in evaluation.predictions}
+    return {name: prediction - label for name, (label, prediction) in pairs.items()}
+
+
+def _cell(error: np.ndarray, measure: Callable[[np.ndarray], float]) -> str:
+    return f"{measure(error):.6g}" if error.size else ""
+
+
+def _mae(error: np.ndarray) -> float:
+    return float(np.abs(error).mean())
+
+
+def _rmse(error: np.ndarray) -> float:
+    return float(np.sqrt(np.square(error).mean()))
+
+
+def _of_energies(evaluation: Evaluation, frame: int) -> list[str]:
+    errors = _errors(evaluation, frame)
     return [
-        source,
-        str(frame - first),
-        str(data.offsets[frame + 1] - data.offsets[frame]),
-        f"{data.labels['energy'][frame]:.9f}" if errors["energy"].size else "",
+        f"{evaluation.data.labels['energy'][frame]:.9f}" if errors["energy"].size else "",
         f"{evaluation.predictions['energy'][frame]:.9f}",
-        cell("energy", lambda e: e[0]),
-        cell("forces", lambda e: np.abs(e).mean()),
-        cell("forces", lambda e: np.sqrt(np.square(e).mean())),
-        cell("forces", lambda e: np.abs(e).max()),
-        cell("virial", lambda e: np.sqrt(np.square(e).mean())),
+        _cell(errors["energy"], lambda e: e[0]),
+        _cell(errors["forces"], _mae),
+        _cell(errors["forces"], _rmse),
+        _cell(errors["forces"], lambda e: np.abs(e).max()),
+        _cell(errors["virial"], _rmse),
     ]
+
+
+def _of_others(evaluation: Evaluation, frame: int) -> list[str]:
+    errors = _errors(evaluation, frame)
+    return [_cell(error, measure) for error in errors.values() for measure in (_mae, _rmse)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mdops.data.labels import LABELS
+from mdops.data.labels import Label
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
 from mdops.files.named import naming
@@ -39,7 +39,7 @@ class LearningCurve:
     of the validation batches. What there is no data for is nan.
     """
 
-    def __init__(self, path: Path, terms: Sequence[str], validation: bool, after: int = 0) -> None:
+    def __init__(self, path: Path, terms: Sequence[Label], validation: bool, after: int = 0) -> None:
         """Begins the file, or goes on with one after the step `after`: later lines are dropped."""
         self._path, self._terms, self._validation = path, list(terms), validation
         lines = [self._header()]
@@ -53,7 +53,7 @@ class LearningCurve:
         replace_file(path, ("\n".join(lines) + "\n").encode())
 
     def _header(self) -> str:
-        names = ["rmse", *(f"rmse_{LABELS[term].short}" for term in self._terms)]
+        names = ["rmse", *(f"rmse_{label.short}" for label in self._terms)]
         ends = ("val", "trn") if self._validation else ("trn",)
         columns = [f"{name}_{end}" for name in names for end in ends]
         return "# " + " ".join(text.ljust(_WIDTH) for text in ["step", *columns, "lr"])
@@ -67,7 +67,7 @@ class LearningCurve:
     ) -> None:
         """Adds a line. The mappings have "loss" (its root) and the RMSE of each term."""
         values = []
-        for name in ("loss", *self._terms):
+        for name in ("loss", *(label.name for label in self._terms)):
             if self._validation:
                 values.append((validation or {}).get(name, math.nan))
             values.append(training.get(name, math.nan))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdops.data.evaluation import Errors, Evaluation
-from mdops.data.labels import LABELS
+from mdops.data.labels import LABELS, Label
 from mdops.errors import InputError
 from mdops.plots import figure
 
@@ -28,15 +28,15 @@ def parity_plot(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
     errors = evaluation.errors()
     drawn = figure(len(errors), 1.1)
     for axes, (name, error) in zip(drawn.axes, errors.items(), strict=True):
-        _parity(axes, name, *evaluation.compared(name), error)
+        _parity(axes, evaluation.data.known[name], *evaluation.compared(name), error)
     drawn.savefig(path, dpi=150)
 
 
-def _parity(axes: "Axes", name: str, label: np.ndarray, prediction: np.ndarray, error: Errors) -> None:
-    of, factor = LABELS[name], LABELS[name].factor
+def _parity(axes: "Axes", of: Label, label: np.ndarray, prediction: np.ndarray, error: Errors) -> None:
+    factor = of.factor
     title = f"{of.noun} per atom" if of.per_atom else f"{of.component}s"
     unit = of.shown_unit.removesuffix("/atom").replace("/A", "/Å")
-    if name == "energy":  # differences are what matters, and far smaller
+    if of.name == "energy":  # differences are what matters, and far smaller
         mean = label.mean()
         title = f"{title}, relative to {mean:.6g} eV"
         label, prediction = label - mean, prediction - mean
@@ -57,7 +57,8 @@ def _parity(axes: "Axes", name: str, label: np.ndarray, prediction: np.ndarray, 
 
 def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[str]) -> None:
     """Draws a learning curve as `mdops.train.report.learning_curve.read_curve` gives it, a panel for each quantity."""
-    shown = [name for name in _CURVES if any(_drawn(curve, f"{name}_{end}") for end in _ENDS)]
+    columns = dict.fromkeys(name.rpartition("_")[0] for name in curve if name.startswith("rmse"))
+    shown = [name for name in columns if any(_drawn(curve, f"{name}_{end}") for end in _ENDS)]
     if not shown:
         raise InputError(f"the learning curve has nothing to draw; its columns are {', '.join(curve)}")
     drawn = figure(len(shown), 0.8)
@@ -65,7 +66,7 @@ def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[st
         for end, (label, style) in _ENDS.items():
             if _drawn(curve, f"{name}_{end}"):
                 axes.plot(curve["step"], curve[f"{name}_{end}"], label=label, **style)
-        axes.set_title(_CURVES[name], fontsize="medium")
+        axes.set_title(_CURVES.get(name, name.replace("_", " ")), fontsize="medium")
         axes.set_xlabel("step")
         axes.locator_params(axis="x", nbins=5)
         _logarithmic(axes)

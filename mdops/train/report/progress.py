@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-from mdops.data.labels import LABELS
+from mdops.data.labels import LABELS, Labels
 from mdops.progress import StepProgress
 from mdops.train.report.learning_curve import Report
 
 
-def describe(errors: Mapping[str, float]) -> str:
+def describe(errors: Mapping[str, float], labels: Labels = LABELS) -> str:
     """The root of the loss, if it is there, and RMSEs in one line."""
     parts = [f"loss {errors['loss']:.3g}"] if "loss" in errors else []
-    for name, label in LABELS.items():
+    for name, label in labels.items():
         if name in errors:
-            parts.append(f"{name} {label.factor * errors[name]:.3g} {label.shown_unit}")
+            parts.append(f"{name} {label.factor * errors[name]:.3g} {label.shown_unit}".rstrip())
     return ", ".join(parts)
 
 
@@ -25,6 +25,11 @@ class TrainingProgress(StepProgress):
 
     times = 20
     latest: Report | None = None
+
+    def __init__(self, first: int, last: int, labels: Labels = LABELS) -> None:
+        """As of `StepProgress`, with what the labels are."""
+        super().__init__(first, last)
+        self._labels = labels
 
     def report(self, report: Report) -> None:
         """Takes the errors to show from now on."""
@@ -40,5 +45,5 @@ class TrainingProgress(StepProgress):
         if self.latest is None:
             return ""
         if self.latest.validation is not None:
-            return f"validation: {describe(self.latest.validation)}"
-        return f"training: {describe(self.latest.training)}"
+            return f"validation: {describe(self.latest.validation, self._labels)}"
+        return f"training: {describe(self.latest.training, self._labels)}"

@@ -5,14 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mdops.data.labels import LABELS
+from mdops.data.labels import Labels
 from mdops.errors import InputError
-
-_UNITS = {"loss": "loss"} | {
-    # A slash would make a folder of charts.
-    name: f"{label.noun} RMSE ({label.unit.replace('/', ' per ')})"
-    for name, label in LABELS.items()
-}
 
 
 def require_tensorboard() -> Any:
@@ -28,8 +22,12 @@ def require_tensorboard() -> Any:
 class ScalarLog:
     """Charts of learning rate, loss and RMSEs, with the curves "training" and "validation"; used in a `with`."""
 
-    def __init__(self, folder: Path, after: int) -> None:
+    def __init__(self, folder: Path, after: int, labels: Labels) -> None:
         """Begins a file in the folder; what earlier files have of the steps beyond `after` is not shown."""
+        # A slash would make a folder of charts.
+        units = {name: label.unit.replace("/", " per ") for name, label in labels.items()}
+        charts = {name: f"{label.noun} RMSE ({units[name]})" for name, label in labels.items()}
+        self._charts = {"loss": "loss", **charts}
         self._writer = require_tensorboard()(str(folder), purge_step=after + 1)
 
     def rate(self, step: int, rate: float) -> None:
@@ -39,7 +37,7 @@ class ScalarLog:
     def errors(self, step: int, curve: str, errors: Mapping[str, float]) -> None:
         """A point of each chart: "loss" (its root) and RMSEs, in eV and A."""
         for name, value in errors.items():
-            self._writer.add_scalar(f"{_UNITS[name]}/{curve}", value, step)
+            self._writer.add_scalar(f"{self._charts[name]}/{curve}", value, step)
 
     def flush(self) -> None:
         """To the disk: a kill loses nothing from before."""

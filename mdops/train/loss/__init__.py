@@ -1,0 +1,30 @@
+"""What trainings minimise, by the `type` of the section `loss`."""
+
+from mdops.options import Options
+from mdops.train.loss.base import Loss
+from mdops.train.loss.dos import DosLoss
+from mdops.train.loss.energy import EnergyLoss
+from mdops.train.loss.population import PopulationLoss
+from mdops.train.loss.property import PropertyLoss
+from mdops.train.loss.tensor import TensorLoss
+
+LOSSES: dict[str, type[Loss]] = {
+    loss.Options.KIND: loss for loss in (EnergyLoss, TensorLoss, DosLoss, PropertyLoss, PopulationLoss)
+}
+
+_ABSENT = {
+    "ener_hess": "has Hessians, which mdops does not train on; ener has energies, forces and virials",
+    "ener_spin": "is of models with magnetic moments",
+    "dens": "denoises structures for dpa4",
+    "denoise": "trains descriptors on noisy structures",
+}
+
+
+def options() -> dict[str, type[Options]]:
+    """The options of each."""
+    return {name: loss.Options for name, loss in LOSSES.items()}
+
+
+def absent(name: str) -> str:
+    """What to say of a loss of DeePMD-kit that is not supported."""
+    return f" ({name} {_ABSENT[name]})" if name in _ABSENT else ""

@@ -1,0 +1,158 @@
+"""What losses share: prefactors, means over what has a label, and the errors that reports show."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from mdops.data.batch import Batch, rows
+from mdops.data.dataset import Dataset
+from mdops.data.labels import Labels
+from mdops.models.contract import AtomicModel
+from mdops.options import Options
+
+# What sums over frames are multiplied with: how many processes share the batch, 0 where a process has no part in it.
+SHARES = "(shares)"
+
+
+class Prefactor(NamedTuple):
+    """The weight of a term: limit + (start - limit) * rate / (rate at the start)."""
+
+    start: float
+    limit: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether the term does, as in DeePMD-kit: where neither is zero."""
+        return self.start != 0 and self.limit != 0
+
+    def at(self, fraction: Any) -> Any:
+        """The weight where the learning rate is this fraction (a number or a tensor) of that at the start."""
+        return self.limit + (self.start - self.limit) * fraction
+
+
+class Loss(ABC):
+    """What a training minimises.
+
+    Attributes:
+        Options: the class of the section `loss` of an input.
+        labels: all that the model can be trained on.
+        prefactors: of terms that have them, by the keys `start_pref_<term>` and `limit_pref_<term>`.
+        terms: the labels that it is of.
+    """
+
+    Options: ClassVar[type[Options]]
+    labels: Labels
+    prefactors: Mapping[str, Prefactor]
+    terms: list[str]
+
+    @classmethod
+    @abstractmethod
+    def make(cls, options: Any, labels: Labels) -> Self:
+        """That of a section `loss`. Raises ConfigError for labels that it is not made for, and options that do not go
+        together."""
+
+    @abstractmethod
+    def parts(
+        self,
+        result: Mapping[str, torch.Tensor],
+        batch: Batch,
+        fraction: float | torch.Tensor,
+        counts: Mapping[str, float],
+    ) -> list[torch.Tensor]:
+        """The terms, weighted; arguments as of `__call__`."""
+
+    @abstractmethod
+    def keys(self, label: str) -> list[str]:
+        """The keys of the section that make it be of a label."""
+
+    def take_statistics(self, model: AtomicModel) -> None:  # noqa: B027
+        """Takes what it has to know of the model that is trained."""
+
+    def only_of(self, data: Dataset) -> Self:
+        """Without the terms of labels that no frame of the data has, where its section says so."""
+        return self
+
+    def __call__(
+        self,
+        result: Mapping[str, torch.Tensor],
+        batch: Batch,
+        fraction: float | torch.Tensor = 1.0,
+        counts: Mapping[str, float] | None = None,
+    ) -> torch.Tensor:
+        """The loss, a float64 scalar.
+
+        Args:
+            result: the answers as `Potential` gives them.
+            batch: what was asked, and its labels.
+            fraction: the learning rate over that at the start.
+            counts: divide the sums of errors by these instead of `label_counts(batch)`. With the mean of
+                several processes' counts, the mean of their gradients is that of all batches as one.
+        """
+        parts = self.parts(result, batch, fraction, label_counts(batch) if counts is None else counts)
+        # Without labels it is part of the graph, too, so that the gradients are 0.
+        nothing = sum(result[name][:0].sum().double() for name in self.terms)
+        return sum(parts[1:], parts[0]) if parts else torch.as_tensor(nothing, dtype=torch.float64)
+
+
+def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them."""
+    if name not in batch.labels:
+        return value[:0].reshape(0, 1)  # part of the graph: a batch without labels has gradients 0
+    error = (value.double() - batch.labels[name]).reshape(len(value), -1)
+    return error if _is_whole(name, batch) else torch.where(rows(name, batch)[:, None], error, 0.0)
+
+
+def _is_whole(name: str, batch: Batch) -> bool:
+    """Whether it is known that every frame, or atom, has the label."""
+    return batch.complete and not (batch.known[name].of_atom and batch.silent)
+
+
+def mean(errors: torch.Tensor, name: str, counts: Mapping[str, float]) -> torch.Tensor | None:
+    """Over the components of what has the label; None where nothing has."""
+    return errors.sum() / (errors.shape[1] * counts[name]) if counts.get(name) else None
+
+
+def total(errors: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
+    """The sum over the frames of all processes, as the mean of theirs."""
+    return errors.sum() * counts.get(SHARES, 1.0)
+
+
+def label_counts(batch: Batch) -> dict[str, float]:
+    """How many frames (energy, virial) or atoms (forces, atom_energy) of a batch have each label."""
+    return {name: float(rows(name, batch).sum()) for name in batch.labels}
+
+
+def label_numbers(data: Dataset, name: str) -> np.ndarray:
+    """(F,): how many numbers of a label each frame of a dataset has, if it has the label: 1, or one for each atom."""
+    if not data.known[name].of_atom:
+        return np.ones(len(data), dtype=np.int64)
+    return data.answering() if data.silent and name.startswith("atom_") else data.sizes()
+
+
+@torch.no_grad()
+def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, torch.Tensor]:
+    """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
+
+    Energies (n, 1) and virials (n, 9), and what else grows with the system, are per atom; forces are (n, 3), atomic
+    energies (n,).
+    """
+    errors = {}
+    for name, label in batch.labels.items():
+        labelled = rows(name, batch)
+        error = (result[name].double() - label)[labelled]
+        if batch.known[name].per_atom:
+            error = error.reshape(len(error), -1) / batch.sizes[labelled, None]
+        errors[name] = error
+    return errors
+
+
+def squared_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, tuple[float, int]]:
+    """For each label of the batch, the sum of squared `label_errors` and over how many values it goes.
+
+    sqrt(sum / count) is the RMSE, over several batches too.
+    """
+    errors = label_errors(result, batch)
+    return {name: (float(error.square().sum()), error.numel()) for name, error in errors.items()}

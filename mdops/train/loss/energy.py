@@ -1,0 +1,168 @@
+"""The loss "ener": errors of energies, forces, virials and atomic energies, weighted."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+
+from mdops.data.batch import Batch
+from mdops.data.dataset import Dataset
+from mdops.data.labels import LABELS, Labels
+from mdops.errors import ConfigError
+from mdops.options import Options, key
+from mdops.train.loss.base import Loss, Prefactor, difference, mean
+
+
+@dataclass(kw_only=True)
+class EnergyLossOptions(Options):
+    KIND = "ener"
+    NAMES = ("ener",)
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        **{f"{end}_pref_{name}": 0 for end in ("start", "limit") for name in ("h", "pf", "gf")},
+        "relative_f": None,
+        "enable_atom_ener_coeff": False,
+        "numb_generalized_coord": 0,
+        "use_default_pf": False,
+    }
+
+    start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)
+    limit_pref_e: float = key(1.0, "weight of energies as the rate goes to zero", unit="1/eV^2", low=0)
+    start_pref_f: float = key(1000.0, "weight of forces at the start", unit="A^2/eV^2", low=0)
+    limit_pref_f: float = key(1.0, "weight of forces as the rate goes to zero", unit="A^2/eV^2", low=0)
+    start_pref_v: float = key(0.0, "weight of virials at the start", unit="1/eV^2", low=0)
+    limit_pref_v: float = key(0.0, "weight of virials as the rate goes to zero", unit="1/eV^2", low=0)
+    start_pref_ae: float = key(0.0, "weight of atomic energies at the start", unit="1/eV^2", low=0)
+    limit_pref_ae: float = key(
+        0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
+    )
+    loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
+    use_huber: bool = key(False, "Huber functions in the place of squares")
+    huber_delta: float | list[float] = key(
+        0.01, "where they become linear; or for energy, force and virial", unit="eV, A", above=0
+    )
+    f_use_norm: bool = key(False, "the length of a force's error as one error; with squares, the mean length")
+    intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
+    skip_absent: bool = key(
+        False, "leave out, without a warning, terms of labels that no frame has; only mdops has this key"
+    )
+
+
+@dataclass(frozen=True)
+class EnergyLoss(Loss):
+    """DeePMD-kit's loss of energy models.
+
+    With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
+    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2>, over components of forces and virials,
+    x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
+
+    Attributes:
+        prefactors: of each of `LABELS`; terms that are not there do not count.
+        function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|>.
+        huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
+            delta (|u| - delta/2) beyond.
+        huber_delta: of energies, forces and virials, eV, eV/A and eV.
+        force_norm: take the length of the error of an atom's force as one error, not its three components:
+            <|dF|>, or the Huber function of the length.
+        intensive: see above.
+        skips_absent: see `only_of`.
+    """
+
+    Options = EnergyLossOptions
+    labels = LABELS
+    prefactors: Mapping[str, Prefactor] = field(
+        default_factory=lambda: {"energy": Prefactor(0.02, 1.0), "forces": Prefactor(1000.0, 1.0)}
+    )
+    function: str = "mse"
+    huber: bool = False
+    huber_delta: tuple[float, float, float] = (0.01, 0.01, 0.01)
+    force_norm: bool = False
+    intensive: bool = False
+    skips_absent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.function not in ("mse", "mae"):
+            raise ConfigError(f"loss_func is {self.function!r}, expected mse or mae")
+        unknown = set(self.prefactors) - set(LABELS)
+        if unknown:
+            raise ConfigError(
+                f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(LABELS)}"
+            )
+
+    @classmethod
+    def make(cls, options: Any, labels: Labels) -> Self:
+        if labels is not LABELS:
+            raise ConfigError(
+                f"loss.type: is 'ener', a loss of energies, and the model answers {', '.join(labels)}"
+            )
+        delta = options.huber_delta if isinstance(options.huber_delta, list) else [options.huber_delta] * 3
+        if len(delta) != 3:
+            raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+        ends = "start", "limit"
+        return cls(
+            {
+                name: Prefactor(*(getattr(options, f"{end}_pref_{label.short}") for end in ends))
+                for name, label in LABELS.items()
+            },
+            function=options.loss_func,
+            huber=options.use_huber,
+            huber_delta=(delta[0], delta[1], delta[2]),
+            force_norm=options.f_use_norm,
+            intensive=options.intensive_ener_virial,
+            skips_absent=options.skip_absent,
+        )
+
+    @property
+    def terms(self) -> list[str]:  # type: ignore[override]
+        """Those that count."""
+        return [name for name, p in self.prefactors.items() if p.counts]
+
+    def keys(self, label: str) -> list[str]:
+        return [f"loss.{end}_pref_{LABELS[label].short}" for end in ("start", "limit")]
+
+    def only_of(self, data: Dataset) -> Self:
+        if not self.skips_absent:
+            return self
+        found = {name: p for name, p in self.prefactors.items() if data.has(name)}
+        return dataclasses.replace(self, prefactors=found)
+
+    def parts(
+        self,
+        result: Mapping[str, torch.Tensor],
+        batch: Batch,
+        fraction: float | torch.Tensor,
+        counts: Mapping[str, float],
+    ) -> list[torch.Tensor]:
+        parts = []
+        for name in self.terms:
+            if counts.get(name):
+                found = mean(self._errors(name, result[name], batch), name, counts)
+                parts.append(self.prefactors[name].at(fraction) * found)
+        return parts
+
+    def _errors(self, name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """For each frame or atom and component its part of the loss; 0 without label."""
+        error = difference(name, value, batch)
+        if not len(error):
+            return error
+        atoms = batch.sizes[:, None].double() if LABELS[name].per_atom else 1.0
+        if name == "forces" and self.force_norm:
+            error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
+            error = self._huber(error, 1) if self.huber else error
+        elif self.function == "mae":
+            error = _over(error.abs(), atoms)
+        elif self.huber:
+            error = self._huber(_over(error, atoms), {"forces": 1, "virial": 2}.get(name, 0))
+        else:
+            error = _over(error.square(), atoms**2 if self.intensive else atoms)
+        return error
+
+    def _huber(self, error: torch.Tensor, which: int) -> torch.Tensor:
+        delta, size = self.huber_delta[which], error.abs()
+        return torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+
+
+def _over(error: torch.Tensor, atoms: torch.Tensor | float) -> torch.Tensor:
+    """Errors over the numbers of atoms of their frames, or as they are."""
+    return error / atoms if isinstance(atoms, torch.Tensor) else error

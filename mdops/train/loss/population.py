@@ -1,0 +1,110 @@
+"""The loss "population": errors of the electrons of atoms and of systems, of spin up and down."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from mdops.data.batch import Batch, rows
+from mdops.data.labels import Labels
+from mdops.errors import ConfigError
+from mdops.nn.sums import sum_systems
+from mdops.options import Options, key
+from mdops.train.loss.base import Loss, Prefactor, difference, total
+from mdops.train.loss.functions import measure
+
+_NAME = "atom_population"
+_TERMS = ("spin", "spin_total", "pop", "pop_alpha_total", "pop_beta_total")
+
+
+@dataclass(kw_only=True)
+class PopulationLossOptions(Options):
+    KIND = "population"
+    NAMES = ("population",)
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "metric",
+    )  # what DeePMD-kit prints: mdops' learning curve has the RMSE
+
+    start_pref_spin: float = key(1.0, "weight of atoms' spins at the start", low=0)
+    limit_pref_spin: float = key(1.0, "weight of atoms' spins as the rate goes to zero", low=0)
+    start_pref_spin_total: float = key(1.0, "weight of systems' spins at the start", low=0)
+    limit_pref_spin_total: float = key(1.0, "weight of systems' spins as the rate goes to zero", low=0)
+    start_pref_pop: float = key(1.0, "weight of atoms' electrons at the start", low=0)
+    limit_pref_pop: float = key(1.0, "weight of atoms' electrons as the rate goes to zero", low=0)
+    start_pref_pop_alpha_total: float = key(
+        1.0, "weight of systems' electrons of spin up at the start", low=0
+    )
+    limit_pref_pop_alpha_total: float = key(1.0, "the same as the rate goes to zero", low=0)
+    start_pref_pop_beta_total: float = key(
+        1.0, "weight of systems' electrons of spin down at the start", low=0
+    )
+    limit_pref_pop_beta_total: float = key(1.0, "the same as the rate goes to zero", low=0)
+    loss_func: str = key("smooth_mae", "what is minimised", choices=("smooth_mae", "mae", "rmse"))
+    beta: float = key(1.0, "up to which error smooth_mae is a square", above=0)
+
+
+class PopulationLoss(Loss):
+    """DeePMD-kit's loss of populations. With a and b the electrons of an atom of spin up and down, spin = a - b, and
+    A, B and spin_total the sums over the atoms of a system, it is the sum of
+
+        p_spin f(d spin) / n + p_spin_total f(d spin_total) + p_pop f(d (a, b)) / n
+        + p_pop_alpha_total f(dA) + p_pop_beta_total f(dB)
+
+    where f is the sum of |u| ("mae") or of "smooth_mae" over all that it is of, or the root of the mean of u^2 times
+    how many there are ("rmse", of each process' own frames), and n the mean number of atoms of a frame.
+    """
+
+    Options = PopulationLossOptions
+
+    def __init__(self, options: Any, prefactors: Mapping[str, Prefactor], labels: Labels) -> None:
+        self.labels, self.prefactors, self._weights, self._options = labels, {}, prefactors, options
+        self.terms = [_NAME]
+
+    @classmethod
+    def make(cls, options: Any, labels: Labels) -> Self:
+        if list(labels) != [_NAME]:
+            raise ConfigError(
+                f"loss.type: is 'population', a loss of populations, and the model answers {', '.join(labels)}"
+            )
+        ends = "start", "limit"
+        return cls(
+            options,
+            {t: Prefactor(*(getattr(options, f"{end}_pref_{t}") for end in ends)) for t in _TERMS},
+            labels,
+        )
+
+    def keys(self, label: str) -> list[str]:
+        return ["loss.type"]
+
+    def parts(
+        self,
+        result: Mapping[str, torch.Tensor],
+        batch: Batch,
+        fraction: float | torch.Tensor,
+        counts: Mapping[str, float],
+    ) -> list[torch.Tensor]:
+        if not counts.get(_NAME):
+            return []
+        error = difference(_NAME, result[_NAME], batch)
+        if not len(error):
+            return [error.sum()]
+        labelled = rows(_NAME, batch)
+        atoms = labelled.sum() / batch.present[_NAME].sum().clamp(min=1)
+        systems = sum_systems(error, batch.system.batch, batch.system.count)
+        spin = torch.tensor([1.0, -1.0], dtype=error.dtype, device=error.device)
+        of_atoms, of_systems = labelled.sum(), batch.present[_NAME].sum()
+        found = {
+            "spin": self._sum(error @ spin, of_atoms, counts) / atoms,
+            "spin_total": self._sum(systems @ spin, of_systems, counts),
+            "pop": self._sum(error, 2 * of_atoms, counts) / atoms,
+            "pop_alpha_total": self._sum(systems[:, 0], of_systems, counts),
+            "pop_beta_total": self._sum(systems[:, 1], of_systems, counts),
+        }
+        return [self._weights[term].at(fraction) * value for term, value in found.items()]
+
+    def _sum(self, error: torch.Tensor, number: torch.Tensor, counts: Mapping[str, float]) -> torch.Tensor:
+        """f of the class, over so many errors that have a label; the others are 0."""
+        if self._options.loss_func == "rmse":
+            return total((error.square().sum() * number).sqrt(), counts)
+        return total(measure(error, self._options.loss_func, self._options.beta), counts)

@@ -1,0 +1,231 @@
+"""Trains DeePMD-kit's example inputs of other outputs than energies with mdops and with DeePMD-kit itself.
+
+    python scripts/check_output_training.py PYTHON_WITH_DEEPMD --examples examples \
+        [--out benchmarks/results/output_training_beside_deepmd.json]
+
+`--examples` is the folder of that name in DeePMD-kit's repository. Of each input three things are compared:
+
+- the averages and deviations of the types that a training begins with, on all of its data;
+- what a few steps from the same weights change in the answers, on systems of one frame, so that the batches are the
+  same; mdops computes in float64 and without splines;
+- errors on the validation data, or on the training's where there is none, after the first steps of the input's own
+  training from several seeds. mdops computes in float32, DeePMD-kit in float64, each on one thread.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
+
+from check_training import STUDENT, VERSIONS, environment, raised_seeds, some_frames  # noqa: E402
+from machine import machine  # noqa: E402
+
+import mdops  # noqa: E402
+from mdops.data.evaluation import evaluate  # noqa: E402
+from mdops.data.labels import labels_of  # noqa: E402
+from mdops.train import load_dataset  # noqa: E402
+
+# With the steps of each.
+INPUTS = {
+    "water_tensor/dipole/dipole_input_torch.json": 200,
+    "water_tensor/polar/polar_input_torch.json": 200,
+    "dos/train/input_torch.json": 200,
+    "property/train/input_torch.json": 200,
+    "population/train/input_torch.json": 20,
+}
+SAME_STEPS, LIMIT = 4, 1e-5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("python", type=Path, help="a Python with deepmd-kit and its PyTorch backend")
+    parser.add_argument("--examples", type=Path, required=True, help="DeePMD-kit's folder examples")
+    parser.add_argument("--inputs", nargs="+", default=list(INPUTS), help="files below it")
+    parser.add_argument("--steps", type=int, help="of every input; else as many as the script has for it")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="runs of each; 0: only steps from the same weights"
+    )
+    parser.add_argument("--work", type=Path, default=Path("output_training"), help="a folder for all runs")
+    parser.add_argument("--out", type=Path, help="write the result here, as JSON")
+    parser.add_argument("--commit", help="of mdops, where git cannot tell")
+    args = parser.parse_args()
+    versions = subprocess.run(
+        [args.python, "-c", VERSIONS], check=True, capture_output=True, text=True
+    ).stdout
+    args.work = args.work.absolute()
+    rows = [compare(args, name) for name in args.inputs]
+    if args.out:
+        head = {
+            "machine": machine("cpu", args.commit) | {"threads": 1, "python": platform.python_version()},
+            "deepmd": json.loads(versions.splitlines()[-1]),
+            "same start": {"steps": SAME_STEPS, "limit": LIMIT},
+            "inputs": rows,
+        }
+        args.out.write_text(json.dumps(head, indent=1) + "\n")
+    return 1 if any(row["failed"] for row in rows) else 0
+
+
+def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """A row of the result."""
+    path = args.examples / name
+    tree, folder = json.loads(path.read_text()), args.work / name.replace("/", "-").removesuffix(".json")
+    for section in ("training_data", "validation_data"):
+        data = tree["training"].get(section)
+        if data:
+            given = [data["systems"]] if isinstance(data["systems"], str) else data["systems"]
+            data["systems"] = [str((path.parent / system).resolve()) for system in given]
+    row: dict[str, Any] = {"input": name, "failed": False}
+    row["statistics"] = statistics(args, folder / "statistics", tree)
+    row["same start"] = {
+        Path(system).name: same_start(args, folder / Path(system).name, tree, Path(system))
+        for system in tree["training"]["training_data"]["systems"]
+    }
+    row["failed"] = max(row["statistics"], *row["same start"].values()) > LIMIT
+    if args.seeds:
+        row |= errors(args, folder, tree, args.steps or INPUTS[name])
+        row["failed"] |= any(low > 1 for _, low, _ in row["ratio"].values())
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> float:
+    """How far the first averages and deviations of the types are apart, over the largest."""
+    found = []
+    for program in ("mdops", "deepmd"):
+        steps = 1 if program == "mdops" else 0
+        own = changed(tree, {"numb_steps": steps, "save_freq": 1})
+        own["model"]["data_stat_nbatch"] = 10**6  # all frames, of which DeePMD-kit takes some by chance
+        own["learning_rate"] = {"type": "exp", "start_lr": 1e-30, "stop_lr": 1e-31}
+        model = load(train(args, program, folder, own)["model"]).model
+        found.append((model.out_bias.numpy(), model.out_std.numpy()))
+    pairs = zip(*found, strict=True)
+    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs)
+
+
+def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], system: Path) -> float:
+    """Both programs' steps from the same weights: how far apart they are of what they change."""
+    one = some_frames_of(system, folder / "one_frame", 1)
+    tree = changed(tree, {"numb_steps": SAME_STEPS, "save_freq": SAME_STEPS})
+    tree["training"].pop("validation_data", None)
+    tree["training"]["training_data"]["systems"] = [str(one)]
+    first = train(args, "deepmd", folder / "first", changed(tree, {"numb_steps": 0}))
+    theirs = train(args, "deepmd", folder / "same", tree)
+    own = changed(tree, {"precision": "float64", "spline": False})
+    own = train(args, "mdops", folder / "same", own, "--init-model", first["model"])
+    a, b, begun = (answers(run["model"], one) for run in (own, theirs, first))
+    return max(float(np.linalg.norm(a[n] - b[n]) / np.linalg.norm(b[n] - begun[n])) for n in a)
+
+
+def errors(args: argparse.Namespace, folder: Path, tree: dict[str, Any], steps: int) -> dict[str, Any]:
+    """RMSEs of both programs' models after the same steps."""
+    data = tree["training"].get("validation_data") or tree["training"]["training_data"]
+    found: dict[str, list[dict[str, float]]] = {"mdops": [], "deepmd": []}
+    seconds: dict[str, list[float]] = {"mdops": [], "deepmd": []}
+    for seed in range(args.seeds):
+        own = raised_seeds(changed(tree, {"numb_steps": steps, "save_freq": steps}), 100 * seed)
+        for program in found:
+            run = train(args, program, folder / f"{steps}-{seed}", own)
+            found[program].append(measured(run["model"], data["systems"]))
+            seconds[program].append(run["seconds"])
+    ratios = {name: ratio(found, name) for name in found["mdops"][0]}
+    middle = {program: round(float(np.median(times)), 1) for program, times in seconds.items()}
+    return {"steps": steps, "seconds": middle, "errors": found, "ratio": ratios}
+
+
+def ratio(found: dict[str, list[dict[str, float]]], name: str) -> tuple[float, float, float]:
+    """mdops' error over DeePMD-kit's, geometric means, with the 95% interval."""
+    logs = [np.log([run[name] for run in found[program]]) for program in ("mdops", "deepmd")]
+    n = len(logs[0])
+    middle = logs[0].mean() - logs[1].mean()
+    width = STUDENT[2 * n - 2] * np.sqrt((logs[0].var(ddof=1) + logs[1].var(ddof=1)) / n)
+    return tuple(round(float(np.exp(value)), 3) for value in (middle, middle - width, middle + width))
+
+
+def changed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The input with these changes in `training`, at the rates that it had."""
+    tree = copy.deepcopy(tree)
+    training, rate = tree["training"], tree["learning_rate"]
+    before = training.pop("stop_batch", None) or training.get("numb_steps")
+    if "decay_rate" not in rate and before > SAME_STEPS:
+        decay, stop = rate.get("decay_steps", 5000), rate.get("stop_lr", 1e-8)
+        rate["decay_rate"] = (stop / rate["start_lr"]) ** (decay / max(before, decay))
+    training |= {"numb_steps": before} | changes
+    return tree
+
+
+def some_frames_of(system: Path, folder: Path, frames: int) -> Path:
+    """A system of some frames, periodic or not as the other one."""
+    if not folder.exists():
+        some_frames(system, folder, frames)
+        if (system / "nopbc").exists():
+            (folder / "nopbc").touch()
+    return folder
+
+
+def train(
+    args: argparse.Namespace, program: str, folder: Path, tree: dict[str, Any], *options: str
+) -> dict[str, Any]:
+    """Where the model of a run is, and how long it took. Raises RuntimeError where the program refuses it."""
+    folder = folder / program
+    found = folder / "run.json"
+    if found.exists():
+        return json.loads(found.read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "input.json").write_text(json.dumps(tree, indent=1))
+    command = [sys.executable, "-m", "mdops", "train", *options]
+    if program == "deepmd":
+        command = [str(args.python.absolute()), "-m", "deepmd", "--pt", "train", "--skip-neighbor-stat"]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    start = time.perf_counter()
+    done = subprocess.run(
+        [*command, "input.json"],
+        cwd=folder,
+        env=environment("cpu")
+        | {"PYTHONPATH": paths if program == "mdops" else os.environ.get("PYTHONPATH", "")},
+        capture_output=True,
+        text=True,
+    )
+    (folder / "log").write_text(done.stdout + done.stderr)
+    if done.returncode:
+        raise RuntimeError(f"{folder}: {program} refuses it: {done.stderr.strip().splitlines()[-1]}")
+    model = folder / ("model.safetensors" if program == "mdops" else "model.ckpt.pt")
+    run = {"model": str(model), "seconds": time.perf_counter() - start}
+    found.write_text(json.dumps(run))
+    return run
+
+
+def load(model: str) -> mdops.Potential:
+    return mdops.load(model, overflow="truncate", dtype="float64", spline=False)
+
+
+def evaluated(model: str, systems: list[str]) -> Any:
+    potential = load(model)
+    known = labels_of(potential.model.outputs)
+    return evaluate(potential, load_dataset(systems, potential.type_map, known=known))
+
+
+def answers(model: str, system: Path) -> dict[str, np.ndarray]:
+    """Of a model, in float64."""
+    return evaluated(model, [str(system)]).predictions
+
+
+def measured(model: str, systems: list[str]) -> dict[str, float]:
+    """RMSEs of a model, in float64."""
+    return {name: error.rmse for name, error in evaluated(model, systems).errors().items()}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
