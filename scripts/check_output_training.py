@@ -35,7 +35,8 @@ from machine import machine  # noqa: E402
 import mdops  # noqa: E402
 from mdops.data.evaluation import evaluate  # noqa: E402
 from mdops.data.labels import labels_of  # noqa: E402
-from mdops.train import load_dataset  # noqa: E402
+from mdops.train import load_dataset, parse_config  # noqa: E402
+from mdops.train.loop.factories import make_loss  # noqa: E402
 
 # With the steps of each.
 INPUTS = {
@@ -91,6 +92,7 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     row["same start"] = {
         Path(system).name: same_start(args, folder / Path(system).name, tree, Path(system))
         for system in tree["training"]["training_data"]["systems"]
+        if is_learned_from(tree, system)
     }
     row["failed"] = max(row["statistics"], *row["same start"].values()) > LIMIT
     if args.seeds:
@@ -112,6 +114,14 @@ def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> 
         found.append((model.out_bias.numpy(), model.out_std.numpy()))
     pairs = zip(*found, strict=True)
     return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs)
+
+
+def is_learned_from(tree: dict[str, Any], system: str) -> bool:
+    """Whether a system has labels that the loss of the input is of."""
+    config = parse_config(tree)
+    loss = make_loss(config)
+    data = load_dataset(system, config.model.type_map, known=loss.labels)
+    return any(data.has(name) for name in loss.terms)
 
 
 def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], system: Path) -> float:
