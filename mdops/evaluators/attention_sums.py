@@ -12,8 +12,9 @@ from mdops.evaluators.coordinates import in_coordinates, joined
 from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor
-from mdops.models.dpa1 import Neighbors, rows_in
+from mdops.models.dpa1 import Neighbors
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.rows import rows_in
 from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.attention_moments import attention_moments

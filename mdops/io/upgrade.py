@@ -7,13 +7,9 @@ import numpy as np
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.models import registry
-from mdops.models.schema import PRECISIONS, REQUIRED, Keys
+from mdops.models.schema import OPEN_CLASSES, OPEN_KEYS, PRECISIONS, REQUIRED, Keys
 
 _HEADER = ("@class", "@version", "type")
-# What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
-# does not read (their users refuse them by name), and values that only training looks at.
-_OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
-_OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress")
 
 
 def upgrade(model: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +43,7 @@ def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
         result["@variables"] = _variables(result["@variables"], known and known.arrays, place)
     for key, value in result.items():
         if key != "@variables":
-            result[key] = _value(value, f"{place}.{key}", key, known is not None and key not in _OPEN_KEYS)
+            result[key] = _value(value, f"{place}.{key}", key, known is not None and key not in OPEN_KEYS)
     if kind == "Layer":
         _flatten(result["@variables"])
     if known is not None and "precision" in result:
@@ -66,7 +62,7 @@ def _value(value: Any, place: str, holder: str, known: bool) -> Any:
     """A value of a node under the key `holder`; below a node of known kind, nodes must be of known kind."""
     if isinstance(value, dict):
         kind = _kind(value, holder)
-        opened = value.get("@class") in _OPEN_CLASSES and isinstance(value.get("type"), str)
+        opened = value.get("@class") in OPEN_CLASSES and isinstance(value.get("type"), str)
         if known and kind not in registry.nodes() and not opened:
             raise ModelFileError(f"{place} is of the unknown class {value.get('@class')!r}")
         return _node(value, place, holder)

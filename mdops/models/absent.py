@@ -5,7 +5,7 @@ _TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_a
 
 ABSENT: dict[str, dict[str, str]] = {
     "descriptor": {
-        **dict.fromkeys(("dpa4", "dpa4c", "sezm"), _DPA4),
+        **dict.fromkeys(("dpa4", "sezm"), _DPA4),
         "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
         "se_a_mask": "is for frames that are padded with atoms that do not count; se_e2_a takes frames of different "
         "sizes as systems of their own, or with real_atom_types.npy",

@@ -17,6 +17,7 @@ from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
+from mdops.models.rows import rows_in, table_rows
 from mdops.models.shapes import check_layer, require_same
 from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
 from mdops.nn.net import Layer, array, tensor
@@ -35,7 +36,7 @@ from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.ops.neighbor_rows import NeighborRows
 from mdops.options import key, saved_precision
-from mdops.tracing import is_exported, is_recorded
+from mdops.tracing import is_exported
 
 LN_EPS = 1e-5
 MOST_DEGREES = 4
@@ -43,7 +44,6 @@ _GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest
 # tensor on a GPU, which is busy with them, and has memory for many of them.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
-_SMALL_TABLE = 16  # rows
 
 
 @dataclass(kw_only=True)
@@ -597,11 +597,11 @@ class SeAttenV2(MomentDescriptor):
     ) -> torch.Tensor:
         """g (..., M) before attention, of s (..., 1), types of neighbours (...) and centres, and sw (...) or None."""
         if products is None:
-            inputs = [s, _rows_of(types, kinds)]
+            inputs = [s, table_rows(types, kinds)]
             if not self.options.type_one_side:
-                inputs.append(_rows_of(types, centers).expand(*kinds.shape, -1))
+                inputs.append(table_rows(types, centers).expand(*kinds.shape, -1))
             return self.embeddings.net()(torch.cat(inputs, dim=-1))
-        t = _rows_of(products, kinds if self.options.type_one_side else centers * len(types) + kinds)
+        t = table_rows(products, kinds if self.options.type_one_side else centers * len(types) + kinds)
         g = self.embeddings.net()(s)
         return g + g * (t if switch is None else t * switch[..., None])
 
@@ -625,7 +625,7 @@ class SeAttenV2(MomentDescriptor):
         every = TypeChoice(tuple(range(self.ntypes)), torch.arange(self.ntypes, device=types.device))
         empty = (self.slots - taken).clamp(min=0).to(types.dtype)
         of_pair = near.centers * self.ntypes + near.padding_types
-        return empty[:, None] * _rows_of(self.absent_rows(every, types), of_pair)
+        return empty[:, None] * table_rows(self.absent_rows(every, types), of_pair)
 
     def set_trained(self) -> None:
         super().set_trained()
@@ -725,22 +725,6 @@ class DPA1(SeAttenV2):
 
     Options = DPA1Options
     NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": (schema.optional(schema.node), None)}, _NODE_ARRAYS)
-
-
-def _rows_of(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The rows of a table (n, M) that an index names. On a GPU the gradient of a small one is a product: PyTorch would
-    sort the indices for it."""
-    if not (table.is_cuda and table.requires_grad and len(table) <= _SMALL_TABLE):
-        return F.embedding(index, table)
-    return (index[..., None] == torch.arange(len(table), device=table.device)).to(table.dtype) @ table
-
-
-def rows_in(offsets: torch.Tensor, most: int) -> int:
-    """How many rows there are, or, while a GPU's steps are recorded, places for them."""
-    if offsets.is_cuda and is_recorded(offsets):
-        return most
-    found: Any = offsets[-1].item()  # a number without a value while a program is exported
-    return found
 
 
 def _check_attention(tree: Tree, place: str) -> None:

@@ -238,6 +238,7 @@ def _in_range(check: Check, metadata: Mapping[str, Any]) -> Check:
 
 
 # What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
-# does not read (their users refuse them by name), and values that only training looks at.
+# does not read (their users refuse them by name), values that only training looks at, and options that a part says once
+# more (`Kind.check_tree` looks at them).
 OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
-OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress")
+OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress", "config")

@@ -1,0 +1,674 @@
+"""The descriptor dpa4c: DPA-4C, invariants of sums over neighbours of spherical harmonics."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.errors import DataError, ModelFileError, UnsupportedModelError
+from mdops.models import schema
+from mdops.models.contract import Descriptor, Features, Tree, renumbered
+from mdops.models.environment import in_chunks
+from mdops.models.moment_invariants import MomentInvariants, degree_channels, probe_ranks
+from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.registry import register
+from mdops.models.rows import pair_kinds, rows_in, table_rows
+from mdops.models.shapes import check_layer, check_pairs, require_same
+from mdops.nn.net import array, tensor
+from mdops.nn.swiglu import SwiGLU, hidden_width, random_product
+from mdops.ops import harmonic_rows, neighbor_rows, row_moments
+from mdops.ops.linear import linear
+from mdops.options import PRECISIONS, Options, key, saved_precision
+from mdops.options import check_pairs as check_option_pairs
+from mdops.tracing import is_exported
+
+CHANNELS, DEGREES = (8, 16, 32, 64, 128), (2, 3, 4)
+BASES = ("bessel", "gaussian")
+_EXPONENT, _PAIR_SCALE, _FLOOR = 5, 0.1, 0.25
+_SMALLEST = 1e-12  # deviation of a divisor that still is one
+# Of a run of atoms in simulations: such that its rows stay in a CPU's cache; and numbers of its largest tensor on a
+# GPU.
+_ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
+_SPIN = "models with magnetic moments are not supported"
+_CHARGE = "an embedding of charge and multiplicity is not supported for dpa4c"
+
+
+@dataclass(kw_only=True)
+class DPA4COptions(Options):
+    KIND = "dpa4c"
+    NAMES = ("dpa4c",)
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        **dict.fromkeys(("use_spin", "spin", "default_chg_spin")),
+        "add_chg_spin_ebd": False,
+    }
+    ADVICE: ClassVar[dict[str, str]] = {
+        "use_spin": _SPIN,
+        "spin": _SPIN,
+        "add_chg_spin_ebd": _CHARGE,
+        "default_chg_spin": _CHARGE,
+    }
+    UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"use_amp": (False,)}
+
+    rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
+    channels: int = key(32, "sums without a direction", choices=CHANNELS)
+    lmax: int = key(2, "the highest degree of the harmonics", choices=DEGREES)
+    basis_type: str = key("bessel", "functions of the distance", choices=BASES)
+    n_radial: int = key(16, "how many of these there are", low=1)
+    radial_modes: int = key(0, "further functions of the distance, which each pair of types mixes", low=0)
+    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    precision: str = key(
+        "float32",
+        "in which the weights are saved",
+        choices=PRECISIONS,
+        implied="float64",
+        absent="float64",
+    )
+    trainable: bool = key(True, "whether the weights are trained", of="training")
+    seed: int | None = key(
+        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+    )
+
+    @property
+    def cutoff(self) -> float:
+        return self.rcut
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        check_option_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
+
+    @property
+    def hidden(self) -> int:
+        """H, behind the gate of the radial net."""
+        return hidden_width(self.channels)
+
+    @property
+    def radial_widths(self) -> list[int]:
+        """Of the radial net."""
+        return [self.n_radial, self.hidden, self.channels]
+
+    @property
+    def pair_widths(self) -> list[int]:
+        """Of the net of pairs of types."""
+        inputs = 2 * self.channels
+        return [inputs, hidden_width(inputs), self.channels * (2 + self.radial_modes)]
+
+
+class PairTables(NamedTuple):
+    """What a pair of types makes of the radial functions: rows a * ntypes + b of centres a and neighbours b.
+
+    Attributes:
+        scale, shift: (ntypes^2, channels); mixing: (ntypes^2, channels * radial_modes), the mode fastest.
+    """
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+    mixing: torch.Tensor
+
+
+class Moments(NamedTuple):
+    """Sums over the neighbours of N atoms.
+
+    Attributes:
+        degrees: (N, 2 l + 1, C_l) for l = 0 to lmax, divided.
+        divisors: (N, 2), by which: the first those of degree 0.
+    """
+
+    degrees: list[torch.Tensor]
+    divisors: torch.Tensor
+
+
+_VARIABLES = {"mean": True, "stddev": True}
+
+
+@register
+class DPA4C(Descriptor):
+    """D_i = ((invariants of X, (d_0 + 1/4)^1/2, (d_1 + 1/4)^1/2, E_a) - mean) / stddev, of an atom of type a, with
+
+        X_0 = n_0 sum_j chi F(r_j),    X_l = n_1 sum_j chi^2 F(r_j) B_l(r_j / |r_j|) for l >= 1, n = (d + 1/4)^-1/2,
+        d_0 = sum_j chi^2,    d_1 = sum_j chi^4,    F = gamma_ab g(r) + beta_ab + U_ab q(r),
+        [gamma - 1, beta - E_a - E_b, U] = tanh of the net of pairs on [E_a, E_b],
+
+    chi (`envelope`), harmonics B_l with B_l . B_l = 1, g and q the radial net's outputs. The leading C_l channels of F
+    belong to degree l. Source: DeePMD-kit 3.2.0, "DPA4C".
+
+    Attributes:
+        mean, stddev: (width,), constants of the training's data.
+        excluded: (ntypes, ntypes) bool, `exclude_types`.
+        type_embedding: E (ntypes, channels); frequencies: (n_radial,), of the bessel functions, 1/A, or the gaussians'
+            centres, A.
+        radial, modes, pairs, invariants: the radial net, the product for q (None without modes), the net of pairs of
+            types, and what is made of the sums.
+    """
+
+    Options = DPA4COptions
+    NODE = schema.Node(
+        {
+            "ntypes": (schema.count, None),
+            "type_map": schema.type_map,
+            "seed": (schema.anything, None),
+            "use_spin": (schema.anything, None),
+            "add_chg_spin_ebd": (schema.boolean, False),
+            "default_chg_spin": (schema.anything, None),
+            "spin": (schema.anything, None),
+            "spin_channels": (schema.optional(schema.node), None),
+            "charge_spin_embedding": (schema.optional(schema.node), None),
+            "type_embedding": schema.part,
+            "radial_basis": schema.part,
+            "radial_embedding": schema.part,
+            "radial_mode_head": (schema.optional(schema.node), None),
+            "pair_film": schema.part,
+            "readout": schema.part,
+            "compress": (schema.anything, None),
+            "@variables": schema.part,
+        },
+        _VARIABLES,
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "SeZMTypeEmbedding": schema.Node(
+            {"config": schema.part, "@variables": schema.part}, {"adam_type_embedding": True}
+        ),
+        "RadialBasis": schema.Node({"config": schema.part, "@variables": schema.part}, {"adam_freqs": True}),
+        "SwiGLUMLP": schema.Node(
+            {
+                "mlp_layers": (schema.list_of(schema.count), schema.REQUIRED),
+                "output_scale": (schema.number, 1.0),
+                "precision": schema.precision,
+                "trainable": (schema.boolean, True),
+                "@variables": schema.part,
+            }
+        ),
+        "OrderedPairFiLM": schema.Node(
+            {
+                "channels": (schema.count, schema.REQUIRED),
+                "radial_modes": (schema.count, 0),
+                "spin_channels": (schema.count, 0),
+                "precision": schema.precision,
+                "trainable": (schema.boolean, True),
+                "network": schema.part,
+                "@variables": (schema.node, {}),
+            }
+        ),
+        "InvariantReadout": schema.Node(
+            {
+                "channels": (schema.count, schema.REQUIRED),
+                "lmax": (schema.count, schema.REQUIRED),
+                "precision": schema.precision,
+                "trainable": (schema.boolean, True),
+                "channel_alignment": (schema.list_of(schema.node), schema.REQUIRED),
+                "probe_projections": (schema.list_of(schema.optional(schema.node)), schema.REQUIRED),
+            }
+        ),
+    }
+    BY_ADAM: ClassVar[tuple[str, ...]] = ("type_embedding", "frequencies")
+    mixed: ClassVar[bool] = True
+
+    mean: torch.Tensor
+    stddev: torch.Tensor
+    excluded: torch.Tensor
+
+    def __init__(
+        self,
+        options: DPA4COptions,
+        type_map: Sequence[str],
+        statistics: tuple[torch.Tensor, torch.Tensor],
+        type_embedding: torch.Tensor,
+        frequencies: torch.Tensor,
+        nets: tuple[SwiGLU, torch.Tensor | None, SwiGLU],
+        invariants: MomentInvariants,
+    ) -> None:
+        """Takes the radial net, the product for q or None, and the net of pairs of types as `nets`."""
+        super().__init__()
+        self.options, self.type_map = options, list(type_map)
+        self.type_embedding, self.frequencies = nn.Parameter(type_embedding), nn.Parameter(frequencies)
+        self.radial, modes, self.pairs = nets
+        self.modes = None if modes is None else nn.Parameter(modes)
+        self.invariants = invariants
+        for name, value in zip(("mean", "stddev"), statistics, strict=True):
+            self.register_buffer(name, value)
+        ntypes = len(self.type_map)
+        self.register_buffer("excluded", pair_matrix(options.exclude_types, ntypes))
+        # Rows of the environment matrix as they are, for `harmonic_rows`.
+        plain = torch.zeros(ntypes, dtype=frequencies.dtype), torch.ones(ntypes, 2, dtype=frequencies.dtype)
+        for name, value in zip(("no_mean", "no_std"), plain, strict=True):
+            self.register_buffer(name, value, persistent=False)
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return (NeighborSpec(self.options.rcut, None, True),)
+
+    @property
+    def width(self) -> int:
+        return self.invariants.width + 2 + self.options.channels
+
+    @property
+    def ntypes(self) -> int:
+        return len(self.type_map)
+
+    @property
+    def captures(self) -> bool:
+        return True
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        if is_exported():
+            return None
+        if near.displacements.device.type == "cpu":
+            return _ATOMS_IN_CACHE
+        return max(1, _NUMBERS_ON_GPU // max(1, near.neighbors.shape[1] * 2 * self.options.hidden))
+
+    def forward(self, near: Neighborhood) -> Features:
+        return Features((self.raw(near) - self.mean) / self.stddev)
+
+    def raw(self, near: Neighborhood) -> torch.Tensor:
+        """(N, width), before the statistics."""
+        tables = self.pair_tables()
+        atoms, slots = near.neighbors.shape
+
+        def of_atoms(run: slice) -> torch.Tensor:
+            return self.described(self.moments(near.of_atoms(run), tables), near.centers[run])
+
+        if near.once:  # the evaluator has cut it into runs
+            return of_atoms(slice(None))
+        return in_chunks(of_atoms, atoms, slots * 2 * self.options.hidden)
+
+    def described(self, moments: Moments, centers: torch.Tensor) -> torch.Tensor:
+        """(N, width), of the sums and the types of the atoms (N,)."""
+        types = table_rows(self.type_embedding, centers)
+        return torch.cat([self.invariants(moments.degrees), moments.divisors, types], dim=1)
+
+    def moments(self, near: Neighborhood, tables: PairTables) -> Moments:
+        """The sums."""
+        absent = self.excluded if near.absent_pairs is None else self.excluded | near.absent_pairs
+        listed = near.counts, near.types
+        pairs = near.displacements.detach()
+        found = neighbor_rows(pairs, *listed, cutoff=self.cutoff, pair_mask=absent)
+        atoms, slots = near.neighbors.shape
+        room = atoms * slots if near.most is None else torch.sym_min(atoms * slots, near.most)
+        count = rows_in(found.offsets, room)
+        # Twice the cutoff, so that the switch is 1 where there are neighbours.
+        rows = harmonic_rows(
+            near.displacements,
+            found.slots,
+            *listed,
+            self.no_mean,
+            self.no_std,
+            cutoff=2 * self.cutoff,
+            cutoff_smooth=self.cutoff,
+            rows=count,
+            degree=self.options.lmax,
+        )
+        inverse = rows[:, :1]
+        r = 1 / torch.where(inverse > 0, inverse, 1 / self.cutoff)
+        chi = self.envelope(r)
+        amplitude = self.amplitude(r, pair_kinds(near, found.slots[:count]), tables)
+        squared = chi.square()
+        masses = row_moments(squared, torch.cat([torch.ones_like(chi), squared], 1), found.offsets)[:, 0]
+        divisors = (masses + _FLOOR).sqrt()
+        harmonics = rows[:, 1:] * (r * squared)
+        sums = [row_moments(chi, amplitude, found.offsets)]
+        for degree, width in enumerate(self.invariants.channels[1:], 1):
+            own = harmonics[:, degree**2 - 1 : (degree + 1) ** 2 - 1]
+            sums.append(row_moments(own.contiguous(), amplitude[:, :width].contiguous(), found.offsets))
+        n = divisors[:, :, None]
+        return Moments([x / (n[:, 1:] if degree else n[:, :1]) for degree, x in enumerate(sums)], divisors)
+
+    def envelope(self, r: torch.Tensor) -> torch.Tensor:
+        """chi of distances in A: from 1 to 0 at the cutoff, with four derivatives that are zero there."""
+        w = (1 - r / self.cutoff).clamp(min=0.0)
+        x = 1 - w
+        return w**4 * (1 + x * (4 + x * (10 + x * (20 + x * 35))))
+
+    def radial_functions(self, r: torch.Tensor) -> torch.Tensor:
+        """g and, behind it, q (R, channels + radial_modes), of distances (R, 1)."""
+        f = self.frequencies
+        if self.options.basis_type == "bessel":
+            basis = torch.sin(r * f) / r
+        else:
+            width = self.cutoff / max(self.options.n_radial - 1, 1)
+            basis = torch.exp(-((r - f) ** 2) / (2 * width**2))
+        hidden = self.radial.hidden(basis)
+        weight = self.radial.second if self.modes is None else torch.cat([self.radial.second, self.modes], 1)
+        return linear(hidden, weight, None)
+
+    def amplitude(self, r: torch.Tensor, kinds: torch.Tensor, tables: PairTables) -> torch.Tensor:
+        """F (R, channels), of distances (R, 1) and pairs of types (R,)."""
+        channels, modes = self.options.channels, self.options.radial_modes
+        found = self.radial_functions(r)
+        f = torch.addcmul(
+            table_rows(tables.shift, kinds), table_rows(tables.scale, kinds), found[:, :channels]
+        )
+        if modes:
+            mixing = table_rows(tables.mixing, kinds).unflatten(1, (channels, modes))
+            f = f + (mixing @ found[:, channels:, None])[:, :, 0]
+        return f
+
+    def pair_tables(self) -> PairTables:
+        """Of all pairs of types."""
+        e, n, channels = self.type_embedding, self.ntypes, self.options.channels
+        centers, neighbors = e.repeat_interleave(n, 0), e.repeat(n, 1)
+        z = torch.tanh(self.pairs(torch.cat([centers, neighbors], 1)))
+        scale, shift, mixing = z.split([channels, channels, channels * self.options.radial_modes], 1)
+        return PairTables(1 + scale, centers + neighbors + shift, mixing)
+
+    @torch.no_grad()
+    def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
+        """mean and stddev of the data, with which all numbers have the size of the type embedding's: their root mean
+        square, and of the divisors, which are not around zero, mean and deviation.
+
+        Raises DataError for numbers that are zero everywhere, and for divisors that do not vary.
+        """
+        exact, mask = self._double(), pair_matrix(absent, self.ntypes)
+        count, total, squares = 0, 0.0, 0.0
+        for near in frames:
+            values = exact.raw(near.without(mask))[:, : -self.options.channels]
+            count, total, squares = (
+                count + len(values),
+                total + values.sum(0),
+                squares + values.square().sum(0),
+            )
+        if not count:
+            return
+        assert isinstance(total, torch.Tensor) and isinstance(squares, torch.Tensor)
+        size = exact.type_embedding.square().mean().sqrt()
+        mean, scale = torch.zeros_like(total), (squares / count).sqrt()
+        if not (scale > 0).all():
+            raise DataError(
+                f"{int((scale <= 0).sum())} of the descriptor's numbers are zero in all frames, so that there is no "
+                "scale for them: are there atoms with neighbours in several directions?"
+            )
+        mean[-2:] = total[-2:] / count
+        scale[-2:] = (scale[-2:].square() - mean[-2:].square()).clamp(min=0).sqrt()
+        if (scale[-2:] <= _SMALLEST).any():
+            raise DataError(
+                "all atoms of the data have the same neighbourhood, and dpa4c needs them to differ"
+            )
+        self.mean[: len(mean)] = mean
+        self.stddev[: len(scale)] = scale / size
+
+    def _double(self) -> "DPA4C":
+        """A copy in float64, as it is before statistics."""
+        return DPA4C.from_tree(self.to_tree(), self.type_map, torch.float64)
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4C":
+        for name, problem in (("use_spin", _SPIN), ("spin", _SPIN), ("add_chg_spin_ebd", _CHARGE)):
+            if tree[name] not in (None, False):
+                raise UnsupportedModelError(f"dpa4c with {name}: {problem}")
+        options = DPA4COptions.from_tree(tree)
+        readout = tree["readout"]
+        invariants = MomentInvariants(
+            options.channels,
+            options.lmax,
+            [tensor(layer["@variables"]["w"], dtype) for layer in readout["channel_alignment"]],
+            [layer and tensor(layer["@variables"]["w"], dtype) for layer in readout["probe_projections"]],
+        )
+        head = tree["radial_mode_head"]
+        nets = (
+            SwiGLU.from_tree(tree["radial_embedding"], dtype),
+            None if head is None else tensor(head["@variables"]["w"], dtype),
+            SwiGLU.from_tree(tree["pair_film"]["network"], dtype),
+        )
+        embedding = tensor(tree["type_embedding"]["@variables"]["adam_type_embedding"], dtype)[
+            : len(type_map)
+        ]
+        frequencies = tensor(tree["radial_basis"]["@variables"]["adam_freqs"], dtype).reshape(-1)
+        statistics = tuple(tensor(tree["@variables"][name], dtype) for name in ("mean", "stddev"))
+        return cls(options, type_map, statistics, embedding.clone(), frequencies, nets, invariants)
+
+    def to_tree(self) -> Tree:
+        o = self.options
+        precision = saved_precision(o.precision)
+        shared = {"precision": precision, "trainable": o.trainable}
+        layers = [_product_node(weight, True, precision) for weight in self.invariants.alignment]
+        probes = [None if q is None else _product_node(q, False, precision) for q in self.invariants.probes]
+        table = F.pad(self.type_embedding, (0, 0, 0, 1))
+        return {
+            "@class": "Descriptor",
+            "@version": 1,
+            "type": o.KIND,
+            **o.to_tree(),
+            "ntypes": self.ntypes,
+            "type_map": list(self.type_map),
+            "seed": None,
+            **_WITHOUT,
+            "type_embedding": {
+                "@class": "SeZMTypeEmbedding",
+                "@version": 1,
+                "config": _embedding_config(o, self.ntypes),
+                "@variables": {"adam_type_embedding": array(table, precision)},
+            },
+            "radial_basis": {
+                "@class": "RadialBasis",
+                "@version": 1,
+                "config": _basis_config(o),
+                "@variables": {"adam_freqs": array(self.frequencies[None], precision)},
+            },
+            "radial_embedding": {**self.radial.to_tree(precision), "trainable": o.trainable},
+            "radial_mode_head": None if self.modes is None else _product_node(self.modes, False, precision),
+            "pair_film": {
+                "@class": "OrderedPairFiLM",
+                "@version": 1,
+                "channels": o.channels,
+                "radial_modes": o.radial_modes,
+                "spin_channels": 0,
+                **shared,
+                "network": {**self.pairs.to_tree(precision), "trainable": o.trainable},
+                "@variables": {},
+            },
+            "readout": {
+                "@class": "InvariantReadout",
+                "@version": 1,
+                "channels": o.channels,
+                "lmax": o.lmax,
+                **shared,
+                "channel_alignment": layers,
+                "probe_projections": probes,
+            },
+            "@variables": {name: array(getattr(self, name), precision) for name in _VARIABLES},
+        }
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        return {**tree, "seed": None}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        o, ntypes = DPA4COptions.from_tree(tree), len(type_map)
+        if tree["type_map"] is not None:
+            require_same(tree["type_map"], type_map, f"the type_map of {place}")
+        require_same(tree["ntypes"], ntypes, f"{place}.ntypes")
+        check_pairs(tree["exclude_types"], ntypes, f"{place}.exclude_types")
+        wanted = {"type_embedding": _embedding_config(o, ntypes), "radial_basis": _basis_config(o)}
+        for name, config in wanted.items():
+            for word, value in config.items():
+                if word not in ("seed", "precision", "trainable"):
+                    require_same(tree[name]["config"].get(word), value, f"{place}.{name}.config.{word}")
+        shapes = {
+            ("type_embedding", "adam_type_embedding"): (ntypes + 1, o.channels),
+            ("radial_basis", "adam_freqs"): (1, o.n_radial),
+        }
+        for (name, word), shape in shapes.items():
+            found = tree[name]["@variables"][word].shape
+            require_same(found, shape, f"the shape of {place}.{name}.@variables.{word}")
+        _check_gated(tree["radial_embedding"], o.radial_widths, 1.0, f"{place}.radial_embedding")
+        require_same(
+            tree["radial_mode_head"] is not None, o.radial_modes > 0, f"whether {place} has radial_mode_head"
+        )
+        if o.radial_modes:
+            _check_product(
+                tree["radial_mode_head"], o.hidden, o.radial_modes, False, f"{place}.radial_mode_head"
+            )
+        film = tree["pair_film"]
+        plain = tree["use_spin"] is None
+        require_same(film["channels"], o.channels, f"{place}.pair_film.channels")
+        require_same(film["radial_modes"], o.radial_modes, f"{place}.pair_film.radial_modes")
+        if plain:
+            _check_gated(film["network"], o.pair_widths, _PAIR_SCALE, f"{place}.pair_film.network")
+        readout, channels = tree["readout"], degree_channels(o.channels, o.lmax)
+        for name in ("channels", "lmax"):
+            require_same(readout[name], tree[name], f"{place}.readout.{name}")
+        layers, probes, ranks = (
+            readout["channel_alignment"],
+            readout["probe_projections"],
+            probe_ranks(channels),
+        )
+        require_same((len(layers), len(probes)), (2, o.lmax), f"the numbers of layers of {place}.readout")
+        for i, layer in enumerate(layers):
+            _check_product(
+                layer, channels[i + 1], channels[i + 1], True, f"{place}.readout.channel_alignment[{i}]"
+            )
+        for i, (probe, width, rank) in enumerate(zip(probes, channels[1:], ranks, strict=True)):
+            at = f"{place}.readout.probe_projections[{i}]"
+            require_same(probe is None, rank == width, f"whether {at} is null")
+            if probe is not None:
+                _check_product(probe, width, rank, False, at)
+        if plain:
+            for name in _VARIABLES:
+                shape = tree["@variables"][name].shape
+                require_same(shape, (cls.width_of_tree(tree),), f"the shape of {place}.@variables.{name}")
+        if (tree["@variables"]["stddev"] <= 0).any():
+            raise ModelFileError(f"{place}.@variables.stddev holds deviations that are not positive")
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int | None:
+        found: int = tree["@variables"]["mean"].size
+        return found
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        embedding = tree["type_embedding"]
+        table = embedding["@variables"]["adam_type_embedding"]
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "type_embedding": {
+                **embedding,
+                "config": {**embedding["config"], "ntypes": len(types)},
+                "@variables": {"adam_type_embedding": table[[*types, -1]]},
+            },
+        }
+
+    @classmethod
+    def random(
+        cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype
+    ) -> "DPA4C":
+        o: DPA4COptions = options
+        precision, random = saved_precision(o.precision), np.random.default_rng([*seed, 0])
+        product = {"random": random, "precision": precision, "dtype": dtype}
+        embedding = tensor(
+            random.normal(0, 1 / math.sqrt(len(type_map) + o.channels), (len(type_map), o.channels)).astype(
+                precision
+            ),
+            dtype,
+        )
+        if o.basis_type == "bessel":
+            frequencies = np.arange(1, o.n_radial + 1) * np.pi / o.rcut
+        else:
+            frequencies = np.linspace(0, o.rcut, o.n_radial)
+        nets = (
+            SwiGLU.random(o.radial_widths, **product),
+            random_product(o.hidden, o.radial_modes, **product) if o.radial_modes else None,
+            SwiGLU.random(o.pair_widths, **product, scale=_PAIR_SCALE),
+        )
+        channels = degree_channels(o.channels, o.lmax)
+        probes = [
+            None if rank == width else _orthonormal(width, rank, **product)
+            for width, rank in zip(channels[1:], probe_ranks(channels), strict=True)
+        ]
+        invariants = MomentInvariants(
+            o.channels, o.lmax, [random_product(width, width, **product) for width in channels[1:3]], probes
+        )
+        width = invariants.width + 2 + o.channels
+        statistics = torch.zeros(width, dtype=dtype), torch.ones(width, dtype=dtype)
+        frequencies = tensor(frequencies.astype(precision), dtype)
+        return cls(o, type_map, statistics, embedding, frequencies, nets, invariants)
+
+    def summary(self) -> dict[str, str]:
+        o, channels = self.options, self.invariants.channels
+        modes = f", mixed with {o.radial_modes} more by each pair of types" if o.radial_modes else ""
+        return {
+            "sums": f"{', '.join(map(str, channels))} of degrees 0 to {o.lmax}",
+            "radial functions": f"{o.n_radial} {o.basis_type} to {o.channels}{modes}",
+            "descriptor": f"{self.width} numbers",
+        }
+
+
+_WITHOUT: Tree = {
+    **dict.fromkeys(("use_spin", "default_chg_spin", "spin", "spin_channels", "charge_spin_embedding")),
+    "add_chg_spin_ebd": False,
+}
+
+
+def _embedding_config(options: DPA4COptions, ntypes: int) -> Tree:
+    return {
+        "ntypes": ntypes,
+        "embed_dim": options.channels,
+        "precision": saved_precision(options.precision),
+        "trainable": options.trainable,
+        "padding": True,
+        "seed": None,
+    }
+
+
+def _basis_config(options: DPA4COptions) -> Tree:
+    return {
+        "rcut": options.rcut,
+        "basis_type": options.basis_type,
+        "n_radial": options.n_radial,
+        "exponent": _EXPONENT,
+        "apply_envelope": False,
+        "precision": saved_precision(options.precision),
+    }
+
+
+def _orthonormal(
+    width: int, rank: int, random: np.random.Generator, precision: str, dtype: torch.dtype
+) -> torch.Tensor:
+    """(width, rank), random columns that are orthogonal and of length 1."""
+    basis, triangle = np.linalg.qr(random.normal(size=(width, rank)))
+    return tensor((basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)).astype(precision), dtype)
+
+
+def _product_node(weight: torch.Tensor, adds: bool, precision: str) -> Tree:
+    """The node of a layer that is a product, and adds its input or not."""
+    return {
+        "@class": "Layer",
+        "@version": 2,
+        "bias": False,
+        "use_timestep": False,
+        "activation_function": "none",
+        "resnet": adds,
+        "precision": precision,
+        "trainable": True,
+        "@variables": {"w": array(weight, precision), "b": None, "idt": None},
+    }
+
+
+def _check_product(layer: Tree, inputs: int, outputs: int, adds: bool, place: str) -> None:
+    """Raises ModelFileError unless the layer is a product of that shape, and adds its input or not."""
+    check_layer(layer, inputs, outputs, place)
+    require_same((layer["bias"], layer["use_timestep"]), (False, False), f"(bias, use_timestep) of {place}")
+    if layer["resnet"] != adds and outputs in (inputs, 2 * inputs):
+        raise ModelFileError(f"{place}.resnet is {layer['resnet']}")
+    if str(layer["activation_function"]).lower() not in ("none", "linear"):
+        raise ModelFileError(f"{place} has an activation function")
+
+
+def _check_gated(net: Tree, widths: list[int], scale: float, place: str) -> None:
+    """Raises ModelFileError for a gated net of other widths."""
+    require_same(net["mlp_layers"], widths, f"{place}.mlp_layers")
+    require_same(net["output_scale"], scale, f"{place}.output_scale")
+    inputs, hidden, outputs = widths
+    shapes = {"0.matrix": (inputs, 2 * hidden), "1.matrix": (hidden, outputs)}
+    require_same(sorted(net["@variables"]), sorted(shapes), f"the arrays of {place}")
+    for name, shape in shapes.items():
+        require_same(net["@variables"][name].shape, shape, f"the shape of {place}.@variables.{name}")
