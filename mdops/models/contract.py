@@ -52,6 +52,11 @@ class Output(NamedTuple):
 ENERGY = Output("energy", (), "eV", differentiated=True)
 
 
+def tables_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters below a module that are `Kind.TABLES`."""
+    return [getattr(part, name) for part in module.modules() for name in getattr(part, "TABLES", ())]
+
+
 class Features(NamedTuple):
     """What a descriptor says of each atom.
 
@@ -80,12 +85,15 @@ class Kind(nn.Module):
         NODE: what its node in a file holds beside the options; None: `from_tree` alone checks it. A kind
             that is made from another one has not the other's.
         NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
+        TABLES: names of parameters that are tables of rows and no matrices of products, which HybridMuon leaves to
+            Adam (`tables_of`). Parts that are no kinds may have the attribute, too.
         options: those of this one; they do not change.
     """
 
     Options: ClassVar[type[Options]]
     NODE: ClassVar[Node | None] = None
     NODES: ClassVar[dict[str, Node]] = {}
+    TABLES: ClassVar[tuple[str, ...]] = ()
     options: Any
 
     @property

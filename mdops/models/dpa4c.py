@@ -14,7 +14,7 @@ from mdops.errors import DataError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Descriptor, Features, Tree, renumbered
 from mdops.models.environment import in_chunks
-from mdops.models.moment_invariants import MomentInvariants, degree_channels, probe_ranks
+from mdops.models.moment_invariants import MomentInvariants, degree_channels, invariants_width, probe_ranks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.rows import pair_kinds, rows_in, table_rows
@@ -121,6 +121,21 @@ class Moments(NamedTuple):
     divisors: torch.Tensor
 
 
+class Weights(NamedTuple):
+    """What files have of a descriptor: constants of the data, E with a row of zeros behind it, the functions of the
+    distance, W_0 and W_1 of the radial net and of the net of pairs, the product for q, and those of the invariants."""
+
+    mean: np.ndarray
+    stddev: np.ndarray
+    type_embedding: np.ndarray
+    frequencies: np.ndarray
+    radial: Sequence[np.ndarray]
+    pairs: Sequence[np.ndarray]
+    modes: np.ndarray | None
+    alignment: Sequence[np.ndarray]
+    probes: Sequence[np.ndarray | None]
+
+
 _VARIABLES = {"mean": True, "stddev": True}
 
 
@@ -203,7 +218,7 @@ class DPA4C(Descriptor):
             }
         ),
     }
-    BY_ADAM: ClassVar[tuple[str, ...]] = ("type_embedding", "frequencies")
+    TABLES: ClassVar[tuple[str, ...]] = ("type_embedding",)
     mixed: ClassVar[bool] = True
 
     mean: torch.Tensor
@@ -389,8 +404,9 @@ class DPA4C(Descriptor):
             raise DataError(
                 "all atoms of the data have the same neighbourhood, and dpa4c needs them to differ"
             )
-        self.mean[: len(mean)] = mean
-        self.stddev[: len(scale)] = scale / size
+        types = torch.zeros(self.options.channels, dtype=mean.dtype)
+        self.mean.copy_(torch.cat([mean, types]))
+        self.stddev.copy_(torch.cat([scale / size, types + 1]))
 
     def _double(self) -> "DPA4C":
         """A copy in float64, as it is before statistics."""
@@ -401,33 +417,42 @@ class DPA4C(Descriptor):
         for name, problem in (("use_spin", _SPIN), ("spin", _SPIN), ("add_chg_spin_ebd", _CHARGE)):
             if tree[name] not in (None, False):
                 raise UnsupportedModelError(f"dpa4c with {name}: {problem}")
-        options = DPA4COptions.from_tree(tree)
-        readout = tree["readout"]
-        invariants = MomentInvariants(
-            options.channels,
-            options.lmax,
-            [tensor(layer["@variables"]["w"], dtype) for layer in readout["channel_alignment"]],
-            [layer and tensor(layer["@variables"]["w"], dtype) for layer in readout["probe_projections"]],
+        readout, head = tree["readout"], tree["radial_mode_head"]
+        nets = tree["radial_embedding"]["@variables"], tree["pair_film"]["network"]["@variables"]
+        weights = Weights(
+            tree["@variables"]["mean"],
+            tree["@variables"]["stddev"],
+            tree["type_embedding"]["@variables"]["adam_type_embedding"],
+            tree["radial_basis"]["@variables"]["adam_freqs"],
+            *([net["0.matrix"], net["1.matrix"]] for net in nets),
+            head and head["@variables"]["w"],
+            [layer["@variables"]["w"] for layer in readout["channel_alignment"]],
+            [layer and layer["@variables"]["w"] for layer in readout["probe_projections"]],
         )
-        head = tree["radial_mode_head"]
-        nets = (
-            SwiGLU.from_tree(tree["radial_embedding"], dtype),
-            None if head is None else tensor(head["@variables"]["w"], dtype),
-            SwiGLU.from_tree(tree["pair_film"]["network"], dtype),
-        )
-        embedding = tensor(tree["type_embedding"]["@variables"]["adam_type_embedding"], dtype)[
-            : len(type_map)
-        ]
-        frequencies = tensor(tree["radial_basis"]["@variables"]["adam_freqs"], dtype).reshape(-1)
-        statistics = tuple(tensor(tree["@variables"][name], dtype) for name in ("mean", "stddev"))
-        return cls(options, type_map, statistics, embedding.clone(), frequencies, nets, invariants)
+        return cls.of_weights(DPA4COptions.from_tree(tree), type_map, weights, dtype)
+
+    @classmethod
+    def of_weights(
+        cls, options: DPA4COptions, type_map: Sequence[str], weights: Weights, dtype: torch.dtype
+    ) -> "DPA4C":
+        """With the arrays of a file."""
+
+        def own(value: np.ndarray | None) -> Any:
+            return None if value is None else tensor(value, dtype)
+
+        w, aligned, probes = weights, map(own, weights.alignment), map(own, weights.probes)
+        invariants = MomentInvariants(options.channels, options.lmax, list(aligned), list(probes))
+        nets = SwiGLU(*map(own, w.radial)), own(w.modes), SwiGLU(*map(own, w.pairs), _PAIR_SCALE)
+        embedding = own(w.type_embedding)[: len(type_map)].clone()
+        statistics = own(w.mean), own(w.stddev)
+        return cls(options, type_map, statistics, embedding, own(w.frequencies).reshape(-1), nets, invariants)
 
     def to_tree(self) -> Tree:
         o = self.options
         precision = saved_precision(o.precision)
         shared = {"precision": precision, "trainable": o.trainable}
-        layers = [_product_node(weight, True, precision) for weight in self.invariants.alignment]
-        probes = [None if q is None else _product_node(q, False, precision) for q in self.invariants.probes]
+        layers = [_product_node(weight, True, o) for weight in self.invariants.alignment]
+        probes = [None if q is None else _product_node(q, False, o) for q in self.invariants.probes]
         table = F.pad(self.type_embedding, (0, 0, 0, 1))
         return {
             "@class": "Descriptor",
@@ -451,7 +476,7 @@ class DPA4C(Descriptor):
                 "@variables": {"adam_freqs": array(self.frequencies[None], precision)},
             },
             "radial_embedding": {**self.radial.to_tree(precision), "trainable": o.trainable},
-            "radial_mode_head": None if self.modes is None else _product_node(self.modes, False, precision),
+            "radial_mode_head": None if self.modes is None else _product_node(self.modes, False, o),
             "pair_film": {
                 "@class": "OrderedPairFiLM",
                 "@version": 1,
@@ -537,9 +562,8 @@ class DPA4C(Descriptor):
             raise ModelFileError(f"{place}.@variables.stddev holds deviations that are not positive")
 
     @classmethod
-    def width_of_tree(cls, tree: Tree) -> int | None:
-        found: int = tree["@variables"]["mean"].size
-        return found
+    def width_of_tree(cls, tree: Tree) -> int:
+        return invariants_width(tree["channels"], tree["lmax"]) + 2 + int(tree["channels"])
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
@@ -638,8 +662,9 @@ def _orthonormal(
     return tensor((basis * np.where(np.diag(triangle) < 0, -1.0, 1.0)).astype(precision), dtype)
 
 
-def _product_node(weight: torch.Tensor, adds: bool, precision: str) -> Tree:
+def _product_node(weight: torch.Tensor, adds: bool, options: DPA4COptions) -> Tree:
     """The node of a layer that is a product, and adds its input or not."""
+    precision = saved_precision(options.precision)
     return {
         "@class": "Layer",
         "@version": 2,
@@ -648,7 +673,7 @@ def _product_node(weight: torch.Tensor, adds: bool, precision: str) -> Tree:
         "activation_function": "none",
         "resnet": adds,
         "precision": precision,
-        "trainable": True,
+        "trainable": options.trainable,
         "@variables": {"w": array(weight, precision), "b": None, "idt": None},
     }
 

@@ -34,6 +34,27 @@ def degree_triples(lmax: int) -> list[tuple[int, int, int]]:
     return [t for t in every if t[2] <= t[0] + t[1] and sum(t) % 2 == 0]
 
 
+def invariants_width(channels: int, lmax: int) -> int:
+    """How many invariants there are."""
+    c = degree_channels(channels, lmax)
+    ranks = probe_ranks(c)
+    triples = sum(len(_independent(triple, ranks)[0]) for triple in degree_triples(lmax))
+    return channels + sum(n * (n + 1) // 2 for n in c[1:]) + triples + ranks[0] * ranks[1]
+
+
+def _independent(triple: tuple[int, int, int], ranks: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of the K_l1 K_l2 K_l3 products differ from those before, and their factors."""
+    index, scale = [], []
+    for place, channels in enumerate(itertools.product(*(range(ranks[degree - 1]) for degree in triple))):
+        named = list(zip(triple, channels, strict=True))
+        if named != sorted(named):
+            continue
+        alike = [channels[i] for i in range(3) if triple.count(triple[i]) > 1]
+        index.append(place)
+        scale.append(math.sqrt(len(set(itertools.permutations(alike)))))
+    return torch.tensor(index), torch.tensor(scale, dtype=torch.float64)
+
+
 @lru_cache
 def gaunt_tensors(lmax: int) -> dict[tuple[int, int, int], np.ndarray]:
     """G (2 l1 + 1, 2 l2 + 1, 2 l3 + 1) of each triple: the mean over the sphere of products of three harmonics, of unit
@@ -102,7 +123,7 @@ class MomentInvariants(nn.Module):
         self.triples = degree_triples(lmax)
         for triple in self.triples:
             name = "".join(map(str, triple))
-            index, scale = self._independent(triple)
+            index, scale = _independent(triple, self.ranks)
             self._keep(f"triples_{name}", index)
             self._keep(f"triple_scale_{name}", scale.to(dtype))
             self._keep(f"gaunt_{name}", torch.from_numpy(gaunt_tensors(lmax)[triple]).to(dtype))
@@ -112,25 +133,10 @@ class MomentInvariants(nn.Module):
         """What follows from the options is not in the state."""
         self.register_buffer(name, value, persistent=False)
 
-    def _independent(self, triple: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the K_l1 K_l2 K_l3 products differ from those before, and their factors."""
-        sizes = [self.ranks[degree - 1] for degree in triple]
-        index, scale = [], []
-        for place, channels in enumerate(itertools.product(*map(range, sizes))):
-            named = list(zip(triple, channels, strict=True))
-            if named != sorted(named):
-                continue
-            alike = [channels[i] for i in range(3) if triple.count(triple[i]) > 1]
-            index.append(place)
-            scale.append(math.sqrt(len(set(itertools.permutations(alike)))))
-        return torch.tensor(index), torch.tensor(scale, dtype=torch.float64)
-
     @property
     def width(self) -> int:
         """Of all invariants."""
-        pairs = sum(c * (c + 1) // 2 for c in self.channels[1:])
-        triples = sum(len(self.get_buffer(f"triples_{''.join(map(str, t))}")) for t in self.triples)
-        return self.channels[0] + pairs + triples + self.ranks[0] * self.ranks[1]
+        return invariants_width(self.channels[0], self.lmax)
 
     @property
     def probes(self) -> list[torch.Tensor | None]:

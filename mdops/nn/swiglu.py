@@ -61,11 +61,6 @@ class SwiGLU(nn.Module):
         )
         return cls(*weights, scale)
 
-    @classmethod
-    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "SwiGLU":
-        weights = (tensor(tree["@variables"][name], dtype) for name in ("0.matrix", "1.matrix"))
-        return cls(*weights, float(tree["output_scale"]))
-
     def to_tree(self, precision: str) -> Tree:
         """The node, with arrays of that dtype."""
         weights = {"0.matrix": self.first, "1.matrix": self.second}

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from deepmd.dpmodel.utils.serialization import load_dp_model
 from deepmd.pt.model.descriptor import BaseDescriptor
+from deepmd.pt_expt.descriptor.base_descriptor import BaseDescriptor as OtherDescriptor
 from make_reference import (
     EVERY_SYSTEM,
     FITTING,
@@ -276,6 +278,42 @@ def of_dpa2():
     return {f"dpa2_{name}": {**options, **made} for name, options in found.items()}
 
 
+def dpa4c(**options):
+    own = {"type": "dpa4c", "rcut": 3.8, "channels": 8, "n_radial": 6, "precision": "float64"}
+    return {**own, **options}
+
+
+def invariant_statistics(tree, rng):
+    """mean and stddev as statistics of other data would be, and biases of atoms."""
+    variables = tree["descriptor"]["@variables"]
+    shape, dtype = variables["mean"].shape, variables["mean"].dtype
+    variables["mean"] = 0.1 * rng.normal(size=shape).astype(dtype)
+    variables["stddev"] = rng.uniform(0.3, 0.6, shape).astype(dtype)
+    output_bias(tree, rng)
+
+
+def of_dpa4c():
+    found = {
+        "base": case(dpa4c(), systems=EVERY_SYSTEM),
+        "gaussian": case(
+            dpa4c(basis_type="gaussian", lmax=4, radial_modes=1, exclude_types=[[0, 1]]), types=3
+        ),
+        "pairs": case(
+            dpa4c(lmax=3, exclude_types=[[1, 1]]),
+            types=3,
+            pair_exclude_types=[[0, 1]],
+            atom_exclude_types=[1],
+        ),
+        "parameters": case(dpa4c(n_radial=1), fitting={"numb_fparam": 1, "numb_aparam": 2}),
+        "wide_float32": case(
+            dpa4c(channels=32, lmax=3, radial_modes=2, precision="float32"), systems={"triclinic": triclinic}
+        ),
+        "virtual": case(dpa4c(), systems={"with_virtual": with_virtual}),
+    }
+    made = {"statistics": False, "edit": invariant_statistics}
+    return {f"dpa4c_{name}": {**options, **made} for name, options in found.items()}
+
+
 CASES = {
     **of_kind("se_e2_r", R, [14, 12, 10]),
     **of_kind("se_e3", T, [14, 12, 10]),
@@ -319,6 +357,7 @@ CASES = {
     ),
     **of_dpa3(),
     **of_dpa2(),
+    **of_dpa4c(),
 }
 
 
@@ -331,7 +370,8 @@ STATISTICS = {
 
 
 def make_statistics():
-    """davg and dstd (types, columns) of EMT's frames: statistics.npz, `<kind>/davg` and `<kind>/dstd`."""
+    """davg and dstd (types, columns) of EMT's frames: statistics.npz, `<kind>/davg` and `<kind>/dstd`; and mean and
+    stddev of dpa4c_base."""
     (folder,) = EMT.glob("set.*")
     names = (EMT / "type_map.raw").read_text().split()
     types = [["Cu", "Al"].index(names[int(t)]) for t in (EMT / "type.raw").read_text().split()]
@@ -347,6 +387,11 @@ def make_statistics():
         descriptor.compute_input_stats([{**sample, "natoms": None}])
         variables = descriptor.serialize()["@variables"]
         arrays |= {f"{name}/{key}": variables[key][:, 0] for key in ("davg", "dstd")}
+    descriptor = OtherDescriptor.deserialize(
+        load_dp_model(str(HERE / "dpa4c_base/model.dp"))["model"]["descriptor"]
+    )
+    descriptor.compute_input_stats([sample])
+    arrays |= {f"dpa4c/{key}": value for key, value in descriptor.serialize()["@variables"].items()}
     np.savez_compressed(HERE / "statistics.npz", **arrays)
 
 

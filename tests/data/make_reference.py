@@ -21,6 +21,8 @@ from deepmd.dpmodel.utils.serialization import load_dp_model, save_dp_model
 from deepmd.pt.model.model import get_model
 from deepmd.pt.model.model.model import BaseModel
 from deepmd.pt.utils import env
+from deepmd.pt_expt.model.get_model import get_model as get_other_model
+from deepmd.pt_expt.model.model import BaseModel as OtherModel
 
 HERE = Path(__file__).parent / "reference"
 DESCRIPTOR = {
@@ -178,7 +180,7 @@ CASES = {
 
 def make_tree(options, seed, rng):
     """The serialised model with random weights, statistics and whatever `edit` adds."""
-    model = get_model(
+    model = (get_other_model if is_of_other_backend(options) else get_model)(
         {
             "type_map": ["Cu", "Al", "Mg"][: options["types"]],
             "descriptor": {**options["descriptor"], "seed": seed},
@@ -193,6 +195,11 @@ def make_tree(options, seed, rng):
     if options["edit"] is not None:
         options["edit"](tree, rng)
     return tree
+
+
+def is_of_other_backend(options):
+    """Whether the exportable PyTorch backend alone has such models."""
+    return options["descriptor"]["type"] == "dpa4c"
 
 
 def set_statistics(descriptor, rng):
@@ -239,7 +246,7 @@ def make(name, options, seed, here=HERE):
     folder.mkdir(parents=True, exist_ok=True)
     save_dp_model(str(folder / "model.dp"), {"model": make_tree(options, seed, rng)})
     tree = load_dp_model(str(folder / "model.dp"))["model"]
-    model = BaseModel.deserialize(tree).to(env.DEVICE)
+    model = (OtherModel if is_of_other_backend(options) else BaseModel).deserialize(tree).to(env.DEVICE)
     arrays = {}
     for system_name, build in options["systems"].items():
         system = build(rng)

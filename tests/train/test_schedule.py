@@ -36,8 +36,41 @@ def test_cosine_and_warm_up():
     assert rate(35) == pytest.approx(1e-5 + 9.9e-4 * (1 + math.sqrt(0.5)) / 2)
 
 
+# Of DeePMD-kit, at the steps 0, 7, 20, 500, 700, 701, 1000, 1500, 1999, 2000 and 2500.
+LATE = {
+    "cosine": (4.4999934446002e-4, 3.9354066296441e-4, 1.4589120285895e-4, 1.00065553997328e-6),
+    "inverse_linear": (3.3447684391081e-4, 4.3014705882353e-6, 1.6227461858530e-6, 1.00076811090907e-6),
+    "linear": (4.4965461538461e-4, 3.4638461538461e-4, 1.7369230769231e-4, 1.34538461538461e-6),
+}
+
+
+@pytest.mark.parametrize("decay", LATE)
+def test_a_late_fall_is_deepmd_kits(decay):
+    options = {
+        "kind": "wsd",
+        "decay_phase": 0.65,
+        "decay_type": decay,
+        "warmup_steps": 20,
+        "warmup_factor": 0.2,
+    }
+    rate = LearningRate(4.5e-4, 1e-6, 2000, **options)
+    steps = (0, 7, 20, 500, 700, 701, 1000, 1500, 1999, 2000, 2500)
+    wanted = (9e-5, 2.16e-4, *3 * [4.5e-4], *LATE[decay], 1e-6, 1e-6)
+    assert [rate(step) for step in steps] == pytest.approx(wanted, rel=1e-12)
+    short = LearningRate(1e-3, 1e-5, 7, kind="wsd")
+    assert [short(step) for step in (0, 6, 7)] == pytest.approx([1e-3, 1e-3, 1e-5])
+
+
 @pytest.mark.parametrize(
-    "options", [{"start": 0.0}, {"kind": "linear"}, {"warmup_steps": 10}, {"decay_steps": 0}]
+    "options",
+    [
+        {"start": 0.0},
+        {"kind": "linear"},
+        {"warmup_steps": 10},
+        {"decay_steps": 0},
+        {"kind": "wsd", "stop": 0.0},
+        {"kind": "wsd", "decay_phase": 1.5},
+    ],
 )
 def test_senseless_schedules_are_refused(options):
     with pytest.raises(ConfigError):

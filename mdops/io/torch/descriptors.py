@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.attention import attention_tree
 from mdops.io.torch.early import as_today, is_early
@@ -15,6 +17,7 @@ from mdops.models.dpa1 import LN_EPS
 from mdops.models.dpa2 import DPA2Options, RepinitOptions
 from mdops.models.dpa2 import cutoff_node as dpa2_cutoffs
 from mdops.models.dpa3 import CONDITIONS, cutoff_node
+from mdops.models.dpa4c import DPA4C, DPA4COptions, Weights
 from mdops.models.graph import RESIDUAL
 from mdops.models.repflow import FIXED_DEVIATION, RepflowLayer, RepflowOptions
 from mdops.models.repformer import LayerForm, RepformerLayer, RepformerOptions
@@ -247,6 +250,27 @@ def _dpa3(options: type[Options], params: Tree, state: State, type_map: list[str
             tree[name] = {**types(name, [str(n) for n in known], True, **plain), "type_map": None}
         tree["mix_cs_mlp"] = product(state.below("mix_cs_mlp"), True)
     return tree
+
+
+@reads("dpa4c")
+def _dpa4c(options: type[DPA4COptions], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found = options.from_tree(from_definition(options, params) | {"trainable": is_trainable(params)})
+    readout = state.below("readout")
+    weights = Weights(
+        state.required("mean"),
+        state.required("stddev"),
+        state.required("type_embedding.adam_type_embedding"),
+        state.required("radial_basis.adam_freqs"),
+        [state.required(f"radial_embedding.layers.{i}.w") for i in range(2)],
+        [state.required(f"pair_film.network.layers.{i}.w") for i in range(2)],
+        state.array("radial_mode_head.w"),
+        [readout.required(f"channel_alignment.{i}.w") for i in range(2)],
+        [readout.array(f"probe_projections.{i}.w") for i in range(found.lmax)],
+    )
+    for name in ("use_spin", "add_chg_spin_ebd"):
+        if params.get(name):
+            raise UnsupportedModelError(f"dpa4c with {name} is not supported")
+    return DPA4C.of_weights(found, type_map, weights, torch.float64).to_tree()
 
 
 @reads("hybrid")

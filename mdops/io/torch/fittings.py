@@ -52,8 +52,9 @@ def fitting_tree(params: Tree, state: State, type_map: list[str], mixed: bool) -
     options = options_of(params, _OPTIONS)
     count, train = len(type_map), params.get("trainable", True)
     train = train if isinstance(train, list) else [bool(train)] * (len(options["neuron"]) + 1)
+    layers = state.below("filter_layers")
     nets = net_collection(
-        state.below("filter_layers"),
+        layers if layers.tensors else state.below("nets"),  # as the exportable backend calls them
         0 if mixed else 1,
         count,
         "fitting_network",

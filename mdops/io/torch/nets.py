@@ -80,10 +80,12 @@ def _layers(state: State, options: Tree, trainable: bool) -> list[Tree]:
 
 
 def layer_tree(state: State, activation: str, resnet: bool, precision: str, trainable: bool) -> Tree:
-    matrix = state.required("matrix")
-    weights = {"w": matrix, "b": state.array("bias"), "idt": state.array("idt")}
+    # DeePMD-kit's exportable backend has other names.
+    name, bias = ("w", "b") if "w" in state.tensors else ("matrix", "bias")
+    matrix = state.required(name)
+    weights = {"w": matrix, "b": state.array(bias), "idt": state.array("idt")}
     if matrix.ndim != 2:
-        raise ModelFileError(f"the weights {state.name}matrix are not a matrix")
+        raise ModelFileError(f"the weights {state.name}{name} are not a matrix")
     return {
         "@class": "Layer",
         "@version": 2,

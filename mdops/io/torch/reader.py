@@ -44,6 +44,8 @@ def read_torch(path: Path, head: str | None = None) -> ModelFile:
         source["backend"] = "PyTorch"
         source["model_def_script"] = params
         distance = state.array("min_nbor_dist")
+        if distance is None:  # as the exportable backend calls it
+            distance = state.array("_min_nbor_dist")
         if distance is not None and distance.size == 1 and distance.item() > 0:
             source["min_nbor_dist"] = float(distance.item())
         if any(

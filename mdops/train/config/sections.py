@@ -16,7 +16,7 @@ class LearningRateConfig:
     # Processes share a batch here, so that there is nothing to scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
-    type: str = key("exp", "how the rate falls", choices=("exp", "cosine"))
+    type: str = key("exp", "how the rate falls", choices=("exp", "cosine", "wsd"))
     start_lr: float = key(1e-3, "the rate after the warm-up", above=0)
     stop_lr: float | None = key(
         None, "the rate at the end; 1e-8 unless this or stop_lr_ratio is given", low=0
@@ -27,6 +27,12 @@ class LearningRateConfig:
         None, "the factor of one fall; what leads to stop_lr unless given", above=0
     )
     smooth: bool = key(False, "fall at every step")
+    decay_phase_ratio: float = key(0.1, 'the last part of all steps, in which "wsd" falls', above=0)
+    decay_type: str = key(
+        "inverse_linear",
+        'how "wsd" falls: the rate or its inverse linearly, or as half a cosine',
+        choices=("inverse_linear", "cosine", "linear"),
+    )
     warmup_steps: int = key(0, "the rate grows linearly over so many", unit="steps", low=0)
     warmup_ratio: float | None = key(None, "the same as a part of all steps", low=0, below=1)
     warmup_start_factor: float = key(0.0, "the first rate of the warm-up over start_lr", low=0)
@@ -34,10 +40,47 @@ class LearningRateConfig:
 
 @dataclass
 class OptimizerConfig:
-    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW"))
+    IGNORED: ClassVar[tuple[str, ...]] = ("flash_muon",)  # how it is computed, not what
+
+    type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "HybridMuon"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
-    adam_beta2: float = key(0.999, "decay of the mean of their squares", low=0, below=1)
-    weight_decay: float = key(0.0, "weight of the weights' squares, or with AdamW their own decay", low=0)
+    adam_beta2: float | None = key(
+        None, "decay of the mean of their squares; 0.999, or 0.95 with HybridMuon", low=0, below=1
+    )
+    weight_decay: float | None = key(
+        None,
+        "weight of the weights' squares, or with AdamW and HybridMuon their own decay; 0, or 0.001 with HybridMuon",
+        low=0,
+    )
+    momentum: float = key(
+        0.95,
+        "decay of the mean of matrices' gradients; this and what follows is of HybridMuon",
+        alias=["muon_momentum"],
+        low=0,
+        below=1,
+    )
+    lr_adjust: float = key(
+        0.0,
+        "if not 0, what the rate is divided by for other weights, and matrices' steps have another length",
+    )
+    lr_adjust_coeff: float = key(
+        0.18, "a matrix' step is as long as this times the root of its longer side", above=0
+    )
+    muon_mode: str = key(
+        "slice",
+        "of weights with more than two axes the last two are those of matrices, all but the last are rows of one, "
+        "or they are none",
+        choices=("slice", "flat", "2d"),
+    )
+    enable_gram: bool = key(True, "steps of matrices that are not square by their Gram matrix, in float16")
+    magma_muon: bool = key(True, "damp steps where a gradient does not go with the mean of gradients")
+
+    def __post_init__(self) -> None:
+        of_muon = self.type == "HybridMuon"
+        if self.adam_beta2 is None:
+            self.adam_beta2 = 0.95 if of_muon else 0.999
+        if self.weight_decay is None:
+            self.weight_decay = 0.001 if of_muon else 0.0
 
 
 @dataclass

@@ -15,7 +15,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.device_frames import DeviceFrames, alike
 from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
-from mdops.train.loop.pieces import adam_step
+from mdops.train.loop.pieces import captured_step
 from mdops.train.loop.prediction import check_frames, predict
 from mdops.train.loop.schedule import Joined, WeightAverage
 from mdops.train.loss import Loss
@@ -166,7 +166,7 @@ class StepGraphs:
         with torch.cuda.graph(graph, capture_error_mode=_OWN_THREAD):
             if self._max_norm is not None:
                 torch.nn.utils.clip_grad_norm_(self._weights, self._max_norm)
-            adam_step(self.optimizer)
+            captured_step(self.optimizer)
             if self._average is not None:
                 self._average.take_in(self._share)
         return graph

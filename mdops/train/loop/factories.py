@@ -14,6 +14,7 @@ from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
 from mdops.train.config.sections import Config, DataConfig
+from mdops.train.loop.muon import HybridMuon
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
 
@@ -103,13 +104,18 @@ def make_rate(config: Config, steps: int) -> LearningRate:
         decay_steps=c.decay_steps,
         decay_rate=c.decay_rate,
         smooth=c.smooth,
+        decay_phase=c.decay_phase_ratio,
+        decay_type=c.decay_type,
         warmup_steps=c.warmup_steps if c.warmup_ratio is None else int(c.warmup_ratio * steps),
         warmup_factor=c.warmup_start_factor,
     )
 
 
-def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of the section `optimizer`, for the parameters that are trained.
+def make_optimizer(
+    config: Config, parameters: Iterable[torch.nn.Parameter], tables: Iterable[torch.nn.Parameter] = ()
+) -> torch.optim.Optimizer:
+    """The optimizer of the section `optimizer`, for the parameters that are trained. `tables` are those among them that
+    are no matrices of products (`Kind.TABLES`).
 
     On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
 
@@ -122,7 +128,19 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
     on_gpu = bool(trained) and trained[0].is_cuda
     rate: Any = config.learning_rate.start_lr
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
-    options: dict[str, Any] = {"betas": (c.adam_beta1, c.adam_beta2), "fused": True, "capturable": on_gpu}
+    betas = c.adam_beta1, c.adam_beta2
+    if c.type == "HybridMuon":
+        of_matrices: dict[str, Any] = {
+            **{
+                name: getattr(c, name)
+                for name in ("momentum", "weight_decay", "lr_adjust", "lr_adjust_coeff")
+            },
+            "mode": c.muon_mode,
+            "gram": c.enable_gram,
+            "magma": c.magma_muon,
+        }
+        return HybridMuon(trained, rate, tables=tables, betas=betas, **of_matrices)
+    options: dict[str, Any] = {"betas": betas, "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
         return torch.optim.AdamW(trained, rate, weight_decay=c.weight_decay, **options)
     return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay, **options)
@@ -130,7 +148,8 @@ def make_optimizer(config: Config, parameters: Iterable[torch.nn.Parameter]) -> 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Loads what `state_dict` gave, on this device or another: what belongs to the device stays."""
-    own = [{name: group[name] for name in ("lr", "fused", "capturable")} for group in optimizer.param_groups]
+    names = ("lr", "fused", "capturable")
+    own = [{name: group[name] for name in names if name in group} for group in optimizer.param_groups]
     saved = [{**group, **here} for group, here in zip(state["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**state, "param_groups": saved})
     for group, here in zip(optimizer.param_groups, own, strict=True):

@@ -1,9 +1,11 @@
-"""Adam's step for a few large weights on a GPU: in pieces, which keep it busy."""
+"""Optimizers' steps for CUDA graphs: Adam's for a few large weights in pieces, which keep a GPU busy."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+
+from mdops.train.loop.muon import HybridMuon
 
 # Numbers of a piece. Of operations on lists a block takes up to 65,536 numbers of a tensor, so that some dozen would do
 # all of a model's work.
@@ -11,8 +13,16 @@ PIECE = 8192
 
 
 @torch.no_grad()
-def adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """What `optimizer.step()` does of a fused Adam or AdamW whose state is there, and whose weights have gradients."""
+def captured_step(optimizer: torch.optim.Optimizer) -> None:
+    """What `optimizer.step()` does of an optimizer whose state is there, and whose weights have gradients."""
+    if isinstance(optimizer, HybridMuon):
+        optimizer.step()
+    else:
+        _adam_step(optimizer)
+
+
+def _adam_step(optimizer: torch.optim.Optimizer) -> None:
+    """Of a fused Adam or AdamW."""
     for group in optimizer.param_groups:
         states = [optimizer.state[p] for p in group["params"]]
         torch._foreach_add_([state["step"] for state in states], 1)

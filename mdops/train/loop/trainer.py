@@ -18,6 +18,7 @@ from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.io import remove_unfinished
 from mdops.memory import keep_freed_memory
+from mdops.models.contract import tables_of
 from mdops.models.registry import outputs_of
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
@@ -136,7 +137,7 @@ class Trainer:
             earlier = self._initial_model(earlier, refit)
         self.potential = earlier.to(self.device)
         self.loss.take_statistics(self.potential.model)
-        self.optimizer = make_optimizer(config, self.potential.parameters())
+        self.optimizer = make_optimizer(config, self.potential.parameters(), tables_of(self.potential))
         self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
         if state:
             restore_optimizer(self.optimizer, state["optimizer"])
