@@ -224,6 +224,8 @@ class DPA4C(Descriptor):
     mean: torch.Tensor
     stddev: torch.Tensor
     excluded: torch.Tensor
+    no_mean: torch.Tensor
+    no_std: torch.Tensor
 
     def __init__(
         self,
@@ -380,7 +382,8 @@ class DPA4C(Descriptor):
         Raises DataError for numbers that are zero everywhere, and for divisors that do not vary.
         """
         exact, mask = self._double(), pair_matrix(absent, self.ntypes)
-        count, total, squares = 0, 0.0, 0.0
+        count, zero = 0, torch.zeros(self.width - self.options.channels, dtype=torch.float64)
+        total = squares = zero
         for near in frames:
             values = exact.raw(near.without(mask))[:, : -self.options.channels]
             count, total, squares = (
@@ -390,7 +393,6 @@ class DPA4C(Descriptor):
             )
         if not count:
             return
-        assert isinstance(total, torch.Tensor) and isinstance(squares, torch.Tensor)
         size = exact.type_embedding.square().mean().sqrt()
         mean, scale = torch.zeros_like(total), (squares / count).sqrt()
         if not (scale > 0).all():
@@ -418,13 +420,15 @@ class DPA4C(Descriptor):
             if tree[name] not in (None, False):
                 raise UnsupportedModelError(f"dpa4c with {name}: {problem}")
         readout, head = tree["readout"], tree["radial_mode_head"]
-        nets = tree["radial_embedding"]["@variables"], tree["pair_film"]["network"]["@variables"]
+        nodes = tree["radial_embedding"]["@variables"], tree["pair_film"]["network"]["@variables"]
+        radial, pairs = ([node[f"{i}.matrix"] for i in range(2)] for node in nodes)
         weights = Weights(
             tree["@variables"]["mean"],
             tree["@variables"]["stddev"],
             tree["type_embedding"]["@variables"]["adam_type_embedding"],
             tree["radial_basis"]["@variables"]["adam_freqs"],
-            *([net["0.matrix"], net["1.matrix"]] for net in nets),
+            radial,
+            pairs,
             head and head["@variables"]["w"],
             [layer["@variables"]["w"] for layer in readout["channel_alignment"]],
             [layer and layer["@variables"]["w"] for layer in readout["probe_projections"]],
@@ -442,7 +446,8 @@ class DPA4C(Descriptor):
 
         w, aligned, probes = weights, map(own, weights.alignment), map(own, weights.probes)
         invariants = MomentInvariants(options.channels, options.lmax, list(aligned), list(probes))
-        nets = SwiGLU(*map(own, w.radial)), own(w.modes), SwiGLU(*map(own, w.pairs), _PAIR_SCALE)
+        radial, pairs = [own(x) for x in w.radial], [own(x) for x in w.pairs]
+        nets = SwiGLU(*radial), own(w.modes), SwiGLU(pairs[0], pairs[1], _PAIR_SCALE)
         embedding = own(w.type_embedding)[: len(type_map)].clone()
         statistics = own(w.mean), own(w.stddev)
         return cls(options, type_map, statistics, embedding, own(w.frequencies).reshape(-1), nets, invariants)
@@ -587,7 +592,7 @@ class DPA4C(Descriptor):
     ) -> "DPA4C":
         o: DPA4COptions = options
         precision, random = saved_precision(o.precision), np.random.default_rng([*seed, 0])
-        product = {"random": random, "precision": precision, "dtype": dtype}
+        product: Tree = {"random": random, "precision": precision, "dtype": dtype}
         embedding = tensor(
             random.normal(0, 1 / math.sqrt(len(type_map) + o.channels), (len(type_map), o.channels)).astype(
                 precision
@@ -595,9 +600,9 @@ class DPA4C(Descriptor):
             dtype,
         )
         if o.basis_type == "bessel":
-            frequencies = np.arange(1, o.n_radial + 1) * np.pi / o.rcut
+            numbers = np.arange(1, o.n_radial + 1) * np.pi / o.rcut
         else:
-            frequencies = np.linspace(0, o.rcut, o.n_radial)
+            numbers = np.linspace(0, o.rcut, o.n_radial)
         nets = (
             SwiGLU.random(o.radial_widths, **product),
             random_product(o.hidden, o.radial_modes, **product) if o.radial_modes else None,
@@ -613,7 +618,7 @@ class DPA4C(Descriptor):
         )
         width = invariants.width + 2 + o.channels
         statistics = torch.zeros(width, dtype=dtype), torch.ones(width, dtype=dtype)
-        frequencies = tensor(frequencies.astype(precision), dtype)
+        frequencies = tensor(numbers.astype(precision), dtype)
         return cls(o, type_map, statistics, embedding, frequencies, nets, invariants)
 
     def summary(self) -> dict[str, str]:

@@ -118,8 +118,8 @@ class MomentInvariants(nn.Module):
         for degree, width in enumerate(self.channels[1:], 1):
             rows, columns = np.triu_indices(width)
             self._keep(f"pairs_{degree}", torch.from_numpy(rows * width + columns))
-            scale = np.where(rows == columns, 1.0, math.sqrt(2))
-            self._keep(f"pair_scale_{degree}", torch.from_numpy(scale).to(dtype))
+            factors = np.where(rows == columns, 1.0, math.sqrt(2))
+            self._keep(f"pair_scale_{degree}", torch.from_numpy(factors).to(dtype))
         self.triples = degree_triples(lmax)
         for triple in self.triples:
             name = "".join(map(str, triple))

@@ -55,11 +55,8 @@ class SwiGLU(nn.Module):
     ) -> "SwiGLU":
         """New weights of these three widths, rounded to `precision`."""
         inputs, hidden, outputs = widths
-        weights = (
-            random_product(*shape, random, precision, dtype)
-            for shape in ((inputs, 2 * hidden), (hidden, outputs))
-        )
-        return cls(*weights, scale)
+        first = random_product(inputs, 2 * hidden, random, precision, dtype)
+        return cls(first, random_product(hidden, outputs, random, precision, dtype), scale)
 
     def to_tree(self, precision: str) -> Tree:
         """The node, with arrays of that dtype."""

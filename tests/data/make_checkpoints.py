@@ -22,6 +22,8 @@ import torch
 from deepmd.dpmodel.utils.serialization import save_dp_model
 from deepmd.pt.model.model import get_model
 from deepmd.pt.train.wrapper import ModelWrapper
+from deepmd.pt_expt.model.get_model import get_model as get_exportable_model
+from deepmd.pt_expt.train.wrapper import ModelWrapper as ExportableWrapper
 
 HERE = Path(__file__).resolve().parent / "checkpoints"
 RADIAL = {"sel": [6, 8], "rcut": 5.0, "rcut_smth": 0.5, "neuron": [4, 8]}
@@ -209,6 +211,21 @@ CASES = {
         },
         "fitting_net": FITTING,
     },
+    # Of the exportable backend.
+    "dpa4c": {
+        "descriptor": {
+            "type": "dpa4c",
+            "rcut": 5.0,
+            "channels": 8,
+            "lmax": 3,
+            "n_radial": 3,
+            "radial_modes": 1,
+            "exclude_types": [[0, 1]],
+            "precision": "float32",
+            "trainable": False,
+        },
+        "fitting_net": {**FITTING, "numb_fparam": 1},
+    },
     # Fittings of other outputs than energies.
     "dipole": {
         "descriptor": {"type": "hybrid", "list": [{"type": "dpa1", **ATTENTION, "attn_layer": 0}, SE_E2_A]},
@@ -279,7 +296,8 @@ def write_table(path):
 def make(case_name, case):
     here = HERE.parent / "outputs" if case_name in OTHERS else HERE
     params = {"type_map": ["O", "H"], **copy.deepcopy(case)}
-    model = get_model(copy.deepcopy(params))
+    exportable = case_name == "dpa4c"
+    model = (get_exportable_model if exportable else get_model)(copy.deepcopy(params))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
@@ -291,8 +309,11 @@ def make(case_name, case):
                     (".mean", ".stddev")
                 ):  # these answer, and statistics are one for all slots
                     tensor.copy_(random - 0.4 if "std" not in name else random + 0.5)
-        model.min_nbor_dist.fill_(0.88)
-    state = ModelWrapper(model, model_params=params).state_dict()
+                if name.endswith("adam_type_embedding"):
+                    tensor[-1] = 0.0  # of no type
+        (model._min_nbor_dist if exportable else model.min_nbor_dist).fill_(0.88)
+    wrapper = ExportableWrapper if exportable else ModelWrapper
+    state = wrapper(model, model_params=params).state_dict()
     torch.save({"model": state, "optimizer": {}}, here / f"{case_name}.pt")
     model.eval()
     variables = {"min_nbor_dist": model.get_min_nbor_dist()}

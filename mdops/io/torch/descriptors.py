@@ -253,8 +253,8 @@ def _dpa3(options: type[Options], params: Tree, state: State, type_map: list[str
 
 
 @reads("dpa4c")
-def _dpa4c(options: type[DPA4COptions], params: Tree, state: State, type_map: list[str]) -> Tree:
-    found = options.from_tree(from_definition(options, params) | {"trainable": is_trainable(params)})
+def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found = DPA4COptions.from_tree(from_definition(options, params) | {"trainable": is_trainable(params)})
     readout = state.below("readout")
     weights = Weights(
         state.required("mean"),

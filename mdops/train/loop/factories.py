@@ -128,22 +128,20 @@ def make_optimizer(
     on_gpu = bool(trained) and trained[0].is_cuda
     rate: Any = config.learning_rate.start_lr
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate
-    betas = c.adam_beta1, c.adam_beta2
+    assert c.adam_beta2 is not None and c.weight_decay is not None
+    betas, decay = (c.adam_beta1, c.adam_beta2), c.weight_decay
     if c.type == "HybridMuon":
         of_matrices: dict[str, Any] = {
-            **{
-                name: getattr(c, name)
-                for name in ("momentum", "weight_decay", "lr_adjust", "lr_adjust_coeff")
-            },
+            **{name: getattr(c, name) for name in ("momentum", "lr_adjust", "lr_adjust_coeff")},
             "mode": c.muon_mode,
             "gram": c.enable_gram,
             "magma": c.magma_muon,
         }
-        return HybridMuon(trained, rate, tables=tables, betas=betas, **of_matrices)
+        return HybridMuon(trained, rate, tables=tables, betas=betas, weight_decay=decay, **of_matrices)
     options: dict[str, Any] = {"betas": betas, "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
-        return torch.optim.AdamW(trained, rate, weight_decay=c.weight_decay, **options)
-    return torch.optim.Adam(trained, rate, weight_decay=c.weight_decay, **options)
+        return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)
+    return torch.optim.Adam(trained, rate, weight_decay=decay, **options)
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
