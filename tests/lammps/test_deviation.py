@@ -101,6 +101,19 @@ def test_several_runs_at_one_step(run, atoms, paths, style):
     )
 
 
+def test_a_run_that_computes_nothing_has_no_line(run, atoms, style):
+    """LAMMPS evaluates nothing in `run 0 pre no`: its forces stay those of the structure before."""
+    forces = "custom {}.txt fx fy fz modify sort id format float %20.15g"
+    more = f"""run 0
+    write_dump all {forces.format("before")}
+    displace_atoms all random 0.1 0.1 0.1 11
+    run 0 pre no
+    write_dump all {forces.format("after")}"""
+    run(script(style, more=more))
+    assert np.array_equal(run.dumped("before.txt"), run.dumped("after.txt"))
+    assert rows(run)[0] == [0]
+
+
 def test_each_world_has_its_file(run, atoms, paths, style):
     """As LAMMPS' logs."""
     text = script(style, more="displace_atoms all move ${d} 0 0\n run 0").replace("dump.txt", "dump.${d}")

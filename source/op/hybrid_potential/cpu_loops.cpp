@@ -12,7 +12,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
   std::vector<std::vector<DenseLayer<T>>> layers;
   for (int n = 0; n < first.nets; ++n)
     layers.push_back(packed_layers(args.net, nets + n * net_size(args.net)));
-  const Order order(first.types, results.centers, first.ntypes);
+  const Order order(first, results.centers, useful_threads(results.centers));
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
   if (others) others->begin(threads);
@@ -20,7 +20,8 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
     const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
     for (int64_t thread = begin; thread < end; ++thread) {
-      HybridResults<T> out{results.of_thread(first, shares[thread]), within, grad_extra, near_weight};
+      HybridResults<T> out{results.of_thread(first, order.space, shares[thread]), within, grad_extra,
+                           near_weight};
       for (int n = 0; n < first.nets; ++n) {
         const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
         const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
@@ -36,7 +37,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
       shares[thread].bad_atom = out.sums.bad_atom;
     }
   });
-  results.finish(op, args.parts[args.widest], shares);
+  results.finish(op, args.parts[args.widest], order.space, shares);
 }
 
 #define MDOPS_INSTANTIATE(T)                                                                               \

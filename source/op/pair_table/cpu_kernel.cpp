@@ -206,11 +206,12 @@ int64_t near_weights(const ListArgs& list, const NearArgs& near, int64_t begin, 
   return bad;
 }
 
-int64_t table_energies(const ListArgs& list, const TableArgs& table, const double* weight, int64_t begin,
-                       int64_t end, const NearReport& report, NeighborRow& row,
+int64_t table_energies(const ListArgs& list, const TableArgs& table, const double* weight, const int32_t* ids,
+                       int64_t count, const NearReport& report, NeighborRow& row,
                        PotentialResults<double>& out) {
   int64_t bad = -1;
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t n = 0; n < count; ++n) {
+    const int64_t i = ids[n];
     report.nearest[i] = table.cutoff;
     if (list.types[i] < 0) continue;
     if (!gather(list, table.pair_mask, table.cutoff, i, row, &report)) {

@@ -7,6 +7,7 @@
 #include "common/parallel.h"
 #include "common/scratch.h"
 #include "spline_potential/kernel_table.h"
+#include "spline_potential/spatial_order.h"
 
 namespace mdops {
 
@@ -14,19 +15,26 @@ struct BlockScratch;  // of a thread that works on blocks of atoms
 struct StepScratch;   // of the thread that calls the op, for all blocks
 
 // The atoms of each type one after the other, virtual ones left out; `start` (ntypes + 1) says where a type
-// begins.
+// begins. Those of a type are in the order of space.
 struct Order {
+  SpatialOrder space;  // of all atoms
   std::vector<int32_t> ids;
   std::vector<int64_t> start;
 
-  Order(const int32_t* types, int64_t atoms, int64_t ntypes) : start(ntypes + 1, 0) {
-    for (int64_t i = 0; i < atoms; ++i)
-      if (types[i] >= 0) ++start[types[i] + 1];
-    for (int64_t t = 0; t < ntypes; ++t) start[t + 1] += start[t];
-    ids.resize(start[ntypes]);
+  // Of the first `centers` atoms, for so many threads.
+  template <class T>
+  Order(const PotentialArgs<T>& args, int64_t centers, int64_t threads)
+      : space({args.positions, 4, args.cell, args.batch, args.neighbors, args.counts, args.atoms,
+               args.systems, args.list_width, args.ntypes, centers},
+              threads),
+        start(args.ntypes + 1, 0) {
+    for (int64_t i = 0; i < centers; ++i)
+      if (args.types[i] >= 0) ++start[args.types[i] + 1];
+    for (int64_t t = 0; t < args.ntypes; ++t) start[t + 1] += start[t];
+    ids.resize(start[args.ntypes]);
     std::vector<int64_t> next(start.begin(), start.end() - 1);
-    for (int64_t i = 0; i < atoms; ++i)
-      if (types[i] >= 0) ids[next[types[i]]++] = static_cast<int32_t>(i);
+    for (int32_t i : space.atoms_below(centers))
+      if (args.types[i] >= 0) ids[next[args.types[i]]++] = i;
   }
 
   // The atoms of one of so many nets: of a type, or of all types.
@@ -51,11 +59,11 @@ inline std::vector<double> four_columns(const double* positions, int64_t atoms) 
 template <class T>
 class RowPages {
  public:
-  // For so many rows of so many numbers, all zero.
-  PagedRows<T> begin(int64_t rows, int64_t stride) {
+  // For so many rows of so many numbers, all zero, in an order that has `places`.
+  PagedRows<T> begin(int64_t rows, int64_t stride, const int32_t* places = nullptr) {
     stride_ = stride, memory_.clear();
     pages_.assign((rows + PagedRows<T>::kPage - 1) / PagedRows<T>::kPage, nullptr);
-    return {stride, pages_.data(), this,
+    return {stride, places, pages_.data(), this,
             [](void* owner, int64_t page) { return static_cast<RowPages*>(owner)->make(page); }};
   }
   // The rows of a page; null: all are zero.
@@ -81,10 +89,11 @@ struct Share {
 };
 
 // Adds the shares of all threads to (N, columns), `part` of each: in their order, so that the bits depend on
-// their number alone. Of rows with more numbers the others are left out.
+// their number alone. Of rows with more numbers the others are left out. `at`: the row at each place; null:
+// they are in the order of their numbers.
 template <class T, class Part>
-void add_shares(const std::vector<Share<T>>& shares, int64_t rows, int columns, int stride, const Part& part,
-                double* to) {
+void add_shares(const std::vector<Share<T>>& shares, int64_t rows, int columns, int stride, const int32_t* at,
+                const Part& part, double* to) {
   constexpr int64_t kPage = PagedRows<T>::kPage;
   parallel((rows + kPage - 1) / kPage, 8, [&](int64_t begin, int64_t end) {
     for (int64_t page = begin; page < end; ++page)
@@ -92,22 +101,28 @@ void add_shares(const std::vector<Share<T>>& shares, int64_t rows, int columns, 
         const auto* from = part(share).page(page);
         if (!from) continue;
         const int64_t first = page * kPage, count = std::min(kPage, rows - first);
-        for (int64_t k = 0; k < count; ++k)
-          for (int a = 0; a < columns; ++a) to[columns * (first + k) + a] += from[stride * k + a];
+        for (int64_t k = 0; k < count; ++k) {
+          double* const row = to + columns * (at ? at[first + k] : first + k);
+          for (int a = 0; a < columns; ++a) row[a] += from[stride * k + a];
+        }
       }
   });
 }
 template <class T>
-void add_forces(const std::vector<Share<T>>& shares, int64_t atoms, double* to) {
-  add_shares(shares, atoms, 3, 4, [](const Share<T>& share) -> const auto& { return share.forces; }, to);
+void add_forces(const std::vector<Share<T>>& shares, int64_t atoms, const SpatialOrder& space, double* to) {
+  const auto part = [](const Share<T>& share) -> const auto& { return share.forces; };
+  add_shares(shares, atoms, 3, 4, space.atoms(), part, to);
 }
 template <class T>
 void add_virials(const std::vector<Share<T>>& shares, int64_t systems, double* to) {
-  add_shares(shares, systems, 9, 9, [](const Share<T>& share) -> const auto& { return share.virial; }, to);
+  const auto part = [](const Share<T>& share) -> const auto& { return share.virial; };
+  add_shares(shares, systems, 9, 9, nullptr, part, to);
 }
 template <class T>
-void add_atom_virials(const std::vector<Share<T>>& shares, int64_t atoms, double* to) {
-  add_shares(shares, atoms, 9, 9, [](const Share<T>& share) -> const auto& { return share.atom_virial; }, to);
+void add_atom_virials(const std::vector<Share<T>>& shares, int64_t atoms, const SpatialOrder& space,
+                      double* to) {
+  const auto part = [](const Share<T>& share) -> const auto& { return share.atom_virial; };
+  add_shares(shares, atoms, 9, 9, space.atoms(), part, to);
 }
 
 // Where the results of a step go, of args.atoms atoms of which the first `centers` have an energy, while the
@@ -123,9 +138,11 @@ struct StepResults {
   double* atom_virial;  // (N, 3, 3), a pair's on the neighbour; null if it is not asked for
 
   // Where a thread writes: what belongs to an atom into the results, sums into its share.
-  PotentialResults<T> of_thread(const PotentialArgs<T>& args, Share<T>& share) const;
+  PotentialResults<T> of_thread(const PotentialArgs<T>& args, const SpatialOrder& space,
+                                Share<T>& share) const;
   // The sums; fails where a thread met an atom that is not there.
-  void finish(const Op& op, const PotentialArgs<T>& args, const std::vector<Share<T>>& shares) const;
+  void finish(const Op& op, const PotentialArgs<T>& args, const SpatialOrder& space,
+              const std::vector<Share<T>>& shares) const;
 };
 
 [[noreturn]] void fail_neighbors(const Op& op, int64_t atom);

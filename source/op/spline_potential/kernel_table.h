@@ -21,7 +21,7 @@ static_assert(std::is_trivially_copyable_v<PotentialArgs<float>> && sizeof(Poten
               std::is_trivially_copyable_v<PotentialArgs<double>> && sizeof(PotentialArgs<double>) == 576);
 static_assert(sizeof(NetWeights<float>) == sizeof(NetWeights<double>) && sizeof(NetWeights<float>) == 728);
 static_assert(sizeof(PotentialResults<float>) == sizeof(PotentialResults<double>) &&
-              sizeof(PotentialResults<float>) == 128);
+              sizeof(PotentialResults<float>) == 152);
 
 // The number of further inputs that this library was built for.
 #ifdef MDOPS_MODEL_EXTRA

@@ -10,10 +10,11 @@ namespace mdops {
 // What kernels see. A page is zero when it is first asked for.
 template <class T>
 struct PagedRows {
-  static constexpr int kPageBits = 9;
+  static constexpr int kPageBits = 7;
   static constexpr int64_t kPage = int64_t{1} << kPageBits;  // rows
 
-  int64_t stride = 0;   // numbers of a row
+  int64_t stride = 0;               // numbers of a row
+  const int32_t* places = nullptr;  // of the rows (spatial_order.h); null: in the order of their numbers
   T** pages = nullptr;  // null where there is none yet; itself null where the rows are not asked for
   void* owner = nullptr;
   T* (*make)(void* owner, int64_t page) = nullptr;
@@ -21,10 +22,10 @@ struct PagedRows {
   MDOPS_HD explicit operator bool() const { return pages != nullptr; }
 
   MDOPS_HD T* row(int64_t k) const {
-    const int64_t page = k >> kPageBits;
+    const int64_t place = places ? places[k] : k, page = place >> kPageBits;
     T* rows = pages[page];
     if (__builtin_expect(rows == nullptr, 0)) rows = make(owner, page);
-    return rows + (k & (kPage - 1)) * stride;
+    return rows + (place & (kPage - 1)) * stride;
   }
 };
 

@@ -18,7 +18,7 @@ struct Plan {
 
   template <class T>
   Plan(const PotentialArgs<T>& args, int64_t threads_)
-      : order(args.types, args.atoms, args.ntypes), threads(threads_) {
+      : order(args, args.atoms, threads_), threads(threads_) {
     for (int n = 0; n < args.nets; ++n) {
       const int64_t first = order.first_of(n, args.nets), count = order.count_of(n, args.nets);
       for (int64_t thread = 0; thread < threads; ++thread) {
@@ -88,14 +88,14 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
   std::vector<Share<T>> shares(plan.threads);
   const StepResults<T> results = answer.results<T>();
   in_threads(op, args, plan.threads, [&](int64_t thread, T* scratch) {
-    PotentialResults<T> out = results.of_thread(args, shares[thread]);
+    PotentialResults<T> out = results.of_thread(args, plan.order.space, shares[thread]);
     for (const TrainingBlock& block : plan.blocks)
       if (block.thread == thread)
         MDOPS_RUN(train_forward, args, nets[block.net], block, plan.order.ids.data() + block.first, arrays,
                   scratch, out);
     shares[thread].bad_atom = out.bad_atom;
   });
-  results.finish(op, args, shares);
+  results.finish(op, args, plan.order.space, shares);
   return saved;
 }
 
