@@ -43,6 +43,8 @@ INPUTS = {
     "se_e3_tebd": "se_e3_tebd/input_torch.json",
     "hybrid": "hybrid/input.json",
     "zbl": "zbl/input.json",
+    "dpa2": "dpa2/input_torch_small.json",
+    "dpa2_medium": "dpa2/input_torch_medium.json",
     "dpa3": "dpa3/input_torch.json",
 }
 SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
@@ -62,10 +64,9 @@ def model_of(name: str, folder: Path) -> Potential:
     options = parse_config(tree).model
     found: Any = find("model", options.KIND).random(options, 1, torch.float32)
     n = len(model["type_map"])
-    for part in found.parts:
-        for descriptor in part.descriptors:
-            if isinstance(descriptor, EnvironmentDescriptor):
-                descriptor.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
+    for part in found.modules():
+        if isinstance(part, EnvironmentDescriptor):
+            part.set_statistics(np.zeros(n), np.tile([0.14, 0.087], (n, 1)))
     for one in (found, *getattr(found, "models", ())):
         if isinstance(one, DescriptorFitting):
             weaken(one)
