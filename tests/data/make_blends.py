@@ -114,6 +114,42 @@ def other_alpha(tree, rng):
 
 
 OTHER = ["Mg", "Al", "Cu"]
+REPFLOW = {
+    "n_dim": 6,
+    "e_dim": 5,
+    "a_dim": 4,
+    "nlayers": 1,
+    "axis_neuron": 2,
+    "e_sel": 30,
+    "a_sel": 14,
+    "e_rcut": 3.8,
+    "e_rcut_smth": 2.6,
+    "a_rcut": 3.1,
+    "a_rcut_smth": 2.4,
+}
+REPINIT = {"rcut": 4.0, "rcut_smth": 1.2, "nsel": 45, "neuron": [3, 6], "axis_neuron": 2, "tebd_dim": 4}
+REPFORMER = {
+    "rcut": 3.4,
+    "rcut_smth": 2.6,
+    "nsel": 24,
+    "nlayers": 2,
+    "g1_dim": 6,
+    "g2_dim": 4,
+    "axis_neuron": 2,
+    "attn1_hidden": 3,
+    "attn1_nhead": 2,
+    "attn2_hidden": 3,
+    "attn2_nhead": 2,
+}
+
+
+def messages(kind, **model):
+    """A part whose layers pass messages."""
+    options = {"dpa2": {"repinit": REPINIT, "repformer": REPFORMER}, "dpa3": {"repflow": REPFLOW}}
+    descriptor = {"type": kind, "precision": "float64", **options[kind]}
+    return {"descriptor": descriptor, "fitting_net": FITTING, **model}
+
+
 CASES = {
     "pairtab": linear(pairs(), systems=EVERY_SYSTEM),
     "pairtab_cut": linear(pairs(last=6.0, tail=True)),
@@ -163,6 +199,12 @@ CASES = {
         net({"precision": "float32"}, {"precision": "float32"}), systems=SYSTEMS
     ),
     "zbl_virtual": zbl(net({"attn_layer": 1}), systems={"with_virtual": with_virtual}),
+    "linear_messages": linear(
+        messages("dpa2"), messages("dpa3", type_map=OTHER), net(), pairs(rcut=4.5, sel=60),
+        weights=[0.7, 1.3, 0.5, 1.0], pair_exclude_types=[[0, 1]], systems={**SYSTEMS, "with_virtual": with_virtual},
+    ),
+    "zbl_dpa2": zbl(messages("dpa2")),
+    "zbl_dpa3": zbl(messages("dpa3"), systems=SYSTEMS),
 }  # fmt: skip
 
 

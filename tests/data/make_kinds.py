@@ -23,7 +23,6 @@ from make_reference import (
     make,
     output_bias,
     parameter_statistics,
-    set_statistics,
     triclinic,
     with_virtual,
 )
@@ -129,12 +128,6 @@ DPA3_KEYS = (
 )
 
 
-def repflow_statistics(tree, rng):
-    """davg and dstd as statistics of other data would be, and biases of atoms."""
-    set_statistics({**tree["descriptor"]["repflow_variable"], "set_davg_zero": False}, rng)
-    output_bias(tree, rng)
-
-
 def of_dpa3():
     charged = {"add_chg_spin_ebd": True, "default_chg_spin": [-2.0, 3.0]}
     dynamic = {"use_dynamic_sel": True, "smooth_edge_update": True, "sel_reduce_factor": 3.0}
@@ -161,8 +154,7 @@ def of_dpa3():
         "float32": case(dpa3(**smooth, precision="float32")),
         "virtual": case(dpa3(**smooth), systems={"with_virtual": with_virtual}),
     }
-    made = {"statistics": False, "edit": repflow_statistics}
-    return {f"dpa3_{name}": {**options, **made} for name, options in found.items()}
+    return {f"dpa3_{name}": {**options, "edit": output_bias} for name, options in found.items()}
 
 
 DPA2_REPINIT = {
@@ -200,19 +192,6 @@ def dpa2(repinit=(), repformer=(), **options):
         "repformer": {**DPA2_REPFORMER, **dict(repformer)},
         **options,
     }
-
-
-def dpa2_statistics(tree, rng):
-    """As of `repflow_statistics`, in each block."""
-    own = tree["descriptor"]
-    for name, args in (
-        ("repinit_variable", "repinit_args"),
-        ("repinit_three_body_variable", "repinit_args"),
-        ("repformers_variable", "repformer_args"),
-    ):
-        if name in own:
-            set_statistics({**own[name], "set_davg_zero": own[args]["set_davg_zero"]}, rng)
-    output_bias(tree, rng)
 
 
 def of_dpa2():
@@ -274,8 +253,7 @@ def of_dpa2():
         "float32": case(dpa2(three, weighed, precision="float32")),
         "virtual": case(dpa2(three, gated), systems={"with_virtual": with_virtual}),
     }
-    made = {"statistics": False, "edit": dpa2_statistics}
-    return {f"dpa2_{name}": {**options, **made} for name, options in found.items()}
+    return {f"dpa2_{name}": {**options, "edit": output_bias} for name, options in found.items()}
 
 
 def dpa4c(**options):
@@ -358,6 +336,21 @@ CASES = {
     **of_dpa3(),
     **of_dpa2(),
     **of_dpa4c(),
+    # Parts that pass messages, and parts that do not.
+    "hybrid_dpa2_a": case(dpa2({"use_three_body": True, "set_davg_zero": False}), A, edit=output_bias),
+    "hybrid_dpa3_dpa2_tebd": case(
+        {**dpa3(update_style="res_avg"), "exclude_types": [[0, 1]]},
+        dpa2({"tebd_input_mode": "strip"}),
+        {**TEBD, **LONG, "sel": 70},
+        pair_exclude_types=[[1, 1]],
+    ),
+    "hybrid_messages_few_places": case(
+        dpa2({"nsel": 17, "three_body_sel": 9, "use_three_body": True}, {"nsel": 8}),
+        {**TEBD, **LONG, "sel": 30},
+        dpa3(e_sel=11, a_sel=6),
+        systems={"crowded": crowded},
+        pair_exclude_types=[[0, 1]],
+    ),
 }
 
 

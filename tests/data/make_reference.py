@@ -202,8 +202,22 @@ def is_of_other_backend(options):
     return options["descriptor"]["type"] == "dpa4c"
 
 
+# Of descriptors with several blocks, each with statistics: their nodes, and where their options are.
+BLOCKS = {
+    "repflow_variable": "repflow_args",
+    "repinit_variable": "repinit_args",
+    "repinit_three_body_variable": "repinit_args",
+    "repformers_variable": "repformer_args",
+}
+
+
 def set_statistics(descriptor, rng):
     """davg and dstd as DeePMD-kit's statistics give them: for each type one for s, one for x, y and z."""
+    for block in [name for name in BLOCKS if name in descriptor]:
+        options = descriptor[BLOCKS[block]]
+        set_statistics({"set_davg_zero": options.get("set_davg_zero", False), **descriptor[block]}, rng)
+    if "@variables" not in descriptor:
+        return
     variables = descriptor["@variables"]
     types, _, _ = variables["davg"].shape
     if not descriptor["set_davg_zero"]:

@@ -53,10 +53,11 @@ def check_answers(case, dtype):
     if case in ROUNDED:
         bound = 3e-5
     for reference in references(folder_of(case)):
+        of_atoms = potential.reach == 1
         found = potential.evaluate(
-            reference.system, None, reference.fparam, reference.aparam, atom_virial=True
+            reference.system, None, reference.fparam, reference.aparam, atom_virial=of_atoms
         )
-        for name in ANSWERS:
+        for name in [name for name in ANSWERS if of_atoms or name != "atom_virial"]:
             error = relative_error(found[name], reference.answers[name])
             assert error < bound, (reference.name, name, error)
 

@@ -70,6 +70,43 @@ def test_features_are_those_of_the_parts_alone():
     assert hybrid.width == 16 + 4 + 3 == found.values.shape[1]
 
 
+MESSAGES = {
+    "dpa2": {
+        "repinit": {"nsel": 80, "rcut": 4.4, "neuron": [4], "axis_neuron": 2, "tebd_dim": 4},
+        "repformer": {"nsel": 40, "rcut": 3.5, "rcut_smth": 2.5, "g1_dim": 6, "g2_dim": 4, "nlayers": 2},
+    },
+    "dpa3": {
+        "repflow": {
+            "n_dim": 6,
+            "e_dim": 5,
+            "a_dim": 4,
+            "nlayers": 2,
+            "e_rcut": 4.4,
+            "e_rcut_smth": 3.0,
+            "e_sel": 60,
+            "a_rcut": 3.0,
+            "a_rcut_smth": 2.5,
+            "a_sel": 30,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("attention", [0, 1])
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_parts_that_pass_messages_beside_splines(kind, attention):
+    """The fast ways of the other part leave them as they are."""
+    dpa1 = {"type": "dpa1", "sel": 80, "rcut": 5.0, "neuron": [4, 8], "axis_neuron": 3, "attn": 4}
+    parts = [{**dpa1, "attn_layer": attention}, {"type": kind, **MESSAGES[kind]}]
+    potential = new_potential({"type": "hybrid", "list": parts})
+    assert potential.reach > 1
+    wanted = potential.compute(alloy())
+    potential.use_spline()
+    assert potential.explain().startswith(("fused parts", "fused attention")) and kind in potential.explain()
+    for name, value in potential.compute(alloy()).items():
+        torch.testing.assert_close(torch.tensor(value), torch.tensor(wanted[name]), rtol=1e-7, atol=1e-9)
+
+
 def test_parts_with_one_net_may_be_trained_or_not():
     potential = new_potential({"type": "hybrid", "list": [{**A, "trainable": False}, R]})
     a, r = potential.model.descriptors
