@@ -177,4 +177,5 @@ def plugin() -> Path:
 def environment() -> dict[str, str]:
     """That of this process, with LAMMPS loading the plugin."""
     folders = filter(None, [str(plugin().parent), os.environ.get("LAMMPS_PLUGIN_PATH")])
-    return {**os.environ, "LAMMPS_PLUGIN_PATH": os.pathsep.join(folders)}
+    python = os.environ.get("MDOPS_PYTHON", sys.executable)
+    return {**os.environ, "LAMMPS_PLUGIN_PATH": os.pathsep.join(folders), "MDOPS_PYTHON": python}

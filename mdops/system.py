@@ -1,6 +1,6 @@
 """The atoms a model is asked about: from tensors or ASE, checked before any op sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class System:
         kinds: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
         first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
+        exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
+            images, as their owners have them; None where there are no ghosts.
     """
 
     positions: torch.Tensor
@@ -52,6 +54,7 @@ class System:
     batch: torch.Tensor
     kinds: Kinds | None = None
     first_types: torch.Tensor | None = None
+    exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""

@@ -22,7 +22,7 @@ LAYERS = [
     "loading inputs digest",
     "data",
     "calculator md train",
-    "quantization deepmd dpdata ipi lammps openmm torchsim zbl",
+    "domain quantization deepmd dpdata ipi lammps lammps_server openmm torchsim zbl",
     "cli",
     "__main__",
 ]

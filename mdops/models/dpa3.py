@@ -139,6 +139,7 @@ class DPA3(GraphDescriptor):
         "repflow_variable": _VARIABLE_NODE,
     }
     mixed: ClassVar[bool] = True
+    starts_from_types = True
 
     mean: torch.Tensor
     std: torch.Tensor

@@ -54,9 +54,11 @@ class GraphDescriptor(Descriptor):
 
     Attributes:
         layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
+        starts_from_types: whether the first nodes follow from the types of the atoms alone.
     """
 
     layers: nn.ModuleList
+    starts_from_types = False
 
     @property
     def reach(self) -> int:
@@ -77,6 +79,9 @@ class GraphDescriptor(Descriptor):
     def forward(self, near: Neighborhood) -> Features:
         graph = self.graph(near)
         nodes, local = self.start(graph)
+        exchange, is_known = near.system.exchange, self.starts_from_types
         for layer in self.layers:
+            nodes = nodes if exchange is None or is_known else exchange(nodes)
             nodes, local = layer(nodes, local, graph)
+            is_known = False
         return self.finish(nodes, local, graph)

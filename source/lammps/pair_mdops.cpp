@@ -1,5 +1,6 @@
-// pair_style mdops (lammps.md): models of the C core in LAMMPS, as a plugin that is compiled against the
-// headers of the LAMMPS at hand (mdops/lammps).
+// pair_style mdops (lammps.md): models in LAMMPS, as a plugin that is compiled against the headers of the
+// LAMMPS at hand (mdops/lammps). The C core evaluates them or, where their layers pass messages, a process of
+// Python does.
 #include <mdops.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "comm.h"
 #include "error.h"
 #include "force.h"
+#include "lammps/python_models.h"
 #include "library.h"
 #include "memory.h"
 #include "neigh_list.h"
@@ -27,6 +29,7 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
+using mdops::lammps::PythonModels;
 
 namespace {
 
@@ -53,11 +56,11 @@ T sized() {
   return made;
 }
 
-// Numbers in memory that a model's device writes to fastest.
+// Numbers in memory that a model's device writes to fastest; plain memory without a model of the core.
 class Numbers {
  public:
   explicit Numbers(mdops_model* model) : model_(model) {}
-  ~Numbers() { mdops_release(model_, data_); }
+  ~Numbers() { release(); }
   Numbers(Numbers&& other) : model_(other.model_), data_(other.data_), size_(other.size_) {
     other.data_ = nullptr;
   }
@@ -67,8 +70,12 @@ class Numbers {
   // What was there is lost when it grows.
   int resize(size_t size) {
     if (size <= size_ && data_) return MDOPS_OK;
-    mdops_release(model_, data_);
+    release();
     data_ = nullptr, size_ = size + size / 8;  // as the number of ghosts goes up and down
+    if (!model_) {
+      data_ = static_cast<double*>(std::malloc(size_ * sizeof(double)));
+      return data_ ? MDOPS_OK : MDOPS_MEMORY;
+    }
     void* memory = nullptr;
     const int status = mdops_allocate(model_, static_cast<int64_t>(size_ * sizeof(double)), &memory);
     data_ = static_cast<double*>(memory);
@@ -76,6 +83,8 @@ class Numbers {
   }
 
  private:
+  void release() { model_ ? mdops_release(model_, data_) : std::free(data_); }
+
   mdops_model* model_;
   double* data_ = nullptr;
   size_t size_ = 0;
@@ -102,7 +111,8 @@ class PairMDOps : public Pair {
     Settings given = read_settings(narg, arg);
     forces_.clear(), near_.reset();
     own_ = std::move(given);
-    comm_reverse = own_.models.size() > 1 ? 3 * static_cast<int>(own_.models.size()) : 0;
+    comm_forward = own_.python ? static_cast<int>(own_.python->width()) : 0;
+    comm_reverse = std::max(own_.count > 1 ? 3 * own_.count : 0, comm_forward);
     line_ = Line(), filled_ = warned_ = false;
     // The elements were another model's: pair_coeff names them again.
     kinds_.clear();
@@ -112,7 +122,7 @@ class PairMDOps : public Pair {
 
   void coeff(int narg, char** arg) override {
     const int ntypes = atom->ntypes;
-    if (own_.models.empty())
+    if (!own_.count)
       error->all(FLERR, "pair_coeff: pair_style mdops has no model, as its line was refused: give it again");
     if (narg != 2 + ntypes || std::strcmp(arg[0], "*") != 0 || std::strcmp(arg[1], "*") != 0)
       error->all(FLERR, "pair_coeff of mdops is: pair_coeff * * and the element of each of the " +
@@ -165,17 +175,28 @@ class PairMDOps : public Pair {
     if (neighbor->ago == 0 || !holds(all)) problem = fill(all);
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
     mdops_output output = sized<mdops_output>();
-    used_ = deviates ? own_.models.size() : 1;
-    while (forces_.size() < used_) forces_.emplace_back(own_.models[forces_.size()].get());
+    if (own_.python) {
+      if (wants_atoms())
+        error->all(FLERR,
+                   "pair_style mdops: Python evaluates this model, and does not tell its virial by atoms: "
+                   "stress/atom "
+                   "and heat/flux are refused");
+      require_everywhere(problem);  // before the processes wait for each other
+    }
+    used_ = deviates ? own_.count : 1;
+    while (forces_.size() < used_)
+      forces_.emplace_back(own_.python ? nullptr : own_.models[forces_.size()].get());
     std::vector<double> virials;
     for (size_t m = 0; problem.empty() && m < used_; ++m) {
-      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
+      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK)
+        problem = own_.python ? "pair_style mdops: no memory" : mdops_message();
+      if (own_.python) require_everywhere(problem);
       if (!problem.empty()) break;
       mdops_output own = sized<mdops_output>();
       own.forces = forces_[m].data();
       own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
       own.atom_virial = m == 0 && wants_atoms() ? virial.data() : nullptr;
-      problem = evaluate(m, own);
+      problem = own_.python ? evaluate_in_python(m, own) : evaluate(m, own);
       virials.insert(virials.end(), own.virial, own.virial + 9);
       if (m == 0) output = own;
     }
@@ -202,9 +223,23 @@ class PairMDOps : public Pair {
     if (deviates) write_deviation(virials);
   }
 
-  // Forces on ghosts, of all models, for their deviation.
+  // Numbers of atoms between the layers of a model, to their ghosts.
+  int pack_forward_comm(int n, int* atoms, double* to, int, int*) override {
+    for (int k = 0; k < n; ++k) to = std::copy_n(own_.python->node(atoms[k], exchanged_), exchanged_, to);
+    return static_cast<int>(n * exchanged_);
+  }
+
+  void unpack_forward_comm(int n, int first, double* from) override {
+    if (n) std::copy_n(from, n * exchanged_, own_.python->node(first, exchanged_));
+  }
+
+  // The gradients of such numbers, of ghosts; otherwise forces on ghosts, of all models, for their deviation.
   int pack_reverse_comm(int n, int first, double* to) override {
     double* const begin = to;
+    if (exchanged_) {
+      if (n) std::copy_n(own_.python->node(first, exchanged_), n * exchanged_, to);
+      return static_cast<int>(n * exchanged_);
+    }
     for (int i = first; i < first + n; ++i)
       for (const Numbers& forces : forces_)
         to = std::copy_n(forces.data() + 3 * static_cast<size_t>(i), 3, to);
@@ -212,6 +247,11 @@ class PairMDOps : public Pair {
   }
 
   void unpack_reverse_comm(int n, int* atoms, double* from) override {
+    if (exchanged_) {
+      for (int k = 0; k < n; ++k, from += exchanged_)
+        own_.python->add(own_.python->node(atoms[k], exchanged_), from, exchanged_);
+      return;
+    }
     for (int k = 0; k < n; ++k)
       for (const Numbers& forces : forces_)
         for (int a = 0; a < 3; ++a) forces.data()[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
@@ -220,7 +260,10 @@ class PairMDOps : public Pair {
  private:
   // What a pair_style line says.
   struct Settings {
+    // One of both: models of the core, or Python's.
     std::vector<std::unique_ptr<mdops_model, FreeModel>> models;
+    std::unique_ptr<PythonModels> python;
+    int count = 0;                          // of the models
     mdops_info info = sized<mdops_info>();  // of the first model, by which atoms move
     std::vector<double> fparam, aparam;
     bigint every = 100;
@@ -285,27 +328,27 @@ class PairMDOps : public Pair {
     if (paths.empty()) error->all(FLERR, "pair_style mdops needs the file of a model");
     if (device == "cuda") device = own_gpu();
     options.device = device.c_str();
-    for (const std::string& path : paths) add_model(path, paths[0], options, given);
-    if (given.models.size() > 1) open(output, given);
+    for (const std::string& path : paths)
+      require(access(path.c_str(), R_OK) == 0,
+              "pair_style mdops: " + path + ": it cannot be opened, and it is none of the words " + kWords);
+    given.count = static_cast<int>(paths.size());
+    if (std::all_of(paths.begin(), paths.end(), has_core_part))
+      for (const std::string& path : paths) add_model(path, paths[0], options, given);
+    else
+      start_python(paths, options, given);
+    if (given.count > 1) open(output, given);
     return given;
   }
 
   void add_model(const std::string& path, const std::string& first, const mdops_options& options,
                  Settings& given) {
     mdops_model* model = nullptr;
-    const bool is_there = access(path.c_str(), R_OK) == 0;
-    require(is_there,
-            "pair_style mdops: " + path + ": it cannot be opened, and it is none of the words " + kWords);
     const int status = mdops_load(path.c_str(), &options, &model);
     given.models.emplace_back(model);
     require(status == MDOPS_OK, mdops_message());
     mdops_info info = sized<mdops_info>();
     require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
-    const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
-    require(frame == info.fparam || (!frame && !info.needs_fparam),
-            path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
-    require(atomic == info.aparam,
-            path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
+    check_parameters(path, info, given);
     if (given.models.size() == 1) {
       given.info = info;
       return;
@@ -313,6 +356,38 @@ class PairMDOps : public Pair {
     bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
     require(same, path + " has other elements, or another cutoff, than " + first);
+  }
+
+  void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
+    const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
+    require(frame == info.fparam || (!frame && !info.needs_fparam),
+            path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
+    require(atomic == info.aparam,
+            path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
+  }
+
+  // Whether a file has a part for the C core: the names of its arrays, behind their length, say so.
+  static bool has_core_part(const std::string& path) {
+    const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+    uint64_t length = 0;
+    if (!file || std::fread(&length, sizeof(length), 1, file.get()) != 1 || length > (uint64_t{1} << 28))
+      return false;
+    std::string names(length, '\0');
+    names.resize(std::fread(names.data(), 1, length, file.get()));
+    return names.find("\"core.description\"") != std::string::npos;
+  }
+
+  void start_python(const std::vector<std::string>& paths, const mdops_options& options, Settings& given) {
+    given.python = std::make_unique<PythonModels>();
+    const std::string problem = given.python->start(paths, options, given.fparam, given.aparam);
+    require_everywhere(problem.empty() ? "" : "pair_style mdops: " + problem);
+    given.info = given.python->info();
+    check_parameters(paths[0], given.info, given);
+    if (comm->me == 0)
+      utils::logmesg(
+          lmp,
+          "pair_style mdops: the model has no part for the C core; a process of Python beside each of "
+          "LAMMPS' evaluates it\n");
   }
 
   // The deviation's file: of each world one, as LAMMPS names its logs.
@@ -333,7 +408,7 @@ class PairMDOps : public Pair {
     return end != word && *end == '\0';
   }
 
-  bool on_gpu() const { return own_.info.gpu >= 0; }
+  bool on_gpu() const { return own_.info.gpu >= 0; }  // by the core
 
   // Of the node's GPUs the one that is this process' turn: one each, or several processes on one.
   std::string own_gpu() {
@@ -393,7 +468,7 @@ class PairMDOps : public Pair {
     mdops_list* made = near_.release();
     const int status = takes_list_ ? copy(kinds, &made) : search(kinds, &made);
     near_.reset(made);
-    if (status != MDOPS_OK) return mdops_message();
+    if (status != MDOPS_OK) return own_.python ? python_problem_ : mdops_message();
     // LAMMPS looks how far atoms went since its own lists: one that is searched for later serves once.
     is_late_ = !takes_list_ && neighbor->ago != 0;
     all_ = all, centers_ = atom->nlocal, filled_ = true;
@@ -432,6 +507,10 @@ class PairMDOps : public Pair {
     near.atoms = atom->nlocal, near.ghosts = atom->nghost;
     near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
     near.mask = NEIGHMASK;
+    if (own_.python) {
+      python_problem_ = own_.python->fill(near);
+      return python_problem_.empty() ? MDOPS_OK : MDOPS_INVALID;
+    }
     return mdops_list_fill(&near, own_.info.ntypes, made);
   }
 
@@ -465,6 +544,36 @@ class PairMDOps : public Pair {
     return why;
   }
 
+  // All processes go through the layers together, and have ghosts brought up to date between them. One that
+  // fails ends all.
+  std::string evaluate_in_python(size_t m, mdops_output& output) {
+    PythonModels& python = *own_.python;
+    python.begin(m, positions());
+    for (;;) {
+      const PythonModels::Message message = python.receive();
+      const bool fails = message.kind == PythonModels::kFailed;
+      require_everywhere(fails ? "pair_style mdops: " + message.text : "");
+      require_same(static_cast<int>(message.kind), static_cast<int>(message.width));
+      if (message.kind == PythonModels::kDone) break;
+      exchanged_ = message.width;
+      message.kind == PythonModels::kToGhosts ? comm->forward_comm(this, static_cast<int>(exchanged_))
+                                              : comm->reverse_comm(this, static_cast<int>(exchanged_));
+      exchanged_ = 0;
+      python.exchanged();
+    }
+    python.take(centers_, output);
+    return "";
+  }
+
+  // An error where processes are at different places of the model.
+  void require_same(int kind, int width) {
+    int mine[4] = {kind, -kind, width, -width}, most[4];
+    MPI_Allreduce(mine, most, 4, MPI_INT, MPI_MAX, world);
+    if (most[0] != -most[1] || most[2] != -most[3])
+      error->all(FLERR,
+                 "pair_style mdops: the processes are not at the same layer of the model: please report it");
+  }
+
   void warn(double nearest) {
     if (warned_ || !(nearest < own_.info.shortest)) return;
     warned_ = true;
@@ -476,7 +585,7 @@ class PairMDOps : public Pair {
   // fixes try before its neighbour list is built, and a minimiser along its line, is another. What is tried
   // after that (finite differences) is not the step's.
   bool wants_deviation() const {
-    if (own_.models.size() < 2 || update->ntimestep % own_.every != 0) return false;
+    if (own_.count < 2 || update->ntimestep % own_.every != 0) return false;
     const bool minimizes = update->whichflag == 2;
     return minimizes || line_.step != update->ntimestep || line_.builds != neighbor->ncalls;
   }
@@ -485,7 +594,7 @@ class PairMDOps : public Pair {
   void write_deviation(const std::vector<double>& virials) {
     const bool is_again = line_.step == update->ntimestep;
     line_.step = update->ntimestep, line_.builds = neighbor->ncalls;
-    const int models = static_cast<int>(own_.models.size());
+    const int models = own_.count;
     comm->reverse_comm(this);
     std::vector<const double*> forces, sums;
     std::vector<double> total(virials.size()), of_forces(centers_), of_virial(9);
@@ -547,6 +656,8 @@ class PairMDOps : public Pair {
   int all_ = 0, centers_ = 0;
   std::vector<Numbers> forces_;  // of each model; they go before it
   size_t used_ = 0;              // of them in this step
+  int64_t exchanged_ = 0;        // numbers of an atom in an exchange that is under way
+  std::string python_problem_;
   bool warned_ = false;
   Line line_;
 };

@@ -1,0 +1,183 @@
+"""Energies and forces of one domain: the atoms of one process of a program that cuts a system into domains, with ghosts
+around them, which are atoms of other processes and periodic images."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.errors import UnsupportedModelError
+from mdops.evaluators.autograd import Autograd
+from mdops.ops import NeighborList
+from mdops.potential import Potential
+from mdops.system import System
+
+# Takes an array (N + M, W) of the model's dtype on the CPU, and changes its rows.
+Communicate = Callable[[torch.Tensor], None]
+
+
+class Communication(NamedTuple):
+    """How numbers go between atoms and their ghosts. All processes call both, equally often and in the same order.
+
+    Attributes:
+        to_ghosts: copies the rows of atoms to their ghosts.
+        from_ghosts: adds the rows of ghosts to those of their atoms; what it leaves in the former is not read.
+    """
+
+    to_ghosts: Communicate
+    from_ghosts: Communicate
+
+
+class DomainEnergies(NamedTuple):
+    """What a domain has of the answers of the whole system.
+
+    Attributes:
+        energy: (N,) float64, eV, of its atoms.
+        forces: (N + M, 3) float64, eV/A: those on ghosts belong to the atoms that they are of.
+        virial: (3, 3) float64, eV, of the pairs of its atoms, W = -dE/d(strain).
+        nearest: A, the smallest distance of two atoms; the cutoff where there is none within it.
+    """
+
+    energy: torch.Tensor
+    forces: torch.Tensor
+    virial: torch.Tensor
+    nearest: float
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows of ghosts as their owners have them; the gradients of ghosts are added to those of the owners."""
+
+    @staticmethod
+    def forward(ctx: Any, nodes: torch.Tensor, atoms: int, communication: Communication) -> torch.Tensor:
+        ctx.atoms, ctx.communication = atoms, communication
+        rows = nodes.detach().cpu().clone()
+        communication.to_ghosts(rows)
+        return rows.to(nodes.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        rows = grads[0].cpu().clone()
+        ctx.communication.from_ghosts(rows)
+        rows[ctx.atoms :] = 0
+        return rows.to(grads[0].device), None, None
+
+
+class Domain:
+    """A model that answers for domains. Models whose layers pass messages have the numbers of ghosts exchanged between
+    layers, and their gradients the other way.
+
+    Attributes:
+        potential: the model.
+        exchange_width: the most numbers of an atom that are exchanged at once; 0 if none are.
+    """
+
+    def __init__(self, potential: Potential) -> None:
+        """Raises UnsupportedModelError for a model of other outputs than energies, and for one whose absent neighbours
+        have the type of a system's first atom, which no process knows."""
+        potential.require_energies("a part of a system")
+        self.potential, self._evaluator = potential, Autograd(potential)
+        self.exchange_width = 0
+        energies = [self._try(first) for first in range(min(2, len(potential.type_map)))]
+        if not torch.equal(energies[0], energies[-1]):
+            raise UnsupportedModelError(
+                "the model's absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
+                "which a program that cuts the system into domains does not know"
+            )
+
+    def _try(self, first_type: int) -> torch.Tensor:
+        """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
+
+        def note(rows: torch.Tensor) -> None:
+            self.exchange_width = max(self.exchange_width, rows.shape[1])
+
+        device = self.potential.device
+        like: dict[str, Any] = {"dtype": torch.int32, "device": device}
+        distance = 0.5 * self.potential.cutoff
+        pairs = torch.tensor([[1], [-1]], **like), torch.zeros(2, 1, **like)
+        counts = torch.zeros(2, len(self.potential.type_map), **like)
+        counts[0, 0] = 1
+        parameters = [torch.zeros(n, device=device) for n in self.potential.parameter_sizes.values()]
+        given = [one if len(one) else None for one in parameters]
+        return self(
+            torch.tensor([[0.0, 0, 0], [distance, 0, 0]], dtype=torch.float64, device=device),
+            torch.zeros(2, **like),
+            NeighborList(*pairs, counts, self.potential.cutoff),
+            1,
+            Communication(note, note),
+            *given,
+            first_type=first_type,
+        ).energy
+
+    def neighbors(
+        self, types: torch.Tensor, counts: torch.Tensor, entries: torch.Tensor, cutoff: float
+    ) -> NeighborList:
+        """The pair list of a program's own.
+
+        Args:
+            types: (N + M,) int32, -1 for a virtual atom.
+            counts: (N,) int32, how many neighbours each atom has; entries: (L,) int32, their indices, atom after atom.
+            cutoff: A, every pair closer than this is in it.
+        """
+        ntypes, device = len(self.potential.type_map), types.device
+        atoms = torch.arange(len(counts), device=device)
+        center, entry = torch.repeat_interleave(atoms, counts.long()), entries.long()
+        present = (types[center] >= 0) & (types[entry] >= 0)
+        center, entry = center[present], entry[present]
+        group = center * ntypes + types[entry]
+        order = torch.argsort(group, stable=True)
+        per_type = torch.bincount(group, minlength=len(types) * ntypes).view(-1, ntypes)
+        longest = per_type.sum(1)
+        found = torch.full((len(types), int(longest.max()) if len(types) else 0), -1, device=device)
+        center, first = center[order], longest.cumsum(0) - longest
+        found[center, torch.arange(len(order), device=device) - first[center]] = entry[order]
+        found = found.int()
+        return NeighborList(found, torch.zeros_like(found), per_type.int(), cutoff)
+
+    def __call__(
+        self,
+        positions: torch.Tensor,
+        types: torch.Tensor,
+        neighbors: NeighborList,
+        atoms: int,
+        communication: Communication,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        first_type: int = 0,
+    ) -> DomainEnergies:
+        """Energies and forces.
+
+        Args:
+            positions: (N + M, 3) float64, A: the N atoms first, then the ghosts. Nothing is periodic.
+            types: (N + M,) int32.
+            neighbors: (N + M, K), those of the atoms; rows of ghosts are empty.
+            atoms: N.
+            communication: with the other processes.
+            fparam: (p,); aparam: (q,), the same for all atoms.
+            first_type: that the whole system begins with, for models that look at it.
+
+        Raises:
+            InputError: atoms coincide, or there are more neighbours than `sel` (`Potential.overflow`).
+        """
+        device = positions.device
+        system = System(
+            positions,
+            types,
+            torch.eye(3, dtype=torch.float64, device=device)[None],
+            torch.zeros(1, 3, dtype=torch.bool, device=device),
+            torch.zeros(len(types), dtype=torch.int32, device=device),
+            first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
+            exchange=lambda nodes: _Exchange.apply(nodes, atoms, communication),
+        )
+        own = torch.zeros(len(types), dtype=torch.float64, device=device)
+        own[:atoms] = 1
+        aparam = None if aparam is None else aparam.expand(len(types), -1)
+        with torch.no_grad():
+            answers, report = self._evaluator(system, neighbors, fparam, aparam, weight=own)
+        nearest = report.nearest[:atoms]
+        return DomainEnergies(
+            answers["atom_energy"][:atoms],
+            answers["forces"],
+            answers["virial"][0],
+            float(nearest.min()) if atoms else self.potential.cutoff,
+        )
