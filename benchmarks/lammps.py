@@ -84,7 +84,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         potential = mdops.load(args.model, dtype="float64", spline=False)
-        potential.save(folder / "model.safetensors", core=[args.precision])
+        potential.save(folder / "model.safetensors")
         ase.io.write(
             folder / "data.lmp", atoms, format="lammps-data", specorder=potential.type_map, masses=True
         )

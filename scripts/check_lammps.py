@@ -241,7 +241,7 @@ def main() -> None:
             if args.model
             else water_model(torch.float64, spline=False)
         )
-        potential.save(folder / "model.safetensors", core=["float64"])
+        potential.save(folder / "model.safetensors")
         atoms = ase.io.read(args.structure) if args.structure else sample_box(192, ["O", "H"])
         runs = Runs(folder, folder / "model.safetensors")
         found: dict[str, Any] = {"lammps": runs.lammps.version}
