@@ -11,6 +11,7 @@ from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
+from mdops.evaluators.inner_splines import InnerSplines
 from mdops.evaluators.low_bit import LowBit
 from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.moment_training import MomentTraining
@@ -26,12 +27,14 @@ SIMULATE: list[type[Evaluator]] = [
     MomentSteps,
     SplinedBlend,
     Splined,
+    InnerSplines,
     AngleMoments,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [
     SplinedBlend,
     Splined,
+    InnerSplines,
     AngleMoments,
     Autograd,
 ]  # differentiable in everything, to second order

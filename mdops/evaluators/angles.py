@@ -9,7 +9,6 @@ from mdops.models.angles import AngleDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
-from mdops.tables.angle_knots import angle_descriptors
 
 
 class AngleMoments(Autograd):
@@ -22,7 +21,8 @@ class AngleMoments(Autograd):
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
-        return 0 < len(angle_descriptors(potential.model)) == len(potential.model.descriptors)
+        descriptors = potential.model.descriptors
+        return bool(descriptors) and all(isinstance(d, AngleDescriptor) for d in descriptors)
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:

@@ -1,6 +1,7 @@
 """Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
 
 import copy
+import itertools
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +22,7 @@ from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
-from mdops.tables.grids import NO_SUMS, attentions_of, sums_of
+from mdops.tables.grids import NO_SUMS, attentions_of, inner_sums_of, sums_of
 from mdops.tracing import is_recorded
 
 
@@ -376,17 +377,18 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
     """The parts of a blend as potentials, with the blend's knots and pairs that are left out."""
 
     model: Any = potential.model
-    found, at, of_attention = [], 0, 0
+    found = []
+    grids, inner = iter(potential.grids), iter(potential.inner_grids)
+    of_attention = iter(potential.attention_grids)
     for i, part in enumerate(model.models):
         names = getattr(model, f"names_{i}")
         one = type(potential)(_without(part, model.absent_pairs, names), overflow=potential.overflow)
         one.train(potential.training)
         one.smoothing = potential.smoothing
-        count = len(sums_of(part))
-        one.grids, at = potential.grids[at : at + count], at + count
-        count = len(attentions_of(part))
-        one.attention_grids = potential.attention_grids[of_attention : of_attention + count]
-        of_attention += count
+        # There are none at all, or one for each.
+        one.grids = tuple(itertools.islice(grids, len(sums_of(part))))
+        one.attention_grids = tuple(itertools.islice(of_attention, len(attentions_of(part))))
+        one.inner_grids = tuple(itertools.islice(inner, len(inner_sums_of(part))))
         types = potential.spline_types
         one.spline_types = types if types is None or names is None else tuple(int(names[t]) for t in types)
         found.append(one)

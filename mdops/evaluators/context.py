@@ -27,11 +27,13 @@ from mdops.tables.angle_knots import (
     use_angle_splines,
 )
 from mdops.tables.grids import (
-    attention_grids,
+    Sum,
     attentions_of,
     finer_grid,
     grid_error,
     grid_types,
+    grids_of,
+    inner_sums_of,
     new_grids,
     sums_of,
     together,
@@ -58,6 +60,7 @@ class EvaluationContext(nn.Module, ABC):
             nets run themselves.
         attention_grids: for each descriptor with layers of attention, the knots of splines for the embedding nets in
             front of them; None where these run themselves, none in trainings.
+        inner_grids: the same for each descriptor of sums that another one begins with.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
@@ -71,11 +74,13 @@ class EvaluationContext(nn.Module, ABC):
         self.truncates_by_type = False
         self.grids: tuple[SplineGrid, ...] = ()
         self.attention_grids: tuple[SplineGrid | None, ...] = ()
+        self.inner_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
         self._no_angle_spline: str | None = None
         self._no_attention_spline: str | None = None
+        self._no_inner_spline: str | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -184,7 +189,8 @@ class EvaluationContext(nn.Module, ABC):
         The bound (`mdops.tables.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
         so do models of kinds that have no splines. `types` are those that there will be, of a model of many; others are
-        looked at when they come. Without `attention` the nets in front of layers of attention stay exact, silently.
+        looked at when they come. Without `attention` the nets in front of layers of attention, and those of sums that
+        other descriptors begin with, stay exact, silently.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
         self.spline_types = None if types is None else tuple(types)
@@ -193,10 +199,13 @@ class EvaluationContext(nn.Module, ABC):
             warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
         self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
         self.attention_grids, self._no_attention_spline = (), None
+        self.inner_grids, self._no_inner_spline = (), None
         if attention:
-            found = attention_grids(self.model, r_min, tolerance)
+            found = grids_of(attentions_of(self.model), r_min, tolerance)
             self.attention_grids, self._no_attention_spline = found
-        for problem in (self._no_angle_spline, self._no_attention_spline):
+            found = grids_of(inner_sums_of(self.model), r_min, tolerance, types)
+            self.inner_grids, self._no_inner_spline = found
+        for problem in (self._no_angle_spline, self._no_attention_spline, self._no_inner_spline):
             if problem is not None:
                 warnings.warn(f"{problem}: they are evaluated exactly, not as splines", stacklevel=2)
 
@@ -227,9 +236,15 @@ class EvaluationContext(nn.Module, ABC):
         return self._no_attention_spline or _EXACT if missing else None
 
     @property
+    def why_no_inner_spline(self) -> str | None:
+        """Why no sum that another descriptor begins with has a grid; None where one has."""
+        return None if any(self.inner_grids) else self._no_inner_spline or _EXACT
+
+    @property
     def knots(self) -> list[SplineGrid | AngleKnots]:
         """Those of all splines there are."""
-        return [k for k in (self.grid, *self.attention_grids, *self.angle_knots) if k is not None]
+        every = (self.grid, *self.attention_grids, *self.inner_grids, *self.angle_knots)
+        return [k for k in every if k is not None]
 
     @property
     def r_min(self) -> float | None:
@@ -243,8 +258,9 @@ class EvaluationContext(nn.Module, ABC):
             for d in angle_descriptors(self.model)
             if d.knots is not None
         ]
-        pairs = zip(sums_of(self.model), self.grids, strict=False)  # there may be no grids
-        errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs]
+        inner = zip(inner_sums_of(self.model), self.inner_grids, strict=False)
+        pairs = (*zip(sums_of(self.model), self.grids, strict=False), *inner)  # there may be no grids
+        errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs if grid is not None]
         attention = zip(attentions_of(self.model), self.attention_grids, strict=False)
         errors += [grid_error(one, grid) for one, grid in attention if grid is not None]
         return max(errors, default=0.0)
@@ -254,7 +270,12 @@ class EvaluationContext(nn.Module, ABC):
         it with the weights of now; returns whether it did so."""
         if self.r_min is None or not self.spline_error() > tolerance:  # nothing helps weights that are NaN
             return False
-        self.use_spline(self.r_min, room * tolerance, self.spline_types, attention=bool(self.attention_grids))
+        self.use_spline(
+            self.r_min,
+            room * tolerance,
+            self.spline_types,
+            attention=bool(self.attention_grids or self.inner_grids),
+        )
         return True
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -269,7 +290,8 @@ class EvaluationContext(nn.Module, ABC):
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
         if not self.knots:
             return None
-        grids = [str(grid.intervals) for grid in (self.grid, *self.attention_grids) if grid is not None]
+        every = (self.grid, *self.attention_grids, *self.inner_grids)
+        grids = [str(grid.intervals) for grid in every if grid is not None]
         counts = grids + list(dict.fromkeys(angles))
         return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
@@ -281,18 +303,18 @@ class EvaluationContext(nn.Module, ABC):
     def grids_for(self, types: Sequence[int] | None) -> tuple[SplineGrid, ...]:
         """`grids`, or finer ones where these types, all with None, need them. In a training `grids` are kept up to
         date, for the types of the data."""
-        found = []
-        for one, grid in zip(sums_of(self.model), self.grids, strict=True):
-            kinds = range(len(self.type_map)) if types is None else types
-            known = self.spline_types
-            if known is None and one.names is None:
-                known = tuple(grid_types(one.descriptor))
-            if self.training or (known is not None and set(kinds) <= set(known)):
-                found.append(grid)
-            else:
-                tolerance = max(TOLERANCE[self.dtype], grid.error)
-                found.append(finer_grid(one, grid, tolerance, tuple(kinds)))
-        return tuple(found)
+        pairs = zip(sums_of(self.model), self.grids, strict=True)
+        return tuple(self.grid_for(one, grid, types) for one, grid in pairs)
+
+    def grid_for(self, one: Sum, grid: SplineGrid, types: Sequence[int] | None) -> SplineGrid:
+        """The same of one sum."""
+        kinds = range(len(self.type_map)) if types is None else types
+        known = self.spline_types
+        if known is None and one.names is None:
+            known = tuple(grid_types(one.descriptor))
+        if self.training or (known is not None and set(kinds) <= set(known)):
+            return grid
+        return finer_grid(one, grid, max(TOLERANCE[self.dtype], grid.error), tuple(kinds))
 
     @property
     def matmul(self) -> Matmul:
@@ -313,7 +335,7 @@ class EvaluationContext(nn.Module, ABC):
 
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
-        knots = self.grids, self.attention_grids, self.angle_knots
+        knots = self.grids, self.attention_grids, self.inner_grids, self.angle_knots
         return *knots, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:

@@ -191,6 +191,11 @@ class Descriptor(Kind):
         return [self]
 
     @property
+    def inner(self) -> "list[Descriptor]":
+        """Those that its own numbers begin with, if there are any: splines may stand for their nets, too."""
+        return []
+
+    @property
     def captures(self) -> bool:
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
         return False

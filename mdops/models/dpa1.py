@@ -409,7 +409,9 @@ class SeAttenV2(MomentDescriptor):
         return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(rows)))
 
     def forward(self, near: Neighborhood) -> Features:
-        return self.contract(self.moments(near, self.type_embedding()), near)
+        given = self.given_moments
+        t = self.moments(near, self.type_embedding()) if given is None else given(near)
+        return self.contract(t, near)
 
     @property
     def captures(self) -> bool:

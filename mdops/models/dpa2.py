@@ -15,6 +15,7 @@ from torch import nn
 from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.contract import (
+    Descriptor,
     EnvironmentDescriptor,
     Features,
     Tree,
@@ -364,6 +365,10 @@ class DPA2(GraphDescriptor):
         return [layer for layer in self.layers if isinstance(layer, RepformerLayer)]
 
     @property
+    def inner(self) -> list[Descriptor]:
+        return [part for part in (self.repinit, self.three_body) if part is not None]
+
+    @property
     def reach(self) -> int:
         return math.ceil(self._distance / self.cutoff - 1e-9)
 
@@ -479,7 +484,7 @@ class DPA2(GraphDescriptor):
                 exclude_types=[*o.exclude_types, *absent],
             )
 
-        parts = [part for part in (self.repinit, self.three_body) if part is not None]
+        parts: Any = self.inner
         found = [(part.cutoff, sums(part.cutoff_smooth, part.slots)) for part in parts]
         own = sums(layers.rcut_smth, int(layers.nsel))
         for pairs in frames:

@@ -1,7 +1,9 @@
 """What descriptors share that sum over neighbours: evaluators take such sums as spline moments."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +13,20 @@ from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.nn.net import NetCollection, is_input_gradient_alone
 from mdops.ops.axis_product import axis_product
+
+# T (N, 4, M) from the neighbours, of a descriptor.
+Moments = Callable[[Neighborhood], torch.Tensor]
+_ways: ContextVar[Mapping["MomentDescriptor", Moments]] = ContextVar("ways", default={})  # noqa: B039
+
+
+@contextmanager
+def moments_by(ways: "Mapping[MomentDescriptor, Moments]") -> Iterator[None]:
+    """While this lasts, these descriptors take their sums from here, in whatever model they are."""
+    token = _ways.set(ways)
+    try:
+        yield
+    finally:
+        _ways.reset(token)
 
 
 @dataclass(frozen=True)
@@ -106,6 +122,11 @@ class MomentDescriptor(EnvironmentDescriptor):
     def row_weights(self) -> torch.Tensor | None:
         """By which the rows of T are multiplied in D; None: 1."""
         return None
+
+    @property
+    def given_moments(self) -> Moments | None:
+        """What `moments_by` says of it; None where it sums by itself."""
+        return _ways.get().get(self)
 
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
         """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M). T may

@@ -27,8 +27,9 @@ _ROUNDING = 1e-6  # of angles, in float32
 
 
 def angle_descriptors(model: AtomicModel) -> list[AngleDescriptor]:
-    """Those that a model is made of."""
-    return [d for d in model.descriptors if isinstance(d, AngleDescriptor)]
+    """Those that a model is made of, and those that others begin with."""
+    every = [one for d in model.descriptors for one in (d, *d.inner)]
+    return [one for one in every if isinstance(one, AngleDescriptor)]
 
 
 def largest_angle(descriptor: AngleDescriptor, r_min: float) -> float:

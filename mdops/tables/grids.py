@@ -40,18 +40,24 @@ def sums_of(model: AtomicModel) -> list[Sum]:
     return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.is_sum)
 
 
-def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool]) -> list[Sum]:
-    """The descriptors that count."""
+def inner_sums_of(model: AtomicModel) -> list[Sum]:
+    """The sums that other descriptors begin with."""
+    return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.is_sum, inner=True)
+
+
+def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool], inner: bool = False) -> list[Sum]:
+    """The descriptors that count, of those that are a model's own or of those that its own begin with."""
     if isinstance(model, Blend):
         found = []
         for i, part in enumerate(model.models):
             names = getattr(model, f"names_{i}")
             own = None if names is None else tuple(names.tolist())
-            found += [Sum(of, descriptor, own) for of, descriptor, _ in _of_parts(part, counts)]
+            found += [Sum(of, descriptor, own) for of, descriptor, _ in _of_parts(part, counts, inner)]
         return found
     if not isinstance(model, DescriptorFitting):
         return []
-    return [Sum(model, d) for d in model.descriptor.parts if counts(d)]  # type: ignore[arg-type]
+    every = [d for part in model.descriptor.parts for d in (part.inner if inner else [part])]
+    return [Sum(model, d) for d in every if counts(d)]  # type: ignore[arg-type]
 
 
 def moment_descriptor(model: AtomicModel) -> MomentDescriptor | None:
@@ -65,11 +71,11 @@ def attentions_of(model: AtomicModel) -> list[Sum]:
     return _of_parts(model, lambda d: isinstance(d, MomentDescriptor) and d.goes_by_rows)
 
 
-def attention_grids(
-    model: AtomicModel, r_min: float, tolerance: float
+def grids_of(
+    sums: Sequence[Sum], r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> tuple[tuple[SplineGrid | None, ...], str | None]:
-    """For each of them a grid for what goes into the layers, as `new_grids`; or None, and what is wrong."""
-    found = [grid_of(one, r_min, tolerance) for one in attentions_of(model)]
+    """For each of them a grid, as `new_grids`; or None, and what is wrong."""
+    found = [grid_of(one, r_min, tolerance, types) for one in sums]
     return tuple(grid for grid, _ in found), next((why for _, why in found if why is not None), None)
 
 

@@ -75,6 +75,57 @@ def test_larger_models_of_deepmd_kit(case, single):
                     )
 
 
+@pytest.mark.parametrize("case", [*cases("dpa2"), "linear_messages", "zbl_dpa2"])
+def test_sums_by_splines(case):
+    """Splines for the nets of the sums, and of the sums over pairs, give the answers of the nets."""
+    overflow = "truncate" if case.endswith("few_places") else "error"
+    potential = mdops.load(KINDS / case / "model.dp", dtype="float64", overflow=overflow)
+    single = mdops.load(KINDS / case / "model.dp", dtype="float32", overflow=overflow)
+    explained = potential.explain()
+    assert "splines before layers" in explained
+    assert ("se_e3_tebd: splines of the angle" in explained) == (None not in potential.angle_knots != ())
+    rounded = case.endswith("float32")  # in which DeePMD-kit itself computed it
+    for one in references(KINDS / case):
+        found, rough = potential.evaluate(one.system), single.evaluate(one.system)
+        for name in found.keys() & one.answers.keys():
+            error = relative_error(found[name], one.answers[name])
+            assert error < (3e-5 if rounded else 1e-7), f"{one.name}: {name} is off by {error:.1e}"
+            assert relative_error(rough[name], one.answers[name]) < 5e-5
+
+
+def test_splines_of_types_that_are_there():
+    """Of a model of many types tables are made for those that come, and then for others."""
+    potential = load_case("dpa2_plain")
+    exact = [potential.compute(atoms)["forces"] for atoms in (one_type("Mg"), alloy())]
+    potential.use_spline(types=[2])
+    for atoms, wanted in zip((one_type("Mg"), alloy()), exact, strict=True):
+        np.testing.assert_allclose(potential.compute(atoms)["forces"], wanted, atol=1e-8)
+
+
+def one_type(element):
+    atoms = alloy()
+    atoms.symbols[:] = element
+    return atoms
+
+
+def test_gradients_of_weights_through_splines():
+    potential = load_case("dpa2_strip")
+    (one, *_) = references(KINDS / "dpa2_strip")
+    s = one.system
+
+    def gradients():
+        energy = potential(s.positions, s.types, s.cell, s.pbc, s.batch)["energy"].sum()
+        return torch.autograd.grad(
+            energy, [*potential.model.descriptor.repinit.parameters()], materialize_grads=True
+        )
+
+    wanted = gradients()
+    potential.use_spline()
+    assert potential.explain("differentiate").startswith("splines before layers")
+    for found, exact in zip(gradients(), wanted, strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-7)
+
+
 def test_statistics_are_those_of_each_block():
     sums = {"set_davg_zero": False, "nsel": 90, "three_body_sel": 40}
     potential = new_potential(section(sums, nsel=50, set_davg_zero=False))
