@@ -28,7 +28,7 @@ def kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             trainer._advance()
 
         def step() -> None:
-            trainer._step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
+            trainer.branches[""].step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
 
         return kernels_of(step, _STEPS)
 

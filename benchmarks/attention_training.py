@@ -77,7 +77,7 @@ def seconds_a_step(arguments: argparse.Namespace) -> float:
             trial._advance()
         start = time.perf_counter()
         for _ in range(arguments.timed):
-            loss, *_ = trial._step(trial.frames.share(0, trial.processes), 1e-9, 1.0)
+            loss, *_ = trial.branches[""].step(trial.frames.share(0, trial.processes), 1e-9, 1.0)
         float(loss)
         return (time.perf_counter() - start) / arguments.timed
 

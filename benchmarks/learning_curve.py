@@ -89,7 +89,7 @@ def planned_steps(arguments: argparse.Namespace) -> int:
             trial._advance()
         start = time.perf_counter()
         for _ in range(TIMED):
-            float(trial._step(trial.frames.share(0, trial.processes), 1e-9, 1.0)[0])
+            float(trial.branches[""].step(trial.frames.share(0, trial.processes), 1e-9, 1.0)[0])
         each = (time.perf_counter() - start) / TIMED
     return max(int(SPARE * arguments.seconds / each), 100)
 

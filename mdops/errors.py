@@ -1,5 +1,7 @@
 """The exceptions mdops raises for things a user can mend."""
 
+from collections.abc import Sequence
+
 __all__ = [
     "ConfigError",
     "DataError",
@@ -27,7 +29,11 @@ class ModelFileError(MDOpsError, ValueError):
 
 class HeadError(ModelFileError):
     """A model file holds several models (heads), and none or one that is not there was asked for; the message lists
-    them."""
+    them, and `heads` has their names."""
+
+    def __init__(self, message: str, heads: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.heads = list(heads)
 
 
 class UnsupportedModelError(MDOpsError, ValueError):

@@ -29,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "scripts")]
 
-from check_training import STUDENT, VERSIONS, environment, raised_seeds, some_frames  # noqa: E402
+from check_training import STUDENT, VERSIONS, environment, raised_seeds  # noqa: E402
 from machine import machine  # noqa: E402
 
 import mdops  # noqa: E402
@@ -176,11 +176,15 @@ def changed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def some_frames_of(system: Path, folder: Path, frames: int) -> Path:
-    """A system of some frames, periodic or not as the other one."""
+    """A system of the first frames of another one, periodic or not as that is."""
     if not folder.exists():
-        some_frames(system, folder, frames)
-        if (system / "nopbc").exists():
-            (folder / "nopbc").touch()
+        first = min(system.glob("set.*"))
+        (folder / first.name).mkdir(parents=True)
+        for path in system.iterdir():
+            if path.is_file():
+                shutil.copy(path, folder)
+        for path in first.glob("*.npy"):
+            np.save(folder / first.name / path.name, np.load(path)[:frames])
     return folder
 
 

@@ -1,4 +1,5 @@
-"""Trains a model by an input file, DeePMD-kit's input.json of an energy model, or by data alone: by mdops' own recipe,
+"""Trains a model by an input file, DeePMD-kit's input.json of one model or of several that share
+weights, or by data alone: by mdops' own recipe,
 every tenth frame left out for validation. Writes the learning curve, checkpoints and model.safetensors; after a kill,
 the same command with --restart goes on. Several processes share the work under
 `torchrun --nproc-per-node N -m mdops train ...`."""
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     import torch
 
     from mdops.train import Trainer
+    from mdops.train.config.branches import MultiTaskConfig
     from mdops.train.config.sections import Config
+    from mdops.train.loop.branch import Branch
 
 HELP = "train a model"
 _OWN = (
@@ -88,20 +91,22 @@ def _errors(trainer: "Trainer") -> list[str]:
     from mdops.loading import load
     from mdops.train.report.progress import describe
 
-    path = trainer.folder / "model.safetensors"
-    model = load(
-        path,
-        device=trainer.device,
-        dtype=trainer.config.training.precision,
-        overflow=trainer.potential.overflow,
-        allow_low_bit=True,
-    )
-    lines = [f"errors (RMSE) of {path}, step {trainer.step}:"]
-    for name, frames in (("training", trainer.frames), ("validation", trainer.validation)):
-        if frames is not None:
-            errors = evaluate(model, frames.data, frames.lists).errors()
-            found = describe({label: error.rmse for label, error in errors.items()}, frames.data.known)
-            lines.append(f"  {name}, {len(frames.data)} frames: {found}")
+    lines = []
+    for branch in trainer.branches.values():
+        path = branch.folder / "model.safetensors"
+        model = load(
+            path,
+            device=trainer.device,
+            dtype=trainer.config.training.precision,
+            overflow=branch.potential.overflow,
+            allow_low_bit=True,
+        )
+        lines.append(f"errors (RMSE) of {path}, step {trainer.step}:")
+        for name, frames in (("training", branch.frames), ("validation", branch.validation)):
+            if frames is not None:
+                errors = evaluate(model, frames.data, frames.lists).errors()
+                found = describe({label: error.rmse for label, error in errors.items()}, frames.data.known)
+                lines.append(f"  {name}, {len(frames.data)} frames: {found}")
     return lines
 
 
@@ -147,10 +152,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_input(args: argparse.Namespace) -> "tuple[Config, str | None]":
+def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str | None]":
     """The training input: of a file, or of data alone, whose text is to be written beside the model."""
     from mdops.data.dataset import elements_of
-    from mdops.train import parse_config, read_config
+    from mdops.train import parse_config
+    from mdops.train.config import read
     from mdops.train.config.defaults import data_input
 
     given = [
@@ -161,7 +167,7 @@ def read_input(args: argparse.Namespace) -> "tuple[Config, str | None]":
             raise InputError(
                 f"{given[0]} is of a training by data alone: {args.input[0]} is an input, which has a key for it"
             )
-        return read_config(args.input[0]), None
+        return read.read_input(args.input[0]), None
     inputs = [path for path in args.input if _is_input(Path(path))]
     if inputs:
         raise InputError(f"{inputs[0]} is a training input: give it alone, or data alone")
@@ -185,7 +191,7 @@ def _is_input(path: Path) -> bool:
 
 
 def make_trainer(
-    args: argparse.Namespace, config: "Config", earlier: list[Path], device: "torch.device"
+    args: argparse.Namespace, config: "Config | MultiTaskConfig", earlier: list[Path], device: "torch.device"
 ) -> "Trainer":
     """The training of this command, with the files of an earlier one removed."""
     from mdops.train import Trainer
@@ -204,7 +210,7 @@ def make_trainer(
     if not args.restart and is_first:
         own = [full.table for full in trainer.full_validations]  # begun anew
         best = [path for path in _earlier_best(args.output, config) if path not in own]
-        for path in [*earlier, *_earlier_model(args), *best]:
+        for path in [*earlier, *_earlier_models(args, config), *best]:
             path.unlink()
     return trainer
 
@@ -216,22 +222,31 @@ def train(trainer: "Trainer") -> None:
 
     first, started = trainer.step, time.perf_counter()
     print(_announcement(trainer), file=sys.stderr, flush=True)
-    print(f"a step is {trainer.potential.explain('train')}", file=sys.stderr, flush=True)
-    with TrainingProgress(first, trainer.steps, trainer.loss.labels) as progress:
+    for branch in trainer.branches.values():
+        of = f" of {branch.name}" if branch.name else ""
+        print(f"a step{of} is {branch.potential.explain('train')}", file=sys.stderr, flush=True)
+    labels = {name: branch.loss.labels for name, branch in trainer.branches.items()}
+    with TrainingProgress(first, trainer.steps, labels) as progress:
         trainer.run(progress.report, progress.update)
     leave_processes()  # the others have nothing more to do
     print(_summary(trainer, trainer.step - first, time.perf_counter() - started), flush=True)
     print("\n".join(_errors(trainer)))
 
 
-def earlier_files(args: argparse.Namespace, config: "Config", written: str | None = None) -> list[Path]:
+def earlier_files(
+    args: argparse.Namespace, config: "Config | MultiTaskConfig", written: str | None = None
+) -> list[Path]:
     """The checkpoints in the output folder. Raises InputError if files there would be lost: those of a training, and an
     input in the place of the one to be `written`."""
     from mdops.train.loop.checkpoint import checkpoints
 
     training = config.training
     found = checkpoints(args.output, training.save_ckpt) if args.output.is_dir() else []
-    results = [args.output / name for name in (training.disp_file, "model.safetensors")]
+    results = [
+        folder / name
+        for folder in _folders(args.output, config)
+        for name in (training.disp_file, "model.safetensors")
+    ]
     results += _earlier_best(args.output, config)
     if (
         written
@@ -248,34 +263,57 @@ def earlier_files(args: argparse.Namespace, config: "Config", written: str | Non
     return found
 
 
-def _earlier_best(folder: Path, config: "Config") -> list[Path]:
+def _folders(folder: Path, config: "Config | MultiTaskConfig") -> "dict[Path, Config]":
+    """Where the files of each model go, and its input."""
+    from mdops.train.config.branches import MultiTaskConfig
+
+    if isinstance(config, MultiTaskConfig):
+        return {folder / name: own for name, own in config.branches.items()}
+    return {folder: config}
+
+
+def _earlier_best(folder: Path, config: "Config | MultiTaskConfig") -> list[Path]:
     """The best models and the tables of full validations in a folder."""
     from mdops.train.loop.full_validation import best_files, tables
 
-    best = [path for files in best_files(config, folder) for path in files.found()]
-    return best + [path for path in tables(config, folder) if path.exists()]
+    found = []
+    for place, own in _folders(folder, config).items():
+        found += [path for files in best_files(own, place) for path in files.found()]
+        found += [path for path in tables(own, place) if path.exists()]
+    return found
 
 
-def _earlier_model(args: argparse.Namespace) -> list[Path]:
-    """The model of an earlier training, which would pass for one of this: but for one that this begins with."""
-    path, initial = args.output / "model.safetensors", args.init_model or args.finetune
-    is_needed = isinstance(initial, Path) and path.exists() and path.samefile(initial)
-    return [path] if path.exists() and not is_needed else []
+def _earlier_models(args: argparse.Namespace, config: "Config | MultiTaskConfig") -> list[Path]:
+    """The models of an earlier training, which would pass for ones of this: but for one that this begins with."""
+    initial = args.init_model or args.finetune
+    found = [folder / "model.safetensors" for folder in _folders(args.output, config)]
+    return [
+        path for path in found if path.exists() and not (isinstance(initial, Path) and path.samefile(initial))
+    ]
 
 
 def _announcement(trainer: "Trainer") -> str:
     """What is trained on what."""
-    data, steps = trainer.frames.data, f"{trainer.steps} steps"
+    steps, branches = f"{trainer.steps} steps", list(trainer.branches.values())
     if trainer.step:
         steps = f"from step {trainer.step} of {trainer.steps}"
-    validation = "" if trainer.validation is None else f", validation on {len(trainer.validation.data)}"
-    parameters = sum(p.numel() for p in trainer.potential.parameters())
+    parameters = sum(p.numel() for p in {p for b in branches for p in b.potential.parameters()})
     count = trainer.processes.count
     shared = f", {count} processes" if count > 1 else ""
-    return (
-        f"training {parameters:,} parameters on {len(data)} frames with {data.offsets[-1]:,} atoms "
-        f"({', '.join(data.type_map)}){validation}; {steps}, seed {trainer.seed}{shared}"
-    )
+    if len(branches) == 1:
+        return f"training {parameters:,} parameters on {_data(branches[0])}; {steps}, seed {trainer.seed}{shared}"
+    lines = [
+        f"training {len(branches)} models, {parameters:,} parameters; {steps}, seed {trainer.seed}{shared}"
+    ]
+    odds = zip(branches, trainer.odds, strict=True)
+    return "\n".join([*lines, *(f"  {b.name}: {share:.1%} of the steps, on {_data(b)}" for b, share in odds)])
+
+
+def _data(branch: "Branch") -> str:
+    """What a model is trained on."""
+    data, validation = branch.frames.data, branch.validation
+    also = "" if validation is None else f", validation on {len(validation.data)}"
+    return f"{len(data)} frames with {data.offsets[-1]:,} atoms ({', '.join(data.type_map)}){also}"
 
 
 def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:
@@ -285,5 +323,6 @@ def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:
         best = [path for path in full.best_files.found() if path.suffix == ".safetensors"]
         lines += [f"best by {full.metric}: {path}" for path in best]
     names = ("model.safetensors", trainer.config.training.disp_file)
-    lines.append(f"wrote {' and '.join(str(trainer.folder / name) for name in names)}")
+    for branch in trainer.branches.values():
+        lines.append(f"wrote {' and '.join(str(branch.folder / name) for name in names)}")
     return "\n".join(lines)

@@ -23,14 +23,15 @@ def chosen_head(heads: Mapping[str, list[str]], head: str | None) -> str:
         if len(heads) == 1:
             return next(iter(heads))
         raise HeadError(
-            f"it holds {len(heads)} models, {_listed(heads)}: choose one, as head={next(iter(heads))!r}"
+            f"it holds {len(heads)} models, {_listed(heads)}: choose one, as head={next(iter(heads))!r}",
+            list(heads),
         )
     names = [(own, name) for name, aliases in heads.items() for own in (name, *aliases)]
     same = [name for own, name in names if own == head]
     alike = {name for own, name in names if own.lower() == head.lower()}
     if same or len(alike) == 1:
         return (same or [*alike])[0]
-    raise HeadError(f"it has no head {head!r}; it holds {_listed(heads)}")
+    raise HeadError(f"it has no head {head!r}; it holds {_listed(heads)}", list(heads))
 
 
 def require_head(source: Mapping[str, Any], head: str | None) -> None:

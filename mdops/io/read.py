@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import HeadError, ModelFileError, UnsupportedModelError
 from mdops.io import hdf5
 from mdops.io.hdf5 import read_hdf5
 from mdops.io.heads import require_head
@@ -46,6 +46,8 @@ def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFi
         require_head(found.source, head)
         found.model = upgrade(found.model)
         return found
+    except HeadError as error:
+        raise HeadError(f"{path}: {error}", error.heads) from error
     except (ModelFileError, UnsupportedModelError) as error:
         raise type(error)(f"{path}: {error}") from error
     except OSError as error:

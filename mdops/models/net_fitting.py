@@ -24,7 +24,7 @@ _STREAM = 1  # of random numbers; descriptors have 0
 class NetFittingOptions(Options):
     """What all of these share."""
 
-    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False, "dim_case_embd": 0}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False}
 
     numb_fparam: int = key(0, "how many frame parameters there are", low=0)
     numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
@@ -47,7 +47,9 @@ class NetFittingOptions(Options):
     seed: int | None = key(
         None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
     )
-    dim_case_embd: int = key(0, "width of a constant input", low=0, where="file")
+    dim_case_embd: int = key(
+        0, "width of a constant input, which tells models apart that share the net", low=0
+    )
     use_aparam_as_mask: bool = key(False, "atomic parameters are no input", where="file")
     exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
@@ -389,7 +391,7 @@ class NetFitting(Fitting):
         """A new one for a descriptor of that width and with so many axes; `mixed_types`: with one net for all types."""
         options = cls.for_axes(options, axes)
         nets = NetCollection.random(
-            [width + options.numb_fparam + options.numb_aparam, *options.neuron],
+            [width + options.numb_fparam + options.numb_aparam + options.dim_case_embd, *options.neuron],
             options,
             ndim=0 if mixed_types else 1,
             ntypes=len(type_map),
@@ -403,7 +405,8 @@ class NetFitting(Fitting):
             for name, size in sizes.items()
         ]
         bias = cls.new_bias(options, len(type_map))
-        return cls(options, type_map, nets, bias, parameters[0], parameters[1], torch.empty(0, dtype=dtype))
+        case = torch.zeros(options.dim_case_embd, dtype=dtype)
+        return cls(options, type_map, nets, bias, parameters[0], parameters[1], case)
 
     def summary(self) -> dict[str, str]:
         hidden = "-".join(str(layer.outputs) for layer in self.net(0).layers[:-1])

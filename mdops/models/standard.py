@@ -17,8 +17,6 @@ from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, are_types, check_pairs, key, variant
 
-_HEADS = "a training is of one model: train one for each head"
-
 
 @dataclass(kw_only=True)
 class ModelOptions(Options):
@@ -33,15 +31,12 @@ class ModelOptions(Options):
         "srtab_add_bias": (True,),
     }
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{name: None for name in ("type_embedding", "modifier", "spin", "finetune_head")},
+        **{name: None for name in ("type_embedding", "modifier", "spin")},
         "bridging_method": "None",
     }
     ADVICE: ClassVar[dict[str, str]] = {
         "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
-        "finetune_head": "`mdops train --finetune` takes the one head of a file",
-        "model_dict": _HEADS,
         "modifier": "charges beyond the cutoff are not there: train on labels less the energy of the charges",
-        "shared_dict": _HEADS,
         "spin": "the nearest are types of their own for atoms of different magnetic moments",
         "type_embedding": "the descriptors se_atten and se_atten_v2 embed types by themselves",
     }
@@ -55,6 +50,12 @@ class ModelOptions(Options):
     )
     pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other", of="pairs")
     atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0, of="set")
+    finetune_head: str | None = key(
+        None,
+        "the model of a file of several to fine-tune; RANDOM: a new fitting on its descriptor",
+        where="input",
+        of="training",
+    )
     preset_out_bias: dict | None = key(
         None,
         'energies of the types that are not fitted, {"energy": [eV or null, ...]}',

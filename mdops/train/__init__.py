@@ -4,7 +4,7 @@ from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.storage import Storage
-from mdops.train.config.read import parse_config, read_config
+from mdops.train.config.read import parse_config, read_config, read_input
 from mdops.train.loop.trainer import Trainer
 from mdops.train.report.learning_curve import Report
 
@@ -19,4 +19,5 @@ __all__ = [
     "make_batch",
     "parse_config",
     "read_config",
+    "read_input",
 ]

@@ -45,7 +45,7 @@ def gradients(config, folder):
     trainer = Trainer(config, folder)
     found = []
     for _ in range(3):
-        report = trainer._advance()
+        (report,) = trainer._advance()
         found.append(([p.grad.clone() for p in trainer.potential.parameters()], vars(report)))
     torch.save(found, folder / f"found-{trainer.processes.rank}.pt")
 

@@ -8,6 +8,7 @@ from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.options import KeyHelp, describe_keys, parse, read_json
 from mdops.train import loss
+from mdops.train.config.branches import MultiTaskConfig, branch_trees, has_branches, numbers_of
 from mdops.train.config.checks import check
 from mdops.train.config.defaults import completed
 from mdops.train.config.legacy import updated
@@ -16,17 +17,26 @@ from mdops.train.config.types import with_type_map
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """The training input of a JSON file. Raises ConfigError, which names the file and the place in it."""
+    """The training input of one model in a JSON file. Raises ConfigError, which names the file and the place in it."""
+    found = read_input(path)
+    if isinstance(found, MultiTaskConfig):
+        raise ConfigError(f"{path}: is of {len(found.branches)} models, which `read_input` reads")
+    return found
+
+
+def read_input(path: str | os.PathLike[str]) -> Config | MultiTaskConfig:
+    """The training input of a JSON file, of one model or of several (`model_dict`). Raises ConfigError, which names the
+    file and the place in it."""
     tree = read_json(path)
     try:
-        return parse_config(tree)
+        return parse_input(tree)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def parse_config(tree: Mapping[str, Any]) -> Config:
-    """The training input of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`) where it has none,
-    and with the types of the data where it names none.
+    """The training input of one model, of a tree of JSON, with mdops' own sections (`mdops.train.config.defaults`)
+    where it has none, and with the types of the data where it names none.
 
     Raises ConfigError, which names the path of the wrong key.
     """
@@ -37,6 +47,25 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
     if config.training.gradient_max_norm == 0:
         config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off
     return config
+
+
+def parse_input(tree: Mapping[str, Any]) -> Config | MultiTaskConfig:
+    """As `read_input`, of a tree of JSON."""
+    if not isinstance(tree, Mapping) or not has_branches(tree):
+        return parse_config(tree)
+    trees, places = branch_trees(tree)
+    names, branches, aliases = list(trees), {}, {}
+    odds, epochs = (numbers_of(tree, name, names) for name in ("model_prob", "num_epoch_dict"))
+    for name, own in trees.items():
+        aliases[name] = list(own["model"].pop("model_branch_alias", None) or [])
+        own["model"].pop("info", None)  # a description
+        if epochs is not None:
+            own["training"]["numb_epoch"] = epochs[name]
+        try:
+            branches[name] = parse_config(own)
+        except ConfigError as error:
+            raise ConfigError(f"of the model {name}: {error}") from None
+    return MultiTaskConfig(branches, places, odds, epochs, aliases)
 
 
 def keys() -> list[KeyHelp]:

@@ -13,7 +13,7 @@ from mdops.data.sampler import Sampler
 from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
-from mdops.train.config.sections import Config, DataConfig
+from mdops.train.config.sections import Config, DataConfig, TrainingConfig
 from mdops.train.loop.muon import HybridMuon
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
@@ -85,9 +85,9 @@ def planned_steps(config: Config, batches: int) -> int:
     return min(max(_EPOCHS * batches, _FEWEST), _MOST)
 
 
-def report_interval(config: Config, steps: int) -> int:
+def report_interval(training: TrainingConfig, steps: int) -> int:
     """Steps between two lines of the learning curve."""
-    return config.training.disp_freq or min(_INTERVAL, max(steps // _LINES, 1))
+    return training.disp_freq or min(_INTERVAL, max(steps // _LINES, 1))
 
 
 def make_rate(config: Config, steps: int) -> LearningRate:

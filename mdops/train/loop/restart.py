@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mdops.errors import ConfigError
+from mdops.train.config.branches import MultiTaskConfig
 from mdops.train.config.sections import Config
 
 # What the checkpoint holds or decides: a change would be ignored, or leave the run half one and half the other.
@@ -14,7 +15,7 @@ _HELD = (
 )
 
 
-def require_unchanged(before: Mapping[str, Any], config: Config, name: str) -> None:
+def require_unchanged(before: Mapping[str, Any], config: Config | MultiTaskConfig, name: str) -> None:
     """Raises ConfigError, which names the keys, if a key that a restart cannot change differs.
 
     Args:
@@ -22,17 +23,31 @@ def require_unchanged(before: Mapping[str, Any], config: Config, name: str) -> N
         config: the input of now.
         name: of the checkpoint.
     """
-    was, now = dict(_leaves(before)), dict(_leaves(asdict(config)))
-    changed = [
-        f"{key} is {now.get(key)!r} and was {was.get(key)!r}"
-        for key in sorted(was.keys() | now.keys())
-        if was.get(key) != now.get(key) and any(key == held or key.startswith(f"{held}.") for held in _HELD)
-    ]
+    tree = asdict(config)
+    several = [part.get("branches", {}).keys() for part in (before, tree)]
+    if several[0] != several[1]:
+        raise ConfigError(
+            f"{name} is of a training of {', '.join(several[0]) or 'one model'}, and the input is of "
+            f"{', '.join(several[1]) or 'one model'}"
+        )
+    changed = _changes(before, tree, "")
+    for branch in several[0]:
+        changed += _changes(before["branches"][branch], tree["branches"][branch], f"{branch}: ")
     if changed:
         raise ConfigError(
             f"{name} is of a training with another input: {'; '.join(changed)}. A restart keeps these: put "
             "them back, or begin a new training with this model's weights (--init-model)"
         )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], of: str) -> list[str]:
+    """What differs of the keys that a restart cannot change."""
+    was, now = dict(_leaves(before)), dict(_leaves(after))
+    return [
+        f"{of}{key} is {now.get(key)!r} and was {was.get(key)!r}"
+        for key in sorted(was.keys() | now.keys())
+        if was.get(key) != now.get(key) and any(key == held or key.startswith(f"{held}.") for held in _HELD)
+    ]
 
 
 def _leaves(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

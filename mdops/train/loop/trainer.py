@@ -2,52 +2,46 @@
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mdops._library import check_device
-from mdops.data.dataset import NothingLeftOutError
-from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DivergedError, InputError
-from mdops.io import remove_unfinished
 from mdops.memory import keep_freed_memory
 from mdops.models.contract import tables_of
-from mdops.models.registry import outputs_of
 from mdops.potential import Potential
+from mdops.train.config.branches import MultiTaskConfig
 from mdops.train.config.sections import Config
+from mdops.train.loop.branch import Branch
 from mdops.train.loop.checkpoint import checkpoints, load_checkpoint, save_checkpoint
-from mdops.train.loop.cuda_graph import Outcome, step_graphs
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import (
-    make_loss,
     make_optimizer,
     make_rate,
     planned_steps,
     report_interval,
-    require_labels,
     restore_optimizer,
-    trained_labels,
 )
 from mdops.train.loop.folder_lock import one_training
-from mdops.train.loop.frames import Frames, Share
-from mdops.train.loop.full_validation import full_validations
+from mdops.train.loop.frames import Frames
+from mdops.train.loop.full_validation import FullValidation
 from mdops.train.loop.restart import require_unchanged
 from mdops.train.loop.schedule import WeightAverage
-from mdops.train.loop.update import keep_spline, predict, train_step
+from mdops.train.loop.update import keep_spline
 from mdops.train.loss import Loss
-from mdops.train.loss.base import squared_errors
-from mdops.train.model.initial import adapt, model_state, new_potential, read_pretrained, restored
-from mdops.train.report.learning_curve import LearningCurve, Report
-from mdops.train.report.tensorboard import ScalarLog, require_tensorboard
+from mdops.train.model.initial import Pretrained, read_pretrained
+from mdops.train.model.shared import link, set_cases
+from mdops.train.report.learning_curve import Report
+from mdops.train.report.tensorboard import require_tensorboard
 
 _KNOTS_EVERY = 1000  # steps, at most, after which knots are looked at, however seldom there are reports
+_CHOICES = 7  # a stream of random numbers: which branch a step is of
 
 
 class Trainer:
@@ -59,14 +53,19 @@ class Trainer:
     Where `torch.distributed` is initialised, each process makes a Trainer and calls the same methods: it
     computes its share of each batch, and the first one writes the files.
 
+    A training of several branches (`model_dict`) takes each step of one of them, drawn by its probability, and writes
+    the model and the learning curve of each to a folder of its name.
+
     Attributes:
-        potential: the model of now. steps: in the whole training. step: those done. seed: the one in use.
-        processes: those that share the work. full_validations: those that the input asks for.
+        branches: the models that are trained, by their names, with data, loss and reports; of one, the name is "".
+        steps: in the whole training. step: those done. seed: the one in use.
+        odds: how often a step is of each branch.
+        processes: those that share the work.
     """
 
     def __init__(
         self,
-        config: Config,
+        config: Config | MultiTaskConfig,
         folder: str | os.PathLike[str] = ".",
         *,
         restart: bool = False,
@@ -84,7 +83,9 @@ class Trainer:
             init_model: a model file, or a model, to take weights and statistics from, for a training from step 0.
             finetune: the same, with the energies of the types fitted anew to the data; a model whose weights serve all
                 types becomes one of the input's types.
-            head: which model of a file of several that is (`mdops.load`).
+            head: which model of a file of several that is (`mdops.load`); "RANDOM": a new fitting on the file's
+                descriptor. Unless given, it is the input's `finetune_head`, and of a training of several branches each
+                branch has that of its name, or a new fitting if there is none.
             use_pretrain_script: let that model differ from the input's `model`, and take its.
             device: where to compute, "cpu" or "cuda".
 
@@ -103,113 +104,127 @@ class Trainer:
         self.processes = Processes.current()
         if config.training.tensorboard:
             require_tensorboard()
-        with one_training(self.folder, self.processes):
-            self._prepare(path, head, restart, finetune is not None, use_pretrain_script)
 
-    def _prepare(
-        self,
-        path: str | os.PathLike[str] | Potential | None,
-        head: str | None,
-        restart: bool,
-        refit: bool,
-        use_pretrain_script: bool,
-    ) -> None:
-        """Data, model, optimizer and files, as they are before the next step."""
-        config, training = self.config, self.config.training
+        def pretrained(name: str, own: Config) -> Pretrained | None:
+            if path is None:
+                return None
+            return read_pretrained(
+                path,
+                own,
+                head=head,
+                branch=name,
+                use_pretrain_script=use_pretrain_script,
+                finetune=finetune is not None,
+            )
+
+        with one_training(self.folder, self.processes):
+            self._prepare(pretrained, restart)
+
+    def _prepare(self, pretrained: Callable[[str, Config], Pretrained | None], restart: bool) -> None:
+        """Data, models, optimizer and files, as they are before the next step."""
+        training, configs = self.config.training, _configs(self.config)
         state: dict[str, Any] = self.processes.from_first(self._newest) if restart else {}
         self.step: int = state.get("step", 0)
         self.seed: int = self.processes.from_first(lambda: state.get("seed", _seed(training.seed)))
-        earlier: Potential | None = None
-        if state:
-            earlier = restored(state["model"], config)
-        elif path is not None:
-            earlier = read_pretrained(
-                path, config, head=head, use_pretrain_script=use_pretrain_script, finetune=refit
+        self.branches = {
+            name: Branch(
+                name,
+                own,
+                self.folder / name,
+                self.processes,
+                self.seed,
+                state=state["branches"][name] if state else {},
+                pretrained=None if state else pretrained(name, own),
             )
-        self._load_data(earlier)
-        model = None if earlier is None else earlier.model
-        self.loss: Loss = make_loss(config, self.frames.data, model)
-        require_labels(self.loss, self.frames.data)
-        self.steps = planned_steps(config, self.frames.sampler.batches)
-        self._interval = report_interval(config, self.steps)
-        self.rate = make_rate(config, self.steps)
-        if earlier is None or not state:
-            earlier = self._initial_model(earlier, refit)
-        self.potential = earlier.to(self.device)
-        self.loss.take_statistics(self.potential.model)
-        self.optimizer = make_optimizer(config, self.potential.parameters(), tables_of(self.potential))
-        self.average = WeightAverage(self.potential.parameters(), training.ema_decay)
+            for name, own in configs.items()
+        }
+        self.steps, self.odds = self._plan()
+        self._interval = report_interval(self.config.training, self.steps)
+        self.rate = make_rate(next(iter(configs.values())), self.steps)
+        if isinstance(self.config, MultiTaskConfig):
+            parts = [
+                (b.potential, b.frames, b.config, odds) for b, odds in zip(self._all, self.odds, strict=True)
+            ]
+            link(dict(zip(self.branches, parts, strict=True)), self.config.shared, learn=not state)
+            if not state:
+                set_cases({name: branch.potential for name, branch in self.branches.items()})
+                self._name_heads(self.config)
+        for branch in self._all:
+            branch.potential = branch.potential.to(self.device)
+        weights = list({id(p): p for b in self._all for p in b.potential.parameters()}.values())
+        tables = [p for branch in self._all for p in tables_of(branch.potential)]
+        self.optimizer = make_optimizer(next(iter(configs.values())), weights, tables)
+        self.average = WeightAverage(weights, training.ema_decay)
         if state:
             restore_optimizer(self.optimizer, state["optimizer"])
             self.average.updates = state["average"]["updates"]
             torch._foreach_copy_(self.average.values, state["average"]["values"])
-        self._reduce = self.processes.mean_gradients(self.potential.parameters())
-        self._graphs = step_graphs(
-            self.potential,
-            self.loss,
-            self.optimizer,
-            self.frames.data,
-            self.frames.lists,
-            average=self.average if training.enable_ema else None,
-            max_norm=training.gradient_max_norm,
-            reduce_gradients=self._reduce,
-        )
+        for branch in self._all:
+            branch.open(
+                self.optimizer,
+                self.average,
+                self._in_place,
+                step=self.step,
+                steps=self.steps,
+                alone=len(self.branches) == 1,
+            )
         keep_freed_memory()
-        self._curve: LearningCurve | None = None
-        if self.processes.is_first:
-            self._curve = LearningCurve(
-                self.folder / training.disp_file,
-                [self.loss.labels[name] for name in self.loss.terms],
-                self.validation is not None,
-                self.step,
-            )
-        self._scalars: ScalarLog | None = None
-        self.full_validations = full_validations(config, self.steps, self.folder, self.validation)
-        for full in self.full_validations:
-            full.restore(state.get("full_validation", {}).get(_weights_name(full.averaged), {}))
-            if self.processes.is_first:
-                full.open_table(self.step)
 
-    def _load_data(self, earlier: Potential | None) -> None:
-        """The data, with the types of the model to go on with, if there is one."""
-        model, training = self.config.model, self.config.training
-        types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
-        silent = model.atom_exclude_types
-        if earlier is not None:
-            types, cutoff, outputs = earlier.type_map, earlier.cutoff, earlier.model.outputs
-            silent = earlier.model.options.atom_exclude_types
-        parts = model.type_map, types, cutoff, self.seed, labels_of(outputs), silent
-        self.frames = Frames(training.training_data, *parts)
-        self.validation: Frames | None = None
-        if training.validation_data is not None:
-            try:
-                self.validation = Frames(training.validation_data, *parts)
-            except NothingLeftOutError as error:
-                warnings.warn(f"{error}: there is no validation", stacklevel=2)
-        largest = self.frames.sampler.largest
-        if largest < self.processes.count:
-            raise ConfigError(
-                f"training.training_data.batch_size: batches have {largest} frames, fewer than the "
-                f"{self.processes.count} processes that share them"
-            )
+    @property
+    def _all(self) -> list[Branch]:
+        return list(self.branches.values())
 
-    def _initial_model(self, pretrained: Potential | None, refit: bool) -> Potential:
-        """The model before the first step. The first process makes it, and all have its bits."""
-        data, lists = self.frames.data, self.frames.lists
+    # -- Of the first branch, or the only one
 
-        def make() -> dict[str, Any]:
-            if pretrained is None:
-                return model_state(new_potential(self.config, data, lists, self.seed))
-            return model_state(adapt(pretrained, self.config, data, lists, refit=refit))
+    @property
+    def potential(self) -> Potential:
+        """The model of now."""
+        return self._all[0].potential
 
-        return restored(self.processes.from_first(make), self.config)
+    @property
+    def frames(self) -> Frames:
+        """The data that is trained on."""
+        return self._all[0].frames
+
+    @property
+    def validation(self) -> Frames | None:
+        """The data of validations."""
+        return self._all[0].validation
+
+    @property
+    def loss(self) -> Loss:
+        """What is minimised."""
+        return self._all[0].loss
+
+    @property
+    def full_validations(self) -> list[FullValidation]:
+        """Those that the input asks for, of all branches."""
+        return [full for branch in self._all for full in branch.full_validations]
+
+    def _plan(self) -> tuple[int, np.ndarray]:
+        """The steps of the whole training, and how often one is of each branch."""
+        steps = [planned_steps(branch.config, branch.frames.sampler.batches) for branch in self._all]
+        if not isinstance(self.config, MultiTaskConfig):
+            return steps[0], np.ones(1)
+        if self.config.epochs is not None:
+            return sum(steps), np.array(steps) / sum(steps)
+        given = self.config.odds
+        odds = np.array(
+            [float(len(b.frames.data.systems)) if given is None else given[b.name] for b in self._all]
+        )
+        return steps[0], odds / odds.sum()
+
+    def _name_heads(self, config: MultiTaskConfig) -> None:
+        for name, branch in self.branches.items():
+            branch.potential.source |= {"head": name, "head_aliases": config.aliases[name]}
 
     def run(
         self,
         on_report: Callable[[Report], None] | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> Potential:
-        """Trains to the end, and returns the model: with `enable_ema`, of the average of the weights.
+        """Trains to the end, and returns the model: with `enable_ema`, of the average of the weights. (Of several
+        branches that is the first; `branches` has all.)
 
         With each checkpoint, model.safetensors is written, too; the last one is what is returned. Full validations
         write the best models that they find. Calls `on_report` at each line of the learning curve, and `on_step` with
@@ -219,14 +234,14 @@ class Trainer:
             DivergedError: the loss or the weights are not finite. InputError: another training runs in the folder.
         """
         training = self.config.training
-        raw = self._in_place(averaged=False)  # an earlier run left the average there
-        with one_training(self.folder, self.processes), self._scalar_log(), raw:
+        raw = self._in_place(False)  # an earlier run left the average there
+        with one_training(self.folder, self.processes), self._scalar_logs(), raw:
             if self.step >= self.steps and self.processes.is_first:
-                self._save_model(self.folder / "model.safetensors", training.enable_ema)
+                self._save_models()
             while self.step < self.steps:
-                report = self._advance()
-                if report and on_report:
-                    on_report(report)
+                for report in self._advance():
+                    if on_report:
+                        on_report(report)
                 if on_step:
                     on_step(self.step)
                 self._validate_fully()
@@ -237,103 +252,68 @@ class Trainer:
             self.average.swap()
         return self.potential
 
-    def _scalar_log(self) -> Any:
-        """TensorBoard's file for a run, if it is wanted and this process writes."""
-        training = self.config.training
-        if not training.tensorboard or not self.processes.is_first:
-            return nullcontext()
-        self._scalars = ScalarLog(self.folder / training.tensorboard_log_dir, self.step, self.loss.labels)
-        return self._scalars
+    @contextmanager
+    def _scalar_logs(self) -> Iterator[None]:
+        """TensorBoard's files for a run, if they are wanted and this process writes."""
+        with ExitStack() as opened:
+            if self.config.training.tensorboard and self.processes.is_first:
+                for branch in self._all:
+                    opened.enter_context(branch.scalar_log(self.step))
+            yield
 
-    def _advance(self) -> Report | None:
+    def _advance(self) -> list[Report]:
         """One step, and what is to report after it."""
         training, now = self.config.training, self.rate(self.step)
         fraction = now / self.rate.start
-        share = self.frames.share(self.step, self.processes)
-        loss, result, batch = self._step(share, now, fraction)
+        branch = self._chosen(self.step)
+        share = branch.share()
+        outcome = branch.step(share, now, fraction)
         self.step += 1
         is_shown = self._is_due(self._interval)
         if is_shown or self.step % _KNOTS_EVERY == 0:
-            keep_spline(self.potential)
-        if not is_shown and not (training.tensorboard and self._is_due(training.tensorboard_freq)):
-            return None
-        errors = squared_errors(result, batch) if share.is_counted else {}
-        trained = self._errors(float(loss), errors)
+            for one in self._all:
+                keep_spline(one.potential)
+        is_logged = training.tensorboard and self._is_due(training.tensorboard_freq)
+        if not is_shown and not is_logged:
+            return []
+        trained = branch.trained(share, outcome)
         if not math.isfinite(trained["loss"]):
             raise self._diverged(f"the loss is {trained['loss']}")
-        if self._scalars and self._is_due(training.tensorboard_freq):
-            self._scalars.rate(self.step, now)
-            self._scalars.errors(self.step, "training", trained)
-        return self._report(now, fraction, trained) if is_shown else None
+        if is_logged:
+            branch.log(self.step, now, trained)
+        if not is_shown:
+            return []
+        return [
+            one.report(self.step, now, fraction, self._interval, trained if one is branch else None)
+            for one in self._all
+        ]
 
-    def _step(self, share: Share, rate: float, fraction: float) -> Outcome:
-        """Takes a step: the loss, the predictions before it, and the batch."""
-        if self._graphs is not None:
-            outcome = self._graphs(share.frames, share.counts, rate, fraction)
-            if outcome is not None:
-                return outcome
-        batch = self.frames.batch(share, self.device)
-        loss, result = train_step(
-            self.potential,
-            self.loss,
-            self.optimizer,
-            batch,
-            rate=rate,
-            fraction=fraction,
-            max_norm=self.config.training.gradient_max_norm,
-            counts=share.counts,
-            reduce_gradients=self._reduce,
-        )
-        if self.config.training.enable_ema:
-            self.average.update()
-        return loss, result, batch
+    def _chosen(self, step: int) -> Branch:
+        """The branch that a step is of."""
+        if len(self.branches) == 1:
+            return self._all[0]
+        random = np.random.default_rng([self.seed, _CHOICES, step])
+        return self._all[int(random.choice(len(self.odds), p=self.odds))]
 
     def _is_due(self, interval: int) -> bool:
         return self.step in (1, self.steps) or self.step % interval == 0
 
-    def _report(self, rate: float, fraction: float, trained: dict[str, float]) -> Report:
-        """A line of the learning curve."""
-        report = Report(self.step, rate, trained, self._validate(fraction))
-        if self._curve is not None:
-            self._curve.write(report.step, report.training, report.validation, report.rate)
-        if self._scalars and report.validation is not None:
-            self._scalars.errors(self.step, "validation", report.validation)
-        return report
-
-    def _validate(self, fraction: float) -> dict[str, float] | None:
-        """RMSEs over the next validation batches, with the averages of the weights if these are wanted."""
-        if self.validation is None or self.config.training.validation_data is None:
-            return None
-        count, total, loss = self.config.training.validation_data.numb_btch, dict[str, Any](), 0.0
-        first = self.step // self._interval * count
-        with self._in_place(averaged=self.config.training.enable_ema):
-            for k in range(first, first + count):
-                share = self.validation.share(k, self.processes)
-                batch = self.validation.batch(share, self.device)
-                result = predict(self.potential, batch, create_graph=False)
-                detached = {name: value.detach() for name, value in result.items()}
-                loss += float(self.loss(detached, batch, fraction, share.counts)) / count
-                errors = squared_errors(result, batch) if share.is_counted else {}
-                for name, (square, number) in errors.items():
-                    before = total.get(name, (0.0, 0))
-                    total[name] = (before[0] + square, before[1] + number)
-        return self._errors(loss, total)
-
     def _validate_fully(self) -> None:
         """The validations over all data that are due, and their best models."""
-        for full in self.full_validations:
-            if not full.is_due(self.step):
-                continue
-            with self._in_place(averaged=full.averaged):
-                errors = full.measure(self.potential, self.device, self.processes)
-            value = errors[full.metric]
-            if not math.isfinite(value):
-                raise self._diverged(f"{full.metric} of the full validation is {value}")
-            if self.processes.is_first:
-                full.take(self.step, errors, partial(self._save_best, averaged=full.averaged))
+        for branch in self._all:
+
+            def save(path: Path, averaged: bool, branch: Branch = branch) -> None:
+                """Writes a checkpoint and a model file, of the weights or of their average; the path has no suffix."""
+                save_checkpoint(path.with_name(path.name + ".pt"), self._state())
+                model = path.with_name(path.name + ".safetensors")
+                branch.save_model(model, averaged, self.step, self.steps)
+
+            problem = branch.validate_fully(self.step, save)
+            if problem:
+                raise self._diverged(problem)
 
     @contextmanager
-    def _in_place(self, *, averaged: bool) -> Iterator[None]:
+    def _in_place(self, averaged: bool) -> Iterator[None]:
         """While this lasts, the model has its weights, or their average, whichever it had before."""
         swaps = averaged != self.average.is_in_place
         if swaps:
@@ -344,28 +324,26 @@ class Trainer:
             if swaps:
                 self.average.swap()
 
-    def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-        """The root of the loss, and RMSEs, over all processes."""
-        (total,) = self.processes.sums([loss])
-        sums = self.processes.sum_errors(errors, self.loss.labels)
-        rmse = {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in sums.items()}
-        return {"loss": (total / self.processes.count) ** 0.5, **rmse}
-
     def save(self) -> None:
         """Writes a checkpoint and model.safetensors, then removes the oldest of more than `max_ckpt_keep`."""
         # In every process, before one writes: a checkpoint of lost weights would push out the good ones.
-        if not all(bool(p.isfinite().all()) for p in self.potential.parameters()):
+        if not all(bool(p.isfinite().all()) for b in self._all for p in b.potential.parameters()):
             raise self._diverged("weights are not finite")
         if not self.processes.is_first:
             return
-        if self._scalars:
-            self._scalars.flush()
+        for branch in self._all:
+            branch.flush()
         training = self.config.training
-        with self._in_place(averaged=False):
+        with self._in_place(False):
             save_checkpoint(self.folder / f"{training.save_ckpt}-{self.step}.pt", self._state())
-        self._save_model(self.folder / "model.safetensors", training.enable_ema)
+        self._save_models()
         for path in checkpoints(self.folder, training.save_ckpt)[: -training.max_ckpt_keep]:
             path.unlink()
+
+    def _save_models(self) -> None:
+        for branch in self._all:
+            path = branch.folder / "model.safetensors"
+            branch.save_model(path, self.config.training.enable_ema, self.step, self.steps)
 
     def _state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -373,28 +351,10 @@ class Trainer:
             "step": self.step,
             "seed": self.seed,
             "config": asdict(self.config),
-            "model": model_state(self.potential),
+            "branches": {name: branch.state() for name, branch in self.branches.items()},
             "optimizer": self.optimizer.state_dict(),
             "average": {"updates": self.average.updates, "values": self.average.values},
-            "full_validation": {_weights_name(full.averaged): full.state() for full in self.full_validations},
         }
-
-    def _save_best(self, path: Path, averaged: bool) -> None:
-        """Writes a checkpoint and a model file, of the weights or of their average; the path has no suffix."""
-        save_checkpoint(path.with_name(path.name + ".pt"), self._state())
-        self._save_model(path.with_name(path.name + ".safetensors"), averaged)
-
-    def _save_model(self, path: Path, averaged: bool) -> None:
-        """Writes the model, or that of the average of the weights, with how far its training has come. What LAMMPS
-        computes with is in the last one alone: it takes seconds."""
-        remove_unfinished(path)
-        potential = self.potential
-        data = self.frames.data
-        progress = {"step": self.step, "steps": self.steps}
-        learned = {"frames": len(data), "labels": trained_labels(self.loss, data)}
-        potential.source = {**potential.source, "training": {**progress, **learned}}
-        with self._in_place(averaged=averaged):
-            potential.save(path, core=None if self.step >= self.steps else ())
 
     def _diverged(self, what: str) -> DivergedError:
         """What to raise, with what to do."""
@@ -410,9 +370,26 @@ class Trainer:
         found = checkpoints(self.folder, self.config.training.save_ckpt)
         if not found:
             raise ConfigError(f"{self.folder}: has no checkpoint {self.config.training.save_ckpt}-<step>.pt")
-        state = load_checkpoint(found[-1])
+        state = _with_branches(load_checkpoint(found[-1]))
         require_unchanged(state["config"], self.config, str(found[-1]))
         return state
+
+
+def _configs(config: Config | MultiTaskConfig) -> dict[str, Config]:
+    """That of each branch."""
+    return config.branches if isinstance(config, MultiTaskConfig) else {"": config}
+
+
+def _with_branches(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's state as it is now: earlier versions had one model without a name."""
+    if "branches" in state:
+        return dict(state)
+    own = {
+        "model": state["model"],
+        "taken": state["step"],
+        "full_validation": state.get("full_validation", {}),
+    }
+    return {**state, "branches": {"": own}}
 
 
 def _only_one(
@@ -428,8 +405,3 @@ def _only_one(
 
 def _seed(seed: int | None) -> int:
     return int.from_bytes(os.urandom(4), "little") if seed is None else seed
-
-
-def _weights_name(averaged: bool) -> str:
-    """What checkpoints call the weights that a full validation is of."""
-    return "average" if averaged else "weights"

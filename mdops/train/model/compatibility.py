@@ -17,14 +17,16 @@ def require_types(model: AtomicModel, options: Any, name: str) -> None:
         )
 
 
-def require_same(model: AtomicModel, options: Any, name: str) -> None:
+def require_same(model: AtomicModel, options: Any, name: str, *, descriptor_alone: bool = False) -> None:
     """Raises ConfigError, which names every difference, if the input describes another model than `name`.
 
-    What belongs to types is compared by element, for those of the input.
+    What belongs to types is compared by element, for those of the input; `descriptor_alone`: nothing of fittings.
     """
     found = differences(options, model.options, "model", options.type_map, model.type_map)
     different = [
-        f"{key} is {_text(own)} in the input and {_text(theirs)} in the model" for key, own, theirs in found
+        f"{key} is {_text(own)} in the input and {_text(theirs)} in the model"
+        for key, own, theirs in found
+        if not (descriptor_alone and key.startswith("model.fitting_net"))
     ]
     if different:
         raise ConfigError(

@@ -4,7 +4,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.statistics import chunks, output_statistics, parameter_statistics
-from mdops.errors import InputError
+from mdops.errors import ConfigError, HeadError, InputError
 from mdops.io import read_model
-from mdops.models import model_of_tree
+from mdops.models import DescriptorFitting, model_of_tree
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import ENERGY
 from mdops.potential import Potential
@@ -47,38 +47,98 @@ def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) ->
     return potential
 
 
+RANDOM = "RANDOM"  # the head that is a new fitting
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model to begin with.
+
+    Attributes:
+        potential: it.
+        refits: whether the energies of the types are fitted anew.
+        is_new: whether its fitting is new: then these energies are those of the data.
+    """
+
+    potential: Potential
+    refits: bool
+    is_new: bool
+
+    def adapted(self, config: Config, data: Dataset, lists: PairLists) -> Potential:
+        """See `adapt`."""
+        found = adapt(self.potential, config, data, lists, refit=self.refits and not self.is_new)
+        if self.is_new:
+            set_bias(found, data, statistics_frames(config, data))
+        return found
+
+
 def read_pretrained(
     path: str | os.PathLike[str] | Potential,
     config: Config,
     *,
     head: str | None = None,
+    branch: str = "",
     use_pretrain_script: bool = False,
     finetune: bool = False,
-) -> Potential:
-    """The model of a file (of several that of the `head`), or a copy of a model, in the precision of the training; for
-    `adapt`.
+) -> Pretrained:
+    """The model of a file (of several that of the `head`), or a copy of a model, in the precision of the training.
 
     It keeps its own type map, which may have more elements than the input, in another order; but to `finetune` one of
-    which weights serve all types, it has the input's (`with_elements`).
+    which weights serve all types, it has the input's (`with_elements`). Without a head it is the input's
+    `finetune_head`, or that with the name of the `branch` of a training of several models, or there a new fitting.
 
     Raises:
         ConfigError: it lacks an element, or differs from the input's model (what `use_pretrain_script`
             allows); the message names all differences.
         InputError: a model of another precision. ModelFileError, UnsupportedModelError: see `mdops.load`.
     """
-    dtype, name = _DTYPES[config.training.precision], "the model to begin with"
+    dtype, name, is_new = _DTYPES[config.training.precision], "the model to begin with", False
     if isinstance(path, Potential):
         potential = copy.deepcopy(path)
         if potential.dtype != dtype:
             raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
     else:
-        file, name = read_model(path, head), str(path)
+        name = str(path)
+        head, is_new = _head(path, head or config.model.finetune_head, branch)
+        file = read_model(path, head)
         potential = Potential(model_of_tree(file.model, dtype))
-        potential.source = file.source
+        potential.source = {k: v for k, v in file.source.items() if k not in ("head", "head_aliases")}
     require_types(potential.model, config.model, name)
     if not use_pretrain_script:
-        require_same(potential.model, config.model, name)
-    return with_elements(potential, config.model.type_map) if finetune else potential
+        require_same(potential.model, config.model, name, descriptor_alone=is_new)
+    if finetune or is_new:
+        potential = with_elements(potential, config.model.type_map)
+    return Pretrained(_with_new_fitting(potential, config) if is_new else potential, finetune, is_new)
+
+
+def _head(path: str | os.PathLike[str], head: str | None, branch: str) -> tuple[str | None, bool]:
+    """The head to read, and whether its fitting is to be a new one."""
+    if head is not None and head != RANDOM:
+        return head, False
+    if head is None and not branch:
+        return None, False
+    try:
+        read_model(path, None)
+        return None, head == RANDOM  # a file of one model
+    except HeadError as error:
+        if head == RANDOM:
+            return error.heads[0], True
+        return (branch, False) if branch in error.heads else (error.heads[0], True)
+
+
+def _with_new_fitting(potential: Potential, config: Config) -> Potential:
+    """The model's descriptor with a new fitting of the input on it."""
+    model = potential.model
+    if not isinstance(model, DescriptorFitting):
+        raise ConfigError(f"a {model.kind} model has no descriptor that a new fitting ({RANDOM}) could be on")
+    new = copy.copy(config.model)
+    new.descriptor, new.type_map = model.descriptor.options, list(model.type_map)
+    seed = config.training.seed or 0
+    found = DescriptorFitting.random(new, seed, potential.dtype)
+    found.descriptor = model.descriptor
+    result = Potential(found, overflow=potential.overflow)
+    result.source = potential.source
+    return result
 
 
 def adapt(potential: Potential, config: Config, data: Dataset, lists: PairLists, *, refit: bool) -> Potential:

@@ -24,12 +24,14 @@ class Report:
         step: steps done. rate: the learning rate of the last.
         training: "loss" (its root) and RMSEs of the last batch before its step: eV/atom, eV/A.
         validation: the same of the validation batches after it, None without any.
+        branch: which model, where several are trained together.
     """
 
     step: int
     rate: float
     training: dict[str, float]
     validation: dict[str, float] | None
+    branch: str = ""
 
 
 class LearningCurve:

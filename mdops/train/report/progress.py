@@ -20,20 +20,20 @@ class TrainingProgress(StepProgress):
     """Shows loss, RMSEs and speed.
 
     Attributes:
-        latest: the last report, None before the first.
+        latest: the last report of each branch, by its name.
     """
 
     times = 20
-    latest: Report | None = None
 
-    def __init__(self, first: int, last: int, labels: Labels = LABELS) -> None:
-        """As of `StepProgress`, with what the labels are."""
+    def __init__(self, first: int, last: int, labels: Mapping[str, Labels]) -> None:
+        """As of `StepProgress`, with what the labels of each branch are."""
         super().__init__(first, last)
         self._labels = labels
+        self.latest: dict[str, Report] = {}
 
     def report(self, report: Report) -> None:
         """Takes the errors to show from now on."""
-        self.latest = report
+        self.latest[report.branch] = report
 
     def update(self, step: int) -> None:
         """After each step."""
@@ -42,8 +42,11 @@ class TrainingProgress(StepProgress):
 
     def _errors(self) -> str:
         """The latest errors: those of validation where there is one."""
-        if self.latest is None:
-            return ""
-        if self.latest.validation is not None:
-            return f"validation: {describe(self.latest.validation, self._labels)}"
-        return f"training: {describe(self.latest.training, self._labels)}"
+        return "; ".join(self._of(report) for report in self.latest.values())
+
+    def _of(self, report: Report) -> str:
+        name, errors = "training", report.training
+        if report.validation is not None:
+            name, errors = "validation", report.validation
+        of = f" of {report.branch}" if report.branch else ""
+        return f"{name}{of}: {describe(errors, self._labels[report.branch])}"

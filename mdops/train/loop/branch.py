@@ -1,0 +1,284 @@
+"""One model that is trained: its data, its loss, its steps, and what is told of them. A training has one such branch,
+or several whose models share weights."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mdops.data.dataset import NothingLeftOutError
+from mdops.data.labels import labels_of
+from mdops.errors import ConfigError
+from mdops.io import remove_unfinished
+from mdops.models.registry import outputs_of
+from mdops.potential import Potential
+from mdops.train.config.sections import Config
+from mdops.train.loop.cuda_graph import Outcome, step_graphs
+from mdops.train.loop.distributed import Processes
+from mdops.train.loop.factories import make_loss, require_labels, trained_labels
+from mdops.train.loop.frames import Frames, Share
+from mdops.train.loop.full_validation import full_validations
+from mdops.train.loop.schedule import WeightAverage
+from mdops.train.loop.update import predict, train_step
+from mdops.train.loss import Loss
+from mdops.train.loss.base import squared_errors
+from mdops.train.model.initial import Pretrained, model_state, new_potential, restored
+from mdops.train.report.learning_curve import LearningCurve, Report
+from mdops.train.report.tensorboard import ScalarLog
+
+InPlace = Callable[[bool], AbstractContextManager[None]]
+
+
+class Branch:
+    """A model that is trained.
+
+    Attributes:
+        name: of the branch; "" where there is no other.
+        config: its training input. folder: where its files go.
+        frames, validation: the data. loss: what is minimised.
+        potential: the model of now. taken: how many steps were of it.
+        full_validations: those that the input asks for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        folder: Path,
+        processes: Processes,
+        seed: int,
+        *,
+        state: Mapping[str, Any],
+        pretrained: Pretrained | None,
+    ) -> None:
+        """Reads the data and makes the model; `open` has to follow.
+
+        Args:
+            state: of a checkpoint; empty without one.
+            pretrained: the model to begin with, without a checkpoint.
+        """
+        self.name, self.config, self.folder = name, config, folder
+        self._processes, self._seed, self._state = processes, seed, state
+        self.taken: int = state.get("taken", 0)
+        earlier = restored(state["model"], config) if state else None
+        if earlier is None and pretrained is not None:
+            earlier = pretrained.potential
+        self._load_data(earlier)
+        self.loss: Loss = make_loss(config, self.frames.data, None if earlier is None else earlier.model)
+        require_labels(self.loss, self.frames.data)
+        self.potential = earlier if earlier is not None and state else self._initial_model(pretrained)
+        self._curve: LearningCurve | None = None
+        self._scalars: ScalarLog | None = None
+
+    def _load_data(self, earlier: Potential | None) -> None:
+        """The data, with the types of the model to go on with, if there is one."""
+        model, training = self.config.model, self.config.training
+        types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
+        silent = model.atom_exclude_types
+        if earlier is not None:
+            types, cutoff, outputs = earlier.type_map, earlier.cutoff, earlier.model.outputs
+            silent = earlier.model.options.atom_exclude_types
+        parts = model.type_map, types, cutoff, self._seed, labels_of(outputs), silent
+        self.frames = Frames(training.training_data, *parts)
+        self.validation: Frames | None = None
+        if training.validation_data is not None:
+            try:
+                self.validation = Frames(training.validation_data, *parts)
+            except NothingLeftOutError as error:
+                warnings.warn(f"{error}: there is no validation", stacklevel=2)
+        largest = self.frames.sampler.largest
+        if largest < self._processes.count:
+            raise ConfigError(
+                f"training.training_data.batch_size: batches have {largest} frames, fewer than the "
+                f"{self._processes.count} processes that share them"
+            )
+
+    def _initial_model(self, pretrained: Pretrained | None) -> Potential:
+        """The model before the first step. The first process makes it, and all have its bits."""
+        data, lists = self.frames.data, self.frames.lists
+
+        def make() -> dict[str, Any]:
+            if pretrained is None:
+                return model_state(new_potential(self.config, data, lists, self._seed))
+            return model_state(pretrained.adapted(self.config, data, lists))
+
+        return restored(self._processes.from_first(make), self.config)
+
+    def open(
+        self,
+        optimizer: torch.optim.Optimizer,
+        average: WeightAverage,
+        in_place: InPlace,
+        *,
+        step: int,
+        steps: int,
+        alone: bool,
+    ) -> None:
+        """Makes steps ready, and opens the files of reports.
+
+        Args:
+            optimizer, average: of all weights that are trained.
+            in_place: puts the average in the place of the weights, or back, while it lasts.
+            step, steps: those done, and those of the whole training.
+            alone: whether there is no other branch.
+        """
+        training, potential = self.config.training, self.potential
+        self._optimizer, self._average, self._in_place = optimizer, average, in_place
+        self.loss.take_statistics(potential.model)
+        self._reduce = self._processes.mean_gradients(potential.parameters())
+        # Graphs hold gradients in places of their own, which several models cannot share.
+        self._graphs = None if not alone else step_graphs(
+            potential,
+            self.loss,
+            optimizer,
+            self.frames.data,
+            self.frames.lists,
+            average=average if training.enable_ema else None,
+            max_norm=training.gradient_max_norm,
+            reduce_gradients=self._reduce,
+        )  # fmt: skip
+        if self._processes.is_first:
+            labels = [self.loss.labels[name] for name in self.loss.terms]
+            path = self.folder / training.disp_file
+            self._curve = LearningCurve(path, labels, self.validation is not None, step)
+        self.full_validations = full_validations(self.config, steps, self.folder, self.validation)
+        for full in self.full_validations:
+            full.restore(self._state.get("full_validation", {}).get(_weights_name(full.averaged), {}))
+            if self._processes.is_first:
+                full.open_table(step)
+        self._state = {}
+
+    def scalar_log(self, step: int) -> ScalarLog:
+        """TensorBoard's file for a run that begins after this step."""
+        folder = self.folder / self.config.training.tensorboard_log_dir
+        self._scalars = ScalarLog(folder, step, self.loss.labels)
+        return self._scalars
+
+    def share(self) -> Share:
+        """What this process computes of the next batch."""
+        return self.frames.share(self.taken, self._processes)
+
+    def step(self, share: Share, rate: float, fraction: float) -> Outcome:
+        """Takes a step: the loss, the predictions before it, and the batch."""
+        self.taken += 1
+        if self._graphs is not None:
+            outcome = self._graphs(share.frames, share.counts, rate, fraction)
+            if outcome is not None:
+                return outcome
+        batch = self.frames.batch(share, self.potential.device)
+        loss, result = train_step(
+            self.potential,
+            self.loss,
+            self._optimizer,
+            batch,
+            rate=rate,
+            fraction=fraction,
+            max_norm=self.config.training.gradient_max_norm,
+            counts=share.counts,
+            reduce_gradients=self._reduce,
+        )
+        if self.config.training.enable_ema:
+            self._average.update()
+        return loss, result, batch
+
+    def trained(self, share: Share, outcome: Outcome) -> dict[str, float]:
+        """The errors of a step."""
+        loss, result, batch = outcome
+        return self._errors(float(loss), squared_errors(result, batch) if share.is_counted else {})
+
+    def measured(self, frames: Frames, first: int, count: int, fraction: float) -> dict[str, float]:
+        """The root of the loss, and RMSEs, over batches `first` to `first + count - 1`."""
+        total, loss = dict[str, Any](), 0.0
+        for k in range(first, first + count):
+            share = frames.share(k, self._processes)
+            batch = frames.batch(share, self.potential.device)
+            result = predict(self.potential, batch, create_graph=False)
+            detached = {name: value.detach() for name, value in result.items()}
+            loss += float(self.loss(detached, batch, fraction, share.counts)) / count
+            errors = squared_errors(result, batch) if share.is_counted else {}
+            for name, (square, number) in errors.items():
+                before = total.get(name, (0.0, 0))
+                total[name] = (before[0] + square, before[1] + number)
+        return self._errors(loss, total)
+
+    def log(self, step: int, rate: float, trained: Mapping[str, float]) -> None:
+        """A point of TensorBoard's curves of the training batch."""
+        if self._scalars:
+            self._scalars.rate(step, rate)
+            self._scalars.errors(step, "training", trained)
+
+    def report(
+        self, step: int, rate: float, fraction: float, interval: int, trained: dict[str, float] | None
+    ) -> Report:
+        """A line of the learning curve, every `interval` steps; without the errors of a step, with those of the next
+        batch."""
+        if trained is None:
+            trained = self.measured(self.frames, self.taken, 1, fraction)
+        report = Report(step, rate, trained, self._validate(step // interval, fraction), self.name)
+        if self._curve is not None:
+            self._curve.write(report.step, report.training, report.validation, report.rate)
+        if self._scalars and report.validation is not None:
+            self._scalars.errors(step, "validation", report.validation)
+        return report
+
+    def _validate(self, line: int, fraction: float) -> dict[str, float] | None:
+        """RMSEs over the next validation batches, with the averages of the weights if these are wanted."""
+        training = self.config.training
+        if self.validation is None or training.validation_data is None:
+            return None
+        count = training.validation_data.numb_btch
+        with self._in_place(training.enable_ema):
+            return self.measured(self.validation, line * count, count, fraction)
+
+    def validate_fully(self, step: int, save: Callable[..., None]) -> str | None:
+        """The validations over all data that are due; where one is among the best, calls `save` with its path and
+        `averaged`, whether it is of the average. Gives what is not finite."""
+        for full in self.full_validations:
+            if not full.is_due(step):
+                continue
+            with self._in_place(full.averaged):
+                errors = full.measure(self.potential, self.potential.device, self._processes)
+            value = errors[full.metric]
+            if not math.isfinite(value):
+                return f"{full.metric} of the full validation is {value}"
+            if self._processes.is_first:
+                full.take(step, errors, partial(save, averaged=full.averaged))
+        return None
+
+    def _errors(self, loss: float, errors: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+        """The root of the loss, and RMSEs, over all processes."""
+        (total,) = self._processes.sums([loss])
+        sums = self._processes.sum_errors(errors, self.loss.labels)
+        rmse = {name: (square / max(number, 1)) ** 0.5 for name, (square, number) in sums.items()}
+        return {"loss": (total / self._processes.count) ** 0.5, **rmse}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        found = {_weights_name(full.averaged): full.state() for full in self.full_validations}
+        return {"model": model_state(self.potential), "taken": self.taken, "full_validation": found}
+
+    def flush(self) -> None:
+        """What is written of TensorBoard goes to the disk."""
+        if self._scalars:
+            self._scalars.flush()
+
+    def save_model(self, path: Path, averaged: bool, step: int, steps: int) -> None:
+        """Writes the model, or that of the average of the weights, with how far its training has come. What LAMMPS
+        computes with is in the last one alone: it takes seconds."""
+        remove_unfinished(path)
+        potential, data = self.potential, self.frames.data
+        progress = {"step": step, "steps": steps}
+        learned = {"frames": len(data), "labels": trained_labels(self.loss, data)}
+        potential.source = {**potential.source, "training": {**progress, **learned}}
+        with self._in_place(averaged):
+            potential.save(path, core=None if step >= steps else ())
+
+
+def _weights_name(averaged: bool) -> str:
+    """What checkpoints call the weights that a full validation is of."""
+    return "average" if averaged else "weights"
