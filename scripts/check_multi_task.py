@@ -4,8 +4,8 @@
 
 `--data` has systems of water, data_0 and data_1, of which one frame each is used, so that the batches are the same.
 Both programs take a few steps of the first model; mdops begins with the weights that DeePMD-kit begins with, computes
-in float64 and has no splines. What is printed: how far apart the statistics of the data of both models are, and what the
-steps change in the answers of both.
+in float64 and has no splines. What is printed: how far apart the statistics of the data of both models are, and what
+the steps change in the answers of both.
 """
 
 import argparse

@@ -20,7 +20,7 @@ from mdops.cli import main
 from mdops.data.dataset import load_dataset
 from mdops.errors import ConfigError, DataError, ParallelError
 from mdops.train.config.read import parse_config
-from mdops.train.loop import trainer as training
+from mdops.train.loop import branch as training
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.frames import Frames
 from mdops.train.loop.trainer import Trainer

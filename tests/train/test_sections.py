@@ -214,7 +214,7 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
             {"type": "linear_ener", "type_map": ["O"], "models": [{"type": "frozen"}]},
             "take the mean of such",
         ),
-        ("model.shared_dict", {}, "model.shared_dict: is not supported: a training is of one model"),
+        ("model.shared_dict", {}, "model.shared_dict: is not supported: it is for several models"),
         ("model.spin", {"use_spin": [True]}, "the nearest are types of their own"),
         ("model.modifier", {"type": "dipole_charge"}, "labels less the energy of the charges"),
         ("nvnmd", {"version": 1}, "the model trains in floating point"),
@@ -392,9 +392,9 @@ def test_steps_and_lines_that_the_input_does_not_give_follow_from_the_data():
     del tree["training"]["numb_steps"]
     config = parse_config(tree)
     assert [planned_steps(config, batches) for batches in (1, 1000, 10**6)] == [4000, 20_000, 100_000]
-    assert [report_interval(config, steps) for steps in (4, 4000, 10**6)] == [1, 200, 1000]
+    assert [report_interval(config.training, steps) for steps in (4, 4000, 10**6)] == [1, 200, 1000]
     validation = config.training.validation_data
     assert validation.left_out and (validation.systems, validation.leave_out) == ("data", 10)
     told = parse_config(edited("training.disp_freq", 7))
-    assert planned_steps(told, 5) == 10 and report_interval(told, 10) == 7
+    assert planned_steps(told, 5) == 10 and report_interval(told.training, 10) == 7
     assert planned_steps(parse_config({**tree, "training": {**tree["training"], "numb_epoch": 1.5}}), 5) == 8

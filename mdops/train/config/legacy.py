@@ -7,16 +7,18 @@ from typing import Any
 from mdops.errors import ConfigError
 
 _DATA = ("systems", "set_prefix", "batch_size", "sys_probs", "sys_weights", "auto_prob", "auto_prob_style")
+_SELECTED = ("sel_type", "dipole_type", "pol_type")
 _WARMUP = ("warmup_steps", "warmup_ratio", "warmup_start_factor")
 _OPTIMIZER = {name: name for name in ("adam_beta1", "adam_beta2", "weight_decay")} | {"opt_type": "type"}
 
 
 def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A training input in today's form; warns of what it moves.
+    """A training input in today's form; warns of what it moves, but for types of a fitting (`_with_types`).
 
     DeePMD-kit 1 had the keys of `training_data` in `training`, 3.0 those of the warm-up, and 3.1 those of the
     optimizer. Raises ConfigError for a key that stands in both places, but for the optimizer's: the older place counts.
     """
+    tree = _with_types(tree)
     training = tree.get("training")
     if not isinstance(training, Mapping):
         return tree
@@ -44,6 +46,25 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(optimizer, Mapping) and any(name in training for name in _OPTIMIZER):
         result["optimizer"] = {**optimizer, **_taken(training, _OPTIMIZER, "optimizer")}
     return {**result, "training": training}
+
+
+def _with_types(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With `atom_exclude_types` for `sel_type` of a fitting of dipoles or polarizabilities, which DeePMD-kit's
+    TensorFlow code has: the types that have answers."""
+    model = tree.get("model")
+    fitting = model.get("fitting_net") if isinstance(model, Mapping) else None
+    names = [name for name in _SELECTED if isinstance(fitting, Mapping) and name in fitting]
+    if not isinstance(model, Mapping) or not isinstance(fitting, Mapping) or not names:
+        return tree
+    chosen, place = fitting[names[0]], f"model.fitting_net.{names[0]}"
+    types = range(len(model["type_map"])) if isinstance(model.get("type_map"), list) else None
+    if types is None:
+        raise ConfigError(f"{place}: needs model.type_map, whose types it is of")
+    if not isinstance(chosen, list) or not chosen or any(kind not in types for kind in chosen):
+        raise ConfigError(f"{place}: is {chosen!r}, expected types, 0 .. {len(types) - 1}")
+    silent = sorted({*(model.get("atom_exclude_types") or []), *(set(types) - set(chosen))})
+    rest = {name: value for name, value in fitting.items() if name not in names}
+    return {**tree, "model": {**model, "fitting_net": rest, "atom_exclude_types": silent}}
 
 
 def _taken(training: dict[str, Any], names: Mapping[str, str], place: str) -> dict[str, Any]:
