@@ -14,8 +14,6 @@ ABSENT: dict[str, dict[str, str]] = {
     "fitting": dict.fromkeys(("dpa4_ener", "sezm_ener"), "belongs to dpa4, which is not supported; use ener"),
     "model": {
         **dict.fromkeys(("dpa4", "sezm"), _DPA4),
-        "frozen": "stands for a trained model; `mdops md --model A B` and MDOps([A, B]) take the mean of such, and "
-        "`mdops train --init-model A` begins with one",
         "pairwise_dprc": "is for a quantum region in a classical one; DeePMD-kit trains and runs it",
         "spin": "has magnetic moments; the nearest are types of their own for atoms of different moments",
     },

@@ -42,6 +42,10 @@ class ModelOptions(Options):
         "type_embedding": "the descriptors se_atten and se_atten_v2 embed types by themselves",
     }
 
+    is_frozen: ClassVar[bool] = (
+        False  # whether it stands for a model that was trained before, and is not again
+    )
+
     type_map: list[str] = key(doc="the element of each type", where="input", of="training")
     data_stat_nbatch: int = key(
         10, "batches of each system that the statistics are of", low=1, where="input", of="training"

@@ -164,10 +164,9 @@ def test_types_are_those_of_the_parts_where_the_sum_names_none(tmp_path):
 
 
 def test_a_part_that_there_is_not_is_named_without_a_type_map_too(tmp_path):
-    """DeePMD-kit's example "linear" has two frozen models."""
-    tree = section(tmp_path, models=[{"type": "frozen", "model_file": "model0.pb"}])
+    tree = section(tmp_path, models=[{"type": "spin", "model_file": "model0.pb"}])
     del tree["type_map"]
-    with pytest.raises(ConfigError, match=r"^model\.models\[0\]\.type: is 'frozen', expected one of"):
+    with pytest.raises(ConfigError, match=r"^model\.models\[0\]\.type: is 'spin', expected one of"):
         config_of(tree)
 
 

@@ -211,8 +211,8 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
         ("model.type", "pairwise_dprc", "(pairwise_dprc is for a quantum region"),
         (
             "model",
-            {"type": "linear_ener", "type_map": ["O"], "models": [{"type": "frozen"}]},
-            "take the mean of such",
+            {"type": "frozen", "type_map": ["O"], "model_file": "model.pb"},
+            "--init-model begins with a model of a file",
         ),
         ("model.shared_dict", {}, "model.shared_dict: is not supported: it is for several models"),
         ("model.spin", {"use_spin": [True]}, "the nearest are types of their own"),
@@ -377,7 +377,7 @@ def test_types_that_the_input_does_not_name_are_those_of_the_data(tmp_path):
     assert types("unnamed", **model) == ["0", "1", "2"]  # as many as sel has places for
     parts = [{"type_map": ["Cu", "Al"], "descriptor": {"type": "se_atten", "attn_layer": 0}}, {}]
     with pytest.raises(ConfigError, match=r"model\.models\[1\]"):
-        types("named", type="linear_ener", models=[parts[0], {"type": "frozen"}])
+        types("named", type="linear_ener", models=[parts[0], {"type": "spin"}])
     assert types("named", type="linear_ener", models=parts[:1]) == ["Cu", "Al"]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mdops.errors import ConfigError
+from mdops.train.config.version0 import is_version0, updated0
 
 _DATA = ("systems", "set_prefix", "batch_size", "sys_probs", "sys_weights", "auto_prob", "auto_prob_style")
 _SELECTED = ("sel_type", "dipole_type", "pol_type")
@@ -15,10 +16,11 @@ _OPTIMIZER = {name: name for name in ("adam_beta1", "adam_beta2", "weight_decay"
 def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     """A training input in today's form; warns of what it moves, but for types of a fitting (`_with_types`).
 
-    DeePMD-kit 1 had the keys of `training_data` in `training`, 3.0 those of the warm-up, and 3.1 those of the
-    optimizer. Raises ConfigError for a key that stands in both places, but for the optimizer's: the older place counts.
+    DeePMD-kit 0 had all keys on one level (`mdops.train.config.version0`). DeePMD-kit 1 had the keys of `training_data`
+    in `training`, 3.0 those of the warm-up, and 3.1 those of the optimizer. Raises ConfigError for
+    a key that stands in both places, but for the optimizer's: the older place counts.
     """
-    tree = _with_types(tree)
+    tree = _with_types(updated0(tree) if is_version0(tree) else tree)
     training = tree.get("training")
     if not isinstance(training, Mapping):
         return tree

@@ -9,6 +9,7 @@ from mdops.models import registry
 from mdops.models.absent import nearest
 from mdops.options import key, section, variant
 from mdops.train import loss
+from mdops.train.config import frozen  # noqa: F401  (registers its kind)
 
 
 @dataclass
@@ -148,10 +149,11 @@ class TrainingConfig:
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
     numb_steps: int | None = key(
         None,
-        "how many steps to train; without this and numb_epoch: 20 epochs, but 4,000 to 100,000 steps",
+        "how many steps to train; 0: the model is written as it begins; without this and numb_epoch: 20 epochs, but "
+        "4,000 to 100,000 steps",
         unit="steps",
         alias=["stop_batch", "numb_step", "num_step", "num_steps"],
-        low=1,
+        low=0,
     )
     numb_epoch: float | None = key(
         None,

@@ -112,17 +112,23 @@ def make_rate(config: Config, steps: int) -> LearningRate:
 
 
 def make_optimizer(
-    config: Config, parameters: Iterable[torch.nn.Parameter], tables: Iterable[torch.nn.Parameter] = ()
+    config: Config,
+    parameters: Iterable[torch.nn.Parameter],
+    tables: Iterable[torch.nn.Parameter] = (),
+    *,
+    steps: int = 1,
 ) -> torch.optim.Optimizer:
     """The optimizer of the section `optimizer`, for the parameters that are trained. `tables` are those among them that
     are no matrices of products (`Kind.TABLES`).
 
     On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
 
-    Raises ConfigError where there are none.
+    Raises ConfigError where there are none, and `steps` to take.
     """
     c = config.optimizer
     trained = [p for p in parameters if p.requires_grad]
+    if not trained and not steps:
+        trained = [torch.nn.Parameter(torch.zeros(1))]
     if not trained:
         raise ConfigError("model: has no weights that are trained, so that there is nothing to do")
     on_gpu = bool(trained) and trained[0].is_cuda

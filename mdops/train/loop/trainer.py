@@ -153,7 +153,7 @@ class Trainer:
             branch.potential = branch.potential.to(self.device)
         weights = list({id(p): p for b in self._all for p in b.potential.parameters()}.values())
         tables = [p for branch in self._all for p in tables_of(branch.potential)]
-        self.optimizer = make_optimizer(next(iter(configs.values())), weights, tables)
+        self.optimizer = make_optimizer(next(iter(configs.values())), weights, tables, steps=self.steps)
         self.average = WeightAverage(weights, training.ema_decay)
         if state:
             restore_optimizer(self.optimizer, state["optimizer"])

@@ -25,7 +25,7 @@ from mdops.train.config.sections import Config
 from mdops.train.loop.checkpoint import arrays
 from mdops.train.loop.update import use_training_spline
 from mdops.train.model.compatibility import require_same, require_types
-from mdops.train.model.random import origin, random_potential, set_trained
+from mdops.train.model.random import frozen_parts, origin, random_potential, set_trained
 from mdops.train.model.statistics import (
     NeighborCounts,
     data_outputs,
@@ -42,6 +42,9 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def new_potential(config: Config, data: Dataset, lists: PairLists, seed: int) -> Potential:
     """A model with random weights and the statistics of the data."""
     potential = random_potential(config, data, lists, seed=seed, dtype=_DTYPES[config.training.precision])
+    frozen = frozen_parts(config.model)
+    if frozen and not all(frozen):  # what is trained learns what the others lack
+        refit_bias(potential, data, lists, statistics_frames(config, data), rcond=fit_rcond(config.model))
     if config.training.spline:
         use_training_spline(potential, potential.source["min_nbor_dist"], _types(potential, data))
     return potential

@@ -9,6 +9,7 @@ import torch
 from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.statistics import neighborhoods
+from mdops.models import AtomicModel
 from mdops.models.registry import find
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
@@ -34,6 +35,8 @@ def random_potential(
     The weights are DeePMD-kit's (`mdops.nn.net`); they depend on `seed` where the configuration has no other for a
     part.
 
+    Parts of a linear model that are frozen keep what they have; the averages of the types are zero then.
+
     Raises DataError if no atom has a neighbour, or the model takes parameters that the data lacks, and ConfigError if
     `sel` has no places; warns of parameters that the model does not take.
     """
@@ -43,18 +46,34 @@ def random_potential(
     model = find("model", options.KIND).random(options, seed, dtype)
     parameters = data_parameters(model, options, data)
     frames = statistics_frames(config, data)
-    for part in model.parts:
+    for part in _new_parts(model, options):
         for descriptor in part.descriptors:
             pairs = neighborhoods(data, lists, descriptor.cutoff, frames)
             descriptor.learn_statistics(pairs, part.options.pair_exclude_types)
-    found = data_outputs(model, options, data, frames)
-    model.out_bias.copy_(torch.from_numpy(found.bias))
-    model.out_std.copy_(torch.from_numpy(found.std))
-    model.set_parameter_statistics(parameters)
+    if not frozen_parts(options):
+        found = data_outputs(model, options, data, frames)
+        model.out_bias.copy_(torch.from_numpy(found.bias))
+        model.out_std.copy_(torch.from_numpy(found.std))
+        model.set_parameter_statistics(parameters)
+    else:
+        for part in _new_parts(model, options):
+            part.set_parameter_statistics(parameters)
     potential = Potential(model, overflow=overflow_rule(counts, model.neighbors))
     potential.source = origin(counts.nearest)
     set_trained(potential, config)
     return potential.train()
+
+
+def frozen_parts(options: Any) -> list[bool]:
+    """Of each part of a linear model, whether it was trained before and is not again; empty where none is."""
+    found = [part.is_frozen for part in getattr(options, "models", [])]
+    return found if any(found) else []
+
+
+def _new_parts(model: AtomicModel, options: Any) -> list[AtomicModel]:
+    """Those that take statistics from the data."""
+    frozen = frozen_parts(options)
+    return [part for i, part in enumerate(model.parts) if not (frozen and frozen[i])]
 
 
 def origin(nearest: float, before: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""Inputs of DeePMD-kit 0: all keys stand on one level."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from mdops.errors import ConfigError
+
+# Today's names of the keys, by their sections.
+_DESCRIPTOR = {
+    "sel_a": "sel", "rcut": "rcut", "rcut_smth": "rcut_smth", "filter_neuron": "neuron",
+    "axis_neuron": "axis_neuron", "n_axis_neuron": "axis_neuron", "seed": "seed", "filter_resnet_dt": "resnet_dt",
+}  # fmt: skip
+_FITTING = {
+    "fitting_neuron": "neuron", "n_neuron": "neuron", "seed": "seed", "resnet_dt": "resnet_dt",
+    "fitting_resnet_dt": "resnet_dt", "numb_fparam": "numb_fparam",
+}  # fmt: skip
+_RATE = {name: name for name in ("decay_steps", "decay_rate", "start_lr")}
+_LOSS = {
+    f"{end}_pref_{name}": f"{end}_pref_{name}" for end in ("start", "limit") for name in ("e", "f", "v", "ae")
+}
+_DATA = {name: name for name in ("systems", "set_prefix", "batch_size")}
+_TRAINING = {
+    name: name
+    for name in (
+        *("stop_batch", "seed", "disp_file", "disp_freq", "numb_test", "save_freq", "save_ckpt"),
+        *("disp_training", "time_training", "profiling", "profiling_file", "load_ckpt"),
+    )
+}
+_IGNORED = ("use_smooth", "with_distrib", "type_map", "sel_r", "restart", "init_model")
+
+
+def is_version0(tree: Mapping[str, Any]) -> bool:
+    """Whether an input is one of these."""
+    return "model" not in tree and "training" not in tree and "sel_a" in tree
+
+
+def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """In today's form; warns that it is old.
+
+    Raises ConfigError for local frames (`use_smooth` false), and for keys that it does not know.
+    """
+    if not tree.get("use_smooth"):
+        raise ConfigError(
+            "use_smooth: is not true, so that the descriptor is loc_frame, which is not supported; with "
+            '"use_smooth": true and rcut_smth it is se_e2_a'
+        )
+    sections = (_DESCRIPTOR, _FITTING, _RATE, _LOSS, _DATA, _TRAINING)
+    known = {name for section in sections for name in section} | set(_IGNORED)
+    unknown = [name for name in tree if name not in known and name[:1] != "_"]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: there is no such key in an input of DeePMD-kit 0")
+    missing = [name for name in ("sel_a", "rcut", "systems") if name not in tree]
+    if missing:
+        raise ConfigError(f"{missing[0]}: is missing")
+    warnings.warn("the input is of DeePMD-kit 0; its keys are taken as those of today", stacklevel=3)
+    descriptor = {"type": "se_e2_a", "rcut_smth": tree["rcut"], "resnet_dt": False, **_of(tree, _DESCRIPTOR)}
+    types = {"type_map": tree["type_map"]} if tree.get("type_map") else {}
+    return {
+        "model": {
+            **types,
+            "descriptor": descriptor,
+            "fitting_net": {"resnet_dt": True, **_of(tree, _FITTING)},
+        },
+        "learning_rate": {"type": "exp", **_of(tree, _RATE)},
+        "loss": {"type": "ener", **_of(tree, _LOSS)},
+        "training": {"training_data": _of(tree, _DATA), **_of(tree, _TRAINING)},
+    }
+
+
+def _of(tree: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {new: tree[old] for old, new in names.items() if old in tree}
