@@ -134,7 +134,9 @@ def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, m
     assert "from step 4 of 12" in capsys.readouterr().err
     assert torch.equal(weights("run.safetensors"), weights("whole.safetensors"))
     # The weights that are trained are more than those in the file: a restart has them from the checkpoint.
-    kept = load_checkpoint(Path("run.safetensors.training/model.ckpt-12.pt"))["model"]["weights"]
+    kept = load_checkpoint(Path("run.safetensors.training/model.ckpt-12.pt"))["branches"][""]["model"][
+        "weights"
+    ]
     (name,) = (name for name in kept if name.endswith("nets.0.0.weight"))
     assert not torch.equal(kept[name], mdops.load("run.safetensors").model.fitting.net(0).layers[0].weight)
 

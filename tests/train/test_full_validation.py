@@ -72,8 +72,8 @@ def test_the_best_are_kept_and_ranked(tmp_path):
     stems = [f"best.ckpt-{step}.t-{rank}" for rank, step in enumerate(best, start=1)]
     assert names(tmp_path) == sorted(stem + suffix for stem in stems for suffix in (".pt", ".safetensors"))
     for step, stem in zip(best, stems, strict=True):
-        weights = torch.load(tmp_path / f"{stem}.pt")["state"]["model"]
-        regular = torch.load(tmp_path / f"model.ckpt-{step}.pt")["state"]["model"]
+        weights = torch.load(tmp_path / f"{stem}.pt")["state"]["branches"][""]["model"]
+        regular = torch.load(tmp_path / f"model.ckpt-{step}.pt")["state"]["branches"][""]["model"]
         same(weights, regular)
         training = mdops.load(tmp_path / f"{stem}.safetensors").source["training"]
         assert (training["step"], training["steps"]) == (step, 17)
@@ -171,7 +171,9 @@ def test_a_stopped_run_ends_with_the_same_best_models(tmp_path):
         if name.endswith(".safetensors"):
             same(*(mdops.load(folder / name).state_dict() for folder in (whole, stopped)))
         else:
-            same(*(torch.load(folder / name)["state"]["model"] for folder in (whole, stopped)))
+            same(
+                *(torch.load(folder / name)["state"]["branches"][""]["model"] for folder in (whole, stopped))
+            )
     for name in ("val.log", "val_ema.log"):
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
     assert table(whole / "val.log")[0]["step"].tolist() == list(range(1, 18))

@@ -131,7 +131,7 @@ def test_what_is_called_after_a_run_writes_what_the_run_wrote(tmp_path, again):
     def written():
         model = mdops.load(tmp_path / "model.safetensors", dtype="float64", spline=False)
         state = checkpoint.load_checkpoint(tmp_path / "model.ckpt-17.pt")
-        weights = [*state["model"]["weights"].values(), *state["average"]["values"]]
+        weights = [*state["branches"][""]["model"]["weights"].values(), *state["average"]["values"]]
         return [*model.parameters(), *weights, *(p.clone() for p in trainer.potential.parameters())]
 
     before = written()
