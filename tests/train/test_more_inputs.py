@@ -65,7 +65,7 @@ def test_a_frozen_part_stays_and_the_other_learns_the_rest(files, tmp_path):
     data = load_dataset(str(EMT), ["Cu", "Al"])
     left = evaluate(trainer.potential, data).predictions["energy"] - data.labels["energy"]
     np.testing.assert_allclose(
-        data.composition().T @ left, 0, atol=1e-8
+        data.composition().T @ left, 0, atol=1e-4
     )  # averages are of what the frozen one lacks
     trainer.run()
     assert all(torch.equal(a, b) for a, b in zip(fixed.parameters(), before[0], strict=True))
