@@ -185,6 +185,9 @@ class Descriptor(Kind):
     def forward(self, near: Neighborhood) -> Features:
         """Of every atom of `near`, which holds what `select` leaves for this descriptor's places."""
 
+    def values_alone(self) -> None:
+        """Nobody reads `Features.axes`, so that what makes them alone need not run. The model that it is of says so."""
+
     @property
     def parts(self) -> "list[Descriptor]":
         """Those that it is made of: itself, or the parts of a hybrid."""

@@ -165,6 +165,7 @@ class DPA3(GraphDescriptor):
         for name, value in zip(("mean", "std"), statistics, strict=True):
             self.register_buffer(name, value)
         self.register_buffer("excluded", pair_matrix(options.exclude_types, len(type_map)))
+        self._makes_axes = True
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -205,17 +206,14 @@ class DPA3(GraphDescriptor):
         if not o.edge_init_use_dist:
             lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
         frame = vectors * (inverse * w) ** 2 / self.std[kinds, 1:]
-        rank = torch.arange(graph.capacity, device=r.device) - graph.offsets[centers]
-        in_angles = present & (rank < graph.angle_neighbors[centers])[:, None]
-        angle_switch = torch.where(in_angles, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
-        of_both = [
-            edge_gather(torch.cat([vectors / (r + _LENGTH_ADDED), angle_switch], 1), index)
-            for index in (graph.angles.of_first, graph.angles.of_second)
-        ]
-        products = of_both[0] * of_both[1]
+        inner = graph.angle_edges()
+        angle_switch = torch.where(present, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
+        of_inner = edge_gather(torch.cat([vectors / (r + _LENGTH_ADDED), angle_switch], 1), inner.of_edge)
+        first, second = (edge_gather(of_inner, of) for of in (inner.angles.of_first, inner.angles.of_second))
+        products = first * second
         cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
         of_edges, of_angles = w[:, 0] / o.edge_scale, products[:, 3] / math.sqrt(o.angle_scale)
-        return Edges(graph, near.centers, lengths, frame, of_edges, cosines, of_angles, in_angles)
+        return Edges(graph, near.centers, lengths, frame, of_edges, inner, cosines, of_angles)
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
         edges = self.edge_embedding(graph.lengths)
@@ -224,8 +222,13 @@ class DPA3(GraphDescriptor):
         angles = self.angle_embedding(graph.cosines / math.sqrt(math.pi))
         return self._f(self._embedded(graph)), (edges, angles)
 
+    def values_alone(self) -> None:
+        self._makes_axes = False
+        for layer in self.own_layers[-1:]:
+            layer.is_last = True
+
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
-        axes = symmetric_sums(local[0], graph, self.options.repflow.edge_scale)
+        axes = symmetric_sums(local[0], graph, self.options.repflow.edge_scale) if self._makes_axes else None
         if self.options.concat_output_tebd:
             nodes = torch.cat([nodes, self._embedded(graph)], 1)
         return Features(nodes, axes)

@@ -16,7 +16,7 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import NeighborGraph, edge_gather, message, row_moments
+from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.options import Most, Options, key
@@ -227,9 +227,9 @@ class Edges(NamedTuple):
         lengths: (E, 1), A, or the first numbers of the rows of the environment matrix: what edges begin with.
         frame: (E, 3), x, y and z of those rows, times the switch.
         switch: (E,), over what sums over edges are divided by; zero behind the last edge.
+        inner: the edges that make angles.
         cosines: (A, 1), what angles begin with.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
-        in_angles: (E, 1) bool, edges that make angles.
     """
 
     graph: NeighborGraph
@@ -237,9 +237,9 @@ class Edges(NamedTuple):
     lengths: torch.Tensor
     frame: torch.Tensor
     switch: torch.Tensor
+    inner: AngleEdges
     cosines: torch.Tensor
     angle_switch: torch.Tensor
-    in_angles: torch.Tensor
 
 
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
@@ -259,7 +259,12 @@ class RepflowLayer(nn.Module):
 
     A product with several parts side by side is the sum of the products of the parts: those of nodes are made once an
     atom, those of edges once an edge, and go to where they are added.
+
+    Attributes:
+        is_last: whether nobody reads the edges and angles that it gives, which are then the old ones.
     """
+
+    is_last = False
 
     def __init__(
         self,
@@ -281,16 +286,19 @@ class RepflowLayer(nn.Module):
         e, a = local
         if self.options.sequential_update:
             _, e = self._along_edges([_TO_EDGES], nodes, e, edges)
-            given = self._for_angles(nodes, e)
+            given = self._for_angles(nodes, e, edges)
             _, a = self._along_angles([_TO_ANGLES], a, *given, edges)
             received, _ = self._along_angles([_FROM_ANGLES], a, *given, edges)
             e = self._after_angles(e, e, received, edges)
             received, _ = self._along_edges([_TO_NODES], nodes, e, edges)
             return self._nodes(nodes, e, received, edges), (e, a)
-        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], nodes, e, edges)
+        to_edges = [] if self.is_last else [_TO_EDGES]
+        received, updated = self._along_edges([_TO_NODES, *to_edges], nodes, e, edges)
         nodes_now = self._nodes(nodes, e, received, edges)
+        if self.is_last:
+            return nodes_now, local
         if self.options.update_angle:
-            given = self._for_angles(nodes, e)
+            given = self._for_angles(nodes, e, edges)
             received, a = self._along_angles([_FROM_ANGLES, _TO_ANGLES], a, *given, edges)
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
@@ -343,27 +351,28 @@ class RepflowLayer(nn.Module):
         received, kept = message(e, edge, p, q, edges.switch, scale, *ends, self.activation_name)
         return received, e if kept is None else kept
 
-    def _for_angles(self, nodes: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What angles take of nodes and edges."""
-        o = self.options
+    def _for_angles(
+        self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What angles take of nodes, and of the edges that make angles."""
+        o, inner = self.options, edge_gather(e, edges.inner.of_edge)
         if o.compresses:
-            return self._product("a_compress_n_linear")(nodes), self._product("a_compress_e_linear")(e)
+            return self._product("a_compress_n_linear")(nodes), self._product("a_compress_e_linear")(inner)
         of_node, of_edge = o.angle_inputs
-        return nodes[:, :of_node].contiguous(), e[:, :of_edge].contiguous()
+        return nodes[:, :of_node].contiguous(), inner[:, :of_edge].contiguous()
 
     def _along_angles(
         self, names: Sequence[str], a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by these products and of what `_for_angles` gives: what the edges
-        receive, and the angles with their own."""
-        graph, angles = edges.graph, edges.graph.angles
-        assert angles is not None
+        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by these products and of what `_for_angles` gives: what the edges that
+        make angles receive, and the angles with their own."""
+        of_center, angles = edges.inner.of_center, edges.inner.angles
         widths = self.options.a_dim, nodes.shape[1], e.shape[1], e.shape[1]
         angle, node, second, first, bias = self._joined(names, *widths)
-        p, q = linear(e, first) + edge_gather(linear(nodes, node, bias), graph.of_center), linear(e, second)
+        p, q = linear(e, first) + edge_gather(linear(nodes, node, bias), of_center), linear(e, second)
         scale = self._weights("a")[0] if _TO_ANGLES in names else None
         ends = angles.of_first, angles.of_second
-        given = a, angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, graph.offsets
+        given = a, angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
         received, kept = message(*given)
         return received, a if kept is None else kept
 
@@ -371,9 +380,14 @@ class RepflowLayer(nn.Module):
         self, updated: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
         """The edges with the message that they received from their angles."""
+        weight, of_edge = self._weights("e")[1], edges.inner.of_edge
         if not self.options.smooth_edge_update:
-            received = torch.where(edges.in_angles, received, e)
-        return updated + self._weights("e")[1] * self._after("edge_angle_linear2", received)
+            inside = of_edge.offsets[1:] > of_edge.offsets[:-1]
+            received = torch.where(inside[:, None], edge_scatter(received, of_edge), e)
+            return updated + weight * self._after("edge_angle_linear2", received)
+        nothing = self._after("edge_angle_linear2", received.new_zeros(1, received.shape[1]))
+        found = self._after("edge_angle_linear2", received) - nothing
+        return updated + edge_scatter(weight * found, of_edge) + weight * nothing
 
     def _weights(self, name: str) -> list[torch.Tensor]:
         """Those of the messages to nodes, edges or angles."""

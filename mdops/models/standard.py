@@ -147,6 +147,9 @@ class DescriptorFitting(AtomicModel):
                 f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: those of se_e2_a, dpa1 and "
                 "se_atten_v2 do, and hybrids with them"
             )
+        if not fitting.needs_axes:
+            for part in descriptor.parts:
+                part.values_alone()
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:

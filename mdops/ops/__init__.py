@@ -20,6 +20,7 @@ from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_s
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.graph import (
+    AngleEdges,
     Angles,
     EdgeIndex,
     NeighborGraph,
@@ -62,6 +63,7 @@ from mdops.ops.spline_potential import (
 from mdops.ops.spline_training import spline_training
 
 __all__ = [
+    "AngleEdges",
     "AngleGrid",
     "Angles",
     "EdgeIndex",

@@ -68,6 +68,20 @@ class Angles(NamedTuple):
         return EdgeIndex(self.second, self.mirror, self.offsets)
 
 
+class AngleEdges(NamedTuple):
+    """The edges that make angles, atom after atom, as M rows of their own.
+
+    Attributes:
+        of_edge: from such a row to its edge; -1 behind the last.
+        of_center: from such a row to its atom.
+        angles: between these rows.
+    """
+
+    of_edge: EdgeIndex
+    of_center: EdgeIndex
+    angles: Angles
+
+
 @dataclasses.dataclass(frozen=True)
 class NeighborGraph:
     """The edges i -> j of N atoms to their neighbours, atom after atom, those of an atom from the nearest on; and the
@@ -131,6 +145,29 @@ class NeighborGraph:
         rows = displacements.reshape(-1, 3)
         vectors: torch.Tensor = torch.ops.mdops.edge_permute(rows, self.slots, self.edge_of_slot.reshape(-1))
         return vectors
+
+    def angle_edges(self, capacity: int | None = None) -> AngleEdges:
+        """The edges that make angles, which are fewer than all.
+
+        Args:
+            capacity: M, room for so many, E if nothing else is known; None: for those that there are, which waits for
+                the device.
+        """
+        assert self.angles is not None
+        counts = self.angle_neighbors
+        if capacity is None:
+            capacity = int(counts.sum())
+        begins = torch.cat([counts.new_zeros(1), counts.cumsum(0, dtype=torch.int32)])
+        centers = self.i.long().clamp(min=0)
+        rank = torch.arange(self.capacity, device=counts.device) - self.offsets[centers]
+        inside = (self.i >= 0) & (rank < counts[centers])
+        edges = torch.nonzero_static(inside, size=capacity, fill_value=-1)[:, 0]
+        of_center = torch.where(edges >= 0, self.i[edges.clamp(min=0)], -1) if self.capacity else edges.int()
+        before = torch.cat([counts.new_zeros(1), inside.cumsum(0, dtype=torch.int32)])
+        found = torch.ops.mdops.edge_angles(begins, counts, capacity, self.angles.first.shape[0])
+        return AngleEdges(
+            EdgeIndex(edges.int(), None, before), EdgeIndex(of_center, None, begins), Angles(*found)
+        )
 
     def check(self) -> None:
         """Waits for the device and raises what `needed` says.

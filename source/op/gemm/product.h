@@ -53,14 +53,16 @@ struct InLanes {
   }
 };
 
-// Rows x Vectors vectors of C stay in registers while the depth runs.
-template <int Rows, int Vectors, class A, class T>
-inline void micro(int64_t depth, const A& a, const T* b, T* c, bool accumulate) {
+// Rows x Vectors vectors of C stay in registers while the depth runs. They begin with start(row, column, at),
+// `at` being where they stand in C.
+template <int Rows, int Vectors, class A, class T, class Start>
+inline void micro(int64_t first, int64_t col, int64_t depth, const A& a, const T* b, T* c,
+                  const Start& start) {
   using V = Vector<T>;
   V sum[Rows][Vectors];
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < Vectors; ++v)
-      sum[r][v] = accumulate ? vector_at(c + (r * Vectors + v) * kLanes<T>) : V{};
+      sum[r][v] = start(first + r, col + v * kLanes<T>, c + (r * Vectors + v) * kLanes<T>);
   a.each(depth, [&](const T* column, int64_t stride) __attribute__((always_inline)) {
     V row[Vectors];
     for (int v = 0; v < Vectors; ++v) row[v] = vector_at(b + v * kLanes<T>);
@@ -73,33 +75,44 @@ inline void micro(int64_t depth, const A& a, const T* b, T* c, bool accumulate) 
 }
 
 // The last rows, fewer than kRows.
-template <int Vectors, int Rows = kRows - 1, class A, class T>
-inline void remainder(int64_t rows, int64_t depth, const A& a, const T* b, T* c, bool accumulate) {
-  if (rows == Rows) return micro<Rows, Vectors>(depth, a, b, c, accumulate);
-  if constexpr (Rows > 1) remainder<Vectors, Rows - 1>(rows, depth, a, b, c, accumulate);
+template <int Vectors, int Rows = kRows - 1, class A, class T, class Start>
+inline void remainder(int64_t first, int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, T* c,
+                      const Start& start) {
+  if (rows == Rows) return micro<Rows, Vectors>(first, col, depth, a, b, c, start);
+  if constexpr (Rows > 1) remainder<Vectors, Rows - 1>(first, rows, col, depth, a, b, c, start);
 }
 
-template <int Vectors, class A, class T>
-inline void panel(int64_t rows, int64_t depth, const A& a, const T* b, T* c, bool accumulate) {
+template <int Vectors, class A, class T, class Start>
+inline void panel(int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, T* c,
+                  const Start& start) {
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows, c += kRows * Vectors * kLanes<T>)
-    micro<kRows, Vectors>(depth, a.from(r), b, c, accumulate);
-  remainder<Vectors>(rows - r, depth, a.from(r), b, c, accumulate);
+    micro<kRows, Vectors>(r, col, depth, a.from(r), b, c, start);
+  remainder<Vectors>(r, rows - r, col, depth, a.from(r), b, c, start);
+}
+
+// C = start + A B.
+template <class A, class T, class Start>
+inline void gemm_from(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const Panels<T>& c,
+                      const Start& start) {
+  for (int64_t col = 0; col < c.cols; col += Panels<T>::kWide) switch (c.width(col) / kLanes<T>) {
+      case 1:
+        panel<1>(rows, col, depth, a, b.panel(col), c.panel(col), start);
+        break;
+      case 2:
+        panel<2>(rows, col, depth, a, b.panel(col), c.panel(col), start);
+        break;
+      default:
+        panel<kPanel>(rows, col, depth, a, b.panel(col), c.panel(col), start);
+    }
 }
 
 template <class A, class T>
 inline void gemm(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const Panels<T>& c,
                  bool accumulate) {
-  for (int64_t col = 0; col < c.cols; col += Panels<T>::kWide) switch (c.width(col) / kLanes<T>) {
-      case 1:
-        panel<1>(rows, depth, a, b.panel(col), c.panel(col), accumulate);
-        break;
-      case 2:
-        panel<2>(rows, depth, a, b.panel(col), c.panel(col), accumulate);
-        break;
-      default:
-        panel<kPanel>(rows, depth, a, b.panel(col), c.panel(col), accumulate);
-    }
+  gemm_from(rows, depth, a, b, c, [=](int64_t, int64_t, const T* at) __attribute__((always_inline)) {
+    return accumulate ? vector_at(at) : Vector<T>{};
+  });
 }
 
 }  // namespace MDOPS_ISA

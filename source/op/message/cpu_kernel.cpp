@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/activation_lanes.h"
 #include "gemm/product.h"
 #include "message/message.h"
 
@@ -90,15 +91,14 @@ struct WeightSums {
 // A thread's memory, of one block; what is null belongs to another pass.
 template <class T>
 struct BlockMemory {
-  Panels<T> z, g, v, e, by_x;
+  Panels<T> z, v, by_x;
 
   BlockMemory(const MessageArgs<T>& args, void* memory) {
     const int64_t lanes = ColumnLanes<T>{args.sent, args.kept}.all();
     Arena arena{static_cast<char*>(memory)};
     z = take_panels<T>(arena, kBlock, lanes);
-    if (args.by_x) g = take_panels<T>(arena, kBlock, lanes);
+    if (args.along_x) v = take_panels<T>(arena, kBlock, lanes);
     if (args.by_x) by_x = take_panels<T>(arena, kBlock, padded<T>(args.inputs));
-    if (args.along_x) v = take_panels<T>(arena, kBlock, lanes), e = take_panels<T>(arena, kBlock, lanes);
     bytes = arena.used;
   }
   int64_t bytes;
@@ -125,12 +125,15 @@ class Passes {
     for (row_ = args_.first_offsets[from]; row_ < end; row_ += count_) {
       count_ = std::min(kBlock, end - row_);
       products(memory_.z, args_.x, args_.p, args_.q);
-      if (args_.along_x)
-        second_block();
-      else if (args_.by_x)
-        backward_block();
-      else
-        forward_block();
+      if (args_.along_x) products(memory_.v, args_.along_x, args_.along_p, args_.along_q);
+      with_activation_lanes<T>(args_.activation, args_.threshold, is_below(), [&](const auto& f) {
+        if (args_.along_x)
+          second(f);
+        else if (args_.by_x)
+          backward(f);
+        else
+          forward(f);
+      });
     }
   }
 
@@ -146,148 +149,150 @@ class Passes {
       std::fill(args_.by_q + from * columns_, args_.by_q + to * columns_, T(0));
   }
 
-  void forward_block() {
-    with_activation(args_.activation, [&]<Activation kind>() {
-      each_panel([&](int64_t at, int64_t count) {
-        T* z = memory_.z.base + at;
-        for (int64_t k = 0; k < count; ++k) {
-          T slope;
-          activate<kind>(z[k], args_.threshold, &z[k], &slope);
-        }
+  template <class F>
+  void forward(const F& f) {
+    each_sent([&](auto lanes, auto place, int64_t column) {
+      each_first(lanes, args_.to_sent + column, args_.sent, [&](int64_t, int64_t begin, int64_t end, V& sum) {
+        for (int64_t r = begin; r < end; ++r)
+          sum += args_.row_weight[row_ + r] * f.value(at(memory_.z, place, r));
       });
     });
-    sum_by_first(args_.sent, args_.to_sent, [&](auto place, int64_t r) __attribute__((always_inline)) {
-      return args_.row_weight[row_ + r] * at(memory_.z, place, r);
-    });
-    each_kept([&](auto lanes, auto place, int64_t column) __attribute__((always_inline)) {
+    each_kept([&](auto lanes, auto place, int64_t column) {
       const V scale = lanes.load(args_.scale + column);
       for (int64_t r = 0; r < count_; ++r) {
         const int64_t x = (row_ + r) * args_.kept + column;
-        lanes.store(args_.to_kept + x, lanes.load(args_.x + x) + scale * at(memory_.z, place, r));
+        lanes.store(args_.to_kept + x, lanes.load(args_.x + x) + scale * f.value(at(memory_.z, place, r)));
       }
     });
   }
 
-  void backward_block() {
-    gradients();
-    with_activation(args_.activation, [&]<Activation kind>() {
-      each_panel([&](int64_t at, int64_t count) {
-        T *z = memory_.z.base + at, *g = memory_.g.base + at;
-        MDOPS_INDEPENDENT
-        for (int64_t k = 0; k < count; ++k) {
-          T y, slope;
-          activate<kind>(z[k], args_.threshold, &y, &slope);
-          z[k] = y, g[k] *= slope;
-        }
-      });
+  template <class F>
+  void backward(const F& f) {
+    V row_sums[kBlock] = {};
+    each_sent([&](auto lanes, auto place, int64_t column) {
+      each_first(lanes, args_.by_p + column, columns_,
+                 [&](int64_t first, int64_t begin, int64_t end, V& sum) {
+                   const V grad = lanes.load(args_.grad_sent + first * args_.sent + column);
+                   for (int64_t r = begin; r < end; ++r) {
+                     V slope;
+                     row_sums[r] += grad * f.value(at(memory_.z, place, r), &slope, nullptr);
+                     sum += by_z(lanes, place, r, column, slope * (args_.row_weight[row_ + r] * grad));
+                   }
+                 });
     });
-    row_weights(memory_.z);
-    sum_scales(memory_.z);
-    sum_by_rows(memory_.g, args_.x);
-    places(memory_.g);
-    inputs(memory_.g, args_.kept ? args_.grad_kept : nullptr);
+    each_kept([&](auto lanes, auto place, int64_t column) {
+      const V scale = lanes.load(args_.scale + column);
+      V by_scale{};
+      each_first(lanes, args_.by_p + args_.sent + column, columns_,
+                 [&](int64_t, int64_t begin, int64_t end, V& sum) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     V slope;
+                     const V grad = lanes.load(args_.grad_kept + (row_ + r) * args_.kept + column);
+                     by_scale += grad * f.value(at(memory_.z, place, r), &slope, nullptr);
+                     sum += by_z(lanes, place, r, args_.sent + column, slope * (scale * grad));
+                   }
+                 });
+      if (sums_.scale) add_to(sums_.scale + column, by_scale);
+    });
+    row_weights(row_sums);
+    sum_by_rows(memory_.z, args_.x);
+    inputs(args_.kept ? args_.grad_kept : nullptr);
   }
 
-  void second_block() {
-    products(memory_.v, args_.along_x, args_.along_p, args_.along_q);
-    gradients();
-    with_activation(args_.activation, [&]<Activation kind>() {
-      each_panel([&](int64_t at, int64_t count) {
-        T *z = memory_.z.base + at, *g = memory_.g.base + at;
-        T *v = memory_.v.base + at, *e = memory_.e.base + at;
-        MDOPS_INDEPENDENT
-        for (int64_t k = 0; k < count; ++k) {
-          T y, slope, curve;
-          activate_twice<kind>(z[k], args_.threshold, &y, &slope, &curve);
-          z[k] = y, e[k] = curve * g[k] * v[k] + slope * e[k];
-          g[k] *= slope, v[k] *= slope;
-        }
-      });
+  template <class F>
+  void second(const F& f) {
+    V row_sums[kBlock] = {};
+    each_sent([&](auto lanes, auto place, int64_t column) {
+      each_first(
+          lanes, args_.by_p + column, columns_, [&](int64_t first, int64_t begin, int64_t end, V& sum) {
+            const V grad = lanes.load(args_.grad_sent + first * args_.sent + column);
+            T* const to = args_.to_sent + first * args_.sent + column;
+            V by_grad = is_new(first) ? V{} : lanes.load(to);
+            for (int64_t r = begin; r < end; ++r) {
+              const T weight = args_.row_weight[row_ + r], along = args_.along_row_weight[row_ + r];
+              V slope, curve;
+              const V y = f.value(at(memory_.z, place, r), &slope, &curve), v = at(memory_.v, place, r);
+              row_sums[r] += grad * (slope * v), by_grad += weight * (slope * v) + along * y;
+              store(place.in(memory_.v, r), slope * (weight * grad));
+              sum += by_z(lanes, place, r, column, curve * (weight * grad) * v + slope * (along * grad));
+            }
+            lanes.store(to, by_grad);
+          });
     });
-    sum_by_first(args_.sent, args_.to_sent, [&](auto place, int64_t r) __attribute__((always_inline)) {
-      return args_.row_weight[row_ + r] * at(memory_.v, place, r) +
-             args_.along_row_weight[row_ + r] * at(memory_.z, place, r);
-    });
-    each_kept([&](auto lanes, auto place, int64_t column) __attribute__((always_inline)) {
+    each_kept([&](auto lanes, auto place, int64_t column) {
       const V scale = lanes.load(args_.scale + column);
-      for (int64_t r = 0; r < count_; ++r) {
-        const int64_t x = (row_ + r) * args_.kept + column;
-        lanes.store(args_.to_kept + x, lanes.load(args_.along_x + x) + scale * at(memory_.v, place, r));
-      }
+      V by_scale{};
+      each_first(lanes, args_.by_p + args_.sent + column, columns_,
+                 [&](int64_t, int64_t begin, int64_t end, V& sum) {
+                   for (int64_t r = begin; r < end; ++r) {
+                     const int64_t x = (row_ + r) * args_.kept + column;
+                     V slope, curve;
+                     f.value(at(memory_.z, place, r), &slope, &curve);
+                     const V grad = lanes.load(args_.grad_kept + x), v = at(memory_.v, place, r);
+                     by_scale += grad * (slope * v);
+                     lanes.store(args_.to_kept + x, lanes.load(args_.along_x + x) + scale * (slope * v));
+                     store(place.in(memory_.v, r), slope * (scale * grad));
+                     sum += by_z(lanes, place, r, args_.sent + column, curve * (scale * grad) * v);
+                   }
+                 });
+      if (sums_.scale) add_to(sums_.scale + column, by_scale);
     });
-    row_weights(memory_.v);
-    sum_scales(memory_.v);
-    sum_by_rows(memory_.e, args_.x);
-    sum_by_rows(memory_.g, args_.along_x);
-    places(memory_.e);
-    inputs(memory_.e, nullptr);
+    row_weights(row_sums);
+    sum_by_rows(memory_.z, args_.x);
+    sum_by_rows(memory_.v, args_.along_x);
+    inputs(nullptr);
   }
 
   // z or v.
   void products(const Panels<T>& to, const T* x, const T* p, const T* q) {
+    const ByRow<T> rows{const_cast<T*>(x) + row_ * args_.inputs, args_.inputs};
+    const auto start = [&](auto lanes, int64_t r, int64_t column) __attribute__((always_inline)) {
+      const int64_t second = args_.second[row_ + r];
+      const V sum = lanes.load(p + args_.first[row_ + r] * columns_ + column);
+      return second < 0 ? sum : sum + lanes.load(q + second * columns_ + column);
+    };
+    if (lanes_.all() == columns_)  // all vectors are whole
+      return gemm_from(count_, args_.inputs, rows, weights_.weight, to,
+                       [&](int64_t r, int64_t column, const T*) __attribute__((always_inline)) {
+                         return start(SomeLanes<T, true>{kLanes<T>}, r, column);
+                       });
     to.each([&](auto place) {
       const auto part = lanes_.at(place.lane());
       with_lanes<T>(part.count, [&](auto lanes) {
-        for (int64_t r = 0; r < count_; ++r) {
-          const int64_t second = args_.second[row_ + r];
-          V sum = lanes.load(p + args_.first[row_ + r] * columns_ + part.column);
-          if (second >= 0) sum += lanes.load(q + second * columns_ + part.column);
-          store(place.in(to, r), sum);
-        }
+        for (int64_t r = 0; r < count_; ++r) store(place.in(to, r), start(lanes, r, part.column));
       });
     });
-    gemm(count_, args_.inputs, ByRow<T>{const_cast<T*>(x) + row_ * args_.inputs, args_.inputs},
-         weights_.weight, to, true);
+    gemm(count_, args_.inputs, rows, weights_.weight, to, true);
   }
 
-  // g, and [u_w g_s, 0] in the second pass.
-  void gradients() {
-    memory_.g.each([&](auto place) {
-      const auto part = lanes_.at(place.lane());
-      with_lanes<T>(part.count, [&](auto lanes) {
-        if (part.column < args_.sent) {
-          for (int64_t r = 0; r < count_; ++r) {
-            const V grad = lanes.load(args_.grad_sent + args_.first[row_ + r] * args_.sent + part.column);
-            store(place.in(memory_.g, r), args_.row_weight[row_ + r] * grad);
-            if (args_.along_x) store(place.in(memory_.e, r), args_.along_row_weight[row_ + r] * grad);
-          }
-          return;
-        }
-        const int64_t column = part.column - args_.sent;
-        const V scale = lanes.load(args_.scale + column);
-        for (int64_t r = 0; r < count_; ++r) {
-          store(place.in(memory_.g, r),
-                scale * lanes.load(args_.grad_kept + (row_ + r) * args_.kept + column));
-          if (args_.along_x) store(place.in(memory_.e, r), V{});
-        }
-      });
-    });
+  // Whether all of z is below the threshold.
+  bool is_below() const {
+    typename ExpConstants<T>::Int above = 0;
+    for (int64_t col = 0; args_.activation == Activation::silut && col < lanes_.all();
+         col += Panels<T>::kWide) {
+      const T *z = memory_.z.panel(col), threshold = args_.threshold;
+      for (int64_t k = 0, count = count_ * memory_.z.width(col); k < count; ++k)
+        above |= z[k] >= threshold ? 1 : 0;
+    }
+    return !above;
   }
 
-  // <g_s, values> of each row.
-  void row_weights(const Panels<T>& values) {
-    V sums[kBlock] = {};
-    values.each([&](auto place) {
-      const auto part = lanes_.at(place.lane());
-      if (part.column >= args_.sent) return;
-      with_lanes<T>(part.count, [&](auto lanes) {
-        for (int64_t r = 0; r < count_; ++r)
-          sums[r] += lanes.load(args_.grad_sent + args_.first[row_ + r] * args_.sent + part.column) *
-                     at(values, place, r);
-      });
-    });
+  // Puts dz or h in the place of z, and with the sums by Q; returns it.
+  template <class Lanes, class Place>
+  inline __attribute__((always_inline)) V by_z(Lanes lanes, Place place, int64_t r, int64_t column,
+                                               const V& value) {
+    store(place.in(memory_.z, r), value);
+    if (args_.by_z) {
+      lanes.store(args_.by_z + (row_ + r) * columns_ + column, value);
+    } else if (args_.second[row_ + r] >= 0) {
+      T* to = args_.by_q + args_.second[row_ + r] * columns_ + column;
+      lanes.store(to, lanes.load(to) + value);
+    }
+    return value;
+  }
+
+  void row_weights(const V* sums) {
     for (int64_t r = 0; r < count_; ++r) args_.by_row_weight[row_ + r] = sum_lanes<T>(sums[r]);
-  }
-
-  // The sums of g_x values.
-  void sum_scales(const Panels<T>& values) {
-    if (!sums_.scale) return;
-    each_kept([&](auto lanes, auto place, int64_t column) {
-      V sum = vector_at(sums_.scale + column);
-      for (int64_t r = 0; r < count_; ++r)
-        sum += lanes.load(args_.grad_kept + (row_ + r) * args_.kept + column) * at(values, place, r);
-      store(sums_.scale + column, sum);
-    });
   }
 
   // x^T values.
@@ -297,29 +302,10 @@ class Passes {
            sums_.weight, true);
   }
 
-  // The sums by P and Q, of dz or h.
-  void places(const Panels<T>& values) {
-    sum_by_first(columns_, args_.by_p,
-                 [&](auto place, int64_t r) __attribute__((always_inline)) { return at(values, place, r); });
-    values.each([&](auto place) {
-      const auto part = lanes_.at(place.lane());
-      with_lanes<T>(part.count, [&](auto lanes) {
-        for (int64_t r = 0; r < count_; ++r) {
-          if (args_.by_z) {
-            lanes.store(args_.by_z + (row_ + r) * columns_ + part.column, at(values, place, r));
-          } else if (args_.second[row_ + r] >= 0) {
-            T* to = args_.by_q + args_.second[row_ + r] * columns_ + part.column;
-            lanes.store(to, lanes.load(to) + at(values, place, r));
-          }
-        }
-      });
-    });
-  }
-
-  // values W^T, and what is added.
-  void inputs(const Panels<T>& values, const T* added) {
+  // dz W^T or h W^T, and what is added.
+  void inputs(const T* added) {
     const Panels<T>& by_x = memory_.by_x;
-    gemm(count_, lanes_.all(), InLanes<T>{values}, weights_.transposed, by_x, false);
+    gemm(count_, lanes_.all(), InLanes<T>{memory_.z}, weights_.transposed, by_x, false);
     by_x.each([&](auto place) {
       const int64_t column = place.lane();
       with_lanes<T>(std::min<int64_t>(kLanes<T>, args_.inputs - column), [&](auto lanes) {
@@ -332,40 +318,41 @@ class Passes {
     });
   }
 
-  // Adds value(place, r) of the first `columns` columns to the row of r's first.
-  template <class Value>
-  void sum_by_first(int64_t columns, T* to, const Value& value) {
-    memory_.z.each([&](auto place) {
-      const auto part = lanes_.at(place.lane());
-      if (part.column >= columns) return;
-      with_lanes<T>(part.count, [&](auto lanes) {
-        for (int64_t r = 0; r < count_;) {
-          const int64_t first = args_.first[row_ + r], begin = args_.first_offsets[first];
-          const int64_t end = std::min(count_, args_.first_offsets[first + 1] - row_);
-          T* sum_at = to + first * columns + part.column;
-          V sum = begin < row_ ? lanes.load(sum_at) : V{};
-          for (; r < end; ++r) sum += value(place, r);
-          lanes.store(sum_at, sum);
-        }
-      });
-    });
+  // Whether no row of a first is in the block before.
+  bool is_new(int64_t first) const { return args_.first_offsets[first] >= row_; }
+
+  // Calls work(first, begin, end, sum) for the block's rows of each first; `sum` is what stands in its row of
+  // `to`, and is put back there.
+  template <class Lanes, class Work>
+  inline __attribute__((always_inline)) void each_first(Lanes lanes, T* to, int64_t stride,
+                                                        const Work& work) {
+    for (int64_t r = 0, end; r < count_; r = end) {
+      const int64_t first = args_.first[row_ + r];
+      end = std::min<int64_t>(count_, args_.first_offsets[first + 1] - row_);
+      V sum = is_new(first) ? V{} : lanes.load(to + first * stride);
+      work(first, r, end, sum);
+      lanes.store(to + first * stride, sum);
+    }
   }
 
-  // Calls work(lanes, place, column) for the vectors of kept columns.
+  // Calls work(lanes, place, column) for the vectors of sent columns, and for those of kept ones.
+  template <class Work>
+  void each_sent(const Work& work) {
+    each_vector([&](auto place, auto part) {
+      if (part.column < args_.sent)
+        with_lanes<T>(part.count, [&](auto lanes) { work(lanes, place, part.column); });
+    });
+  }
   template <class Work>
   void each_kept(const Work& work) {
-    memory_.z.each([&](auto place) {
-      const auto part = lanes_.at(place.lane());
-      if (part.column < args_.sent) return;
-      with_lanes<T>(part.count, [&](auto lanes) { work(lanes, place, part.column - args_.sent); });
+    each_vector([&](auto place, auto part) {
+      if (part.column >= args_.sent)
+        with_lanes<T>(part.count, [&](auto lanes) { work(lanes, place, part.column - args_.sent); });
     });
   }
-
-  // Calls work(at, count) for the numbers of the block in each panel, which are side by side.
   template <class Work>
-  void each_panel(const Work& work) {
-    for (int64_t col = 0; col < lanes_.all(); col += Panels<T>::kWide)
-      work(col * kBlock, count_ * memory_.z.width(col));
+  void each_vector(const Work& work) {
+    memory_.z.each([&](auto place) { work(place, lanes_.at(place.lane())); });
   }
 
   template <class Place>
