@@ -1,7 +1,7 @@
 """Compares mdops with DeePMD-kit on models of random kinds and options.
 
     python scripts/check_random_models.py PYTHON_WITH_DEEPMD [--seeds 0 200] [--folder DIR] [--device cuda]
-        [--kind dpa3] [--json FILE]
+        [--kind dpa4] [--json FILE]
 
 scripts/random_deepmd_models.py, in a process of that Python, makes a model of each seed: descriptors of every kind,
 alone, in hybrids, in ZBL and linear models, with random options, weights and statistics, and answers of DeePMD-kit's
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, help="where models are, or are kept")
-    parser.add_argument("--kind", help="of all descriptors; dpa2 and dpa3 come only so")
+    parser.add_argument("--kind", help="of all descriptors; dpa2, dpa3 and dpa4 come only so")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

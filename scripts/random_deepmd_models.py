@@ -2,10 +2,10 @@
 
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-With a kind all models have that descriptor, alone; `dpa2` and `dpa3` come only so. For each seed from FIRST to before
-LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it was made
-from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit
-itself cannot do have <seed>.txt instead, which says why.
+With a kind all models have that descriptor, alone; `dpa2`, `dpa3` and `dpa4` come only so. For each seed from FIRST to
+before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it
+was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that
+DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -235,7 +235,90 @@ def dpa2(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
     return keys
 
 
-GRAPHS = {"dpa2": dpa2, "dpa3": dpa3}  # kinds that pass messages
+def dpa4(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+    count, schedules = draw.whole(0, 4), draw.chance(0.4)
+    degrees = sorted((draw.whole(0, 5) for _ in range(count)), reverse=True)
+    if not schedules:
+        degrees = [draw.whole(1, 4)] * count
+    first = degrees[0] if degrees else 2
+    groups, width = draw.one((1, 1, 2, 3)), draw.one((0, 4, 6))
+    by_matrices = draw.chance(0.2) and any(degree in (1, 2) for degree in degrees)
+    grids = (
+        {}
+        if by_matrices
+        else {
+            name: draw.chance(0.3)
+            for name in ("node_wise_s2", "node_wise_so3", "message_node_s2", "message_node_so3")
+        }
+    )
+    modes, mixes = ("none", "none", "independent", "dependent"), draw.one(("full", "block", "neither"))
+    keys: dict[str, Any] = {
+        "type": "dpa4",
+        "rcut": rcut,
+        "sel": MANY,
+        "env_exp": [draw.whole(3, 9), draw.whole(3, 8)],
+        "channels": draw.one((6, 8, 12)),
+        "basis_type": draw.one(("bessel", "gaussian")),
+        "n_radial": draw.whole(3, 8),
+        "radial_mlp": draw.one(([0], [10], [8, 0], [])),
+        "lmax": first,
+        "n_blocks": count,
+        "mmax": draw.one((1, 1, 2, None)),
+        "kmax": draw.whole(0, min(first, 2) + 1),
+        "extra_node_l": draw.one((0, 0, 1)),
+        "mixing_layers": draw.whole(0, 4),
+        "so2_attn_res": draw.one(modes),
+        "radial_so2_mode": draw.one(("none", "degree", "degree_channel", "degree_channel")),
+        "radial_so2_rank": draw.whole(0, 3),
+        "n_focus": groups,
+        "focus_dim": width,
+        "edge_cartesian": by_matrices,
+        "node_cartesian": draw.one(("none", "none", "default:1", "parity:2")),
+        "n_atten_head": draw.one((0, 1, 2)),
+        "ffn_neurons": draw.one((0, 10)),
+        "grid_mlp": draw.one((False, True, [True, False, True])),
+        "grid_branch": draw.one((0, 2, [1, 2, 0])),
+        "ffn_blocks": draw.whole(1, 3),
+        "sandwich_norm": [draw.chance() for _ in range(4)],
+        "full_attn_res": draw.one(modes) if mixes == "full" else "none",
+        "block_attn_res": draw.one(modes) if mixes == "block" else "none",
+        "s2_activation": [draw.chance(), draw.chance()],
+        "so3_readout": draw.one(("none", "glu", "mlp")),
+        "readout_layers": draw.whole(1, 3),
+        "lebedev_quadrature": True,  # PyTorch's others are rounded to float32
+        "activation_function": draw.one(("silu", "tanh", "gelu")),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+        **grids,
+    }
+    for name in ("edge_norm", "use_env_seed", "so2_norm", "atten_f_mix", "atten_v_proj", "atten_o_proj"):
+        keys[name] = draw.chance()
+    for name in ("mlp_bias", "layer_scale", "ffn_so3_grid", "glu_activation"):
+        keys[name] = draw.chance()
+    if schedules:
+        keys |= {"l_schedule": degrees, "m_schedule": [draw.whole(0, degree + 1) for degree in degrees]}
+    if draw.chance(0.3):
+        keys["exclude_types"] = [draw.one(pairs)]
+    if draw.chance(0.3):
+        keys |= {
+            "add_chg_spin_ebd": True,
+            "default_chg_spin": [float(draw.whole(-3, 4)), float(draw.whole(1, 4))],
+        }
+    return keys
+
+
+GRAPHS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4}  # kinds that pass messages
+
+
+def bridging(draw: Draw) -> dict[str, Any]:
+    """Of a model dpa4; atoms are at least NEAREST apart."""
+    inner = draw.number(1.0, 1.6)
+    return {
+        "bridging_method": "zbl",
+        "bridging_r_inner": inner,
+        "bridging_r_outer": inner + draw.number(0.3, 1),
+    }
 
 
 def fitting(draw: Draw) -> dict[str, Any]:
@@ -296,9 +379,13 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
     else:
         own = part(MIXED if form == "zbl" or draw.chance() else BY_TYPES)
     found = {"type_map": type_map, "descriptor": own, "fitting_net": fitting(draw)}
+    if kind == "dpa4":
+        found["type"] = kind
+        found["fitting_net"] |= {"type": "dpa4_ener", "neuron": draw.one(([0], [10, 0], [12], []))}
+        found |= bridging(draw) if draw.chance(0.25) else {}
     if form == "zbl":
         found |= table(draw, path, len(pairs), rcut)
-    if draw.chance(0.2):
+    if draw.chance(0.2) and kind != "dpa4":  # whose descriptor has them, too
         found["pair_exclude_types"] = [draw.one(pairs)]
     if ntypes > 1 and draw.chance(0.15):
         found["atom_exclude_types"] = [draw.whole(0, ntypes)]
@@ -310,6 +397,8 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
     with torch.no_grad():
         for name, value in (*network.named_buffers(), *network.named_parameters()):
             last, shape = name.rsplit(".", 1)[-1], tuple(value.shape)
+            if not value.numel() or not value.is_floating_point():
+                continue
             if last == "mean":
                 value.zero_()
                 value[..., 0] = torch.from_numpy(0.1 * draw.normal(shape[0], 1))
@@ -320,8 +409,12 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
                 value.copy_(torch.from_numpy(draw.normal(*shape)))
             elif last in ("fparam_inv_std", "aparam_inv_std"):
                 value.copy_(torch.from_numpy(draw.random.uniform(0.5, 2, shape)))
-            elif last in ("bias", "idt"):
+            elif last in ("bias", "idt") or last.startswith(
+                ("residual_scale", "adam_so2_layer", "adam_ffn_layer")
+            ):
                 value.copy_(torch.from_numpy(0.3 * draw.normal(*shape)))
+            elif isinstance(value, torch.nn.Parameter) and not value.any():
+                value.copy_(torch.from_numpy(draw.normal(*shape) / (1 + value.shape[0]) ** 0.5))
 
 
 def cutoffs(tree: Any) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from mdops.errors import ModelFileError
 from mdops.io.model_file import ModelFile
 from mdops.io.tree import Budget, Leaf, mapping, plain, resolve
-from mdops.models.registry import definition
+from mdops.models.registry import definition, of_node
 
 _SHOWN = ("software", "version", "time", "backend", "pt_version", "tf_version", "jax_version", "pd_version")
 _OWN = "mdops"  # holds what a source has and DeePMD-kit's files have no key for
@@ -66,10 +66,21 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
         **({_OWN: own} if own else {}),
         **({_QUANTIZED: quantized} if quantized else {}),
         "@variables": {} if distance is None else {"min_nbor_dist": np.asarray(distance, np.float64)},
-        "model": model,
+        "model": _as_filed(model),
         "model_def_script": source.get("model_def_script")
         or json.loads(json.dumps(definition("model", model))),
     }
+
+
+def _as_filed(node: Any) -> Any:
+    """A tree as DeePMD-kit's files have it."""
+    if isinstance(node, list):
+        return [_as_filed(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: value if key == "@variables" else _as_filed(value) for key, value in node.items()}
+    kind = of_node(node)
+    return node if kind is None else kind.file_of_tree(node)
 
 
 def _detached(model: dict[str, Any], place: str) -> tuple[dict[str, Any], dict[str, Any]]:

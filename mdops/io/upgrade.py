@@ -34,6 +34,8 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node(node: dict[str, Any], place: str, holder: str) -> dict[str, Any]:
+    of_kind = registry.of_node(node)
+    node = node if of_kind is None else of_kind.tree_of_file(node)
     kind = _kind(node, holder)
     known = registry.nodes().get(kind)
     result = {key: copy.copy(value) for key, value in node.items()}
@@ -94,7 +96,7 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
     for key in ("compress", "embeddings_strip", "env_mat", "ntypes", "quantized", "use_tebd_bias"):
         if key in keys and (node[key] is None or key == "compress"):
             del node[key]
-    if node.get("lmax") == 1:
+    if "lmax" in keys and node["lmax"] == keys["lmax"][1] == 1:
         del node["lmax"]  # which versions before 3.2 do not have
     for key in ("cubic_switch", "zero_padding"):  # mdops' own
         if key in node and not node[key]:

@@ -9,6 +9,7 @@ from mdops.models import (  # noqa: F401  (each registers its kind)
     dpa1,
     dpa2,
     dpa3,
+    dpa4,
     dpa4c,
     ener,
     hybrid,

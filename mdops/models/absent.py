@@ -1,19 +1,16 @@
 """Kinds that DeePMD-kit has and mdops has not: what each is, and what comes nearest to it."""
 
-_DPA4 = "passes equivariant messages; the nearest is dpa3, and DeePMD-kit trains and runs it"
 _TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_atten_v2 with attn_layer 0"
 
 ABSENT: dict[str, dict[str, str]] = {
     "descriptor": {
-        **dict.fromkeys(("dpa4", "sezm"), _DPA4),
         "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
         "se_a_mask": "is for frames that are padded with atoms that do not count; se_e2_a takes frames of different "
         "sizes as systems of their own, or with real_atom_types.npy",
         **dict.fromkeys(("se_a_tpe", "se_a_ebd", "se_a_tpe_v2", "se_a_ebd_v2"), _TYPE_EMBEDDING),
     },
-    "fitting": dict.fromkeys(("dpa4_ener", "sezm_ener"), "belongs to dpa4, which is not supported; use ener"),
+    "fitting": {},
     "model": {
-        **dict.fromkeys(("dpa4", "sezm"), _DPA4),
         "pairwise_dprc": "is for a quantum region in a classical one; DeePMD-kit trains and runs it",
         "spin": "has magnetic moments; the nearest are types of their own for atoms of different moments",
     },

@@ -8,7 +8,7 @@ something faster.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -53,8 +53,21 @@ ENERGY = Output("energy", (), "eV", differentiated=True)
 
 
 def tables_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters below a module that are `Kind.TABLES`."""
-    return [getattr(part, name) for part in module.modules() for name in getattr(part, "TABLES", ())]
+    """The parameters below a module that are `Kind.TABLES`, or whose names say so as DeePMD-kit's do: those that begin
+    with "adam_", and biases."""
+    tables = [getattr(part, name) for part in module.modules() for name in getattr(part, "TABLES", ())]
+    return [*tables, *_named(module, lambda name: name.startswith("adam_") or "bias" in name)]
+
+
+def decayed_of(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters whose names begin with "adamw_": HybridMuon leaves them to Adam, with decay."""
+    return _named(module, lambda name: name.startswith("adamw_"))
+
+
+def _named(module: nn.Module, holds: Callable[[str], bool]) -> list[nn.Parameter]:
+    """Those whose own name is so; the number of one in a list is no name."""
+    names = ((name.rstrip("0123456789.").rpartition(".")[2], p) for name, p in module.named_parameters())
+    return [p for name, p in names if holds(name)]
 
 
 class Features(NamedTuple):
@@ -87,6 +100,7 @@ class Kind(nn.Module):
         NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
         TABLES: names of parameters that are tables of rows and no matrices of products, which HybridMuon leaves to
             Adam (`tables_of`). Parts that are no kinds may have the attribute, too.
+        FILED: other names of its nodes in DeePMD-kit's files; `tree_of_file` gives them the one of mdops.
         options: those of this one; they do not change.
     """
 
@@ -94,6 +108,7 @@ class Kind(nn.Module):
     NODE: ClassVar[Node | None] = None
     NODES: ClassVar[dict[str, Node]] = {}
     TABLES: ClassVar[tuple[str, ...]] = ()
+    FILED: ClassVar[tuple[str, ...]] = ()
     options: Any
 
     @property
@@ -110,6 +125,16 @@ class Kind(nn.Module):
         """The section of an input that makes one with the options of a node. What a node does not keep (seeds, the name
         of a pair table's file) is left out, or has a name that says what belongs there."""
         return {key: value for key, value in tree.items() if key not in _NO_OPTIONS and _is_plain(value)}
+
+    @classmethod
+    def tree_of_file(cls, tree: Tree) -> Tree:
+        """The node that mdops has of one in DeePMD-kit's files, where that is laid out otherwise."""
+        return tree
+
+    @classmethod
+    def file_of_tree(cls, tree: Tree) -> Tree:
+        """The reverse of `tree_of_file`."""
+        return tree
 
     @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:

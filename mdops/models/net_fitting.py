@@ -399,14 +399,20 @@ class NetFitting(Fitting):
             dtype=dtype,
             outputs=cls.net_outputs(options),
         )
+        return cls(options, type_map, nets, *cls.new_parameters(options, type_map, dtype))
+
+    @classmethod
+    def new_parameters(
+        cls, options: Any, type_map: Sequence[str], dtype: torch.dtype
+    ) -> tuple[torch.Tensor, Parameters, Parameters, torch.Tensor]:
+        """Bias, frame and atomic parameters, and case embedding of a new one."""
         sizes = {"fparam": options.numb_fparam, "aparam": options.numb_aparam}
-        parameters = [
+        fparam, aparam = (
             Parameters(name, torch.zeros(size, dtype=dtype), torch.ones(size, dtype=dtype))
             for name, size in sizes.items()
-        ]
-        bias = cls.new_bias(options, len(type_map))
+        )
         case = torch.zeros(options.dim_case_embd, dtype=dtype)
-        return cls(options, type_map, nets, bias, parameters[0], parameters[1], case)
+        return cls.new_bias(options, len(type_map)), fparam, aparam, case
 
     def summary(self) -> dict[str, str]:
         hidden = "-".join(str(layer.outputs) for layer in self.net(0).layers[:-1])

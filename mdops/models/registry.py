@@ -26,7 +26,8 @@ _KINDS: dict[str, dict[str, Any]] = {sort: {} for sort in _SORTS}
 def register(kind: K) -> K:
     """Makes a kind known by the names of its options; a decorator of its class. The last of a name counts."""
     options: type[Options] = getattr(kind, "Options")  # noqa: B009  (of any of the three sorts)
-    for name in dict.fromkeys((options.KIND, *options.NAMES)):
+    filed: tuple[str, ...] = getattr(kind, "FILED", ())
+    for name in dict.fromkeys((options.KIND, *options.NAMES, *filed)):
         _KINDS[_sort(kind)][name] = kind
     return kind
 
@@ -119,11 +120,19 @@ def definition(sort: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def of_node(node: Mapping[str, Any]) -> Any:
+    """The class of a node that is a model, a descriptor or a fitting, as `known`; None of others."""
+    sort = str(node.get("@class")).lower()
+    return known(sort, node) if sort in _SORTS else None
+
+
 def known(sort: str, tree: Mapping[str, Any]) -> Any:
     """The class of a node, if it has said what such nodes hold (`Kind.NODE`); None otherwise."""
     name = tree.get("type")
     kind = kinds(sort).get(name) if isinstance(name, str) else None
-    has_node = kind is not None and name == kind.Options.KIND and vars(kind).get("NODE") is not None
+    has_node = (
+        kind is not None and name in (kind.Options.KIND, *kind.FILED) and vars(kind).get("NODE") is not None
+    )
     return kind if has_node else None
 
 

@@ -73,7 +73,7 @@ def one_of(*words: str) -> Check:
 
 
 REQUIRED: Any = object()
-NETWORK_TYPES = ("network", "embedding_network", "fitting_network")
+NETWORK_TYPES = ("network", "embedding_network", "fitting_network", "sezm_fitting_network")
 # Names of a precision that DeePMD-kit takes as another's; nets may also be bfloat16.
 PRECISIONS = {
     "default": "float64",

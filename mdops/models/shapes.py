@@ -41,7 +41,7 @@ def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: s
                     require_same(net[key], options[key], f"{at}.{key}")
             if net.get("@class") == TabulatedNet.CLASS:
                 _check_tabulated(net, options["neuron"][-1], at)
-            elif "neuron" in net:
+            elif "layers" in net:
                 check_net(net, options["neuron"], at)
 
 

@@ -88,7 +88,7 @@ class ModelOptions(Options):
 @dataclass(kw_only=True)
 class StandardOptions(ModelOptions):
     KIND = "standard"
-    NAMES = ("standard",)
+    NAMES: ClassVar[tuple[str, ...]] = ("standard",)
     # Of no table.
     IGNORED: ClassVar[tuple[str, ...]] = (
         *ModelOptions.IGNORED,

@@ -19,6 +19,7 @@ from make_reference import (
     EVERY_SYSTEM,
     FITTING,
     SYSTEMS,
+    case_embedding,
     crowded,
     make,
     output_bias,
@@ -292,6 +293,104 @@ def of_dpa4c():
     return {f"dpa4c_{name}": {**options, **made} for name, options in found.items()}
 
 
+DPA4 = {
+    "type": "dpa4",
+    "sel": 60,
+    "rcut": 3.8,
+    "channels": 4,
+    "n_radial": 5,
+    "lmax": 2,
+    "n_blocks": 2,
+    "mixing_layers": 2,
+    "ffn_neurons": 5,
+    "edge_norm": False,
+    "precision": "float64",
+}
+
+
+def dpa4_weights(tree, rng):
+    """Numbers in the place of weights that are zeros, or small, in a new model, and the biases of energies."""
+    small = ("residual_scale", "layer_scales", "case_film_scale", "case_film_shift")
+    nets = [net["@variables"] for net in tree["fitting"]["nets"]["networks"]]
+    for variables in (tree["descriptor"]["@variables"], *nets):
+        for name, value in variables.items():
+            numbers = value.dtype.kind == "f" and value.ndim and "balance_weight" not in name
+            if numbers and (not value.any() or any(word in name for word in small)):
+                variables[name] = (0.5 * rng.normal(size=value.shape)).astype(value.dtype)
+    output_bias(tree, rng)
+    if tree["fitting"]["dim_case_embd"]:
+        case_embedding(tree, rng)
+
+
+def of_dpa4():
+    grids = {"message_node_so3": True, "ffn_so3_grid": True, "grid_branch": [0, 0, 2], "so3_readout": "mlp"}
+    charged = {"add_chg_spin_ebd": True, "default_chg_spin": [-1.0, 2.0]}
+    wide = {"n_focus": 2, "focus_dim": 4, "mlp_bias": True, "layer_scale": True, "edge_norm": True}
+    turned = {"n_atten_head": 2, "atten_v_proj": True, "atten_o_proj": True, "node_wise_so3": True}
+    found = {
+        "base": case({**DPA4, **grids}, systems=EVERY_SYSTEM),
+        "wide": case(
+            {**DPA4, **wide, **turned, "l_schedule": [3, 2], "m_schedule": [1, 2], "exclude_types": [[0, 1]]},
+            types=3,
+        ),
+        "matrices": case(
+            {
+                **DPA4,
+                "edge_cartesian": True,
+                "node_cartesian": "parity:1",
+                "n_atten_head": 0,
+                "basis_type": "gaussian",
+                "ffn_blocks": 2,
+                "glu_activation": False,
+                "s2_activation": [False, False],
+            },
+            atom_exclude_types=[1],
+        ),
+        "deep": case(
+            {
+                **DPA4,
+                "full_attn_res": "dependent",
+                "so2_attn_res": "independent",
+                "s2_activation": [True, True],
+                "extra_node_l": 1,
+                "radial_so2_rank": 2,
+                "so3_readout": "glu",
+                "readout_layers": 2,
+            }
+        ),
+        "blocks": case(
+            {
+                **DPA4,
+                "block_attn_res": "independent",
+                "message_node_s2": True,
+                "node_wise_s2": True,
+                "so2_norm": True,
+                "atten_f_mix": True,
+                "n_focus": 2,
+                "radial_so2_rank": 0,
+                "grid_mlp": True,
+                "mmax": None,
+            },
+            fitting={"numb_fparam": 1, "numb_aparam": 2},
+        ),
+        "bridged": case(
+            {**DPA4, **charged, "radial_so2_mode": "none", "use_env_seed": True},
+            bridging_method="zbl",
+            bridging_r_inner=1.9,
+            bridging_r_outer=2.9,
+        ),
+        "scalars": case({**DPA4, "lmax": 0, "kmax": 0, "use_env_seed": False, "mixing_layers": 0}),
+        "float32": case({**DPA4, **grids, "precision": "float32"}),
+        "virtual": case({**DPA4, **grids}, systems={"with_virtual": with_virtual}),
+        "heads": case(DPA4, fitting={"dim_case_embd": 2, "case_film_embd": True}, types=3),
+    }
+    net = {"type": "dpa4_ener", "neuron": [0, 6], "activation_function": "silu", "resnet_dt": False}
+    for made in found.values():
+        made["fitting"] |= net
+        made |= {"edit": dpa4_weights, "statistics": False, "model": {**made["model"], "type": "dpa4"}}
+    return {f"dpa4_{name}": made for name, made in found.items()}
+
+
 CASES = {
     **of_kind("se_e2_r", R, [14, 12, 10]),
     **of_kind("se_e3", T, [14, 12, 10]),
@@ -336,6 +435,7 @@ CASES = {
     **of_dpa3(),
     **of_dpa2(),
     **of_dpa4c(),
+    **of_dpa4(),
     # Parts that pass messages, and parts that do not.
     "hybrid_dpa2_a": case(dpa2({"use_three_body": True, "set_davg_zero": False}), A, edit=output_bias),
     "hybrid_dpa3_dpa2_tebd": case(

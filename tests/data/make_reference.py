@@ -189,6 +189,9 @@ def make_tree(options, seed, rng):
         }
     )
     tree = model.serialize()
+    if "atomic_model" in tree:  # of dpa4
+        options["edit"](tree["atomic_model"], rng)
+        return tree
     if options["statistics"]:
         for part in tree["descriptor"].get("list", [tree["descriptor"]]):
             set_statistics(part, rng)
@@ -266,7 +269,7 @@ def make(name, options, seed, here=HERE):
         system = build(rng)
         if options["types"] == 3:
             system["types"] = rng.integers(0, 3, len(system["types"]))
-        add_parameters(system, tree["fitting"], rng)
+        add_parameters(system, tree.get("atomic_model", tree)["fitting"], rng)
         add_answers(model, system)
         arrays |= {f"{system_name}/{key}": value for key, value in system.items()}
     np.savez_compressed(folder / "systems.npz", **arrays)

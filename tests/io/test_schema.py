@@ -72,7 +72,7 @@ def test_a_linear_model_may_say_that_its_parts_share_nothing(monkeypatch):
 
 
 def test_nets_of_another_kind_are_not_called_damaged(model):
-    """Of dpa4, say: the file is right, and mdops has not the kind."""
-    model["fitting"]["nets"]["network_type"] = "sezm_fitting_network"
-    with pytest.raises(UnsupportedModelError, match="nets of the kind sezm_fitting_network"):
+    """The file is right, and mdops has not the kind."""
+    model["fitting"]["nets"]["network_type"] = "wave_network"
+    with pytest.raises(UnsupportedModelError, match="nets of the kind wave_network"):
         upgrade(model)

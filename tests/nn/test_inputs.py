@@ -192,7 +192,7 @@ def changed(case="base", **changes):
     ("changes", "message"),
     [
         ({"descriptor__type": "se_a_mask"}, "descriptor se_a_mask is not supported; supported are .*se_e2_a"),
-        ({"fitting__type": "dpa4_ener"}, "fitting dpa4_ener"),
+        ({"fitting__type": "dpa5_ener"}, "fitting dpa5_ener"),
         ({"descriptor__type": "dpa2"}, r"supported are .*\(dpa2 passes messages"),
         (
             {"type": "spin"},

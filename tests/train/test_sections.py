@@ -197,7 +197,6 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
 @pytest.mark.parametrize(
     ("path", "name", "told"),
     [
-        ("model.descriptor.type", "DPA4", "(DPA4 passes equivariant messages"),
         ("model.descriptor.type", "loc_frame", "se_e2_a takes the same data"),
         ("model.descriptor.type", "se_a_mask", "with real_atom_types.npy"),
         ("model.descriptor.type", "se_a_ebd_v2", "the nearest is se_atten_v2 with attn_layer 0"),
@@ -207,7 +206,6 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
             {"type": "hybrid", "list": [{"type": "se_a_tpe"}]},
             "the nearest is se_atten_v2",
         ),
-        ("model.fitting_net.type", "sezm_ener", "use ener"),
         ("model.type", "pairwise_dprc", "(pairwise_dprc is for a quantum region"),
         (
             "model",
@@ -257,7 +255,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         ("model.descriptor.sel", 5, "expected text, or a list of whole numbers"),
         ("model.descriptor.axis_neuron", 41, "more than the last of neuron"),
         ("model.descriptor.rcut_smth", 7.0, "expected less than rcut"),
-        ("model.descriptor", {"attn": 3, "type": "dpa4"}, "model.descriptor.type: is 'dpa4', expected"),
+        ("model.descriptor", {"attn": 3, "type": "dpa5"}, "model.descriptor.type: is 'dpa5', expected"),
         ("model.descriptor", [], "model.descriptor: is a list, expected a section"),
         ("model.fitting_net.type", "wave", "model.fitting_net.type: is 'wave'"),
         ("model.spin", {"use_spin": [True]}, "model.spin: is {'use_spin': [True]}; this is not supported"),

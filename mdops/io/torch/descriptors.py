@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.io.torch.adapters import with_adapters
 from mdops.io.torch.attention import attention_tree
 from mdops.io.torch.early import as_today, is_early
 from mdops.io.torch.nets import embedding_collection, is_trainable, layer_tree, type_embedding
@@ -271,6 +272,24 @@ def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[st
         if params.get(name):
             raise UnsupportedModelError(f"dpa4c with {name} is not supported")
     return DPA4C.of_weights(found, type_map, weights, torch.float64).to_tree()
+
+
+@reads("SeZM")
+def _dpa4(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
+    found = from_definition(options, params)
+    sel = found["sel"]
+    variables = with_adapters({name: state.required(name) for name in state.tensors})
+    version = variables.get("version_tensor")
+    return {
+        "@class": "Descriptor",
+        "@version": 1.0 if version is None else float(version),
+        "type": options.KIND,
+        **found,
+        "sel": _one_sel(256 if isinstance(sel, str) else sel),
+        "type_map": type_map,
+        "ntypes": len(type_map),
+        "@variables": variables,
+    }
 
 
 @reads("hybrid")

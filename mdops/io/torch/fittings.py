@@ -9,6 +9,7 @@ from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.torch.nets import fitting_net, net_collection
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.models import registry
+from mdops.models.dpa4.fitting import DPA4Fitting, GatedNet, GatedNets
 from mdops.models.net_fitting import NetFitting
 
 _OPTIONS: Tree = {
@@ -22,6 +23,9 @@ _OPTIONS: Tree = {
     "precision": "float64",
     "rcond": None,
     "use_aparam_as_mask": False,
+}
+_DEFAULTS: dict[str, Tree] = {
+    "sezm_ener": {"resnet_dt": False, "activation_function": "silu", "precision": "float32"}
 }
 # From the definition, the tensors, how many numbers the nets give, and how many types there are.
 Reader = Callable[[Tree, State, int, int], Tree]
@@ -44,26 +48,29 @@ def fitting_tree(params: Tree, state: State, type_map: list[str], mixed: bool) -
     Raises UnsupportedModelError for a kind that is not read, ModelFileError where definition and weights do not fit.
     """
     kind = params.get("type", "ener")
-    if kind not in _READERS:
+    known = registry.kinds("fitting").get(kind)
+    if known is None or known.Options.KIND not in _READERS:
         raise UnsupportedModelError(
             f"the fitting {kind} cannot be read from a PyTorch file (these can: {', '.join(_READERS)})"
         )
     found: type[NetFitting] = registry.find("fitting", kind)
-    options = options_of(params, _OPTIONS)
+    kind = found.Options.KIND
+    options = options_of(params, {**_OPTIONS, **_DEFAULTS.get(kind, {})})
     count, train = len(type_map), params.get("trainable", True)
     train = train if isinstance(train, list) else [bool(train)] * (len(options["neuron"]) + 1)
     layers = state.below("filter_layers")
+    gated = kind == DPA4Fitting.Options.KIND
     nets = net_collection(
         layers if layers.tensors else state.below("nets"),  # as the exportable backend calls them
         0 if mixed else 1,
         count,
-        "fitting_network",
-        lambda part: fitting_net(part, options, train),
+        GatedNets.TYPE if gated else "fitting_network",
+        lambda part: _gated_net(part, params, options) if gated else fitting_net(part, options, train),
     )
     first = next((net for net in nets["networks"] if net), None)
     if first is None:
         raise ModelFileError("the weights of the fitting are missing")
-    extra = options["numb_fparam"] + options["dim_case_embd"]
+    extra = options["numb_fparam"] + (0 if params.get("case_film_embd") else options["dim_case_embd"])
     extra += 0 if options["use_aparam_as_mask"] else options["numb_aparam"]
     names = ("case_embd", "fparam_avg", "fparam_inv_std", "aparam_avg", "aparam_inv_std")
     own = _READERS[kind](params, state, first["out_dim"], count)
@@ -88,6 +95,31 @@ def fitting_tree(params: Tree, state: State, type_map: list[str], mixed: bool) -
             **own.get("@variables", {}),
         },
     }
+
+
+def _gated_net(state: State, params: Tree, options: Tree) -> Tree:
+    weights = {name: state.required(name) for name in state.tensors}
+    first = state.required("hidden_layers.0.linear.matrix" if options["neuron"] else "output_layer.matrix")
+    films, inputs = bool(params.get("case_film_embd")) and options["dim_case_embd"] > 0, first.shape[0]
+    extra = options["numb_fparam"] + (0 if options["use_aparam_as_mask"] else options["numb_aparam"])
+    shared = ("neuron", "activation_function", "resnet_dt", "precision", "dim_case_embd")
+    return {
+        "@class": GatedNet.CLASS,
+        "@version": 1,
+        "in_dim": inputs,
+        "out_dim": state.required("output_layer.matrix").shape[1],
+        "bias_out": state.array("output_layer.bias") is not None,
+        "descriptor_dim": inputs - extra - (0 if films else options["dim_case_embd"]),
+        "case_film_embd": films,
+        **{name: options[name] for name in shared},
+        "@variables": weights,
+    }
+
+
+@reads("sezm_ener")
+def _dpa4_ener(params: Tree, state: State, width: int, ntypes: int) -> Tree:
+    films = bool(params.get("case_film_embd")) and params.get("dim_case_embd", 0) > 0
+    return {**_ener(params, state, width, ntypes), "case_film_embd": films}
 
 
 @reads("ener")

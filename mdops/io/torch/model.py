@@ -14,6 +14,8 @@ from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
+from mdops.models.dpa4.model import DPA4ModelOptions
+from mdops.models.dpa4.options import automatic_width
 
 
 def model_tree(params: Tree, state: State) -> Tree:
@@ -23,15 +25,16 @@ def model_tree(params: Tree, state: State) -> Tree:
     Raises UnsupportedModelError for other models, ModelFileError where definition and weights do not fit.
     """
     kind = "spin" if "spin" in params else "zbl" if "use_srtab" in params else params.get("type", "standard")
-    if kind not in _BUILDERS or str(params.get("bridging_method") or "none").lower() != "none":
+    bridged = str(params.get("bridging_method") or "none").lower() != "none"
+    if kind not in _BUILDERS or (bridged and kind not in DPA4ModelOptions.NAMES):
         raise UnsupportedModelError(
             f"a {kind} model cannot be read from a PyTorch file; "
             f"{', '.join(_BUILDERS)} models can. `dp convert-backend` to a .dp file shows what is in it"
         )
     tree = _BUILDERS[kind](params, state.below("atomic_model"), _type_map(params))
     tree["atom_exclude_types"] = params.get("atom_exclude_types") or []
-    tree["pair_exclude_types"] = params.get("pair_exclude_types") or []
-    if kind == "standard":
+    tree["pair_exclude_types"] = params.get("pair_exclude_types") or tree["pair_exclude_types"]
+    if "fitting" in tree:
         tree["fitting"]["exclude_types"] = tree["atom_exclude_types"]
         tree["preset_out_bias"] = params.get("preset_out_bias")
     return tree
@@ -152,8 +155,36 @@ def _zbl(params: Tree, state: State, type_map: list[str]) -> Tree:
     }
 
 
+def _dpa4(params: Tree, state: State, type_map: list[str]) -> Tree:
+    """A descriptor dpa4 and a fitting, which may leave the widths of its layers to the descriptor's."""
+    descriptor = {"type": "dpa4", **mapping(params.get("descriptor", {}), "descriptor")}
+    if "pair_exclude_types" in params:
+        descriptor["exclude_types"] = params["pair_exclude_types"] or []
+    bridging = {
+        "bridging_method": str(params.get("bridging_method") or "none").lower(),
+        **options_of(params, {"bridging_r_inner": 0.5, "bridging_r_outer": 0.8}),
+    }
+    if bridging["bridging_method"] != "none":
+        for end in ("inner", "outer"):
+            descriptor[f"inner_clamp_r_{end}"] = bridging[f"bridging_r_{end}"]
+    fitting = {"type": "dpa4_ener", **mapping(params.get("fitting_net", {}), "fitting_net")}
+    tree = descriptor_tree(descriptor, state.below("descriptor"), type_map)
+    inputs = tree["channels"] + fitting.get("numb_fparam", 0)
+    inputs += 0 if fitting.get("use_aparam_as_mask") else fitting.get("numb_aparam", 0)
+    inputs += 0 if fitting.get("case_film_embd") else fitting.get("dim_case_embd", 0)
+    fitting["neuron"] = [width or automatic_width(inputs, 8 / 3) for width in fitting.get("neuron", [0])]
+    return {
+        **_model("SeZM", 1, state, type_map),
+        **bridging,
+        "pair_exclude_types": tree["exclude_types"],
+        "descriptor": tree,
+        "fitting": fitting_tree(fitting, state.below("fitting_net"), type_map, mixed=True),
+    }
+
+
 _BUILDERS: dict[str, Callable[[Tree, State, list[str]], Tree]] = {
     "standard": _standard,
     "linear_ener": _linear,
     "zbl": _zbl,
+    **dict.fromkeys(DPA4ModelOptions.NAMES, _dpa4),
 }

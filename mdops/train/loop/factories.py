@@ -115,11 +115,12 @@ def make_optimizer(
     config: Config,
     parameters: Iterable[torch.nn.Parameter],
     tables: Iterable[torch.nn.Parameter] = (),
+    decayed: Iterable[torch.nn.Parameter] = (),
     *,
     steps: int = 1,
 ) -> torch.optim.Optimizer:
     """The optimizer of the section `optimizer`, for the parameters that are trained. `tables` are those among them that
-    are no matrices of products (`Kind.TABLES`).
+    are no matrices of products (`tables_of`), `decayed` those of which `decayed_of` tells.
 
     On a GPU its learning rate is a tensor there, so that steps can be captured as a CUDA graph.
 
@@ -143,7 +144,9 @@ def make_optimizer(
             "gram": c.enable_gram,
             "magma": c.magma_muon,
         }
-        return HybridMuon(trained, rate, tables=tables, betas=betas, weight_decay=decay, **of_matrices)
+        return HybridMuon(
+            trained, rate, tables=tables, decayed=decayed, betas=betas, weight_decay=decay, **of_matrices
+        )
     options: dict[str, Any] = {"betas": betas, "fused": True, "capturable": on_gpu}
     if c.type == "AdamW":
         return torch.optim.AdamW(trained, rate, weight_decay=decay, **options)

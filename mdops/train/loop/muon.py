@@ -44,6 +44,7 @@ class HybridMuon(torch.optim.Optimizer):
         lr: float | torch.Tensor,
         *,
         tables: Iterable[torch.nn.Parameter] = (),
+        decayed: Iterable[torch.nn.Parameter] = (),
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.001,
@@ -56,6 +57,7 @@ class HybridMuon(torch.optim.Optimizer):
         """
         Args:
             tables: of the parameters those whose axes are not those of a product: Adam has them, without decay.
+            decayed: those that Adam has with decay.
             lr_adjust: above 0 Adam's rate is the rate over it, and s = sqrt(max(1, m/n)).
             mode: of weights with more axes, "slice": the last two are those of matrices; "flat": all but the last are
                 rows of one; "2d": Adam has them, with decay.
@@ -64,9 +66,9 @@ class HybridMuon(torch.optim.Optimizer):
             magma: whether steps are damped.
         """
         groups: dict[str, list[torch.nn.Parameter]] = {"muon": [], "adamw": [], "adam": []}
-        left = {id(p) for p in tables}
+        ways = {**{id(p): "adam" for p in tables}, **{id(p): "adamw" for p in decayed}}
         for p in parameters:
-            groups["adam" if id(p) in left else _way(p, mode)].append(p)
+            groups[ways.get(id(p)) or _way(p, mode)].append(p)
         of_muon = {
             "momentum": momentum,
             "coefficient": lr_adjust_coeff,

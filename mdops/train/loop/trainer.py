@@ -14,7 +14,7 @@ import torch
 from mdops._library import check_device
 from mdops.errors import ConfigError, DivergedError, InputError
 from mdops.memory import keep_freed_memory
-from mdops.models.contract import tables_of
+from mdops.models.contract import decayed_of, tables_of
 from mdops.potential import Potential
 from mdops.train.config.branches import MultiTaskConfig
 from mdops.train.config.sections import Config
@@ -153,7 +153,10 @@ class Trainer:
             branch.potential = branch.potential.to(self.device)
         weights = list({id(p): p for b in self._all for p in b.potential.parameters()}.values())
         tables = [p for branch in self._all for p in tables_of(branch.potential)]
-        self.optimizer = make_optimizer(next(iter(configs.values())), weights, tables, steps=self.steps)
+        decayed = [p for branch in self._all for p in decayed_of(branch.potential)]
+        self.optimizer = make_optimizer(
+            next(iter(configs.values())), weights, tables, decayed, steps=self.steps
+        )
         self.average = WeightAverage(weights, training.ema_decay)
         if state:
             restore_optimizer(self.optimizer, state["optimizer"])

@@ -1,0 +1,168 @@
+"""A layer of DPA-4: messages, then products within each atom, each added to what was there, or mixed in depth."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from mdops.models.dpa4.convolution import Convolution
+from mdops.models.dpa4.edges import Edges
+from mdops.models.dpa4.mixing import DepthMix
+from mdops.models.dpa4.options import DPA4Options
+from mdops.nn.equivariant.gate import Gate
+from mdops.nn.equivariant.grid import GridNet
+from mdops.nn.equivariant.indices import coefficients
+from mdops.nn.equivariant.linear import DegreeLinear
+from mdops.nn.equivariant.norm import DegreeNorm
+
+_FIRST_SCALE = 1e-3
+
+
+class FeedForward(nn.Module):
+    """Two products by degree, (N, (lmax + 1)^2, 1, C), between which there is a gate or a product on a grid."""
+
+    def __init__(
+        self,
+        lmax: int,
+        channels: int,
+        hidden: int,
+        *,
+        grid: str | None,
+        branches: int = 1,
+        kmax: int | None = None,
+        function: str = "silu",
+        doubled: bool = True,
+        bias: bool = False,
+    ) -> None:
+        """Args:
+        grid: the kind of a `GridNet`, on the rotations if there is a kmax; None: a gate.
+        doubled: whether the gate has numbers of its own.
+        """
+        super().__init__()
+        chosen, frames = coefficients(lmax), 1
+        if grid is not None:
+            net = GridNet(chosen, hidden, kmax=kmax, kind=grid, branches=branches, bias=bias)
+            frames = net.frames
+        self.doubled = doubled and grid is None
+        wide = hidden * frames * (2 if grid is not None or doubled else 1)
+        self.so3_linear_1 = DegreeLinear(lmax, channels, wide, bias=bias)
+        self.act: nn.Module = net if grid is not None else Gate(chosen, hidden, 1, function, bias)
+        self.so3_linear_2 = DegreeLinear(lmax, frames * hidden, channels, bias=bias, zero=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.so3_linear_1(x)
+        found: torch.Tensor = self.so3_linear_2(self.act(*x.chunk(2, -1)) if self.doubled else self.act(x))
+        return found
+
+
+class Block(nn.Module):
+    """Nodes (N, H D C), H rows of (N, D, C): those that went before in depth, and the last of all; H is 1 where nothing
+    is mixed in depth. Where atoms come too near each other, what they may send is one more column.
+
+    Args:
+        index: which block it is.
+    """
+
+    def __init__(self, options: DPA4Options, index: int) -> None:
+        super().__init__()
+        o, self.options = options, options
+        lmax, mmax = o.degrees[index], o.orders[index]
+        node_lmax = lmax + o.extra_node_l
+        self.sent, self.own = (lmax + 1) ** 2, (node_lmax + 1) ** 2
+        after = o.degrees[index + 1] + o.extra_node_l if index + 1 < len(o.degrees) else node_lmax
+        self.next = (after + 1) ** 2
+        kmax, channels = min(o.kmax, lmax), o.channels
+        before_so2, after_so2, before_ffn, after_ffn = o.sandwich_norm
+
+        def norm(there: bool, degree: int, eps: float = 1e-5) -> nn.Module:
+            return DegreeNorm(degree, channels, eps=eps) if there else nn.Identity()
+
+        self.pre_so2_norm = norm(before_so2, lmax)
+        self.post_so2_norm = norm(after_so2, lmax, 1e-5 if o.edge_norm else 1.0)
+        self.so2_conv = Convolution(o, lmax, mmax, kmax)
+        self.pre_ffn_norms, self.post_ffn_norms = (
+            nn.ModuleList(norm(there, node_lmax) for _ in range(o.ffn_blocks))
+            for there in (before_ffn, after_ffn)
+        )
+        kind, branches = o.grid_kind(2)
+        on_grid: dict[str, Any] = {"grid": None}
+        if o.ffn_so3_grid or o.s2_activation[1]:
+            on_grid = {"grid": kind, "branches": branches, "kmax": kmax if o.ffn_so3_grid else None}
+        self.ffns = nn.ModuleList(
+            FeedForward(
+                node_lmax,
+                channels,
+                o.hidden_width(doubled=on_grid["grid"] is not None or o.glu_activation),
+                function=o.activation_function,
+                doubled=o.glu_activation,
+                bias=o.mlp_bias,
+                **on_grid,
+            )
+            for _ in range(o.ffn_blocks)
+        )
+        self.adam_ffn_layer_scales = None
+        if o.layer_scale:
+            self.adam_ffn_layer_scales = nn.ParameterList(
+                nn.Parameter(torch.full((channels,), _FIRST_SCALE, dtype=torch.float64))
+                for _ in range(o.ffn_blocks)
+            )
+        for name in ("full_attn_res", "block_attn_res"):
+            mode = getattr(o, name)
+            mixes = [o.depth_mix(mode) for _ in range(1 + o.ffn_blocks)] if mode != "none" else []
+            setattr(self, f"{name}_so2", mixes[0] if mixes else None)
+            setattr(self, f"{name}_ffns", nn.ModuleList(mixes[1:]) if mixes else None)
+
+    def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
+        """The next nodes."""
+        rows = self.options.rows_of(nodes, self.own)
+        x, before = rows[:, -1], list(rows[:, :-1].unbind(1))
+        if self.options.full_attn_res != "none":
+            found = self._mixed(x, before, edges)
+        elif self.options.block_attn_res != "none":
+            found = self._mixed_by_blocks(x, before, edges)
+        else:
+            x = x + self._messages(x, edges)
+            for k in range(self.options.ffn_blocks):
+                x = x + self._within(x, k)
+            found = [x]
+        new = torch.stack([one[:, : self.next] for one in found], 1).flatten(1)
+        return (new if edges.sent is None else torch.cat([new, edges.sent], 1)), None
+
+    def _mixed(self, x: torch.Tensor, before: list[torch.Tensor], edges: Edges) -> list[torch.Tensor]:
+        """All units mixed: what each gives is added to nothing, and stands beside the others."""
+        x = self._messages(self.full_attn_res_so2(before, x, scalars), edges)
+        before = [*before, x]
+        for k, mix in enumerate(self.full_attn_res_ffns):
+            x = self._within(mix(before, x, scalars), k)
+            before = [*before, x]
+        return [*before, x]
+
+    def _mixed_by_blocks(
+        self, x: torch.Tensor, before: list[torch.Tensor], edges: Edges
+    ) -> list[torch.Tensor]:
+        """The same, but the units of a block are added up."""
+        x = total = self._messages(self.block_attn_res_so2(before, x, scalars), edges)
+        for k, mix in enumerate(self.block_attn_res_ffns):
+            x = self._within(mix([*before, total], x, scalars), k)
+            total = total + x
+        return [*before, total, x]
+
+    full_attn_res_so2: DepthMix
+    full_attn_res_ffns: nn.ModuleList
+    block_attn_res_so2: DepthMix
+    block_attn_res_ffns: nn.ModuleList
+
+    def _messages(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(N, D, C), zeros in degrees that no message has."""
+        sent = self.pre_so2_norm(x[:, : self.sent, None])[:, :, 0]
+        found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None])[:, :, 0]
+        return found if self.sent == self.own else nn.functional.pad(found, (0, 0, 0, self.own - self.sent))
+
+    def _within(self, x: torch.Tensor, k: int) -> torch.Tensor:
+        found = self.post_ffn_norms[k](self.ffns[k](self.pre_ffn_norms[k](x[:, :, None])))[:, :, 0]
+        return found if self.adam_ffn_layer_scales is None else found * self.adam_ffn_layer_scales[k]
+
+
+def scalars(x: torch.Tensor) -> torch.Tensor:
+    """(N, C) of rows (N, D, C)."""
+    return x[:, 0]

@@ -1,0 +1,341 @@
+"""The messages of DPA-4: rows of neighbours in the frame of the edge, products by blocks of equal |m|, and back."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
+from mdops.models.dpa4.edges import Edges
+from mdops.models.dpa4.mixing import DepthMix, attention_weights, drawn, focus_weights, null_mass
+from mdops.models.dpa4.options import DPA4Options
+from mdops.nn.equivariant.gate import Gate
+from mdops.nn.equivariant.grid import GridNet
+from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+from mdops.nn.equivariant.linear import (
+    ChannelLinear,
+    DegreeLinear,
+    GroupLinear,
+    OrderLinear,
+    draw_truncated,
+    plus_scalar,
+    zeros,
+)
+from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
+from mdops.ops import edge_gather, edge_scatter
+
+_FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
+_NULL = 0.5413  # of which softplus is 1
+
+
+class DegreeMix(nn.Module):
+    """y_lm = sum_l' K_ll'|m| x_l'm in blocks of equal |m|, where K is a product of the edge's radial numbers: one for
+    all channels, or for each, or a sum of `rank` such with trained factors of the channels."""
+
+    channel_basis: torch.Tensor | None
+
+    def __init__(self, lmax: int, mmax: int, channels: int, by_channel: bool, rank: int) -> None:
+        super().__init__()
+        sizes = [lmax + 1 - m for m in range(mmax + 1)]
+        self.lmax, self.channels, self.sizes = lmax, channels, sizes
+        self.each = channels if by_channel and not rank else rank if by_channel else 1
+        kernels = sum(size * size for size in sizes)
+        self.weight = zeros((lmax + 1) * channels, kernels * self.each)
+        self.channel_basis = zeros(rank, channels) if by_channel and rank else None
+        compact, dense, begin, at, width = [], [], 0, 0, len(by_order(lmax, mmax))
+        for m, size in enumerate(sizes):
+            for _ in range(1 if m == 0 else 2):
+                compact += [begin + k for k in range(size * size)]
+                dense += [(at + out) * width + at + k for k in range(size) for out in range(size)]
+                at += size
+            begin += size * size
+        self.register_buffer("kernel_compact_index", torch.tensor(compact))
+        self.register_buffer("kernel_dense_index", torch.tensor(dense))
+
+    def forward(self, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
+        """Of rows (E, R, C) in the order of `by_order`, and of radial numbers (E, L + 1, C)."""
+        kernels = (radial.flatten(1) @ self.weight).split([size**2 * self.each for size in self.sizes], 1)
+        found, at = [], 0
+        for m, (size, flat) in enumerate(zip(self.sizes, kernels, strict=True)):
+            orders = 1 if m == 0 else 2
+            rows = x[:, at : at + orders * size].unflatten(1, (orders, size))
+            kernel = flat.view(-1, 1, size, size, self.each)  # from the first degree to the second
+            if self.each == 1:
+                mixed = kernel[..., 0].mT @ rows
+                mixed = mixed if self.channel_basis is None else mixed * self.channel_basis[0]
+            elif self.channel_basis is None:
+                mixed = (kernel * rows[:, :, :, None]).sum(2)
+            else:
+                wide = torch.matmul(kernel.flatten(3).mT, rows).unflatten(2, (size, self.each))
+                mixed = (wide * self.channel_basis).sum(3)
+            found.append(mixed.flatten(1, 2))
+            at += orders * size
+        return torch.cat(found, 1)
+
+    def reset(self, random: np.random.Generator) -> None:
+        draw_truncated(self.weight, random, *self.weight.shape)
+        if self.channel_basis is not None:
+            draw_truncated(self.channel_basis, random, *self.channel_basis.shape)
+
+
+class Convolution(nn.Module):
+    """Sums over an atom's edges of messages of its neighbours, with weights of attention or of the envelopes.
+
+    Args:
+        options: of the descriptor. lmax, mmax, kmax: of this block.
+    """
+
+    def __init__(self, options: DPA4Options, lmax: int, mmax: int, kmax: int) -> None:
+        super().__init__()
+        o, self.options, self.lmax, self.mmax = options, options, lmax, mmax
+        channels, groups, width = o.channels, o.n_focus, o.focus_width
+        hidden, layers, function, bias = groups * width, o.mixing_layers, o.so2_function, o.mlp_bias
+        self.groups, self.width, self.hidden = groups, width, hidden
+        self.by_matrices = o.edge_cartesian and lmax in (1, 2)
+        order = by_order(lmax, mmax)
+        self.in_frames = not self.by_matrices and (
+            layers > 0 or o.radial_so2_mode != "none" or o.node_wise_s2 or o.node_wise_so3
+        )
+        if self.by_matrices:
+            self.edge_cartesian_tp = EdgeMatrices(lmax, width, groups, layers, function, bias)
+        else:
+            self._make_layers(order)
+        both, count = o.node_matrices
+        self.node_cartesian_tp = None
+        if count and lmax in (1, 2):
+            self.node_cartesian_tp = NodeMatrices(lmax, width, groups, count, function, bias, both)
+        if o.n_atten_head:
+            self._make_attention()
+        self.focus_compete_norm = self.adamw_focus_compete_w = self.focus_compete_bias = None
+        if groups > 1:
+            self.focus_compete_norm = ScalarNorm(width, groups, o.eps) if o.edge_norm else None
+            self.adamw_focus_compete_w = zeros(width, groups)
+            self.focus_compete_bias = zeros(groups) if bias else None
+        self.radial_hidden_proj = ChannelLinear(channels, hidden) if hidden != channels else None
+        self.radial_degree_mixer = None
+        if not self.by_matrices and o.radial_so2_mode != "none":
+            by_channel = o.radial_so2_mode == "degree_channel"
+            self.radial_degree_mixer = DegreeMix(lmax, mmax, hidden, by_channel, o.radial_so2_rank)
+
+        def crossed(chosen: list[tuple[int, int]], spin: bool, place: int, most: int) -> GridNet:
+            kind, branches = o.grid_kind(place)
+            of = {"kmax": kmax} if spin else {"mmax": most}
+            return GridNet(
+                chosen, width, groups=groups, kind=kind, branches=branches, crossed=True, bias=bias, **of
+            )
+
+        self.node_wise_grid_product = self.message_node_grid_product = None
+        if o.node_wise_s2 or o.node_wise_so3:
+            self.node_wise_grid_product = crossed(order, o.node_wise_so3, 0, mmax)
+        if o.message_node_s2 or o.message_node_so3:
+            self.message_node_grid_product = crossed(coefficients(lmax), o.message_node_so3, 1, lmax)
+        self.pre_focus_mix = DegreeLinear(lmax, channels, hidden, bias=bias)
+        self.post_focus_mix = DegreeLinear(lmax, hidden, channels, bias=bias, zero=True)
+        degrees = degree_index(coefficients(lmax))
+        # What the orders beyond mmax would have added to the square.
+        more = torch.where(degrees > mmax, (2 * degrees.double() + 1) / (2 * mmax + 1), 1.0).sqrt()
+        self.register_buffer(
+            "_rescale", (more if self.in_frames else torch.ones_like(more))[:, None], persistent=False
+        )
+        self.register_buffer("_degrees", degrees, persistent=False)
+        self.register_buffer("_degrees_by_order", degree_index(order), persistent=False)
+
+    _rescale: torch.Tensor
+    _degrees: torch.Tensor
+    _degrees_by_order: torch.Tensor
+
+    def _make_layers(self, order: list[tuple[int, int]]) -> None:
+        o, lmax, mmax, width, groups = self.options, self.lmax, self.mmax, self.width, self.groups
+        count = o.mixing_layers
+        on_sphere = [o.s2_activation[0] and k < count - 1 for k in range(count)]
+        self.so2_linears = nn.ModuleList(
+            OrderLinear(lmax, mmax, width, width * (1 + double), groups, o.mlp_bias) for double in on_sphere
+        )
+        self.so2_inter_norms = nn.ModuleList(
+            OrderNorm(lmax, mmax, width, groups) if o.so2_norm and k < count - 1 else nn.Identity()
+            for k in range(count)
+        )
+
+        def function(k: int) -> nn.Module:
+            if k == count - 1:
+                return nn.Identity()
+            if on_sphere[k]:
+                return GridNet(order, width, groups=groups, mmax=mmax, bias=o.mlp_bias)
+            return Gate(order, width, groups, o.so2_function, o.mlp_bias)
+
+        self.non_linearities = nn.ModuleList(map(function, range(count)))
+        self.so2_layer_attn_res: nn.ModuleList | None = None
+        if o.so2_attn_res != "none":
+            dependent = o.so2_attn_res == "dependent"
+            self.so2_layer_attn_res = nn.ModuleList(
+                DepthMix(self.hidden, dependent, o.mlp_bias, o.eps) for _ in range(count)
+            )
+        self.adam_so2_layer_scales = None
+        if o.layer_scale:
+            self.adam_so2_layer_scales = nn.ParameterList(
+                nn.Parameter(torch.full((groups, width), _FIRST_SCALE, dtype=torch.float64))
+                for _ in range(count)
+            )
+
+    def _make_attention(self) -> None:
+        o, lmax = self.options, self.lmax
+        groups, width = (1, self.hidden) if o.atten_f_mix else (self.groups, self.width)
+        self.attention_groups, self.attention_width = groups, width
+        self.attn_qk_norm = ScalarNorm(width, groups, o.eps)
+        self.attn_q_proj = GroupLinear(width, width, groups)
+        self.attn_k_proj = GroupLinear(width, width, groups)
+        self.attn_focus_mix = DegreeLinear(lmax, self.hidden, self.hidden) if o.atten_f_mix else None
+        self.attn_v_proj = DegreeLinear(lmax, width, width, groups) if o.atten_v_proj else None
+        self.attn_o_proj = DegreeLinear(lmax, width, width, groups) if o.atten_o_proj else None
+        self.adamw_attn_logit_w = zeros(width, groups, o.n_atten_head)
+        self.adamw_attn_z_bias_raw = nn.Parameter(
+            torch.full((groups, o.n_atten_head), _NULL, dtype=torch.float64)
+        )
+        self.attn_output_gate_norm = ScalarNorm(width, groups, o.eps)
+        self.adamw_attn_gate_w = zeros(width, groups, o.n_atten_head)
+
+    def forward(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(N, D, C) of rows of that shape."""
+        x = self.pre_focus_mix(x[:, :, None])[:, :, 0]
+        if self.options.n_atten_head:
+            found = self._attended(x, edges)
+        else:
+            local, _ = self._messages(x, edges)
+            weight = edges.envelope * self._sent(edges)
+            found = self._received(local * weight[:, :, None], edges) * edges.degree[:, :, None]
+        nodes, rows = (one.unflatten(2, (self.groups, self.width)) for one in (x, found))
+        if self.message_node_grid_product is not None:
+            rows = rows + self.message_node_grid_product(rows, nodes)
+        if self.node_cartesian_tp is not None:
+            rows = self.node_cartesian_tp(rows, nodes)
+        mixed: torch.Tensor = self.post_focus_mix(rows.flatten(2)[:, :, None])[:, :, 0]
+        return mixed
+
+    def _sent(self, edges: Edges) -> torch.Tensor | float:
+        """(E, 1): what keeps atoms that are too near another from sending."""
+        return 1.0 if edges.sent is None else edge_gather(edges.sent, edges.graph.of_neighbor)
+
+    def _attended(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        o, graph, groups = self.options, edges.graph, self.attention_groups
+        heads, width = o.n_atten_head, self.attention_width
+        local, radial = self._messages(x, edges)
+        scalars = x[:, 0].view(-1, groups, width)
+        normed = self.attn_qk_norm(scalars)
+        query = edge_gather(self.attn_q_proj(normed).flatten(1), graph.of_center)
+        keys = edge_gather(self.attn_k_proj(normed).flatten(1), graph.of_neighbor)
+        size = width // heads
+        logits = (query * keys).view(-1, groups * heads, size).sum(2) / math.sqrt(size)
+        by_length = torch.einsum("efi,ifh->efh", radial.view(-1, groups, width), self.adamw_attn_logit_w)
+        weights = attention_weights(
+            logits + by_length.flatten(1),
+            edges.envelope**2 * self._sent(edges),
+            null_mass(self.adamw_attn_z_bias_raw, o.eps).flatten(),
+            graph,
+        )
+        gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
+        # A weight of a head is a factor of its channels, whatever their frame.
+        mixes = self.attn_focus_mix is not None or self.attn_v_proj is not None
+        if mixes:
+            local = self._turned_back(local, edges)
+            if self.attn_focus_mix is not None:
+                local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
+            if self.attn_v_proj is not None:
+                local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
+        local = (local.unflatten(2, (-1, size)) * weights[:, None, :, None]).flatten(2)
+        found = self._summed(local, edges) if mixes else self._received(local, edges)
+        found = (found.unflatten(2, (-1, size)) * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
+        if self.attn_o_proj is not None:
+            found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)
+        return found
+
+    def _messages(self, x: torch.Tensor, edges: Edges) -> tuple[torch.Tensor, torch.Tensor]:
+        """Messages, in the frame of the edge (E, R, C) where there are frames, else (E, D, C); and the radial numbers
+        of l = 0 (E, C)."""
+        radial = edges.radial[:, : self.lmax + 1] + edges.ends[:, None]
+        if self.radial_hidden_proj is not None:
+            radial = self.radial_hidden_proj(radial)
+        if self.in_frames:
+            return self._in_frame(x, edges, radial), radial[:, 0]
+        sources = edge_gather(x.flatten(1), edges.graph.of_neighbor).view(-1, *x.shape[1:])
+        first = sources[:, 0] * radial[:, 0]
+        if self.by_matrices:
+            rows, of_degrees = (one.unflatten(2, (self.groups, self.width)) for one in (sources, radial))
+            found = self.edge_cartesian_tp(rows, edges.vectors, of_degrees).flatten(2)
+        else:
+            found = sources * radial.index_select(1, self._degrees)
+        return self._competing(found, first), radial[:, 0]
+
+    def _competing(self, x: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
+        """Messages (E, D, C) times the weights of their groups, which their scalars (E, C) make."""
+        if self.adamw_focus_compete_w is None:
+            return x
+        weights = focus_weights(
+            scalars.unflatten(1, (self.groups, self.width)),
+            self.focus_compete_norm,
+            self.adamw_focus_compete_w,
+            self.focus_compete_bias,
+        )
+        return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
+
+    def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
+        turn = edges.rotations[self.lmax, self.mmax]
+
+        def turned(of: torch.Tensor) -> torch.Tensor:
+            return torch.bmm(turn, of.view(-1, *x.shape[1:]))
+
+        local = turned(edge_gather(x.flatten(1), edges.graph.of_neighbor))
+        if self.radial_degree_mixer is None:
+            local = local * radial.index_select(1, self._degrees_by_order)
+        else:
+            local = self.radial_degree_mixer(local, radial)
+        rows = local.unflatten(2, (self.groups, self.width))
+        if self.node_wise_grid_product is not None:
+            own = turned(edge_gather(x.flatten(1), edges.graph.of_center))
+            rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
+        return self._competing(self._layers(rows, edges, radial[:, 0]).flatten(2), rows[:, 0].flatten(1))
+
+    def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
+        """The products by blocks, of rows (E, R, F, C) and the radial numbers of l = 0 (E, F C)."""
+        before = [rows]
+        linear: Any
+        for k, (linear, norm, function) in enumerate(
+            zip(self.so2_linears, self.so2_inter_norms, self.non_linearities, strict=True)
+        ):
+            if self.so2_layer_attn_res is not None:
+                mix: Any = self.so2_layer_attn_res[k]
+                rows = mix(before, rows, lambda one: one[:, 0].flatten(1))
+            found = linear(norm(rows))
+            if k == 0 and linear.bias0 is not None:
+                # A bias that vanishes with the message: times the radial numbers and the envelope.
+                times = radial.unflatten(1, (self.groups, self.width)).repeat(
+                    1, 1, linear.outputs // self.width
+                )
+                bias = linear.bias0.view(self.groups, -1)
+                found = plus_scalar(found, (bias * (times * edges.envelope[:, :, None] - 1))[:, None])
+            found = function(found)
+            if self.adam_so2_layer_scales is not None:
+                found = found * self.adam_so2_layer_scales[k]
+            before.append(found)
+            rows = rows + found
+        return rows
+
+    def _received(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(N, D, C), the sums of messages (E, R, C), turned back."""
+        return self._summed(self._turned_back(local, edges), edges)
+
+    def _turned_back(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
+        if not self.in_frames:
+            return local
+        return torch.bmm(edges.rotations[self.lmax, self.mmax].mT, local) * self._rescale
+
+    def _summed(self, messages: torch.Tensor, edges: Edges) -> torch.Tensor:
+        found = edge_scatter(messages.flatten(1), edges.graph.of_center)
+        return found.view(-1, *messages.shape[1:])
+
+    def reset(self, random: np.random.Generator) -> None:
+        for name in ("adamw_attn_logit_w", "adamw_attn_gate_w", "adamw_focus_compete_w"):
+            weight = getattr(self, name, None)
+            if weight is not None:
+                drawn(weight, random)

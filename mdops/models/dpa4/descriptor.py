@@ -1,0 +1,362 @@
+"""The descriptor dpa4 (SeZM): DPA-4, whose atoms send messages that turn with the system."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.models import schema
+from mdops.models.contract import Features, Tree, renumbered
+from mdops.models.dpa4.block import Block, FeedForward, scalars
+from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamped, envelope
+from mdops.models.dpa4.embedding import ChargeSpin, Surroundings, TypeTable
+from mdops.models.dpa4.options import DPA4Options
+from mdops.models.dpa4.variables import load_variables, variables_of
+from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.registry import register
+from mdops.models.shapes import require_same
+from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+from mdops.nn.equivariant.norm import ScalarNorm
+from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
+from mdops.ops import edge_gather, edge_scatter
+from mdops.options import saved_precision
+
+VERSION = 1.2
+_FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
+_FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
+_FIRST_FILM = 0.01  # how much surroundings change an atom at first
+
+
+@register
+class DPA4(GraphDescriptor):
+    """D_i = the scalars of atom i after the last block and layers that read them.
+
+    An atom has (l + 1)^2 coefficients of real harmonics in C channels. It begins with the embedding of its type in the
+    scalars, changed by sums over its surroundings, and with sums of harmonics of its edges in the others. A block adds
+    messages of neighbours (`convolution`), and then what it makes of each atom alone (`block`).
+
+    Its parts have the names that DeePMD-kit's files have, and its state is what these files hold.
+
+    Attributes:
+        blocks: the layers.
+        version: of the file; from 1.1 on radial numbers fade out at the cutoff.
+    """
+
+    Options = DPA4Options
+    NODE = schema.Node(
+        {
+            "ntypes": (schema.count, None),
+            "type_map": schema.type_map,
+            "env_mat": (schema.optional(schema.node), None),
+            "@variables": schema.part,
+        }
+    )
+    mixed: ClassVar[bool] = True
+
+    excluded: torch.Tensor
+
+    def __init__(self, options: DPA4Options, type_map: Sequence[str], version: float = VERSION) -> None:
+        super().__init__()
+        o, ntypes = options, len(type_map)
+        self.options, self.type_map, self.version = options, list(type_map), version
+        self.type_embedding = TypeTable(ntypes, o.channels)
+        self.charge_spin_embedding = None
+        if o.add_chg_spin_ebd:
+            self.charge_spin_embedding = ChargeSpin(o.channels, o.activation_function)
+        self.env_seed_embedding = self.film_scale_norm = self.film_shift_norm = None
+        if o.use_env_seed:
+            seed = ntypes, o.n_radial, o.channels, o.activation_function, o.mlp_bias
+            self.env_seed_embedding = Surroundings(*seed)
+            if o.edge_norm:
+                self.film_scale_norm, self.film_shift_norm = (
+                    ScalarNorm(o.channels, eps=o.eps) for _ in range(2)
+                )
+            first = torch.full((1,), _FIRST_FILM, dtype=torch.float64).log()
+            self.film_scale_strength_log, self.film_shift_strength_log = (
+                nn.Parameter(first.clone()) for _ in range(2)
+            )
+        self.radial_basis = RadialBasis(o.rcut, o.n_radial, o.basis_type, o.env_exp[0])
+        hidden = [width or o.channels for width in o.radial_mlp]
+        widths = [o.n_radial, *hidden, (o.first_node_degree + 1) * o.channels]
+        self.radial_embedding = RadialNet(widths, o.activation_function, o.edge_norm)
+        self.blocks = nn.ModuleList(Block(o, k) for k in range(len(o.degrees)))
+        self.final_full_attn_res = self.final_block_attn_res = None
+        if o.full_attn_res != "none":
+            self.final_full_attn_res = o.depth_mix(o.full_attn_res)
+        if o.block_attn_res != "none":
+            self.final_block_attn_res = o.depth_mix(o.block_attn_res)
+        reads_all = o.so3_readout != "none"
+        readers = [
+            FeedForward(
+                o.last_node_degree if reads_all else 0,
+                o.channels,
+                o.hidden_width(doubled=o.glu_activation),
+                grid=("mlp" if o.so3_readout == "mlp" else "glu") if reads_all else None,
+                kmax=min(o.kmax, o.last_node_degree),
+                function=o.activation_function,
+                doubled=o.glu_activation,
+                bias=o.mlp_bias,
+            )
+            for _ in range(o.readout_layers)
+        ]
+        self.readout_pre_layers, self.output_ffn = nn.ModuleList(readers[:-1]), readers[-1]
+        self.register_buffer("excluded", pair_matrix(o.exclude_types, ntypes), persistent=False)
+        rows = degree_index(coefficients(o.first_node_degree))[1:]
+        self.register_buffer("_degrees", rows, persistent=False)
+
+    _degrees: torch.Tensor
+
+    @property
+    def layers(self) -> nn.ModuleList:  # type: ignore[override]
+        return self.blocks
+
+    @property
+    def kind(self) -> str:
+        return self.options.NAMES[0]
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return (NeighborSpec(self.options.rcut, None, True),)
+
+    @property
+    def width(self) -> int:
+        return self.options.channels
+
+    @property
+    def reach(self) -> int:
+        """The surroundings that a neighbour begins with, and those that keep it from sending, are one cutoff more."""
+        o = self.options
+        wider = o.use_env_seed or o.inner_clamp_r_inner is not None
+        return max(1, len(self.blocks) + (wider and bool(self.blocks)))
+
+    def graph(self, near: Neighborhood) -> Edges:
+        o = self.options
+        graph = neighbor_graph_of(near, o.rcut, excluded=self.excluded if o.exclude_types else None)
+        present, kinds = (graph.i >= 0)[:, None], near.centers
+        vectors = -graph.vectors(near.displacements)  # from the neighbour to the atom
+        # Behind the last edge stand finite numbers, of which no sum takes any.
+        vectors = torch.where(present, vectors, vectors.new_tensor([0.0, 0.0, 1.0]))
+        r = vectors.norm(dim=1, keepdim=True)
+        inner, outer, sent = o.inner_clamp_r_inner, o.inner_clamp_r_outer, None
+        if inner is not None and outer is not None:
+            long = clamped(r, inner, outer)
+            vectors, r = vectors * (long / r), long
+            sent = self._sent(torch.where(present, bridge(r, inner, outer), 1.0), graph)
+        # DeePMD-kit has this cutoff in float32.
+        fades = torch.where(present, envelope(r, float(np.float32(o.rcut)), o.env_exp[1]), 0.0)
+        basis = torch.where(present, self.radial_basis(r), 0.0)
+        floor = _FLOOR if self.version >= _FADES else o.eps
+        degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
+        types = self._embedded(kinds)
+        ends = [edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center)]
+        radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
+        if self.version >= _FADES:
+            radial = radial * fades[:, :, None]
+        rotations = {}
+        if any(block.so2_conv.in_frames for block in self._blocks):
+            quaternions = frame_quaternions(vectors)
+            for ell, m in {(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames}:
+                rotations[ell, m] = wigner_rows(quaternions, ell, tuple(by_order(ell, m)))
+        harmonics = spherical_harmonics(vectors, o.first_node_degree) if o.use_env_seed else vectors[:, :0]
+        return Edges(
+            graph=graph,
+            types=kinds,
+            vectors=vectors,
+            basis=basis,
+            envelope=fades,
+            radial=radial,
+            ends=(ends[0] + ends[1]) * present,
+            rotations=rotations,
+            harmonics=harmonics,
+            degree=degree,
+            sent=sent,
+        )
+
+    @staticmethod
+    def _sent(passes: torch.Tensor, graph: Any) -> torch.Tensor:
+        """(N, 1), the product of (E, 1) over the edges of an atom, by logarithms; 0 where one is."""
+        none = passes <= 0
+        logarithms = torch.where(none, 1.0, passes).log()
+        zeros = edge_scatter(none.to(passes), graph.of_center)
+        return torch.where(zeros > 0, 0.0, edge_scatter(logarithms, graph.of_center).exp())
+
+    @property
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def _embedded(self, kinds: torch.Tensor) -> torch.Tensor:
+        """(N, C), of the types, and of charge and multiplicity."""
+        found: torch.Tensor = self.type_embedding(kinds)
+        if self.charge_spin_embedding is not None:
+            given = self.options.default_chg_spin
+            assert given is not None
+            found = found + self.charge_spin_embedding(*given)
+        return found
+
+    def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
+        o = self.options
+        first = self._embedded(graph.types)
+        if self.env_seed_embedding is not None:
+            scale, shift = self.env_seed_embedding(graph).chunk(2, 1)
+            if self.film_scale_norm is not None and self.film_shift_norm is not None:
+                scale, shift = self.film_scale_norm(scale), self.film_shift_norm(shift)
+            of_scale, of_shift = self.film_scale_strength_log.exp(), self.film_shift_strength_log.exp()
+            first = first * (1 + of_scale * scale.tanh()) + of_shift * shift.tanh()
+        rest = (o.first_node_degree + 1) ** 2 - 1
+        if o.use_env_seed and rest:
+            others = self._harmonic_sums(graph)
+        else:
+            others = first.new_zeros(len(first), rest, o.channels)
+        x = torch.cat([first[:, None], others], 1)
+        mixes = o.full_attn_res != "none" or o.block_attn_res != "none"
+        nodes = torch.stack([x, x] if mixes else [x], 1).flatten(1)
+        return (nodes if graph.sent is None else torch.cat([nodes, graph.sent], 1)), None
+
+    def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
+        """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree."""
+        radial = edges.radial.index_select(1, self._degrees)
+        messages = edges.harmonics[:, 1:, None] * radial
+        if edges.sent is not None:
+            messages = messages * edge_gather(edges.sent, edges.graph.of_neighbor)[:, :, None]
+        found = edge_scatter(messages.flatten(1), edges.graph.of_center)
+        return found.view(-1, *messages.shape[1:]) * edges.degree[:, :, None]
+
+    def finish(self, nodes: torch.Tensor, local: None, graph: Edges) -> Features:
+        o = self.options
+        rows = o.rows_of(nodes, (o.last_node_degree + 1) ** 2)
+        x, before = rows[:, -1], list(rows[:, :-1].unbind(1))
+        mix = self.final_full_attn_res or self.final_block_attn_res
+        if mix is not None:
+            x = mix(before, x, scalars)
+        x = (x if o.so3_readout != "none" else x[:, :1])[:, :, None]
+        for reader in self.readout_pre_layers:
+            x = x + reader(x)
+        return Features((x + self.output_ffn(x))[:, 0, 0])
+
+    @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4":
+        options = DPA4Options.from_tree(tree)
+        if options.use_spin is not None:
+            raise UnsupportedModelError("dpa4 with magnetic moments (`use_spin`) is not supported")
+        if options.add_chg_spin_ebd and options.default_chg_spin is None:
+            raise UnsupportedModelError(
+                "dpa4 with an embedding of charge and spin and without `default_chg_spin` is not supported"
+            )
+        made = cls(options, type_map, float(tree.get("@version", VERSION)))
+        load_variables(made, tree["@variables"], "the descriptor dpa4")
+        return made.to(dtype)
+
+    def to_tree(self) -> Tree:
+        o, precision = self.options, saved_precision(self.options.precision)
+        own = {
+            "version_tensor": np.asarray(self.version),
+            "mean": np.zeros(0, precision),
+            "stddev": np.ones(0, precision),
+        }
+        calculators = ["wigner_calc"]
+        if o.use_env_seed and o.first_node_degree:
+            rows = coefficients(o.first_node_degree)[1:]
+            own["gie.non_scalar_row_index"] = np.array([ell * ell + ell + m for ell, m in rows])
+            own["gie.zonal_m0_col_index_for_row"] = np.array([ell * ell + ell for ell, _ in rows])
+            own["gie.radial_slot_index_for_row"] = np.array([ell - 1 for ell, _ in rows])
+            calculators += ["gie_zonal_wigner_calc"] if o.extra_node_l else []
+        for name in calculators:
+            own[f"{name}.l1_perm"] = np.array([1, 2, 0])
+            own[f"{name}.l1_sign_outer"] = np.outer([-1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]).astype(precision)
+        return {
+            "@class": "Descriptor",
+            "@version": self.version,
+            "type": o.KIND,
+            "ntypes": len(self.type_map),
+            **o.to_tree(),
+            "type_map": list(self.type_map),
+            "env_mat": _environment(o),
+            "@variables": {**own, **variables_of(self, precision)},
+        }
+
+    @classmethod
+    def tree_of_file(cls, tree: Tree) -> Tree:
+        """DeePMD-kit's nodes have the options in a section of their own."""
+        if not isinstance(tree.get("config"), dict):
+            return tree
+        config = {name: value for name, value in tree["config"].items() if name != "s2_grid_resolution"}
+        return {**config, **{name: value for name, value in tree.items() if name != "config"}}
+
+    @classmethod
+    def file_of_tree(cls, tree: Tree) -> Tree:
+        outside = ("@class", "@version", "type", "env_mat", "@variables")
+        o = DPA4Options.from_tree(tree)
+        config = {name: value for name, value in tree.items() if name not in outside}
+        config["sel"] = tree["sel"] if isinstance(tree["sel"], list) else [tree["sel"]]
+        config |= {"lmax": o.first_degree, "n_blocks": len(o.degrees), "l_schedule": o.degrees}
+        config |= {"mmax": (o.orders or [o.lmax if o.mmax is None else o.mmax])[0], "m_schedule": o.orders}
+        for name in ("grid_mlp", "grid_branch"):
+            given = getattr(o, name)
+            config[name] = given if isinstance(given, list) else [given] * 3
+        config["radial_mlp"] = [width or o.channels for width in o.radial_mlp]
+        config["node_cartesian"] = str(o.node_cartesian)
+        return {**{name: tree[name] for name in outside if name in tree}, "config": config}
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        outside = ("inner_clamp_r_inner", "inner_clamp_r_outer", "use_spin", "env_mat")
+        found = super().definition_of_tree(tree)
+        return {**{name: value for name, value in found.items() if name not in outside}, "type": "dpa4"}
+
+    @classmethod
+    def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
+        options = DPA4Options.from_tree(tree)
+        try:
+            options.check(place, type_map)
+        except ConfigError as error:
+            raise ModelFileError(str(error)) from error
+        if tree["type_map"] is not None:
+            require_same(tree["type_map"], type_map, f"the type_map of {place}")
+        require_same(tree.get("ntypes", len(type_map)), len(type_map), f"{place}.ntypes")
+
+    @classmethod
+    def width_of_tree(cls, tree: Tree) -> int:
+        width: int = tree["channels"]
+        return width
+
+    @classmethod
+    def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        variables = dict(tree["@variables"])
+        for name in ("type_embedding", "env_seed_embedding.env_type_embed"):
+            table = variables.get(f"{name}.adam_type_embedding")
+            if table is not None:
+                variables[f"{name}.adam_type_embedding"] = table[[*types, len(table) - 1]]
+        return {
+            **tree,
+            "type_map": list(type_map),
+            "ntypes": len(types),
+            "exclude_types": renumbered(tree["exclude_types"], types),
+            "@variables": variables,
+        }
+
+    @classmethod
+    def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "DPA4":
+        made, random = cls(options, type_map), np.random.default_rng([*seed, 0])
+        # A part that draws for its own parts does so after them.
+        for part in reversed(list(made.modules())):
+            reset: Any = getattr(part, "reset", None)
+            if reset is not None:
+                reset(random)
+        return made.to(torch.float32 if saved_precision(options.precision) == "float32" else dtype).to(dtype)
+
+    def summary(self) -> dict[str, str]:
+        o = self.options
+        blocks = ", ".join(f"{ell}/{m}" for ell, m in zip(o.degrees, o.orders, strict=True)) or "none"
+        return {
+            "blocks": f"degree/order {blocks}, {o.channels} channels",
+            "reach": f"{self.reach * o.rcut:g} A, from where other atoms change an atom's energy",
+        }
+
+
+def _environment(o: DPA4Options) -> Tree:
+    """What the node says once more of the options."""
+    return {"rcut": o.rcut, "rcut_smth": o.rcut, "protection": o.eps, "use_exp_switch": False}

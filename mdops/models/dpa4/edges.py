@@ -1,0 +1,115 @@
+"""What DPA-4 knows of an edge before its layers: lengths, envelopes, radial numbers and the rotation into its frame."""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.nn.equivariant.linear import Dense
+from mdops.nn.equivariant.norm import ScalarNorm
+from mdops.ops import NeighborGraph
+from mdops.ops.activation import activation
+
+
+class Edges(NamedTuple):
+    """What all layers read of a graph; rows behind the last edge hold finite numbers that no sum takes.
+
+    Attributes:
+        graph: with E edges.
+        types: (N,) int64, of the atoms.
+        vectors: (E, 3), A, from the neighbour to the atom, as long as `clamped` says.
+        basis: (E, n_radial), functions of the length.
+        envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
+        radial: (E, L + 1, C), numbers of each degree.
+        ends: (E, C), the sum of what the types of both ends are.
+        rotations: rows of the matrices into the edge's frame, by (lmax, mmax): (E, R, (lmax + 1)^2).
+        harmonics: (E, (L + 1)^2), of its direction.
+        degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
+        sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
+    """
+
+    graph: NeighborGraph
+    types: torch.Tensor
+    vectors: torch.Tensor
+    basis: torch.Tensor
+    envelope: torch.Tensor
+    radial: torch.Tensor
+    ends: torch.Tensor
+    rotations: dict[tuple[int, int], torch.Tensor]
+    harmonics: torch.Tensor
+    degree: torch.Tensor
+    sent: torch.Tensor | None
+
+
+def envelope(r: torch.Tensor, cutoff: float, exponent: int) -> torch.Tensor:
+    """u^4 sum_k C(k + 3, 3) (1 - u)^k, k below the exponent, of u = 1 - r/cutoff: it and three derivatives are 0 at the
+    cutoff, and so are `exponent` - 1 of 1 - envelope at 0."""
+    x = (r / cutoff).clamp(0, 1)
+    series = torch.full_like(x, math.comb(exponent + 2, 3))
+    for k in reversed(range(exponent - 1)):
+        series = math.comb(k + 3, 3) + x * series
+    return (1 - x) ** 4 * series
+
+
+def clamped(r: torch.Tensor, inner: float, outer: float) -> torch.Tensor:
+    """r, but below `outer` it goes smoothly to `inner`, which it does not fall below."""
+    t = ((r - inner) / (outer - inner)).clamp(0, 1)
+    between = inner + (outer - inner) * t**4 * (20 + t * (-45 + t * (36 - 10 * t)))
+    return torch.where(r >= outer, r, between)
+
+
+def bridge(r: torch.Tensor, inner: float, outer: float) -> torch.Tensor:
+    """From 0 at `inner` to 1 at `outer`, with three derivatives of zero at both."""
+    t = ((r - inner) / (outer - inner)).clamp(0, 1)
+    return t**4 * (35 + t * (-84 + t * (70 - 20 * t)))
+
+
+class RadialBasis(nn.Module):
+    """sin(f r) / r with trained f, or Gaussians with trained centres f, times an envelope: (E, 1) to (E, n)."""
+
+    def __init__(self, cutoff: float, count: int, kind: str, exponent: int) -> None:
+        super().__init__()
+        self.cutoff, self.kind, self.exponent = cutoff, kind, exponent
+        frequencies = np.arange(1, count + 1) * (math.pi / cutoff)
+        if kind == "gaussian":
+            frequencies = np.linspace(0, cutoff, count)
+        self.width = cutoff / max(count - 1, 1)
+        self.adam_freqs = nn.Parameter(torch.from_numpy(frequencies).reshape(1, -1))
+
+    def forward(self, r: torch.Tensor) -> torch.Tensor:
+        if self.kind == "gaussian":
+            values = torch.exp(-0.5 * ((r - self.adam_freqs) / self.width) ** 2)
+        else:
+            values = torch.sin(r * self.adam_freqs) / r
+        return values * envelope(r, self.cutoff, self.exponent)
+
+
+class Function(nn.Module):
+    """An activation function as a layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = activation(name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class RadialNet(nn.Module):
+    """Layers without biases, between which there are a norm (if `norms`) and a function."""
+
+    def __init__(self, widths: list[int], function: str, norms: bool) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for k, (inputs, outputs) in enumerate(pairwise(widths)):
+            layers.append(Dense(inputs, outputs))
+            if k < len(widths) - 2:
+                layers += [*([ScalarNorm(outputs, None)] if norms else []), Function(function)]
+        self.net = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net(x)
+        return found

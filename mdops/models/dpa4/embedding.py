@@ -1,0 +1,83 @@
+"""What DPA-4's atoms begin with: their types, charge and multiplicity, and sums over their surroundings."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.models.dpa4.edges import Edges
+from mdops.nn.equivariant.linear import Dense, draw, zeros
+from mdops.ops import edge_gather, row_moments
+
+CHARGES, MULTIPLICITIES = range(-100, 100), range(100)  # that there are embeddings for
+
+
+class TypeTable(nn.Module):
+    """A row of numbers for each of `count` types, and one of zeros behind them if `padded`."""
+
+    def __init__(self, count: int, width: int, padded: bool = True) -> None:
+        super().__init__()
+        self.count = count
+        self.adam_type_embedding = zeros(count + padded, width)
+
+    def forward(self, kinds: torch.Tensor) -> torch.Tensor:
+        return F.embedding(kinds, self.adam_type_embedding)
+
+    def reset(self, random: np.random.Generator) -> None:
+        rows = self.adam_type_embedding.detach()[: self.count]
+        draw(rows, random, 1 / math.sqrt(self.count + rows.shape[1]))
+
+
+class ChargeSpin(nn.Module):
+    """(1, C), of a charge and a multiplicity."""
+
+    def __init__(self, channels: int, function: str) -> None:
+        super().__init__()
+        self.charge_embedding = TypeTable(len(CHARGES), channels, padded=False)
+        self.spin_embedding = TypeTable(len(MULTIPLICITIES), channels, padded=False)
+        self.mix_layer = Dense(2 * channels, channels, function, bias=True)
+
+    def forward(self, charge: float, multiplicity: float) -> torch.Tensor:
+        rows = (
+            self.charge_embedding.adam_type_embedding[CHARGES.index(int(charge))],
+            self.spin_embedding.adam_type_embedding[MULTIPLICITIES.index(int(multiplicity))],
+        )
+        found: torch.Tensor = self.mix_layer(torch.cat(rows)[None])
+        return found
+
+
+class Surroundings(nn.Module):
+    """(N, 2 C) of products E^T E of the sums E = sum_j w_ij (1, unit vector) g(length, types) / sqrt(..), which do not
+    turn."""
+
+    def __init__(self, ntypes: int, n_radial: int, channels: int, function: str, bias: bool) -> None:
+        super().__init__()
+        width, types = min(channels, 128), min(32, max(8, channels // 4))
+        self.axes = min(4 if width < 64 else 8, max(1, width - 1))
+        radial = max(32, width - 2 * types)
+        hidden = min(256, max(2 * width, radial + 2 * types))
+        self.rbf_proj_layer1 = Dense(n_radial, radial, function, bias)
+        self.rbf_proj_layer2 = Dense(radial, radial, bias=bias)
+        self.env_type_embed = TypeTable(ntypes, types)
+        self.g_layer1 = Dense(radial + 2 * types, hidden, function, bias)
+        self.g_layer2 = Dense(hidden, width, bias=bias)
+        self.output_proj = Dense(width * self.axes, 2 * channels)
+
+    def forward(self, edges: Edges) -> torch.Tensor:
+        graph, types = edges.graph, self.env_type_embed(edges.types)
+        radial = self.rbf_proj_layer2(self.rbf_proj_layer1(edges.basis))
+        ends = (edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center))
+        g = self.g_layer2(self.g_layer1(torch.cat([radial, *ends], 1)))
+        r = edges.vectors.norm(dim=1, keepdim=True)
+        frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
+        if edges.sent is not None:
+            frame = frame * edge_gather(edges.sent, graph.of_neighbor)
+        sums = row_moments(frame, g, graph.offsets) * edges.degree[:, :, None]
+        found: torch.Tensor = self.output_proj((sums.mT @ sums[:, :, : self.axes]).flatten(1))
+        return found
+
+    def reset(self, random: np.random.Generator) -> None:
+        with torch.no_grad():
+            self.output_proj.matrix.zero_()  # after its own

@@ -1,0 +1,84 @@
+"""Softmaxes of DPA-4: over what came before in depth, and over the edges of an atom."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mdops.nn.equivariant.linear import ChannelLinear, zeros
+from mdops.nn.equivariant.norm import ScalarNorm
+from mdops.ops import NeighborGraph, edge_gather, edge_scatter
+
+MODES = ("none", "independent", "dependent")
+
+
+class DepthMix(nn.Module):
+    """A mean of several rows, with weights that are a softmax of their scalars times a query: one that is trained, or
+    one that is made of the current row's scalars if `dependent`."""
+
+    def __init__(self, channels: int, dependent: bool, bias: bool, eps: float) -> None:
+        super().__init__()
+        self.key_norm = ScalarNorm(channels, eps=eps)
+        if dependent:
+            self.query_proj: ChannelLinear | None = ChannelLinear(channels, channels, bias, zero=True)
+        else:
+            self.query_proj, self.adamw_pseudo_query = None, zeros(channels)
+
+    def forward(
+        self,
+        sources: Sequence[torch.Tensor],
+        current: torch.Tensor,
+        scalars: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Of rows (N, ...); `scalars` gives the (N, C) of each."""
+        if len(sources) == 1:
+            return sources[0]
+        query = self.adamw_pseudo_query if self.query_proj is None else self.query_proj(scalars(current))
+        keys = self.key_norm(torch.stack([scalars(one) for one in sources], 1))
+        weights = (query.unsqueeze(-2) * keys).sum(-1).softmax(1)
+        stacked = torch.stack(list(sources), 1)
+        return (weights.view(*weights.shape, *(1 for _ in stacked.shape[2:])) * stacked).sum(1)
+
+
+def attention_weights(
+    logits: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, graph: NeighborGraph
+) -> torch.Tensor:
+    """w_e exp(x_e) over the sum of an atom's edges and of what stands for no edge, (E, H).
+
+    Args:
+        logits: (E, H). weight: (E, 1), not negative, 0 behind the last edge.
+        nothing: (H,), positive.
+    """
+    with torch.no_grad():
+        centers = graph.i.long().clamp(min=0)[:, None].expand_as(logits)
+        there = weight > torch.finfo(weight.dtype).tiny
+        seen = torch.where(there, logits + torch.where(there, weight, 1.0).log(), -torch.inf)
+        most = nothing.log().expand(graph.offsets.shape[0] - 1, -1).contiguous()
+        most = most.scatter_reduce(0, centers, seen, "amax")
+    shift = edge_gather(most, graph.of_center)
+    raised = torch.where(there, torch.exp(logits - shift), 0.0) * weight
+    total = edge_scatter(raised, graph.of_center) + nothing * torch.exp(-most)
+    return raised * edge_gather(1 / total, graph.of_center)
+
+
+def null_mass(raw: torch.Tensor, eps: float) -> torch.Tensor:
+    """Of its logarithm's trained numbers."""
+    return F.softplus(raw) + eps
+
+
+def focus_weights(
+    scalars: torch.Tensor, norm: nn.Module | None, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """(E, F), a softmax over F groups of channels of their scalars (E, F, C), a little evened out."""
+    scalars = scalars if norm is None else norm(scalars)
+    logits = (scalars * weight.T).sum(2)
+    logits = logits if bias is None else logits + bias
+    return logits.softmax(1) * 0.98 + 0.02 / weight.shape[1]
+
+
+def drawn(weight: torch.Tensor, random: np.random.Generator) -> None:
+    """New weights of logits."""
+    with torch.no_grad():
+        weight.copy_(torch.from_numpy(random.normal(0, 0.01, tuple(weight.shape))))

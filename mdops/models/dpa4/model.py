@@ -1,0 +1,185 @@
+"""The atomic model dpa4: the descriptor dpa4 with a fitting, and a repulsion of nuclei between near atoms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from ase.data import atomic_numbers
+
+from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.models import registry, schema
+from mdops.models.absent import nearest
+from mdops.models.contract import Tree
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.registry import register
+from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
+from mdops.options import key, variant
+
+_TERMS = (
+    (0.18175, 3.1998),
+    (0.50986, 0.94229),
+    (0.28022, 0.4029),
+    (0.028171, 0.20162),
+)  # Ziegler, Biersack, Littmark
+_COULOMB, _BOHR = 14.3996, 0.5291772109  # eV A and A, as DeePMD-kit has them
+_SCREENING, _POWER = 0.88534, 0.23
+_NONE = "none"
+_OF_DENOISING = "dens_force_rmsd"  # what DeePMD-kit keeps for another loss
+
+
+@dataclass(kw_only=True)
+class DPA4ModelOptions(StandardOptions):
+    KIND = "SeZM"
+    NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
+    IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        **{name: value for name, value in ModelOptions.NEUTRAL.items() if name != "bridging_method"},
+        "lora": None,
+    }
+    ADVICE: ClassVar[dict[str, str]] = {
+        **{name: words for name, words in ModelOptions.ADVICE.items() if name != "bridging_method"},
+        "lora": "mdops trains all weights; files that were trained so are read",
+    }
+
+    descriptor: Any = variant(
+        lambda: registry.options("descriptor"), "dpa4", absent=partial(nearest, "descriptor")
+    )
+    fitting_net: Any = variant(
+        lambda: registry.options("fitting"), "dpa4_ener", absent=partial(nearest, "fitting")
+    )
+    bridging_method: str = key(
+        _NONE, 'what near atoms have beside the nets: "none", or "zbl", the repulsion of nuclei'
+    )
+    bridging_r_inner: float = key(0.5, "distances below are this for the nets", unit="A", above=0)
+    bridging_r_outer: float = key(0.8, "distances above are what they are", unit="A", above=0)
+
+    @property
+    def bridges(self) -> bool:
+        return self.bridging_method.lower() not in (_NONE, "")
+
+    def __post_init__(self) -> None:
+        # What the descriptor has of it; a training input gives it to the model alone.
+        if self.bridges and self.descriptor.KIND == self.KIND:
+            self.descriptor.inner_clamp_r_inner = self.bridging_r_inner
+            self.descriptor.inner_clamp_r_outer = self.bridging_r_outer
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        if self.descriptor.KIND != self.KIND:
+            raise ConfigError(f"{place}.descriptor.type: is {self.descriptor.KIND}, expected dpa4")
+        if self.bridging_method.lower() not in (_NONE, "", "zbl"):
+            raise ConfigError(
+                f"{place}.bridging_method: is {self.bridging_method!r}, expected 'none' or 'zbl'"
+            )
+        if self.bridges and self.fitting_net.KIND != "sezm_ener":
+            raise ConfigError(f"{place}.bridging_method: energies alone have it: expected 'none'")
+        unknown = [name for name in type_map if atomic_numbers.get(name, 0) < 1]
+        if self.bridges and unknown:
+            raise ConfigError(f"{place}.type_map: {unknown[0]} is no element, which bridging_method needs")
+
+
+@register
+class DPA4Model(DescriptorFitting):
+    """e_i = fitting(descriptor) + bias of i's type + half the repulsion of its neighbours, where there is one.
+
+    The repulsion is Z_i Z_j k/r sum_n c_n exp(-d_n r/a), a = 0.88534 a_0 / (Z_i^0.23 + Z_j^0.23), of the true distance.
+    """
+
+    Options = DPA4ModelOptions
+    NODE = schema.Node(
+        {
+            **schema.MODEL,
+            "descriptor": schema.part,
+            "fitting": schema.part,
+            "lora": (schema.optional(schema.node), None),
+            "dens_fitting": (schema.anything, None),
+            "active_mode": (schema.optional(schema.text), None),
+        },
+        schema.MODEL_ARRAYS,
+    )
+
+    FILED: ClassVar[tuple[str, ...]] = ("SeZMProperty",)
+
+    charges: torch.Tensor
+
+    def __init__(self, options: DPA4ModelOptions, type_map: Sequence[str], *parts: Any) -> None:
+        super().__init__(options, type_map, *parts)
+        numbers = [float(atomic_numbers.get(name, 0)) for name in type_map] if options.bridges else []
+        self.register_buffer("charges", torch.tensor(numbers, dtype=torch.float64), persistent=False)
+
+    @property
+    def kind(self) -> str:
+        return self.options.NAMES[0]
+
+    def respond(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        found = super().respond(near, fparam, aparam)
+        if self.options.bridges:
+            found["energy"] = found["energy"] + self.repulsion(near)
+        return found
+
+    def repulsion(self, near: Neighborhood) -> torch.Tensor:
+        """(N,), eV, float64: half of that of an atom with each neighbour."""
+        silent = torch.nn.functional.pad(~self.has_energy, (0, 1), value=True)
+        pairs = self.descriptor.excluded
+        assert isinstance(pairs, torch.Tensor)
+        excluded = torch.nn.functional.pad(pairs, (0, 1))
+        absent = (
+            silent[near.kinds] | silent[near.centers][:, None] | excluded[near.centers[:, None], near.kinds]
+        )
+        r = torch.where(absent, 1.0, near.displacements.double().square().sum(-1)).sqrt()
+        z = torch.nn.functional.pad(self.charges, (0, 1))
+        own, other = z[near.centers][:, None], z[near.kinds]
+        scaled = r * (own**_POWER + other**_POWER) / (_SCREENING * _BOHR)
+        screened = sum(weight * torch.exp(-rate * scaled) for weight, rate in _TERMS)
+        energy = _COULOMB * own * other / r * screened
+        return 0.5 * torch.where(absent, 0.0, energy).sum(1)
+
+    @classmethod
+    def tree_of_file(cls, tree: Tree) -> Tree:
+        """DeePMD-kit's node holds the atomic model in one of its own."""
+        inner = tree.get("atomic_model")
+        if not isinstance(inner, dict):
+            return tree
+        outer = {name: value for name, value in tree.items() if name != "atomic_model"}
+        variables = {name: value for name, value in inner["@variables"].items() if name != _OF_DENOISING}
+        return {**inner, **outer, "type": cls.Options.KIND, "@variables": variables}
+
+    @classmethod
+    def file_of_tree(cls, tree: Tree) -> Tree:
+        outside = ("bridging_method", "bridging_r_inner", "bridging_r_outer", "lora")
+        head = ("@class", "@version", "type")
+        inner = {name: value for name, value in tree.items() if name not in (*outside, *head)}
+        inner |= {"@class": "Model", "@version": 3, "type": "sezm_atomic"}
+        inner["@variables"] = {**tree["@variables"], _OF_DENOISING: np.ones(())}
+        outer = {name: tree[name] for name in (*head, *outside)}
+        if tree["fitting"]["type"] == "property":
+            outer["type"] = cls.FILED[0]
+        return {**outer, "atomic_model": inner}
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        method = tree["bridging_method"]
+        return {**tree, "bridging_method": method.lower(), "lora": None}
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Any:
+        if tree.get("active_mode") == "dens":
+            raise UnsupportedModelError(
+                "a dpa4 model that was trained to denoise (the loss `dens`) has no energies: train it on with the loss "
+                "`ener`"
+            )
+        return super().from_tree(tree, dtype)
+
+    def to_tree(self) -> Tree:
+        tree = super().to_tree()
+        return {**tree, "@version": 1, "lora": None, "dens_fitting": None, "active_mode": "ener"}
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        names = ("bridging_method", "bridging_r_inner", "bridging_r_outer")
+        return {"type": "dpa4", **super().definition_of_tree(tree), **{name: tree[name] for name in names}}

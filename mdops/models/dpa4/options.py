@@ -1,0 +1,252 @@
+"""The options of DPA-4."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from mdops.errors import ConfigError
+from mdops.models.dpa4.embedding import CHARGES, MULTIPLICITIES
+from mdops.models.dpa4.mixing import MODES, DepthMix
+from mdops.models.environment import automatic_sel_ratio, rounded
+from mdops.options import PRECISIONS, Most, Options, check_pairs, key
+
+_MIXED_AT_ONCE = "one of full_attn_res and block_attn_res alone"
+_EXACT_ORDER = 3  # up to which DeePMD-kit's grids of even angles keep to a rotation about an edge
+
+
+@dataclass(kw_only=True)
+class DPA4Options(Options):
+    KIND = "SeZM"
+    NAMES = ("dpa4", "DPA4", "sezm", "SeZM")
+    IGNORED: ClassVar[tuple[str, ...]] = ("use_amp",)  # mdops computes in the precision that it is told
+    NEUTRAL: ClassVar[dict[str, Any]] = {"use_spin": None}
+    ADVICE: ClassVar[dict[str, str]] = {
+        "use_spin": "the nearest are types of their own for atoms of different magnetic moments"
+    }
+
+    sel: int | list[int] | str = key(
+        256,
+        "places for neighbours, which change nothing: all within the cutoff count",
+        low=1,
+        of="training",
+    )
+    rcut: float = key(6.0, "the cutoff", unit="A", above=0)
+    env_exp: list[int] = key(
+        [7, 5], "how late the envelopes of the radial functions and of the messages fall", low=1
+    )
+    channels: int = key(64, "C, channels of each coefficient", low=1)
+    basis_type: str = key("bessel", "the radial functions", choices=("bessel", "gaussian"))
+    n_radial: int = key(16, "how many radial functions there are", low=1)
+    radial_mlp: list[int] = key([0], "widths of the hidden layers of the radial net; 0: channels", low=0)
+    edge_norm: bool = key(True, "norms of what vanishes at the cutoff")
+    use_env_seed: bool = key(True, "atoms begin with sums over their surroundings")
+    random_gamma: bool = key(
+        True, "random turns about edges, which change no numbers; mdops does without", of="training"
+    )
+    edge_cartesian: bool = key(False, "blocks of degree 1 and 2 multiply 3 x 3 matrices, without frames")
+    node_cartesian: int | str = key(
+        "none", "products of messages as 3 x 3 matrices: none, or default:N or parity:N for N layers"
+    )
+    lmax: int = key(3, "the largest degree, where there is no l_schedule", low=0)
+    l_schedule: list[int] | None = key(None, "the largest degree of each block, which never rises", low=0)
+    mmax: int | None = key(1, "the largest order; null: the degree", low=0)
+    kmax: int = key(1, "frames |k| up to this of products on the rotations", low=0)
+    m_schedule: list[int] | None = key(None, "the largest order of each block", low=0)
+    extra_node_l: int = key(0, "degrees of atoms above those of messages", low=0)
+    n_blocks: int = key(3, "how many blocks there are, where there is no l_schedule", low=0)
+    so2_norm: bool = key(False, "norms between the layers of a message")
+    mixing_layers: int = key(4, "layers of a message", alias=["so2_layers"], low=0)
+    so2_attn_res: str = key("none", "the layers of a message are mixed in depth", choices=MODES)
+    radial_so2_mode: str = key(
+        "degree_channel",
+        "radial numbers are factors, or mix degrees, the same in all channels or not",
+        choices=("none", "degree", "degree_channel"),
+    )
+    radial_so2_rank: int = key(1, "so many mixtures, with factors of the channels; 0: one for each", low=0)
+    n_focus: int = key(1, "F, groups of channels of a message", low=1)
+    focus_dim: int = key(0, "channels of a group; 0: channels", low=0)
+    n_atten_head: int = key(1, "heads of the attention; 0: none, weights are envelopes", low=0)
+    atten_f_mix: bool = key(False, "the attention is of all groups together")
+    atten_v_proj: bool = key(False, "a product of messages before the attention")
+    atten_o_proj: bool = key(False, "a product of messages after the attention")
+    ffn_neurons: int = key(0, "width within an atom's layers; 0: by the channels", low=0)
+    grid_mlp: bool | list[bool] = key(
+        False, "grids mix channels around the product: of messages, of atoms' messages, within atoms"
+    )
+    grid_branch: int | list[int] = key(0, "grids mix so many products: as grid_mlp; 0: one", low=0)
+    ffn_blocks: int = key(1, "layers within an atom in each block", low=1)
+    sandwich_norm: list[bool] = key(
+        [False, True, True, False], "norms before and after messages, before and after layers within atoms"
+    )
+    mlp_bias: bool = key(False, "biases")
+    layer_scale: bool = key(False, "trained factors of what layers add")
+    full_attn_res: str = key("none", "all that blocks add is mixed in depth", choices=MODES)
+    block_attn_res: str = key("none", "what each block adds in all is mixed in depth", choices=MODES)
+    s2_activation: list[bool] = key(
+        [False, True], "products on a grid of the sphere, in messages and within atoms"
+    )
+    ffn_so3_grid: bool = key(False, "products on a grid of the rotations within atoms")
+    node_wise_s2: bool = key(False, "products of both ends of an edge on a grid of the sphere")
+    node_wise_so3: bool = key(False, "the same on a grid of the rotations")
+    message_node_s2: bool = key(False, "products of messages and the atom on a grid of the sphere")
+    message_node_so3: bool = key(False, "the same on a grid of the rotations")
+    so3_readout: str = key(
+        "none", "what reads the last atoms: scalars alone, or grids", choices=("none", "glu", "mlp")
+    )
+    readout_layers: int = key(1, "how many layers read", low=1)
+    lebedev_quadrature: bool | list[bool] = key(
+        True, "which points DeePMD-kit's grids of the sphere have: they give the same numbers"
+    )
+    activation_function: str = key("silu", "of all nets")
+    glu_activation: bool = key(True, "gates within atoms have numbers of their own")
+    add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
+    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of every system")
+    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    precision: str = key(
+        "float32", "in which the weights are saved", choices=PRECISIONS, absent="float32", implied="float32"
+    )
+    eps: float = key(1e-7, "what norms are kept from zero with", above=0)
+    trainable: bool = key(True, "whether the weights are trained", of="training")
+    seed: int | None = key(
+        None, "of the random weights; the training's seed unless given", low=0, of="training", absent=None
+    )
+    inner_clamp_r_inner: float | None = key(
+        None, "distances do not fall below this", unit="A", above=0, where="file"
+    )
+    inner_clamp_r_outer: float | None = key(
+        None, "from where they are less than they are", unit="A", above=0, where="file"
+    )
+    use_spin: list[bool] | None = key(None, "magnetic moments", where="file")
+
+    @property
+    def cutoff(self) -> float:
+        return self.rcut
+
+    @property
+    def degrees(self) -> list[int]:
+        """lmax of each block."""
+        return [self.lmax] * self.n_blocks if self.l_schedule is None else list(self.l_schedule)
+
+    @property
+    def orders(self) -> list[int]:
+        """mmax of each block."""
+        if self.m_schedule is not None:
+            return list(self.m_schedule)
+        return [ell if self.mmax is None else min(self.mmax, ell) for ell in self.degrees]
+
+    @property
+    def first_degree(self) -> int:
+        """lmax of messages at the beginning."""
+        return (self.degrees or [self.lmax])[0]
+
+    @property
+    def first_node_degree(self) -> int:
+        return self.first_degree + self.extra_node_l
+
+    @property
+    def last_node_degree(self) -> int:
+        return (self.degrees or [self.lmax])[-1] + self.extra_node_l
+
+    @property
+    def focus_width(self) -> int:
+        """Channels of a group."""
+        return self.focus_dim or self.channels
+
+    @property
+    def so2_function(self) -> str:
+        return "silu" if self.s2_activation[0] else self.activation_function
+
+    @property
+    def node_matrices(self) -> tuple[bool, int]:
+        """Whether `node_cartesian` multiplies both ways, and how many layers it has."""
+        name, _, count = str(self.node_cartesian).strip().lower().partition(":")
+        if name in ("none", ""):
+            return False, 0
+        return (False, int(name)) if name.isdecimal() else (name == "parity", int(count or 1))
+
+    def grid_kind(self, place: int) -> tuple[str, int]:
+        """What a grid does, and how many products it has; 0: messages, 1: atoms' messages, 2: within atoms."""
+        mlp = self.grid_mlp[place] if isinstance(self.grid_mlp, list) else self.grid_mlp
+        branches = self.grid_branch[place] if isinstance(self.grid_branch, list) else self.grid_branch
+        return ("branch" if branches else "mlp" if mlp else "glu"), max(1, branches)
+
+    def hidden_width(self, doubled: bool) -> int:
+        """`ffn_neurons`, or what it is by the channels."""
+        return self.ffn_neurons or automatic_width(self.channels, 8 / 3 if doubled else 4)
+
+    def depth_mix(self, mode: str) -> DepthMix:
+        return DepthMix(self.channels, mode == "dependent", self.mlp_bias, self.eps)
+
+    def rows_of(self, nodes: torch.Tensor, coefficients: int) -> torch.Tensor:
+        """(N, H, D, C), of nodes (N, H D C), or (N, H D C + 1)."""
+        size = coefficients * self.channels
+        count = nodes.shape[1] // size
+        return nodes[:, : count * size].reshape(-1, count, coefficients, self.channels)
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        def require(holds: bool, name: str, wanted: str) -> None:
+            if not holds:
+                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
+
+        if isinstance(self.sel, str):
+            automatic_sel_ratio(self.sel, f"{place}.sel")
+        check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
+        for name, length in (("env_exp", 2), ("sandwich_norm", 4), ("s2_activation", 2)):
+            require(len(getattr(self, name)) == length, name, f"{length} values")
+        for name, length in (("grid_mlp", 3), ("grid_branch", 3), ("lebedev_quadrature", 2)):
+            given = getattr(self, name)
+            require(not isinstance(given, list) or len(given) == length, name, f"one value, or {length}")
+        degrees, orders = self.degrees, self.orders
+        require(degrees == sorted(degrees, reverse=True), "l_schedule", "degrees that never rise")
+        fits = len(orders) == len(degrees) and all(m <= ell for m, ell in zip(orders, degrees, strict=True))
+        require(fits, "m_schedule", f"an order for each block, not above its degree: {degrees}")
+        require(self.kmax <= self.first_degree, "kmax", f"the degree, {self.first_degree}, or less")
+        mixes = self.full_attn_res == "none" or self.block_attn_res == "none"
+        require(mixes, "block_attn_res", _MIXED_AT_ONCE)
+        attended = self.focus_width * (self.n_focus if self.atten_f_mix else 1)
+        divides = not self.n_atten_head or attended % self.n_atten_head == 0
+        require(divides, "n_atten_head", f"a divisor of {attended}, the channels that it is of")
+        try:
+            is_known = str(self.node_cartesian).split(":")[0].strip().lower()
+            is_right = is_known in ("", "none", "default", "parity") or is_known.isdecimal()
+            self.node_matrices  # noqa: B018  (it reads the number)
+        except ValueError:
+            is_right = False
+        require(is_right, "node_cartesian", '"none", or "default:N" or "parity:N" with a number N of layers')
+        grids = self.node_wise_s2 or self.node_wise_so3 or self.message_node_s2 or self.message_node_so3
+        by_matrices = self.edge_cartesian and any(ell in (1, 2) for ell in degrees)
+        require(not (by_matrices and grids), "edge_cartesian", "false with grids of messages")
+        even = (
+            self.lebedev_quadrature[0]
+            if isinstance(self.lebedev_quadrature, list)
+            else self.lebedev_quadrature
+        )
+        in_messages = self.s2_activation[0] or (self.node_wise_s2 and not self.node_wise_so3)
+        exact = even or not in_messages or all(m <= _EXACT_ORDER for m in orders)
+        why = f"true with orders above {_EXACT_ORDER}: DeePMD-kit's other points are too few for these"
+        require(exact, "lebedev_quadrature", why)
+        given = self.default_chg_spin
+        right = given is None or (
+            len(given) == 2 and int(given[0]) in CHARGES and int(given[1]) in MULTIPLICITIES
+        )
+        require(right, "default_chg_spin", "a charge, -100 to 99, and a multiplicity, 0 to 99")
+        both = (self.inner_clamp_r_inner is None) == (self.inner_clamp_r_outer is None)
+        require(both, "inner_clamp_r_inner", "both ends of the clamp, or none")
+        if self.inner_clamp_r_inner is not None and self.inner_clamp_r_outer is not None:
+            rises = self.inner_clamp_r_inner < self.inner_clamp_r_outer
+            require(rises, "inner_clamp_r_inner", "less than inner_clamp_r_outer")
+
+    def with_places(self, most: Most, place: str) -> Self:
+        if not isinstance(self.sel, str):
+            return self
+        ratio = automatic_sel_ratio(self.sel, f"{place}.sel")
+        return dataclasses.replace(self, sel=max(4, rounded(most(self.rcut)[1] * ratio)))
+
+
+def automatic_width(inputs: int, times: float) -> int:
+    """Of a hidden layer, a multiple of 32."""
+    return 32 * math.ceil(times * inputs / 32)

@@ -1,0 +1,50 @@
+"""What makes rows of coefficients nonlinear and lets them turn: functions of their scalars alone."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mdops.nn.equivariant.indices import degree_index
+from mdops.nn.equivariant.linear import GroupLinear
+from mdops.ops.activation import activation
+
+
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    """silu(a) b of the two halves a, b of the channels."""
+    first, second = x.chunk(2, -1)
+    return nn.functional.silu(first) * second
+
+
+class Gate(nn.Module):
+    """x_0 -> f(x_0), and x_lm -> x_lm sigmoid(x_0 W_l): rows (N, D, F, C).
+
+    With a gate g of the same shape: x_0 f(g_0), and x_lm sigmoid(g_0 W_l).
+    """
+
+    expand_index: torch.Tensor
+
+    def __init__(
+        self,
+        chosen: Sequence[tuple[int, int]],
+        channels: int,
+        groups: int = 1,
+        function: str = "silu",
+        bias: bool = False,
+    ) -> None:
+        """`chosen`: the (l, m) of the coefficients, (0, 0) first."""
+        super().__init__()
+        self.lmax, self.channels, self.groups = max(ell for ell, _ in chosen), channels, groups
+        self.function = activation(function)
+        self.register_buffer("expand_index", degree_index(chosen[1:]) - 1)
+        if self.lmax:
+            self.gate_linear = GroupLinear(channels, self.lmax * channels, groups, bias, deviation=0.01)
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        first = x[:, :1]
+        scalars = first if gate is None else gate[:, :1]
+        first = self.function(first) if gate is None else first * self.function(scalars)
+        if not self.lmax:
+            return first
+        gates = self.gate_linear(scalars[:, 0]).sigmoid().view(-1, self.groups, self.lmax, self.channels)
+        return torch.cat([first, x[:, 1:] * gates.transpose(1, 2).index_select(1, self.expand_index)], 1)

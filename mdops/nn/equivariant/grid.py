@@ -1,0 +1,232 @@
+"""Products of functions on the sphere or on the rotations, which mix degrees and still turn as they should.
+
+A row of coefficients c_lm is the function sum c_lm Y_lm of the sphere; with K frames, a row c_lmk is the function
+sum c_lmk D^l_km of the rotations. Two such functions are multiplied point by point and projected back. The points
+integrate a product of three functions exactly, so that any other such points give the same numbers.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.nn.equivariant.gate import swiglu
+from mdops.nn.equivariant.indices import degree_index, places
+from mdops.nn.equivariant.linear import ChannelLinear, GroupLinear, draw_uniform, zeros
+from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
+
+_RESIDUAL = 1e-3  # the first factor of what a grid adds
+
+
+def frame_orders(kmax: int) -> list[int]:
+    """The k of each frame: 0, -1, 1, -2, 2, ..."""
+    return [0, *(sign * k for k in range(1, kmax + 1) for sign in (-1, 1))]
+
+
+def _polar_points(lmax: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Angles (alpha, beta) and weights, which sum up to 1, for functions up to degree 3 lmax."""
+    cosines, weights = np.polynomial.legendre.leggauss(3 * lmax // 2 + 1)
+    turns = 3 * lmax + 1
+    alpha = np.tile(np.arange(turns) * (2 * math.pi / turns), len(cosines))
+    return alpha, np.repeat(np.arccos(cosines), turns), np.repeat(weights, turns) / (2 * turns)
+
+
+@lru_cache(maxsize=64)
+def sphere_grid(
+    lmax: int, chosen: tuple[tuple[int, int], ...], mmax: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From coefficients to points, (G, D), and back, (D, G), float64.
+
+    Degrees above mmax count sqrt((2l + 1) / (2 mmax + 1)) times as much, both ways.
+    """
+    alpha, beta, weights = _polar_points(lmax)
+    x, y = np.sin(beta) * np.cos(alpha), np.sin(beta) * np.sin(alpha)
+    points = torch.from_numpy(np.stack([x, y, np.cos(beta)], 1))
+    harmonics = spherical_harmonics(points, lmax)[:, places(chosen)]
+    sizes = torch.tensor([2 * ell + 1 for ell, _ in chosen], dtype=torch.float64)
+    more = torch.where(sizes > 2 * mmax + 1, sizes / (2 * mmax + 1), 1.0).sqrt()
+    scale = math.sqrt(lmax + 1)
+    back = harmonics * torch.from_numpy(weights)[:, None] * sizes * more * scale
+    return harmonics * more / scale, back.T.contiguous()
+
+
+@lru_cache(maxsize=64)
+def rotation_grid(
+    lmax: int, chosen: tuple[tuple[int, int], ...], kmax: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """From coefficients with frames to points, (G, D K), and back, (D K, G), float64. Frames |k| > l are zero."""
+    alpha, beta, weights = _polar_points(lmax)
+    turns = 3 * kmax + 1
+    gamma = np.tile(np.arange(turns) * (2 * math.pi / turns), len(alpha))
+    alpha, beta = (np.repeat(angle, turns) / 2 for angle in (alpha, beta))
+    gamma = gamma / 2
+    # About z by alpha, about y by beta, about z by gamma.
+    quaternions = np.stack(
+        [
+            np.cos(beta) * np.cos(alpha + gamma),
+            np.sin(beta) * np.sin(alpha - gamma),
+            np.sin(beta) * np.cos(alpha - gamma),
+            np.cos(beta) * np.sin(alpha + gamma),
+        ],
+        1,
+    )
+    matrices = wigner_rows(torch.from_numpy(quaternions), lmax)
+    frames = frame_orders(kmax)
+    there = torch.tensor([[abs(k) <= ell for k in frames] for ell, _ in chosen])
+    rows = torch.tensor(
+        [[ell * ell + ell + (k if abs(k) <= ell else 0) for k in frames] for ell, _ in chosen]
+    )
+    columns = torch.tensor(places(chosen))[:, None].expand_as(rows)
+    values = torch.where(there, matrices[:, rows, columns], 0.0)
+    sizes = torch.tensor([2 * ell + 1 for ell, _ in chosen], dtype=torch.float64)[:, None]
+    counted = torch.from_numpy(np.repeat(weights, turns) / turns)
+    back = values * sizes * counted[:, None, None]
+    return values.flatten(1), back.flatten(1).T.contiguous()
+
+
+class FrameLinear(nn.Module):
+    """x_lm W_l of rows (N, D, F, inputs), into frames or out of them."""
+
+    _degrees: torch.Tensor
+
+    def __init__(self, chosen: Sequence[tuple[int, int]], inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = zeros(max(ell for ell, _ in chosen) + 1, inputs, outputs)
+        self.register_buffer("_degrees", degree_index(chosen), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight[self._degrees]
+        return torch.einsum("ndfi,dio->ndfo", x, weight)
+
+    def reset(self, random: np.random.Generator) -> None:
+        draw_uniform(self.weight, random, self.weight.shape[1])
+
+
+class _GridMix(nn.Module):
+    """What stands around the product of two functions: nothing, channels mixed, or a mixture of several products."""
+
+    def __init__(self, channels: int, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.left_proj = ChannelLinear(inputs, hidden)
+        self.right_proj = ChannelLinear(inputs, hidden)
+        self.out_proj = ChannelLinear(channels, channels)
+
+
+class GridMLP(_GridMix):
+    """Channels are mixed before and after the product, which has twice as many."""
+
+    def __init__(self, channels: int, both: bool) -> None:
+        """`both`: each of the two functions is made of both inputs."""
+        super().__init__(channels, channels * (1 + both), 2 * channels)
+        self.both, self.out_proj = both, ChannelLinear(2 * channels, channels)
+
+    def forward(
+        self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
+    ) -> torch.Tensor:
+        if self.both:
+            left = right = torch.cat([left, right], -1)
+        product = grid.to_points(self.left_proj(left)) * grid.to_points(self.right_proj(right))
+        return self.out_proj(grid.from_points(product))
+
+
+class GridBranch(_GridMix):
+    """The mean of several products, with weights that are a softmax of the scalars."""
+
+    def __init__(self, channels: int, branches: int) -> None:
+        super().__init__(channels, channels, branches * channels)
+        self.branches, self.router = branches, ChannelLinear(2 * channels, branches)
+
+    def forward(
+        self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
+    ) -> torch.Tensor:
+        product = grid.to_points(self.left_proj(left)) * grid.to_points(self.right_proj(right))
+        product = product.unflatten(-1, (self.branches, -1))
+        weights = self.router(scalars).softmax(-1)
+        return self.out_proj(grid.from_points((product * weights[:, None, :, :, None]).sum(3)))
+
+
+class GridNet(nn.Module):
+    """A product of two functions on a grid, gated by their scalars, and a silu product of the scalars added.
+
+    Rows are (N, D, F, C), with K frames (N, D, F, K C), frame after frame.
+    """
+
+    def __init__(
+        self,
+        chosen: Sequence[tuple[int, int]],
+        channels: int,
+        *,
+        groups: int = 1,
+        kmax: int | None = None,
+        mmax: int | None = None,
+        kind: str = "glu",
+        branches: int = 1,
+        crossed: bool = False,
+        bias: bool = False,
+    ) -> None:
+        """Args:
+        chosen: the (l, m) of the coefficients, (0, 0) first.
+        kmax: frames up to |k| = kmax, on the rotations; None: on the sphere.
+        mmax: of a sphere's grid whose coefficients end there.
+        kind: "glu", the product alone; "mlp" or "branch", with what stands around it.
+        crossed: the functions are two arguments, without frames; else the two halves of one, with them.
+        """
+        super().__init__()
+        chosen, lmax = tuple(chosen), max(ell for ell, _ in chosen)
+        if kmax is None:
+            grids = sphere_grid(lmax, chosen, lmax if mmax is None else mmax)
+        else:
+            grids = rotation_grid(lmax, chosen, kmax)
+        for name, value in zip(("_to", "_from"), grids, strict=True):
+            self.register_buffer(name, value.clone(), persistent=False)
+        self.frames = 1 if kmax is None else len(frame_orders(kmax))
+        self.channels, self.groups, self.crossed = channels, groups, crossed
+        self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
+        if kind == "mlp":
+            self.grid_op: nn.Module | None = GridMLP(channels, not crossed)
+        else:
+            self.grid_op = GridBranch(channels, branches) if kind == "branch" else None
+        self.frame_expand = self.frame_contract = self.residual_scale = None
+        if crossed:
+            self.residual_scale = nn.Parameter(torch.full((groups, channels), _RESIDUAL, dtype=torch.float64))
+        if crossed and kmax is not None:
+            self.frame_expand = FrameLinear(chosen, channels, self.frames * channels)
+            self.frame_contract = FrameLinear(chosen, self.frames * channels, channels)
+
+    _to: torch.Tensor
+    _from: torch.Tensor
+
+    def to_points(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, D, F, K, C) to (N, G, F, C)."""
+        return torch.matmul(self._to, x.transpose(2, 3).flatten(3).flatten(1, 2)).unflatten(2, x.shape[2::2])
+
+    def from_points(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, G, F, C) to (N, D, F, K, C)."""
+        found = torch.matmul(self._from, x.flatten(2)).unflatten(2, (x.shape[2], -1))
+        return found.unflatten(1, (-1, self.frames)).transpose(2, 3)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """(N, D, F, K C) of (N, D, F, 2 K C); or (N, D, F, C) of two of that shape where it is `crossed`."""
+        if self.crossed:
+            assert other is not None
+            pair = x, other
+        else:
+            pair = x.chunk(2, -1)  # type: ignore[assignment]
+        scalars = torch.cat([one[:, 0, :, : self.channels] for one in pair], -1)
+        if self.frame_expand is not None:
+            pair = self.frame_expand(pair[0]), self.frame_expand(pair[1])
+        left, right = (one.unflatten(-1, (self.frames, self.channels)) for one in pair)
+        if self.grid_op is None:
+            product = self.from_points(self.to_points(left) * self.to_points(right))
+        else:
+            product = self.grid_op(left, right, self, scalars)
+        product = product * self.scalar_gate(scalars).sigmoid()[:, None, :, None]
+        found = product.flatten(3)
+        added = nn.functional.pad(swiglu(scalars), (0, found.shape[-1] - self.channels))
+        found = torch.cat([found[:, :1] + added[:, None], found[:, 1:]], 1)
+        if self.frame_contract is not None:
+            found = self.frame_contract(found)
+        return found if self.residual_scale is None else found * self.residual_scale

@@ -1,0 +1,210 @@
+"""Products that mix channels and keep what turns apart: by degree l, or by blocks of equal |m|.
+
+Rows are (N, D, F, C): N nodes or edges, D coefficients, F groups that have weights of their own, C channels. Weights
+begin as zeros; `reset` draws new ones.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+
+from mdops.nn.equivariant.indices import coefficients, degree_index
+from mdops.ops.layer_output import layer_output
+from mdops.ops.linear import linear
+
+
+def zeros(*shape: int) -> nn.Parameter:
+    """New weights."""
+    return nn.Parameter(torch.zeros(*shape, dtype=torch.float64))
+
+
+@torch.no_grad()
+def draw(weight: torch.Tensor, random: np.random.Generator, deviation: float) -> None:
+    """Fills with normal numbers of that deviation."""
+    weight.copy_(torch.from_numpy(random.normal(0, deviation, tuple(weight.shape))))
+
+
+@torch.no_grad()
+def draw_truncated(weight: torch.Tensor, random: np.random.Generator, inputs: int, outputs: int) -> None:
+    """Fills with normal numbers of deviation 1 / sqrt(inputs + outputs), none beyond three deviations."""
+    found = random.normal(0, 1, tuple(weight.shape))
+    while (np.abs(found) > 3).any():
+        found = np.where(np.abs(found) > 3, random.normal(0, 1, found.shape), found)
+    weight.copy_(torch.from_numpy(found / math.sqrt(inputs + outputs)))
+
+
+@torch.no_grad()
+def draw_uniform(weight: torch.Tensor, random: np.random.Generator, inputs: int) -> None:
+    """Fills with numbers evenly between -1 / sqrt(inputs) and that."""
+    bound = 1 / math.sqrt(inputs)
+    weight.copy_(torch.from_numpy(random.uniform(-bound, bound, tuple(weight.shape))))
+
+
+def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    """x (N, D, F, C) with something added to its first coefficient, the one that does not turn."""
+    return torch.cat([x[:, :1] + added, x[:, 1:]], 1)
+
+
+class Dense(nn.Module):
+    """f(x W + b), (N, inputs) to (N, outputs); b is there if `bias` says so."""
+
+    def __init__(self, inputs: int, outputs: int, activation: str = "none", bias: bool = False) -> None:
+        super().__init__()
+        self.activation = activation
+        self.matrix = zeros(inputs, outputs)
+        self.bias = zeros(outputs) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = linear(x, self.matrix, self.bias)
+        return z if self.activation == "none" else layer_output(z, None, self.activation)
+
+    def reset(self, random: np.random.Generator) -> None:
+        draw(self.matrix, random, 1 / math.sqrt(sum(self.matrix.shape)))
+        if self.bias is not None:
+            draw(self.bias, random, 1.0)
+
+
+class ChannelLinear(nn.Module):
+    """x W + b, (..., inputs) to (..., outputs)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = False, zero: bool = False) -> None:
+        """`zero`: new weights are zeros."""
+        super().__init__()
+        self.zero = zero
+        self.weight = zeros(inputs, outputs)
+        self.bias = zeros(outputs) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = x @ self.weight
+        return found if self.bias is None else found + self.bias
+
+    def reset(self, random: np.random.Generator) -> None:
+        if not self.zero:
+            draw_uniform(self.weight, random, self.weight.shape[0])
+
+
+class GroupLinear(nn.Module):
+    """x W_f + b_f in each group f of channels, (N, F, inputs) to (N, F, outputs)."""
+
+    def __init__(
+        self, inputs: int, outputs: int, groups: int = 1, bias: bool = False, deviation: float | None = None
+    ) -> None:
+        """`deviation`: of new weights, which are uniform without one."""
+        super().__init__()
+        self.inputs, self.outputs, self.groups, self.deviation = inputs, outputs, groups, deviation
+        self.weight = zeros(inputs, groups * outputs)
+        self.bias = zeros(groups * outputs) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.groups == 1:
+            found = linear(x.flatten(1), self.weight)[:, None]
+        else:
+            weight = self.weight.view(self.inputs, self.groups, self.outputs)
+            found = torch.einsum("nfi,ifo->nfo", x, weight)
+        return found if self.bias is None else found + self.bias.view(self.groups, self.outputs)
+
+    def reset(self, random: np.random.Generator) -> None:
+        if self.deviation is None:
+            draw_uniform(self.weight, random, self.inputs)
+        else:
+            draw(self.weight, random, self.deviation)
+
+
+class DegreeLinear(nn.Module):
+    """x_lm W_l, and a bias of l = 0: (N, (lmax + 1)^2, F, inputs) in packed order to (.., outputs)."""
+
+    expand_index: torch.Tensor
+
+    def __init__(
+        self, lmax: int, inputs: int, outputs: int, groups: int = 1, bias: bool = False, zero: bool = False
+    ) -> None:
+        """`zero`: new weights are zeros."""
+        super().__init__()
+        self.inputs, self.outputs, self.groups, self.zero = inputs, outputs, groups, zero
+        self.weight = zeros(lmax + 1, inputs, groups * outputs)
+        self.bias = zeros(groups * outputs) if bias else None
+        self.register_buffer("expand_index", degree_index(coefficients(lmax)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.groups == 1:
+            parts = [
+                linear(x[:, ell * ell : (ell + 1) ** 2].reshape(-1, self.inputs), self.weight[ell]).view(
+                    x.shape[0], 2 * ell + 1, 1, self.outputs
+                )
+                for ell in range(len(self.weight))
+            ]
+            found = torch.cat(parts, 1)
+        else:
+            weight = self.weight.view(-1, self.inputs, self.groups, self.outputs)[self.expand_index]
+            found = torch.einsum("ndfi,difo->ndfo", x, weight)
+        return found if self.bias is None else plus_scalar(found, self.bias.view(self.groups, -1))
+
+    def reset(self, random: np.random.Generator) -> None:
+        if not self.zero:
+            draw_truncated(self.weight, random, *self.weight.shape[1:])
+
+
+class OrderLinear(nn.Module):
+    """Products that keep to a rotation about z: coefficients of equal |m| are mixed over l and channels,
+
+        y_0 = x_0 W_0,   y_-m = x_-m U_m - x_m V_m,   y_m = x_-m V_m + x_m U_m,
+
+    and l = 0 has a bias. Rows (E, R, F, inputs) are in the order of `by_order`; F groups have weights of their own.
+    """
+
+    def __init__(
+        self, lmax: int, mmax: int, inputs: int, outputs: int, groups: int = 1, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.lmax, self.inputs, self.outputs, self.groups = lmax, inputs, outputs, groups
+        sizes = [lmax + 1 - m for m in range(mmax + 1)]
+        self.sizes = [sizes[0], *(2 * size for size in sizes[1:])]
+        self.weight_m0 = zeros(sizes[0] * inputs, groups * sizes[0] * outputs)
+        self.bias0 = zeros(groups * outputs) if bias else None
+        self.weight_m = nn.ParameterList(
+            zeros(size * inputs, groups * 2 * size * outputs) for size in sizes[1:]
+        )
+        negative: list[int] = []
+        positive: list[int] = []
+        at = sizes[0]
+        for size in sizes[1:]:
+            negative += range(at, at + size)
+            positive += range(at + size, at + 2 * size)
+            at += 2 * size
+        for name, index in (
+            ("m0_idx", range(sizes[0])),
+            ("pos_indices", positive),
+            ("neg_indices", negative),
+        ):
+            self.register_buffer(name, torch.tensor(list(index), dtype=torch.int64))
+
+    def _blocks(self) -> list[torch.Tensor]:
+        """(F, size inputs, size outputs) of each |m|, of its two orders side by side."""
+        found = [self.weight_m0.view(self.weight_m0.shape[0], self.groups, -1).transpose(0, 1)]
+        for weight in self.weight_m:
+            u, v = weight.view(weight.shape[0], self.groups, -1).transpose(0, 1).chunk(2, -1)
+            found.append(torch.cat([torch.cat([u, v], -1), torch.cat([-v, u], -1)], 1))
+        return found
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for rows, weight in zip(x.split(self.sizes, 1), self._blocks(), strict=True):
+            size = rows.shape[1]
+            if self.groups == 1:
+                y = linear(rows.reshape(-1, size * self.inputs), weight[0])
+                parts.append(y.view(-1, size, 1, self.outputs))
+            else:
+                y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, size * self.inputs), weight)
+                parts.append(y.view(self.groups, -1, size, self.outputs).permute(1, 2, 0, 3))
+        found = torch.cat(parts, 1)
+        return found if self.bias0 is None else plus_scalar(found, self.bias0.view(self.groups, -1))
+
+    def reset(self, random: np.random.Generator) -> None:
+        for m, weight in enumerate([self.weight_m0, *self.weight_m]):
+            inputs, outputs = weight.shape[0], weight.shape[1] // self.groups
+            draw_truncated(weight, random, inputs, outputs)
+            if m:
+                with torch.no_grad():
+                    weight.mul_(1 / math.sqrt(2))

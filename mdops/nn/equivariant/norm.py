@@ -1,0 +1,77 @@
+"""Norms of rows (N, D, F, C) of coefficients that turn: by a length that does not. `eps` keeps it from zero."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+
+
+def _root_mean_square(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+class ScalarNorm(nn.Module):
+    """x / sqrt(mean of x^2 + eps) times trained factors, (..., F, C), or (..., C) where there are no groups."""
+
+    def __init__(self, channels: int, groups: int | None = 1, eps: float = 1e-7) -> None:
+        """`groups`: None: the factors are (C,); else they are (F, C)."""
+        super().__init__()
+        shape = (channels,) if groups is None else (groups, channels)
+        self.eps, self.adam_scale = eps, nn.Parameter(torch.ones(shape, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _root_mean_square(x, self.eps) * self.adam_scale
+
+
+class _TurningNorm(nn.Module):
+    """The first coefficient less its mean over channels; all over the root of the mean square, in which each degree
+    counts as much as any other; times factors of each degree, and a bias of the first coefficient."""
+
+    balance_weight: torch.Tensor
+
+    def __init__(self, chosen: Sequence[tuple[int, int]], channels: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        degrees = [ell for ell, _ in chosen]
+        weights = [1 / (degrees.count(ell) * (max(degrees) + 1) * channels) for ell in degrees]
+        self.register_buffer("balance_weight", torch.tensor(weights, dtype=torch.float64))
+
+    def normalized(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        """Of (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
+        first = x[:, :1] - x[:, :1].mean(-1, keepdim=True)
+        x = torch.cat([first, x[:, 1:]], 1)
+        square = (x.square() * self.balance_weight[:, None, None]).sum((1, 3), keepdim=True)
+        x = x * (torch.rsqrt(square + self.eps) * scale)
+        return torch.cat([x[:, :1] + bias, x[:, 1:]], 1)
+
+
+class DegreeNorm(_TurningNorm):
+    """Of all coefficients up to degree lmax, in packed order."""
+
+    expand_index: torch.Tensor
+
+    def __init__(self, lmax: int, channels: int, groups: int = 1, eps: float = 1e-5) -> None:
+        super().__init__(coefficients(lmax), channels, eps)
+        self.adam_scale = nn.Parameter(torch.ones(lmax + 1, groups, channels, dtype=torch.float64))
+        self.bias = nn.Parameter(torch.zeros(groups, channels, dtype=torch.float64))
+        self.register_buffer("expand_index", degree_index(coefficients(lmax)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.normalized(x, self.adam_scale[self.expand_index], self.bias)
+
+
+class OrderNorm(_TurningNorm):
+    """Of the coefficients of |m| up to mmax, in the order of `by_order`."""
+
+    degree_index_m: torch.Tensor
+
+    def __init__(self, lmax: int, mmax: int, channels: int, groups: int = 1, eps: float = 1e-5) -> None:
+        super().__init__(by_order(lmax, mmax), channels, eps)
+        self.adam_scale = nn.Parameter(torch.ones(groups, lmax + 1, channels, dtype=torch.float64))
+        self.bias0 = nn.Parameter(torch.zeros(groups, channels, dtype=torch.float64))
+        self.register_buffer("degree_index_m", degree_index(by_order(lmax, mmax)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.normalized(x, self.adam_scale[:, self.degree_index_m].transpose(0, 1), self.bias0)

@@ -1,0 +1,261 @@
+"""DPA-4 (SeZM), against DeePMD-kit and in use."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from kind_cases import KINDS, DescriptorTests, alloy, cases, load_case, new_potential
+from reference_cases import SHARED, references, relative_error
+from small_systems import EMT
+
+import mdops
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.io import read_model
+from mdops.io.torch.adapters import with_adapters
+from mdops.io.upgrade import upgrade
+from mdops.models import model_of_tree
+from mdops.train import PairLists, load_dataset
+from mdops.train.config.read import parse_config
+from mdops.train.model.random import random_potential
+from mdops.train.model.types import with_elements
+
+INPUT = {
+    "type": "dpa4",
+    "rcut": 3.5,
+    "channels": 5,
+    "n_radial": 5,
+    "lmax": 1,
+    "n_blocks": 1,
+    "mixing_layers": 2,
+    "edge_norm": False,
+    "precision": "float64",
+    "seed": 1,
+}
+
+
+class TestDPA4(DescriptorTests):
+    CASES = cases("dpa4_")
+    DIFFERENTIATED = ("dpa4_base", "dpa4_wide", "dpa4_bridged")
+    INPUT = INPUT
+    STEPS = 30
+
+    def check_trained(self, potential):
+        assert potential.reach == 2 and potential.kind == "a standard model of dpa4"
+        assert [spec.sel for spec in potential.model.neighbors] == [None]
+
+
+@pytest.mark.parametrize("case", ["dpa4_mini", "dpa4_l3"])
+@pytest.mark.parametrize("ending", ["dp", "pt"])
+def test_larger_models_of_deepmd_kit(case, ending):
+    folder = SHARED / case
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, 3e-5))):
+        potential = mdops.load(folder / f"model.{ending}", dtype=dtype)
+        for one in references(folder):
+            found = potential.evaluate(one.system)
+            for name, wanted in one.answers.items():
+                if name in found:
+                    error = relative_error(found[name], wanted)
+                    assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
+
+
+@pytest.mark.parametrize("case", ["dpa4_base", "dpa4_wide", "dpa4_matrices", "dpa4_deep", "dpa4_blocks"])
+def test_turns_and_other_orders_change_nothing(case):
+    potential, atoms = load_case(case), alloy()
+    turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+    turn[0] *= np.linalg.det(turn)
+    order = np.random.default_rng(1).permutation(len(atoms))
+    moved = atoms[order]
+    moved.set_cell(atoms.cell.array @ turn.T)
+    moved.positions = atoms.positions[order] @ turn.T
+    aparam = np.random.default_rng(2).normal(size=(len(atoms), 2))
+    given = [{"fparam": np.ones((1, 1)), "aparam": own} for own in (aparam, aparam[order])]
+    first, second = given if case == "dpa4_blocks" else ({}, {})
+    wanted, found = potential.compute([atoms], **first), potential.compute([moved], **second)
+    largest = np.abs(wanted["forces"]).max()
+    np.testing.assert_allclose(found["energy"], wanted["energy"], rtol=1e-12)
+    np.testing.assert_allclose(found["forces"], (wanted["forces"] @ turn.T)[order], atol=1e-10 * largest)
+
+
+def test_atoms_far_from_all_others_and_none_have_answers():
+    potential, atoms = load_case("dpa4_blocks"), alloy()[:2]
+    atoms.set_cell(None)
+    atoms.pbc = False
+    atoms.positions[1] += 50
+    found = potential.compute([atoms], fparam=np.ones((1, 1)), aparam=np.ones((2, 2)))
+    assert np.isfinite(found["energy"]).all() and (found["forces"] == 0).all()
+
+
+def deepmd_input(**model):
+    """As DeePMD-kit's examples: the model itself is of type dpa4, and does not name its parts."""
+    descriptor = {name: value for name, value in INPUT.items() if name != "type"}
+    return parse_config(
+        {
+            "model": {"type": "dpa4", "type_map": ["Cu", "Al"], "descriptor": descriptor, **model},
+            "learning_rate": {"type": "exp", "start_lr": 1e-2, "stop_lr": 1e-4},
+            "training": {"training_data": {"systems": str(EMT)}, "numb_steps": 1, "precision": "float64"},
+        }
+    )
+
+
+def potential_of(config):
+    data = load_dataset(EMT, ["Cu", "Al"])
+    return random_potential(config, data, PairLists(data, config.model.cutoff), seed=3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("ending", ["dp", "yaml", "safetensors"])
+def test_a_model_of_an_input_is_the_same_once_saved(ending, tmp_path):
+    bridging = {"bridging_method": "zbl", "bridging_r_inner": 1.6, "bridging_r_outer": 2.4}
+    property_of = {"type": "property", "property_name": "gap", "neuron": [5], "intensive": True}
+    for model in ({}, bridging, {"fitting_net": {"neuron": [0, 6]}}, {"fitting_net": property_of}):
+        potential = potential_of(deepmd_input(**model))
+        potential.save(tmp_path / f"model.{ending}")
+        again = mdops.load(tmp_path / f"model.{ending}", dtype="float64")
+        if ending == "safetensors":  # DeePMD-kit writes some options otherwise
+            assert again.model.descriptor.options == potential.model.descriptor.options
+        assert again.kind == potential.kind
+        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_near_atoms_repel_and_send_no_messages():
+    potential = potential_of(deepmd_input(bridging_method="ZBL", bridging_r_inner=1.6, bridging_r_outer=2.4))
+    atoms = alloy()[:2]
+    atoms.set_cell(None)
+    atoms.pbc = False
+    energies = []
+    for distance in (0.4, 0.8, 1.2):
+        atoms.positions = [[0, 0, 0], [distance, 0, 0]]
+        energies.append(potential.compute([atoms])["energy"].item())
+    a = 0.88534 * 0.5291772109 / (29**0.23 + 13**0.23)
+    terms = ((0.18175, 3.1998), (0.50986, 0.94229), (0.28022, 0.4029), (0.028171, 0.20162))
+
+    def repulsion(r):
+        return 14.3996 * 29 * 13 / r * sum(c * np.exp(-d * r / a) for c, d in terms)
+
+    # Below the inner distance the net sees no difference.
+    assert energies[0] - energies[1] == pytest.approx(repulsion(0.4) - repulsion(0.8), rel=1e-10)
+    assert energies[1] - energies[2] == pytest.approx(repulsion(0.8) - repulsion(1.2), rel=1e-10)
+
+
+def test_a_model_of_fewer_types_has_the_same_answers():
+    potential = load_case("dpa4_wide")
+    first, _, third = potential.type_map
+    atoms = alloy()
+    atoms.symbols[:] = first
+    atoms.symbols[::3] = third
+    own = with_elements(potential, [third, first])
+    assert own.type_map == [third, first]
+    for name, value in potential.compute(atoms).items():
+        np.testing.assert_allclose(own.compute(atoms)[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_adapters_are_added_to_the_weights():
+    random = np.random.default_rng(0)
+    base, a, b = random.normal(size=(3, 4, 6)), random.normal(size=(3, 2, 4)), random.normal(size=(3, 6, 2))
+    first, second = random.normal(size=(2, 5)), random.normal(size=(7, 2))
+    given = {
+        "x.weight": base,
+        "x.A_by_l": a,
+        "x.B_by_l": b,
+        "x.lora_scaling": np.asarray(0.5),
+        "y.weight_m.0": np.zeros((5, 7)),
+        "y.A_m.0": first,
+        "y.B_m.0": second,
+        "z.bias": np.ones(3),
+    }
+    found = with_adapters(given)
+    assert sorted(found) == ["x.weight", "y.weight_m.0", "z.bias"]
+    wanted = base + 0.5 * np.stack([a[k].T @ b[k].T for k in range(3)])
+    np.testing.assert_allclose(found["x.weight"], wanted, rtol=1e-14)
+    np.testing.assert_allclose(found["y.weight_m.0"], first.T @ second.T, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"l_schedule": [1, 2]}, r"l_schedule: is \[1, 2\], expected degrees that never rise"),
+        ({"l_schedule": [2, 1], "m_schedule": [1]}, "m_schedule"),
+        ({"l_schedule": [2, 1], "m_schedule": [1, 2]}, "m_schedule"),
+        ({"kmax": 3}, r"kmax: is 3, expected the degree, 1, or less"),
+        ({"n_atten_head": 4}, r"n_atten_head: is 4, expected a divisor of 5"),
+        ({"full_attn_res": "dependent", "block_attn_res": "dependent"}, "block_attn_res"),
+        ({"node_cartesian": "both:1"}, "node_cartesian"),
+        ({"node_cartesian": "parity:x"}, "node_cartesian"),
+        (
+            {"edge_cartesian": True, "message_node_s2": True},
+            "edge_cartesian: is True, expected false with grids",
+        ),
+        ({"grid_branch": [1, 2]}, "grid_branch"),
+        ({"sandwich_norm": [True]}, r"sandwich_norm: is \[True\], expected 4 values"),
+        ({"lmax": 4, "mmax": 4, "node_wise_s2": True, "lebedev_quadrature": False}, "lebedev_quadrature"),
+        ({"so3_readout": "all"}, "so3_readout: is 'all', expected 'none' or"),
+        ({"sel": "many"}, "sel: is 'many', expected numbers"),
+        ({"use_spin": [True, False]}, "use_spin"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(ConfigError, match=message):
+        new_potential({**INPUT, **options})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"descriptor": {"type": "se_e3_tebd"}}, r"model\.descriptor\.type: is se_e3_tebd, expected dpa4"),
+        ({"bridging_method": "lj"}, "bridging_method"),
+        ({"type_map": ["A", "B"], "bridging_method": "zbl"}, "A is no element"),
+        ({"lora": {"rank": 4}}, r"model\.lora: .*trains all weights"),
+        ({"fitting_net": {"atom_ener": [1.0, 2.0, 3.0]}}, "atom_ener"),
+    ],
+)
+def test_models_that_are_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        potential_of(deepmd_input(**model))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("descriptor", "@variables", "output_ffn.so3_linear_1.weight"), np.zeros((3, 4, 5)), "the shape of"),
+        (("descriptor", "@variables", "output_ffn.so3_linear_1.weight"), None, "not an array|lacks"),
+        (("descriptor", "@variables", "blocks.0.so2_conv.so2_linears.0.m0_idx"), np.arange(3)[::-1], "index"),
+        (("descriptor", "n_radial"), 4, "the shape of"),
+        (("descriptor", "kmax"), 3, "kmax"),
+        (("descriptor", "ntypes"), 3, "ntypes"),
+        (("fitting", "neuron"), [4, 4], "neuron"),
+        (("fitting", "nets", "network_type"), "fitting_network", "network_type"),
+        (("fitting", "dim_descrpt"), 5, "dim_descrpt"),
+    ],
+)
+def test_files_whose_parts_do_not_fit(place, value, message):
+    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
+    node = tree
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    with pytest.raises(ModelFileError, match=message):
+        model_of_tree(upgrade(tree))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_spin": [True, False]}, "magnetic moments"),
+        ({"add_chg_spin_ebd": True}, "default_chg_spin"),
+    ],
+)
+def test_descriptors_that_are_refused(changes, message):
+    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
+    tree["descriptor"] |= changes
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_of_tree(tree)
+
+
+def test_a_model_that_denoises_is_refused():
+    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
+    with pytest.raises(UnsupportedModelError, match="denoise"):
+        model_of_tree({**tree, "active_mode": "dens"})
