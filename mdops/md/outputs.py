@@ -44,11 +44,12 @@ class TextFile:
         """The place reached, all before it being on the disk."""
         with naming(self._path):
             os.fsync(self._file.fileno())
-        length = self._file.seek(0, os.SEEK_END)
+            length = self._file.seek(0, os.SEEK_END)
         return {"length": length, "digest": _digest(self._path, length)}
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self._path):  # it may hold what a full disk did not take
+            self._file.close()
 
 
 class ExtxyzTrajectory(TextFile):

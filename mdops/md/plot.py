@@ -14,6 +14,8 @@ _PANELS = {
     "density/(g/cm^3)": "density (g/cm³)",
 }
 
+_FEW = 50  # lines, of which each has a point: one alone makes no line
+
 
 def read_log(path: Path) -> dict[str, np.ndarray]:
     """The columns of a log by their names. Raises InputError for a file that is no log of a run."""
@@ -36,7 +38,8 @@ def plot_log(log: Path, picture: Path) -> None:
         raise InputError(f"{log} is no log of a run: it has the columns {', '.join(table) or 'of no name'}")
     drawn = figure(len(shown), 0.8)
     for axes, name in zip(drawn.axes, shown, strict=True):
-        axes.plot(table["time/ps"], table[name], lw=1)
+        times = table["time/ps"]
+        axes.plot(times, table[name], lw=1, marker="." if len(times) < _FEW else None)
         axes.set_title(_PANELS[name], fontsize="medium")
         axes.set_xlabel("time (ps)")
         axes.ticklabel_format(axis="y", useOffset=False)

@@ -24,6 +24,7 @@ from mdops.cli import main
 from mdops.cli.self_test import ENERGY, FORCE, reference
 from mdops.errors import InputError
 from mdops.md.plot import plot_log
+from mdops.plots import figure
 
 DATA = Path(__file__).parents[1] / "data"
 MODEL = str(DATA / "formats" / "model.dp")
@@ -320,6 +321,16 @@ def test_files_are_named_after_the_trajectory_and_the_log_is_drawn(crystal, caps
     Path("a.log").write_text("a diary\nof a sailor\n")
     with pytest.raises(InputError, match=r"a\.log is no log of a run"):
         plot_log(Path("a.log"), Path("b.png"))
+
+
+def test_a_log_of_one_line_is_drawn(tmp_path, monkeypatch):
+    """As that of a run that is shorter than the interval of its log."""
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr("mdops.md.plot.figure", lambda *of: drawn.append(figure(*of)) or drawn[0])
+    (tmp_path / "a.log").write_text("# step time/ps T/K Epot/eV\n0 0.0 300.0 1.5\n", encoding="utf-8")
+    plot_log(tmp_path / "a.log", tmp_path / "a.png")
+    assert [axes.lines[0].get_marker() for axes in drawn[0].axes] == [".", "."]
 
 
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])

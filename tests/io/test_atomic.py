@@ -8,6 +8,7 @@ from children import python
 
 from mdops.files.atomic import replace_file
 from mdops.files.named import naming
+from mdops.md.outputs import TextFile
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
@@ -62,6 +63,15 @@ def test_a_run_on_a_full_disk_says_which_file(tmp_path, name):
     """
     done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(f"mdops: {name}: ")
+
+
+def test_a_log_that_is_closed_on_a_full_disk_says_its_name():
+    """What could not be written is tried once more then."""
+    file = TextFile(Path("/dev/full"), None)
+    for act in (lambda: file.write("a line"), file.close):
+        with pytest.raises(OSError, match="No space left") as error:
+            act()
+        assert error.value.filename == "/dev/full"
 
 
 def test_what_a_kill_left_is_written_over(tmp_path):

@@ -89,7 +89,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
                 name = f"system {s}: " if len(structures) > 1 else ""
                 if not atoms.pbc.all():
                     raise InputError(
-                        f"{name}a cell can relax that is periodic in three directions, and pbc is {atoms.pbc}"
+                        f"{name}a cell can relax only where it is periodic in three directions; pbc is {atoms.pbc}"
                     )
                 if atoms.constraints:
                     raise InputError(f"{name}the cell of a structure with fixed atoms cannot relax")
