@@ -22,7 +22,7 @@ LAYERS = [
     "loading inputs digest",
     "data",
     "calculator md train",
-    "domain quantization deepmd dpdata ipi lammps lammps_server openmm torchsim zbl",
+    "domain quantization deepmd dpdata ipi lammps lammps_server openmm spectra torchsim zbl",
     "cli",
     "__main__",
 ]

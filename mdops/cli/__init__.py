@@ -31,6 +31,7 @@ COMMANDS = (
     "model-devi",
     "neighbor-stat",
     "eval-desc",
+    "spectrum",
     "change-bias",
     "bench",
     "build",

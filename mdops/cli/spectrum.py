@@ -1,0 +1,119 @@
+"""Makes the infrared spectrum of a trajectory from a model of dipoles, or the Raman spectrum from one of
+polarizabilities: a table of wavenumbers and values, and a picture (docs/how-to/spectrum.md)."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mdops.cli.arguments import add_device, add_head
+from mdops.errors import InputError
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from mdops.spectra import Spectrum
+
+HELP = "infrared and Raman spectra"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trajectory", metavar="TRAJECTORY", help="frames that follow each other, in a file that ASE reads")
+    add("--model", "-m", required=True, metavar="MODEL", help="a model of dipoles, or of polarizabilities")
+    add("--interval", type=float, required=True, metavar="FS", help="between two frames, fs")
+    add("--temperature", type=float, default=300.0, metavar="K", help="of the run; 300 unless given")
+    add(
+        "--resolution",
+        type=float,
+        default=20.0,
+        metavar="CM",
+        help="width of a sharp line, 1/cm; 20 unless given",
+    )
+    add(
+        "--limit",
+        type=float,
+        default=4000.0,
+        metavar="CM",
+        help="the last wavenumber, 1/cm; 4000 unless given",
+    )
+    add("--volume", type=float, metavar="A3", help="that of the cell unless given, A^3")
+    add("--factor", type=float, default=1.0, metavar="X",
+        help="by which the model's dipoles are multiplied: its charge, if they are places of it")  # fmt: skip
+    add("--charges", nargs="+", default=[], metavar="ELEMENT=E",
+        help="charges at the atoms, whose dipoles are added, e")  # fmt: skip
+    add("--output", "-o", type=Path, default=Path("spectrum.csv"), metavar="FILE", help="the table, CSV")
+    add("--plot", type=Path, metavar="FILE", help="draw the spectrum there")
+    add_device(parser)
+    add_head(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops import spectra
+    from mdops.files.atomic import replace_file
+    from mdops.loading import load
+    from mdops.plots import require_matplotlib
+
+    if args.plot is not None:
+        require_matplotlib()
+    charges = _charges(args.charges)
+    frames = _frames(args.trajectory)
+    model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)
+    name = model.model.outputs[0].name
+    if name not in ("dipole", "polarizability"):
+        raise InputError(f"{args.model} answers {name}: spectra are of dipoles and polarizabilities")
+    series = spectra.responses(model, frames)
+    options: dict[str, float] = {"resolution": args.resolution, "limit": args.limit}
+    if name == "dipole":
+        series = args.factor * series
+        if charges:
+            series = spectra.with_charges(series, frames, charges)
+        volume = args.volume or (frames[0].get_volume() if frames[0].cell.rank == 3 else None)
+        if volume is None:
+            raise InputError("the frames have no cell: give --volume")
+        found = spectra.infrared(series, args.interval, volume, args.temperature, **options)
+        title = "absorption coefficient times refractive index (1/cm)"
+    else:
+        found = spectra.raman(series, args.interval, args.temperature, **options)
+        title = "Raman intensity"
+    rows = zip(found.wavenumbers, found.values, strict=True)
+    text = "\n".join([f"wavenumber (1/cm),{title}", *(f"{x:g},{y:.6g}" for x, y in rows)])
+    replace_file(args.output, (text + "\n").encode())
+    peak = found.wavenumbers[found.values.argmax()]
+    print(
+        f"{len(frames)} frames, {args.interval * (len(frames) - 1):g} fs; the highest peak is at {peak:g} 1/cm"
+    )
+    print(f"wrote {args.output}")
+    if args.plot is not None:
+        _draw(found, title, args.plot)
+        print(f"wrote {args.plot}")
+    return 0
+
+
+def _frames(path: str) -> "list[Atoms]":
+    from ase.io import iread
+
+    try:
+        return list(iread(path, ":"))
+    except Exception as error:  # ASE's readers raise whatever comes up in them
+        raise InputError(f"{path}: ASE cannot read it: {error!r}") from error
+
+
+def _charges(given: list[str]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        element, _, number = text.partition("=")
+        try:
+            found[element] = float(number)
+        except ValueError:
+            raise InputError(f"--charges {text}: expected ELEMENT=NUMBER, as in O=-2") from None
+    return found
+
+
+def _draw(spectrum: "Spectrum", title: str, path: Path) -> None:
+    from mdops.plots import figure
+
+    drawn = figure(1, 0.75)
+    (axes,) = drawn.axes
+    axes.plot(spectrum.wavenumbers, spectrum.values, lw=1.2)
+    axes.set(xlabel="wavenumber (1/cm)", ylabel=title, xlim=(0, spectrum.wavenumbers[-1]), ylim=(0, None))
+    drawn.savefig(path, dpi=150)
