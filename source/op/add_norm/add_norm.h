@@ -26,11 +26,10 @@ struct AddNormArgs {
   const T *grad, *direction, *along_weight, *along_bias;  // G; P, p and q
   // The forward pass: (N, M). The backward pass: by h. The second one: by h and by G.
   T *out, *by_grad;
-  // Of runs of rows, what they add to the gradients: (runs, sums, M), sums = 2 in the backward pass (w, b), 1
-  // in the second one.
+  // Of runs of rows, what they add to the gradients, (runs, sums, M): by w and b in the backward pass, by w
+  // in the second one. Where there are no rows, null pointers do not tell the passes apart.
+  int sums;
   T* partial;
-
-  MDOPS_HD int sums() const { return direction ? 1 : 2; }
 };
 
 // Means of a row that J takes, of z and of n z.

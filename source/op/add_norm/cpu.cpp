@@ -25,7 +25,7 @@ struct AddNormOnCpu {
     for (int which = 0; which < 2; ++which)
       for (int64_t k = 0; to[which] && k < args.width; ++k) {
         T sum = 0;
-        for (int64_t r = 0; r < runs; ++r) sum += args.partial[(r * args.sums() + which) * args.width + k];
+        for (int64_t r = 0; r < runs; ++r) sum += args.partial[(r * args.sums + which) * args.width + k];
         to[which][k] = sum;
       }
   }

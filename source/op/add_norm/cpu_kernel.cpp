@@ -18,8 +18,8 @@ void run(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t piece, T*
   const int64_t width = args.width;
   T *const n = memory, *const a = n + width, *const z = a + width, *const j = z + width;
   const T* const w = args.weight;
-  T* const sums = args.partial ? args.partial + piece * args.sums() * width : nullptr;
-  for (int64_t k = 0; sums && k < args.sums() * width; ++k) sums[k] = 0;
+  T* const sums = args.sums ? args.partial + piece * args.sums * width : nullptr;
+  for (int64_t k = 0; sums && k < args.sums * width; ++k) sums[k] = 0;
   for (int64_t row = from; row < to; ++row) {
     const int64_t at = row * width;
     const T *const x = args.x + at, *const y = args.y + at;

@@ -22,7 +22,7 @@ struct AddNormOnGpu {
 
   template <class T>
   static void run(const CudaOp& op, const AddNormArgs<T>& args, const NormSums<T>& sums) {
-    const int64_t columns = args.partial ? args.sums() * args.width : 0, blocks = runs(op, args.rows);
+    const int64_t columns = args.sums * args.width, blocks = runs(op, args.rows);
     with_width(op, args.width, [&]<int N>() {
       op.launch(add_norm_kernel<T, N>, blocks, kThreads, kWarps * columns * static_cast<int64_t>(sizeof(T)),
                 args);

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
   extern __shared__ __align__(16) char shared[];
   T* const all_sums = reinterpret_cast<T*>(shared);
   const int warp = threadIdx.x / kWarp;
-  const int64_t size = p.partial ? p.sums() * p.width : 0;
+  const int64_t size = p.sums * p.width;
   T* const sums = all_sums + warp * size;
   for (int64_t k = lane_index(); k < size; k += kWarp) sums[k] = 0;
   __syncwarp();
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
       sums[k] += g[i] * j;
     });
   }
-  if (!p.partial) return;
+  if (!p.sums) return;
   __syncthreads();
   for (int64_t k = threadIdx.x; k < size; k += kThreads) {
     T sum = 0;

@@ -79,7 +79,7 @@ struct AddNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       AddNormArgs<T> args = in.args<T>();
-      args.grad = g.const_data_ptr<T>();
+      args.grad = g.const_data_ptr<T>(), args.sums = 2;
       args.out = out.mutable_data_ptr<T>(), args.partial = partial.mutable_data_ptr<T>();
       Device::run(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), by_bias.mutable_data_ptr<T>()});
     });
@@ -100,7 +100,7 @@ struct AddNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       AddNormArgs<T> args = in.args<T>();
-      args.grad = g.const_data_ptr<T>(), args.direction = p.const_data_ptr<T>();
+      args.grad = g.const_data_ptr<T>(), args.direction = p.const_data_ptr<T>(), args.sums = 1;
       args.along_weight = of_weight.const_data_ptr<T>(), args.along_bias = of_bias.const_data_ptr<T>();
       args.by_grad = by_grad.mutable_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
       args.partial = partial.mutable_data_ptr<T>();
