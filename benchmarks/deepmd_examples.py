@@ -107,7 +107,7 @@ def microseconds(
                 value = run()
                 if turn:
                     times[name].append(value)
-        own = on_gpu(potential, box) if gpu else {}
+        own = on_gpu(potential, box, False) if gpu else {}
         ours = {"mdops step": own["kernels_us"], "mdops whole": own["step_us"]} if gpu else {}
         ours |= {name: 1e3 * statistics.median(values) for name, values in times.items()}
         answered = {name: value for name, value in ours.items() if value == value}

@@ -28,6 +28,7 @@ class DeviceFrames:
 
     Attributes:
         frames: (F,) which of the dataset's they are, ascending. atoms: n.
+        graph_room: of a frame's graph (`NeighborList`); None: whoever makes it has to ask.
     """
 
     def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
@@ -58,6 +59,7 @@ class DeviceFrames:
                 value = torch.from_numpy(data.labels[name][frames if whole else atoms])
                 self._arrays[name] = value if whole else rows(value)
         self._arrays = {name: value.to(device) for name, value in self._arrays.items()}
+        self.graph_room: tuple[int, int, int] | None = None
         self._fixed: dict[int, tuple[torch.Tensor, ...]] = {}
 
     def places(self, frames: np.ndarray) -> torch.Tensor | None:
@@ -82,7 +84,12 @@ class DeviceFrames:
         return Batch(
             System(taken["positions"], types, taken["cell"], taken["pbc"], system, Kinds(types, kinds)),
             NeighborList(
-                taken["neighbors"], taken["images"], taken["counts"], self.cutoff, count * self._most
+                taken["neighbors"],
+                taken["images"],
+                taken["counts"],
+                self.cutoff,
+                count * self._most,
+                self._room(count),
             ),
             sizes,
             labels,
@@ -93,6 +100,12 @@ class DeviceFrames:
             known=self._known,
             silent=self._silent,
         )
+
+    def _room(self, count: int) -> tuple[int, int, int] | None:
+        if self.graph_room is None:
+            return None
+        edges, angles, inner = (count * size for size in self.graph_room)
+        return edges, angles, inner
 
     def prepare(self, count: int) -> tuple[torch.Tensor, ...]:
         """What all batches of `count` frames share: types, systems, each frame's first atom and size, True for

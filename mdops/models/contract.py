@@ -228,6 +228,15 @@ class Descriptor(Kind):
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
         return False
 
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """(N, 3) int64: how many edges, angles, and edges that make angles, an atom has at most in the graphs that it
+        makes; None: it makes none.
+
+        Args:
+            within: how many neighbours there are within each of the cutoffs of `neighbors` (`NeighborReport.within`).
+        """
+        return None
+
     @property
     def ends_at_cutoff(self) -> bool:
         """Whether neighbours beyond its cutoff that are in its list are nothing to it, as in a hybrid: they take no
@@ -647,6 +656,10 @@ class AtomicModel(Kind, ABC):
     def captures(self) -> bool:
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
         return False
+
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """See `Descriptor.graph_sizes`."""
+        return None
 
     @property
     def shortest(self) -> float:

@@ -173,6 +173,14 @@ class DPA3(GraphDescriptor):
         return NeighborSpec(o.e_rcut, (o.e_sel,), True), NeighborSpec(o.a_rcut, (o.a_sel,), True)
 
     @property
+    def captures(self) -> bool:
+        return True
+
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
+        of_edges, of_angles = (counts[:, 0].long() for counts in within)
+        return torch.stack([of_edges, of_angles.square(), of_angles], 1)
+
+    @property
     def own_layers(self) -> list[RepflowLayer]:
         return [layer for layer in self.layers if isinstance(layer, RepflowLayer)]
 
@@ -206,7 +214,7 @@ class DPA3(GraphDescriptor):
         if not o.edge_init_use_dist:
             lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
         frame = vectors * (inverse * w) ** 2 / self.std[kinds, 1:]
-        inner = graph.angle_edges()
+        inner = graph.angle_edges(None if near.graph_room is None else near.graph_room[2])
         angle_switch = torch.where(present, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
         of_inner = edge_gather(torch.cat([vectors / (r + _LENGTH_ADDED), angle_switch], 1), inner.of_edge)
         first, second = (edge_gather(of_inner, of) for of in (inner.angles.of_first, inner.angles.of_second))

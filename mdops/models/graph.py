@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
@@ -12,6 +13,10 @@ from mdops.ops import NeighborGraph, NeighborList
 
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
+
+# A layer keeps so many times the memory of the numbers of edges and angles for the gradient; of a GPU's memory that may
+# take a share.
+_KEPT, _SHARE = 3, 0.5
 
 
 def neighbor_graph_of(
@@ -24,6 +29,7 @@ def neighbor_graph_of(
     excluded: torch.Tensor | None = None,
 ) -> NeighborGraph:
     """The edges of `near` within a cutoff, and the angles between edges within a second one; the nodes are its atoms.
+    Without `near.graph_room` it waits for the device.
 
     Args:
         cutoff, angle_cutoff: A; without the second there are no angles.
@@ -31,6 +37,7 @@ def neighbor_graph_of(
         excluded: (ntypes, ntypes) bool, pairs of types that are no edges, besides `near.absent_pairs`.
     """
     pairs = NeighborList(near.neighbors, near.images, near.counts, near.cutoff)
+    room = near.graph_room or (None, None, None)
     both = [mask for mask in (near.absent_pairs, excluded) if mask is not None]
     return NeighborGraph.of_list(
         pairs,
@@ -41,6 +48,8 @@ def neighbor_graph_of(
         edge_sel=sel if near.truncates else None,
         angle_sel=angle_sel if near.truncates else None,
         pair_mask=torch.stack(both).any(0) if both else None,
+        edge_capacity=room[0],
+        angle_capacity=room[1],
     )
 
 
@@ -76,12 +85,33 @@ class GraphDescriptor(Descriptor):
     def finish(self, nodes: torch.Tensor, local: Any, graph: Any) -> Features:
         """The numbers of each atom, of what the last layer gave."""
 
+    def _fills_memory(self, local: Any) -> bool:
+        """Whether what all layers keep for the gradient may not fit into a GPU."""
+        numbers = [value for value in (local or ()) if value is not None]
+        if not numbers or numbers[0].device.type != "cuda":
+            return False
+        kept = _KEPT * len(self.layers) * sum(value.numel() * value.element_size() for value in numbers)
+        has: int = torch.cuda.get_device_properties(numbers[0].device).total_memory
+        return kept > _SHARE * has
+
     def forward(self, near: Neighborhood) -> Features:
         graph = self.graph(near)
         nodes, local = self.start(graph)
         exchange, is_known = near.system.exchange, self.starts_from_types
+        forgets = near.once and self._fills_memory(local)
         for layer in self.layers:
             nodes = nodes if exchange is None or is_known else exchange(nodes)
-            nodes, local = layer(nodes, local, graph)
+            run = _run_again if forgets else _run
+            nodes, local = run(layer, nodes, local, graph)
             is_known = False
         return self.finish(nodes, local, graph)
+
+
+def _run(layer: nn.Module, nodes: torch.Tensor, local: Any, graph: Any) -> Any:
+    return layer(nodes, local, graph)
+
+
+def _run_again(layer: nn.Module, nodes: torch.Tensor, local: Any, graph: Any) -> Any:
+    """The layer keeps nothing but what it takes, and runs once more for its gradient."""
+    options: dict[str, Any] = {"preserve_rng_state": False, "determinism_check": "none"}
+    return checkpoint(layer, nodes, local, graph, use_reentrant=False, **options)

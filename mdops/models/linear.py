@@ -179,6 +179,14 @@ class Blend(AtomicModel):
         names = [getattr(self, f"names_{i}") for i in range(len(self.models))]
         return all(part.captures and own is None for part, own in zip(self.models, names, strict=True))
 
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        found, left = [], list(within)
+        for part in self.models:
+            own, left = left[: len(part.neighbors)], left[len(part.neighbors) :]
+            found.append(part.graph_sizes(own))
+        there = [sizes for sizes in found if sizes is not None]
+        return torch.stack(there).amax(0) if there else None
+
     @property
     def dtype(self) -> torch.dtype:
         return self.models[0].dtype

@@ -59,7 +59,7 @@ class Neighborhood:
             cutoff: as DeePMD-kit's TensorFlow backend.
         once: whether all that is asked for is differentiated once at most, and by the displacements alone: in
             simulations, where weights are constants.
-        most: there are no more neighbours than this in all, where that is known (`NeighborList.most`).
+        most, graph_room: of `NeighborList`.
     """
 
     system: System
@@ -73,13 +73,15 @@ class Neighborhood:
     truncates_by_type: bool = False
     once: bool = False
     most: int | None = None
+    graph_room: tuple[int, int, int] | None = None
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":
         """The pair vectors are differentiable in positions and cell."""
         pairs = neighbors.neighbors, neighbors.images
         d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
-        return cls(system, *pairs, neighbors.counts, d, cutoff, most=neighbors.most)
+        most, room = neighbors.most, neighbors.graph_room
+        return cls(system, *pairs, neighbors.counts, d, cutoff, most=most, graph_room=room)
 
     @property
     def types(self) -> torch.Tensor:

@@ -171,6 +171,9 @@ class DescriptorFitting(AtomicModel):
     def captures(self) -> bool:
         return self.descriptor.captures and self.fitting.captures
 
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        return self.descriptor.graph_sizes(within)
+
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         return self.descriptor.atoms_at_once(near)
 

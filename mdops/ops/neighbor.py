@@ -19,6 +19,8 @@ class NeighborList(NamedTuple):
         counts: (N, ntypes) int32, neighbours of each type.
         cutoff: every pair closer than this is in the list, A.
         most: there are no more pairs than this, where that is known without asking a GPU.
+        graph_room: how many edges, angles, and edges that make angles, a graph made of it has room for, where nobody
+            can ask a GPU how many there are (`NeighborGraph.of_list`, `angle_edges`); None: as many as there are.
     """
 
     neighbors: torch.Tensor
@@ -26,6 +28,7 @@ class NeighborList(NamedTuple):
     counts: torch.Tensor
     cutoff: float
     most: int | None = None
+    graph_room: tuple[int, int, int] | None = None
 
 
 def pack_images(shifts: torch.Tensor) -> torch.Tensor:

@@ -135,6 +135,24 @@ inline unsigned __float_as_uint(float x) {
 inline float __uint_as_float(unsigned x) {
   return emulated_bits<float>(x);
 }
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
+inline int __ffs(unsigned x) {
+  return __builtin_ffs(static_cast<int>(x));
+}
+inline unsigned atomicOr(unsigned* to, unsigned x) {
+  const unsigned old = *to;
+  *to |= x;
+  return old;
+}
 inline unsigned atomicMax(unsigned* to, unsigned x) {
   const unsigned old = *to;
   *to = max(old, x);

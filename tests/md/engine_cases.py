@@ -10,6 +10,9 @@ from mdops.md import Physics
 from mdops.md.motion import set_velocities
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
+GRAPH_MODEL = (
+    Path(__file__).parents[1] / "data" / "reference_kinds" / "dpa3_base" / "model.dp"
+)  # passes messages
 
 PHYSICS = {
     "nve": Physics("nve", 300, 2),

@@ -12,6 +12,7 @@ import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.upgrade import upgrade
+from mdops.models import GraphDescriptor
 from mdops.train.model.types import with_elements
 
 REPFLOW = {
@@ -70,6 +71,19 @@ def test_statistics_are_learned_where_the_deviation_is_not_fixed():
     options = {"rcut": 4.0, "rcut_smth": 3.0, "sel": 40, "type": "se_e3_tebd", "neuron": [2], "tebd_dim": 2}
     (wanted,) = new_potential(options).model.descriptors
     assert torch.equal(learned.std, wanted.std) and (learned.mean == 0).all()
+
+
+def test_layers_that_run_again_give_the_same(monkeypatch):
+    """As where what they keep would fill a GPU's memory."""
+    potential, atoms = load_case("dpa3_base"), alloy()
+    wanted, runs = potential.compute(atoms), []
+    for layer in potential.model.descriptor.layers:
+        layer.register_forward_pre_hook(lambda *_: runs.append(1))
+    monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda self, local: True)
+    found = potential.compute(atoms)
+    assert len(runs) == 2 * len(potential.model.descriptor.layers)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value)
 
 
 def test_options_of_a_new_model(tmp_path):

@@ -37,11 +37,9 @@ def assert_agree(got, want, dtype, opaque=()):
 
 
 def test_every_op_has_a_kernel():
-    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`), and for
-    messages, which `mdops.ops.message` makes of other ops there."""
+    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`)."""
     missing = {s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")}
-    steps = {"spline_training", "spline_training_backward"}
-    assert missing == {*steps, *(f"message{of}" for of in ("", "_backward", "_backward_backward"))}
+    assert missing == {"spline_training", "spline_training_backward"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -16,7 +16,7 @@ DTYPES = {torch.float64: 1e-13, torch.float32: 2e-6}
 
 
 def graph_of(atoms: int = 40):
-    positions, cell, types = crystal(3, atoms=atoms, length=7.0)
+    positions, cell, types = crystal(3, atoms=atoms, length=7.0 * (atoms / 40) ** (1 / 3))
     room = {"capacity": 90, "edge_capacity": 80 * atoms, "angle_capacity": 250 * atoms, "ntypes": 2}
     graph = ops.neighbor_graph(positions, cell, True, types, 4.0, angle_cutoff=2.6, **room)
     graph.check()
@@ -63,7 +63,10 @@ def by_other_ops(tensors, indices, activation):
 def derivatives(made, leaves):
     """Of a sum of what is made, first and second ones, as in the training of forces."""
     values = [y for y in made if y is not None and y.numel()]
-    loss = sum((y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in values)
+    loss = sum(
+        (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
+        for y in values
+    )
     forces = torch.autograd.grad(
         loss, [leaves[0], *leaves[2:5]], create_graph=True, allow_unused=True, materialize_grads=True
     )

@@ -26,6 +26,7 @@ class Committee:
         self._list_of = [keys.index(key) for key in keys]
         self.needed = first.needed
         self.capacity = max(surface.capacity for surface in surfaces)
+        self.room = self._most_room()
 
     @property
     def capacity(self) -> int:
@@ -36,6 +37,21 @@ class Committee:
     def capacity(self, places: int) -> None:
         for surface in self._surfaces:
             surface.capacity = places
+
+    @property
+    def room(self) -> tuple[int, int, int]:
+        """For the graph of every model."""
+        return self._surfaces[0].room
+
+    @room.setter
+    def room(self, room: tuple[int, int, int]) -> None:
+        for surface in self._surfaces:
+            surface.room = room
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """Of the largest graphs."""
+        return torch.stack([surface.sizes.to(self._device) for surface in self._surfaces]).amax(0)
 
     @property
     def cutoff(self) -> float:
@@ -50,6 +66,10 @@ class Committee:
     def grow(self, longest: int) -> None:
         for surface in self._surfaces:
             surface.grow(longest)
+
+    def widen(self, sizes: Sequence[int]) -> None:
+        for surface in self._surfaces:
+            surface.widen(sizes)
 
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
         """New lists. `needed` is negative where a search refused its input, else of the longest row of all."""
@@ -79,7 +99,14 @@ class Committee:
             arguments = [a.to(surface.potential.device) for a in (positions, cell, order, inverse)]
             results.append(surface.forces_carefully(*arguments))
         self.capacity = max(surface.capacity for surface in self._surfaces)
+        self.room = self._most_room()
         return self._join(results)
+
+    def _most_room(self) -> tuple[int, int, int]:
+        edges, angles, inner = (
+            max(sizes) for sizes in zip(*(surface.room for surface in self._surfaces), strict=True)
+        )
+        return edges, angles, inner
 
     def _join(self, results: Sequence[ForceResult]) -> ForceResult:
         def stack(name: str, dim: int = 0) -> torch.Tensor:

@@ -55,13 +55,13 @@ class _QueuedSteps(NamedTuple):
     told: torch.Tensor
     done: torch.cuda.Event | None
 
-    def read(self) -> tuple[dict[str, np.ndarray], int]:
-        """The tally, each column (S,), and the length of the longest row, negative where the search refused its
-        input; waits for the block."""
+    def read(self) -> tuple[dict[str, np.ndarray], list[int]]:
+        """The tally, each column (S,); and the length of the longest row, negative where the search refused its input,
+        and the sizes of the graph (`Surface.sizes`). Waits for the block."""
         if self.done is not None:
             self.done.synchronize()
-        tally = self.told[:-2].reshape(-1, len(TALLY)).numpy()
-        return dict(zip(TALLY, tally.T, strict=True)), int(self.told[-2:].view(torch.int64)[0])
+        tally, (longest, _, *sizes) = self.told[:-5].reshape(-1, len(TALLY)), self.told[-5:].view(torch.int64)
+        return dict(zip(TALLY, tally.numpy().T, strict=True)), [int(longest), *map(int, sizes)]
 
 
 class Simulation(ABC, Generic[G, F]):
@@ -237,6 +237,7 @@ class Simulation(ABC, Generic[G, F]):
         """The variables of thermostats and barostats, and what else a restart needs besides positions, momenta and
         cells."""
         inner = {"stride": np.array(self._stride), "capacity": np.array(self._surface.capacity)}
+        inner["room"] = np.array(self._surface.room)
         for name, key in _NAMES.items():
             if getattr(self._state, name).numel():
                 inner[key] = getattr(self._state, name).cpu().numpy().copy()
@@ -252,6 +253,8 @@ class Simulation(ABC, Generic[G, F]):
         if self._propagator.generator is not None:
             self._propagator.generator.set_state(torch.as_tensor(values["random"]))
         self._stride, self._surface.capacity = int(values["stride"]), int(values["capacity"])
+        if "room" in values:  # not in checkpoints of 0.1
+            self._surface.room = tuple(map(int, values["room"]))
         self._graphs.clear()
 
     def frame(self) -> F:
@@ -305,8 +308,8 @@ class Simulation(ABC, Generic[G, F]):
                         queued = self.step
                     continue
                 block = pending.popleft()
-                tally, longest = block.read()
-                flags = self._flags(tally, longest)
+                tally, counts = block.read()
+                flags = self._flags(tally, *counts)
                 if self._is_good(flags):
                     self.step = block.first + block.steps
                     self._heat += tally["heat"]
@@ -363,9 +366,10 @@ class Simulation(ABC, Generic[G, F]):
         return _QueuedSteps(first, steps, start, recordings, *self._tell())
 
     def _tell(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """The tally and the length of the longest row, on their way to the host beside what is queued next: it would
-        wait for a copy some 15 us."""
-        told = torch.cat([self._state.tally.reshape(-1), self._surface.needed.view(torch.float64)])
+        """The tally, the length of the longest row and the graph's sizes, on their way to the host beside what is
+        queued next: it would wait for a copy some 15 us."""
+        counts = (self._surface.needed.view(torch.float64), self._surface.sizes.view(torch.float64))
+        told = torch.cat([self._state.tally.reshape(-1), *counts])
         if told.device.type == "cpu":
             return told, None
         if self._aside is None:
@@ -377,22 +381,31 @@ class Simulation(ABC, Generic[G, F]):
         told.record_stream(self._aside)
         return host, done
 
-    def _flags(self, tally: dict[str, np.ndarray], longest: int) -> Flags:
+    def _flags(self, tally: dict[str, np.ndarray], longest: int, *graph: int) -> Flags:
         worst = {name: float(np.max(tally[name])) for name in ("moved2", "overflow", "closeness", "energy")}
         hottest = float(np.max(self._temperatures(tally["kinetic"])))
-        return Flags(**worst, temperature=hottest, longest=math.inf if longest < 0 else float(longest))
+        length = math.inf if longest < 0 else float(longest)
+        edges, angles, inner = graph
+        return Flags(**worst, temperature=hottest, longest=length, graph=(edges, angles, inner))
 
     def _mend(self, steps: int, flags: Flags) -> bool:
-        """Longer rows or a shorter block, after one that was bad; False where neither helps."""
+        """Longer rows, room for a larger graph or a shorter block, after one that was bad; False where none helps."""
         half = self._skin / 2
         if self._surface.capacity < flags.longest < math.inf:
             self._surface.grow(int(flags.longest))
+            self._graphs.clear()
+            return True
+        if flags.finite and not self._has_room(flags):
+            self._surface.widen(flags.graph)
             self._graphs.clear()
             return True
         if half**2 < flags.moved2 < math.inf and steps > 1:
             self._stride = max(1, min(steps - 1, int(steps * _USE * half / math.sqrt(flags.moved2))))
             return True
         return False
+
+    def _has_room(self, flags: Flags) -> bool:
+        return all(size <= room for size, room in zip(flags.graph, self._surface.room, strict=True))
 
     def _is_good(self, flags: Flags) -> bool:
         if flags.closeness > -self._surface.r_min and not self._warned and flags.closeness < 0:
@@ -401,6 +414,7 @@ class Simulation(ABC, Generic[G, F]):
         return (
             flags.finite
             and flags.longest <= self._surface.capacity
+            and self._has_room(flags)
             and flags.moved2 <= (self._skin / 2) ** 2
             and flags.overflow <= 0
             and flags.closeness < 0

@@ -2,6 +2,7 @@
 place of errors."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from mdops.errors import InputError
 from mdops.md.engine.state import ForceResult, ListOrigin
+from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.potential import Potential
 from mdops.system import Kinds, System
@@ -27,6 +29,7 @@ class Flags(NamedTuple):
         energy: absolute value, eV.
         temperature: K.
         longest: length of the longest row of a list; infinite where the search refused its input.
+        graph: edges, angles, and edges that make angles, of the graph that a model makes, at most.
     """
 
     moved2: float
@@ -35,10 +38,14 @@ class Flags(NamedTuple):
     energy: float
     temperature: float
     longest: float
+    graph: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def finite(self) -> bool:
-        return not any(math.isnan(value) for value in self) and math.isfinite(self.energy + self.temperature)
+        *values, _ = self
+        return not any(math.isnan(value) for value in values) and math.isfinite(
+            self.energy + self.temperature
+        )
 
 
 class Surface:
@@ -50,6 +57,9 @@ class Surface:
         captures: whether a step can be captured in a CUDA graph; otherwise the potential asks the device.
         origin: what the list was built for.
         needed: (2,) int64, the last one of `neighbor_matrix`.
+        room: for how many edges, angles, and edges that make angles, of the model's graph there is memory, where steps
+            are captured.
+        sizes: (3,) int64, how many there were at most since the list was built.
         sel: (ntypes,) int32, how many neighbours may be within the cutoff; (1,) where all types share places; of a
             model with several parts those of all, one after another.
     """
@@ -83,6 +93,7 @@ class Surface:
             Kinds(system.types, system.atoms_of_types(len(potential.type_map))) if self.captures else None
         )
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
+        self.room, self.sizes = (0, 0, 0), self.needed.new_zeros(3)
         self._list: NeighborList | None = None
         n = system.atoms
         self.sel = torch.tensor(_limits(potential), dtype=torch.int32, device=potential.device)
@@ -106,6 +117,14 @@ class Surface:
         """Room for rows of that length, and a sixteenth more, in whole vectors of eight."""
         self.capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
 
+    def widen(self, sizes: Sequence[int]) -> None:
+        """Room for a graph of these sizes, where there is less, and a sixteenth more."""
+        edges, angles, inner = (
+            had if size <= had else int(size * 17 / 16) + 64
+            for had, size in zip(self.room, sizes, strict=True)
+        )
+        self.room = edges, angles, inner
+
     def rebuild(self, positions: torch.Tensor, cell: torch.Tensor) -> None:
         """A new list for these positions and cells; `needed` says whether its rows are long enough."""
         s = self.system
@@ -120,6 +139,7 @@ class Surface:
             self.capacity,
         )
         self._list = NeighborList(neighbors, images, counts, self.cutoff)
+        self.sizes.zero_()
         self.origin.positions.copy_(positions)
         if self._cells_move:
             self.origin.cell.copy_(cell)
@@ -139,8 +159,16 @@ class Surface:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
             result, report = self._evaluator(
-                system, self._list, self._fparam, self._aparam, check=False, atom_virial=self._atom_virial
+                system,
+                self._list._replace(graph_room=self.room),
+                self._fparam,
+                self._aparam,
+                check=False,
+                atom_virial=self._atom_virial,
             )
+            sizes = self.potential.model.graph_sizes(report.within)
+            if sizes is not None:
+                torch.maximum(self.sizes, sizes.sum(0), out=self.sizes)
         within = report.within[0] if len(report.within) == 1 else torch.cat(report.within, 1)
         return self._result(result, report.nearest, within)
 
@@ -163,10 +191,20 @@ class Surface:
             raise
         if neighbors.neighbors.shape[1] > self.capacity:
             self.grow(neighbors.neighbors.shape[1])
+        if self.captures:
+            self._learn_room(system, neighbors)
         for name in ("forces", "atom_energy", "atom_virial"):
             if name in result:
                 result[name] = result[name][order]
         return self._result(result)
+
+    @torch.no_grad()
+    def _learn_room(self, system: System, neighbors: NeighborList) -> None:
+        model = self.potential.model
+        near = Neighborhood.of(system, neighbors, model.cutoff, model.dtype)
+        sizes = model.graph_sizes(near.report(model.neighbors).within)
+        if sizes is not None:
+            self.widen(sizes.sum(0).tolist())
 
     def _evaluate(
         self, system: System, neighbors: NeighborList, aparam: torch.Tensor | None

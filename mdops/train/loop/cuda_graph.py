@@ -67,10 +67,20 @@ class StepGraphs:
         # One for all captures: a weight's place in a graph of gradients belongs to the stream that first met it.
         self._stream = torch.cuda.Stream(device)
         for group in groups:
-            step = max(1, _CHECKED // group.atoms)
-            for start in range(0, len(group.frames), step):
-                places = torch.arange(start, min(start + step, len(group.frames)), device=device)
-                check_frames(potential, group.batch(places))
+            self._check(group)
+
+    def _check(self, group: DeviceFrames) -> None:
+        """Looks at all frames; then the group knows what room a graph of one of them needs."""
+        step, most = max(1, _CHECKED // group.atoms), []
+        for start in range(0, len(group.frames), step):
+            places = torch.arange(start, min(start + step, len(group.frames)), device=self.potential.device)
+            report = check_frames(self.potential, group.batch(places))
+            sizes = self.potential.model.graph_sizes(report.within)
+            if sizes is not None:
+                most.append(sizes.view(len(places), group.atoms, 3).sum(1).amax(0))
+        if most:
+            edges, angles, inner = torch.stack(most).amax(0).tolist()
+            group.graph_room = edges, angles, inner
 
     def __call__(
         self, frames: np.ndarray, counts: Mapping[str, float], rate: float, fraction: float

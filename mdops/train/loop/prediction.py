@@ -3,6 +3,7 @@
 import torch
 
 from mdops.data.batch import Batch
+from mdops.models.neighborhood import NeighborReport
 from mdops.potential import Potential
 
 
@@ -23,7 +24,9 @@ def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> di
 
 
 @torch.no_grad()
-def check_frames(potential: Potential, batch: Batch) -> None:
-    """Refuses and warns of what `predict` does."""
+def check_frames(potential: Potential, batch: Batch) -> NeighborReport:
+    """Refuses and warns of what `predict` does; what there is of neighbours."""
     own = batch.taken_by(potential)
-    potential.evaluator("train")(own.system, own.neighbors, own.fparam, own.aparam)
+    report: NeighborReport
+    _, report = potential.evaluator("train")(own.system, own.neighbors, own.fparam, own.aparam)
+    return report

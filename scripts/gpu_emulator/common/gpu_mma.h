@@ -61,4 +61,27 @@ inline void multiply_here(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, ui
   multiply_16<false>(c, a, b0, b1);
 }
 
+// TF32: of float32 the lowest 13 bits are not there.
+inline float emulated_tf32(uint32_t bits) {
+  return __uint_as_float(bits & 0xffffe000u);
+}
+
+inline void multiply_8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Operands {
+    uint32_t a[4], b[2];
+  } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const char* all = emulated_exchange(&given, sizeof(given));
+  const int lane = threadIdx.x % 32;
+  for (int n = 0; n < 4; ++n) {
+    const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
+    double sum = c[n];
+    for (int k = 0; k < 8; ++k) {
+      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + k % 4);
+      const auto right = emulated_lane<Operands>(all, column * 4 + k % 4);
+      sum += static_cast<double>(emulated_tf32(left.a[row / 8 + k / 4 * 2])) * emulated_tf32(right.b[k / 4]);
+    }
+    c[n] = static_cast<float>(sum);
+  }
+}
+
 }  // namespace mdops

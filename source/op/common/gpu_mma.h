@@ -45,6 +45,15 @@ __device__ __forceinline__ void multiply_here(float (&c)[4], const uint32_t (&a)
 }
 #undef MDOPS_MULTIPLY_16
 
+// c += A B, 16 x 8 times 8 x 8, of TF32 in float32's place: a has numbers l % 4 of the depth of rows l / 4
+// and l / 4 + 8, then l % 4 + 4; b these two numbers of column l / 4.
+__device__ __forceinline__ void multiply_8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // c += A B, 16 x 8 times 8 x 8, of float64: a has rows l / 4 and l / 4 + 8 of number l % 4 of the depth, then
 // of l % 4 + 4; b these two numbers of column l / 4.
 __device__ __forceinline__ void multiply_add(double (&c)[4], const double (&a)[4], double b0, double b1) {

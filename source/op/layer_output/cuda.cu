@@ -13,6 +13,11 @@ __global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= args.rows * args.columns) return;
   const int64_t n = at / args.columns;
+  if constexpr (kind == Activation::silut) {
+    // As nearly always; the other half is not worked out then.
+    if (args.z[at] < args.threshold)
+      return layer_output<Activation::silu>(args, n * args.columns, n * args.inputs, at - n * args.columns);
+  }
   layer_output<kind>(args, n * args.columns, n * args.inputs, at - n * args.columns);
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "common/gpu_split.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
 
@@ -30,17 +31,6 @@ struct Matrix {
   const float* data;
   int64_t line, deep;
 };
-
-// Two parts of a number, as the tensor cores take them: of the low one's 12 bits and sign they drop one. By
-// Dekker's splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
-struct Split {
-  uint32_t high, low;
-};
-
-__device__ __forceinline__ Split split(float x) {
-  const float scaled = __fmul_rn(x, 8193.f), high = __fsub_rn(scaled, __fsub_rn(scaled, x));
-  return {__float_as_uint(high), __float_as_uint(__fsub_rn(x, high))};
-}
 
 // A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
 __device__ __forceinline__ float load_one(const float* from, bool there) {

@@ -1,0 +1,169 @@
+"""Steps of DPA-3 on a GPU: energy, forces and virial of boxes of water, kernel by kernel.
+
+    python benchmarks/message_passing_gpu.py --inputs examples/water --system deepmd_folder
+        [--atoms 192 1536 12288 98304] [--engine] [--check] [--training] [--json FILE] [--commit HASH]
+
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for dpa3, weights
+random. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour list given, with a
+skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine,
+which makes the list anew where it must. --check compares with float64; --training: a step
+on one frame of that system (docs/notes/message-passing.md).
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from cuda_inference import SKIN, kernels, listed, milliseconds, repeated, structure
+from deepmd_examples import INPUTS, model_of
+from machine import machine
+
+from mdops import Potential
+from mdops.md import Engine, Physics
+from mdops.md.motion import set_velocities
+from mdops.models.neighborhood import Neighborhood
+from mdops.ops import NeighborList
+from mdops.system import System
+from mdops.train.config.read import parse_config
+from mdops.train.loop.trainer import Trainer
+
+
+def with_room(potential: Potential, system: System, pairs: NeighborList) -> NeighborList:
+    model = potential.model
+    near = Neighborhood.of(system, pairs, model.cutoff, model.dtype)
+    sizes = model.graph_sizes(near.report(model.neighbors).within)
+    assert sizes is not None
+    edges, angles, inner = sizes.sum(0).tolist()
+    return pairs._replace(graph_room=(edges, angles, inner))
+
+
+@torch.no_grad()
+def step(potential: Potential, box: Atoms, *, profiled: bool) -> dict[str, Any]:
+    evaluator = potential.evaluator()
+    system, pairs = listed(potential, [box], SKIN)
+    system.learn_kinds(len(potential.type_map))
+    pairs = with_room(potential, system, pairs)
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.reset_peak_memory_stats()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        evaluator(system, pairs, check=False)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    once = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.empty_cache()
+    with torch.cuda.graph(graph, stream=stream):
+        evaluator(system, pairs, check=False)
+    graph.replay()
+    ms, spread = milliseconds(graph, max(1, min(20, 20_000 // len(box))))
+    found = {
+        "atoms": system.atoms,
+        "edges, angles, edges of angles": pairs.graph_room,
+        "ms": ms,
+        "us_per_atom": 1e3 * ms / system.atoms,
+        "spread": spread,
+        "GiB": once,
+    }
+    return found | ({"kernels_us": kernels(graph)} if profiled else {})
+
+
+def engine_step(potential: Potential, box: Atoms) -> dict[str, float]:
+    """Microseconds of a step of NVE, with the lists that it makes."""
+    physics, box = Physics("nve", 300, 0.5), box.copy()
+    set_velocities(box, physics, np.random.default_rng(0), anew=True)
+    engine = Engine(box, potential, physics)
+    list(engine.run(40))
+    times, steps = [], 40
+    for _ in range(5):
+        start = time.perf_counter()
+        list(engine.run(steps))
+        times.append(1e3 * (time.perf_counter() - start) / steps)
+    return {"engine_ms": statistics.median(times), "repeats": engine.repeats, "builds": engine.builds}
+
+
+def check(folder: Path, box: Atoms) -> dict[str, float]:
+    """How far float32 is from float64, of the largest force and in eV an atom."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        potential = model_of("dpa3", folder).to("cuda").to(dtype)
+        found.append(potential.compute(box))
+    one, two = found
+    most = np.abs(two["forces"]).max()
+    return {
+        "forces": float(np.abs(one["forces"] - two["forces"]).max() / most),
+        "energy_eV_per_atom": float(np.abs(one["energy"] - two["energy"]).max() / len(box)),
+        "virial": float(np.abs(one["virial"] - two["virial"]).max() / np.abs(two["virial"]).max()),
+    }
+
+
+def training_step(inputs: Path, system: Path, *, count: int = 60) -> dict[str, Any]:
+    """Milliseconds of a step on one frame, after steps that are not timed."""
+    tree = json.loads((inputs / INPUTS["dpa3"]).read_text())
+    tree["training"] |= {"training_data": {"systems": [str(system)], "batch_size": 1}, "numb_steps": 10**6}
+    del tree["training"]["validation_data"]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(parse_config(tree), folder, device="cuda")
+        for _ in range(count // 2):
+            trainer._advance()
+        torch.cuda.reset_peak_memory_stats()
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(count // 5):
+                trainer._step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
+            torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - start) / (count // 5))
+        return {
+            "ms": statistics.median(times),
+            "in graphs": trainer._graphs is not None,
+            "GiB": torch.cuda.max_memory_allocated() / 2**30,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--inputs", type=Path, required=True)
+    parser.add_argument("--system", type=Path, required=True)
+    parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288])
+    parser.add_argument("--engine", action="store_true")
+    parser.add_argument("--training", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--commit", help="of the measured source, recorded as it is")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine("cuda", args.commit), "steps": []}
+    unit = structure(["O", "H"], folder=args.system)
+    if args.check:
+        results[f"float32 beside float64, {len(unit)} atoms"] = check(args.inputs, unit)
+        print(results, flush=True)
+    if args.training:
+        results["training step, one frame"] = training_step(args.inputs, args.system)
+        print(results, flush=True)
+    potential = model_of("dpa3", args.inputs).to("cuda")
+    for atoms in args.atoms:
+        box = repeated(unit, atoms)
+        row = step(potential, box, profiled=True)
+        if args.engine and atoms < 20_000:
+            row |= engine_step(potential, box)
+        print({name: value for name, value in row.items() if name != "kernels_us"})
+        for name, us in list(row["kernels_us"].items())[:30]:
+            print(
+                f"  {us:10.1f} us  {100 * us / sum(row['kernels_us'].values()):5.1f}%  {name[:100]}",
+                flush=True,
+            )
+        results["steps"].append(row)
+        torch.cuda.empty_cache()
+        if args.json:
+            args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Runs the GPU kernels of the op `message` and its derivatives on the CPU, thread by thread, and compares them with
+PyTorch's own operations in float64.
+
+    python scripts/emulate_message.py [--cuda DIR]
+
+For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention.
+"""
+
+import argparse
+import ctypes
+import itertools
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
+
+from compile import compiled, cuda_headers  # noqa: E402
+
+from mdops.ops.activation import CODES, of_code  # noqa: E402
+
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
+PASSES = ("forward", "backward", "second")
+
+
+@dataclass
+class Case:
+    """Rows of random numbers; some firsts have none, some rows no second, and some rows stand behind the last first."""
+
+    inputs: int
+    sent: int
+    kept: int
+    lengths: list[int]
+    seconds: int
+    activation: int
+    dtype: torch.dtype
+    groups: tuple[int, ...] = ()  # how many firsts each has
+
+    def __post_init__(self) -> None:
+        gen = torch.Generator().manual_seed(sum(self.lengths))
+        n, firsts, columns = sum(self.lengths), len(self.lengths), self.sent + self.kept
+        self.rows = n + 5
+
+        def numbers(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=gen, dtype=torch.float64).to(self.dtype)
+
+        self.first = torch.arange(firsts).repeat_interleave(torch.tensor(self.lengths)).int()
+        self.first = torch.cat([self.first, torch.full((5,), -1, dtype=torch.int32)])
+        self.offsets = torch.tensor([0, *itertools.accumulate(self.lengths)], dtype=torch.int32)
+        self.second = torch.randint(-1, self.seconds, (self.rows,), generator=gen).int()
+        if self.groups:
+            ends = torch.tensor([0, *itertools.accumulate(self.groups)])
+            begin, size = (ends[:-1].repeat_interleave(torch.tensor(self.groups)), torch.tensor(self.groups))
+            size = size.repeat_interleave(size)
+            of = self.first[:n].long()
+            self.second[:n] = begin[of] + torch.randint(0, 1000, (n,), generator=gen) % size[of]
+            self.group_offsets = ends.int()
+        self.second[n:] = -1
+        order = torch.argsort(torch.where(self.second < 0, self.seconds, self.second), stable=True)
+        counts = torch.bincount(self.second[self.second >= 0].long(), minlength=self.seconds)
+        self.second_offsets = torch.cat([torch.zeros(1), counts.cumsum(0)]).int()
+        self.order = torch.where(torch.arange(self.rows) < int(counts.sum()), order, -1).int()
+        self.x, self.weight = (
+            numbers(self.rows, self.inputs),
+            numbers(self.inputs, columns) / self.inputs**0.5,
+        )
+        self.p, self.q = numbers(firsts, columns), numbers(self.seconds, columns)
+        self.row_weight, self.scale = numbers(self.rows), numbers(self.kept)
+        self.grad_sent, self.grad_kept = numbers(firsts, self.sent), numbers(self.rows, self.kept)
+        self.along = [numbers(*t.shape) for t in (self.x, self.p, self.q, self.row_weight)]
+        self.threshold = 1.5
+
+    def expected(self) -> dict[str, list[torch.Tensor]]:
+        given = (self.x, self.p, self.q, self.row_weight, self.grad_sent, self.grad_kept, self.scale)
+        x, p, q, w, grad_sent, grad_kept, scale = (t.double().requires_grad_() for t in given)
+        there, first, second = (self.first >= 0)[:, None], self.first.long(), self.second.long()
+        z = x @ self.weight.double() + torch.where(there, p[first], 0.0)
+        z = z + torch.where((second >= 0)[:, None], q[second], 0.0)
+        y = torch.where(there, of_code(self.activation, self.threshold)(z), 0.0)
+        sent = torch.zeros_like(grad_sent).index_add(0, first.clamp(min=0), w[:, None] * y[:, : self.sent])
+        kept = x + scale * y[:, self.sent :] if self.kept else x[:, :0]
+        loss = (grad_sent * sent).sum() + (grad_kept * kept).sum()
+        by = torch.autograd.grad(loss, (x, p, q, w), create_graph=True)
+        ends = [sent, kept, x, p, q, w]
+        along = sum((a.double() * b).sum() for a, b in zip(self.along, by, strict=True))
+        wanted = (grad_sent, grad_kept, x, p, q, w)
+        seconds = torch.autograd.grad(along, wanted, materialize_grads=True, allow_unused=True)
+        found = {"forward": ends[:2], "backward": list(by), "second": list(seconds)}
+        return {name: [value.detach() for value in values] for name, values in found.items()}
+
+    def emulated(self, library: ctypes.CDLL, name: str, *, plain: bool, chip: int) -> list[torch.Tensor]:
+        columns, rows = self.sent + self.kept, self.rows
+
+        def space(*shape: int) -> torch.Tensor:
+            return torch.full(shape, torch.nan, dtype=self.dtype)
+
+        sums = [space(*self.grad_sent.shape), space(*self.grad_kept.shape)]
+        by = [space(*t.shape) for t in (self.x, self.p, self.q, self.row_weight)]
+        if name == "forward":
+            given, out, by_z = [None] * 6, [*sums, *[None] * 4], None
+        else:
+            along = self.along if name == "second" else [None] * 4
+            given, by_z = [self.grad_sent, self.grad_kept, *along], space(rows, columns)
+            out = [*(sums if name == "second" else [None, None]), *by]
+        memory = [space(rows, columns) if name == "second" else None]
+        memory.append(space(rows, self.kept) if name != "forward" else None)
+        indices = [self.first, self.offsets, self.second, self.order, self.second_offsets]
+        indices.append(self.group_offsets if self.groups else None)
+        tensors = [
+            *indices,
+            self.x,
+            self.weight,
+            self.p,
+            self.q,
+            self.row_weight,
+            self.scale,
+            *given,
+            *out,
+            by_z,
+        ]
+        tensors += memory
+        pointers = [None if t is None or not t.numel() else t.data_ptr() for t in tensors]
+        sizes = (
+            rows,
+            self.inputs,
+            self.sent,
+            self.kept,
+            len(self.lengths),
+            self.seconds,
+            self.activation,
+            chip,
+            len(self.groups),
+        )
+        called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
+        library.run_message(self.dtype == torch.float64, plain, ctypes.c_double(self.threshold), *called)
+        return [t for t in out if t is not None]
+
+
+def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
+    """The largest error of all passes; raises AssertionError where it is too large."""
+    worst, expected = 0.0, case.expected()
+    for name in PASSES:
+        found = case.emulated(library, name, plain=plain, chip=chip)
+        for a, b in zip(found, expected[name], strict=True):
+            scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+            torch.testing.assert_close(a.double(), b, rtol=0, atol=TOLERANCE[case.dtype] * scale)
+            worst = max(worst, float((a.double() - b).abs().max()) / scale if b.numel() else 0.0)
+    return worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
+    headers = cuda_headers(parser.parse_args().cuda)
+    lengths = [0, 27, 16, 1, 40, 0, 33, 90]
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled("message", headers, Path(folder))
+        for dtype in (torch.float32, torch.float64):
+            for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0)):
+                case = Case(*shape, lengths, 7, CODES["tanh"], dtype)
+                print(f"{dtype}, {shape}: {check(library, case, plain=True, chip=2):.1e}")
+        wide = (32, 16, 32), (32, 24, 0), (64, 32, 64), (128, 128, 128)
+        for shape, chip, activation in itertools.product(wide, (1, 8), ("silu", "silut")):
+            case = Case(*shape, lengths, 7, CODES[activation], torch.float32)
+            print(
+                f"tensor cores, {shape}, {chip}, {activation}: {check(library, case, plain=False, chip=chip):.1e}"
+            )
+        for shape in wide[:2]:
+            case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, (3, 0, 4, 1))
+            print(f"groups, {shape}: {check(library, case, plain=False, chip=2):.1e}")
+
+
+if __name__ == "__main__":
+    main()

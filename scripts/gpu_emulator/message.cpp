@@ -1,0 +1,35 @@
+// The ops on messages as on a GPU, launched on the host. scripts/emulate_message.py calls them with the
+// pointers of their tensors and with their sizes.
+#include "fibers.h"
+#include "message/gpu_run.h"
+
+namespace {
+
+using namespace mdops;
+
+template <class T>
+void run(bool plain, double threshold, void** pointers, const int64_t* sizes) {
+  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  MessageArgs<T> a{};
+  a.rows = sizes[0], a.inputs = sizes[1], a.sent = sizes[2], a.kept = sizes[3];
+  a.firsts = sizes[4], a.seconds = sizes[5], a.activation = static_cast<Activation>(sizes[6]);
+  a.threshold = static_cast<T>(threshold), a.groups = sizes[8];
+  for (const int32_t** index :
+       {&a.first, &a.first_offsets, &a.second, &a.second_order, &a.second_offsets, &a.group_offsets})
+    *index = next.template operator()<int32_t>();
+  for (const T** array : {&a.x, &a.weight, &a.p, &a.q, &a.row_weight, &a.scale, &a.grad_sent, &a.grad_kept,
+                          &a.along_x, &a.along_p, &a.along_q, &a.along_row_weight})
+    *array = next();
+  for (T** array : {&a.to_sent, &a.to_kept, &a.by_x, &a.by_p, &a.by_q, &a.by_row_weight, &a.by_z})
+    *array = next();
+  gpu_message::Memory<T> memory{};
+  memory.dz = next(), memory.of_scales = next();
+  const Gpu gpu({static_cast<int>(sizes[7]), plain ? 70 : 90, 232448});
+  gpu_message::run(gpu, a, memory);
+}
+
+}  // namespace
+
+extern "C" void run_message(bool is_double, bool plain, double threshold, void** pointers, int64_t* sizes) {
+  is_double ? run<double>(plain, threshold, pointers, sizes) : run<float>(plain, threshold, pointers, sizes);
+}

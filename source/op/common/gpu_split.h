@@ -1,0 +1,19 @@
+// Two numbers of TF32 whose sum is one of float32.
+#pragma once
+
+#include <cstdint>
+
+namespace mdops {
+
+// Two parts of a number, as the tensor cores take them: of the low one's 12 bits and sign they drop one. By
+// Dekker's splitting (doi.org/10.1007/BF01397083), because conversions to TF32 take many instructions.
+struct Split {
+  uint32_t high, low;
+};
+
+__device__ __forceinline__ Split split(float x) {
+  const float scaled = __fmul_rn(x, 8193.f), high = __fsub_rn(scaled, __fsub_rn(scaled, x));
+  return {__float_as_uint(high), __float_as_uint(__fsub_rn(x, high))};
+}
+
+}  // namespace mdops

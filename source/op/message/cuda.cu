@@ -1,0 +1,87 @@
+#include "common/cuda.h"
+#include "linear/cuda_call.h"
+#include "linear/ops.h"
+#include "message/gpu_run.h"
+#include "message/ops.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// a, or a + b.
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_kernel(int64_t count, const T* a, const T* b, T* to) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k < count) to[k] = b ? a[k] + b[k] : a[k];
+}
+
+template <class T>
+class MessageCall {
+ public:
+  MessageCall(const CudaOp& op, const MessageArgs<T>& args)
+      : op_(op),
+        args_(args),
+        by_z_(rows_of(needs_by_z(), args.columns())),
+        dz_(rows_of(args.by_weight && gpu_message::pass_of(args) == gpu_message::Pass::second,
+                    args.columns())),
+        of_scales_(rows_of(args.by_scale != nullptr, args.kept)) {
+    args_.by_z = data(by_z_);
+  }
+
+  void run() {
+    gpu_message::run(op_, args_, {data(dz_), data(of_scales_)});
+    if (!args_.by_weight) return;
+    // x^T by z; or x^T h + u_x^T dz.
+    const Tensor first = product(args_.x, by_z_),
+                 second = args_.along_x ? product(args_.along_x, dz_) : first;
+    write(first, args_.along_x ? &second : nullptr, args_.by_weight);
+    if (args_.kept) write(column_sums(of_scales_), nullptr, args_.by_scale);
+  }
+
+ private:
+  bool needs_by_z() const {
+    if (gpu_message::pass_of(args_) == gpu_message::Pass::forward) return false;
+    return args_.by_weight || !gpu_message::sums_by_q(op_, args_);
+  }
+  Tensor rows_of(bool wanted, int64_t columns) const {
+    return empty(op_, {wanted ? args_.rows : 0, columns}, kDtype<T>);
+  }
+  static T* data(const Tensor& tensor) {
+    return tensor.numel() ? const_cast<T*>(tensor.const_data_ptr<T>()) : nullptr;
+  }
+
+  // x^T values, of an argument x.
+  Tensor product(const T* x, const Tensor& values) const {
+    const int64_t sizes[] = {args_.rows, args_.inputs}, strides[] = {args_.inputs, 1};
+    const Tensor rows =
+        torch::stable::from_blob(const_cast<T*>(x), {sizes, 2}, {strides, 2}, by_z_.device(), kDtype<T>);
+    return layer_product(op_, ProductForm::a_transposed, rows, values);
+  }
+  void write(const Tensor& a, const Tensor* b, T* to) const {
+    op_.launch(add_kernel<T>, blocks_for(a.numel(), kThreads), kThreads, 0, a.numel(), a.const_data_ptr<T>(),
+               b ? b->const_data_ptr<T>() : nullptr, to);
+  }
+
+  const CudaOp& op_;
+  MessageArgs<T> args_;
+  Tensor by_z_, dz_, of_scales_;
+};
+
+struct MessageOnGpu {
+  static CudaOp make(const char* name, const Tensor& x) { return CudaOp(name, "x", x); }
+
+  template <class T>
+  static void run(const CudaOp& op, const MessageArgs<T>& args) {
+    MessageCall<T>(op, args).run();
+  }
+};
+
+}  // namespace
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  MDOPS_REGISTER_MESSAGE_OPS(m, mdops::MessageOps<mdops::MessageOnGpu>);
+}

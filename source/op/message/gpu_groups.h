@@ -1,0 +1,166 @@
+// Backward passes of messages whose seconds are of the group of their first: a block has a group, and takes
+// the sums by Q itself, so that no row of h goes through memory.
+//
+// A warp has a first, and leaves the h of its rows in shared memory. With all warps' rows there the block
+// adds them to the group's sums: warp after warp, and of each warp row after row. A bit for each row says
+// which second it has.
+#pragma once
+
+#include "message/gpu_tensor.h"
+
+namespace mdops {
+
+namespace gpu_message {
+
+constexpr int kWindow = 128;  // seconds that the bits are of at once
+
+// Shared memory behind that of `TensorShared`: of each warp its rows of h, their seconds, and bits of rows.
+struct GroupShared {
+  int row, rows;  // numbers in a row of h, with what keeps rows in other banks; rows of a warp
+
+  __host__ __device__ GroupShared(int columns, int rows_) : row(columns + 8), rows(rows_) {}
+  __host__ __device__ int64_t of_warp() const { return int64_t{rows} * row + rows + kWindow; }
+};
+
+template <int kEights, Pass pass, bool kAny>
+class GroupTeam : TensorTeam<kEights, pass, kAny> {
+  using Base = TensorTeam<kEights, pass, kAny>;
+  static constexpr int kRows = 16 * tiles_of(pass, kEights), kWarps = warps_of(pass, kEights);
+
+ public:
+  __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns)
+      : Base(args, memory, columns, 1), shared_(columns.end - columns.begin, kRows) {
+    const TensorShared before(pass, 8 * kEights, columns.end - columns.begin);
+    block_ = reinterpret_cast<float*>(net_memory()) + before.weights + kWarps * before.sums;
+    this->staged_ = rows_of(threadIdx.x / kWarp), this->staged_row_ = shared_.row;
+  }
+
+  __device__ void run_group(int64_t group) {
+    this->group_begin_ = this->args_.group_offsets[group],
+    this->group_end_ = this->args_.group_offsets[group + 1];
+    const int64_t begin = this->group_begin_, end = this->group_end_, all = this->all_;
+    for (int64_t k = begin * all + threadIdx.x; k < end * all; k += blockDim.x) this->args_.by_q[k] = 0.0f;
+    for (int64_t f = begin + threadIdx.x / kWarp; f - threadIdx.x / kWarp < end; f += kWarps) {
+      const bool is_there = f < end;
+      const RowsOfFirst<float> rows(this->args_, is_there ? f : begin);
+      if (is_there) this->begin_first(f, rows.end);
+      int64_t row = is_there ? rows.begin : rows.end;
+      for (;; row += kRows) {
+        if (!__syncthreads_or(row < rows.end)) break;
+        int* const seconds = seconds_of(threadIdx.x / kWarp);
+        const int64_t own = row + lane_index();
+        if (lane_index() < kRows)
+          seconds[lane_index()] = own < rows.end ? static_cast<int>(this->args_.second[own] - begin) : -1;
+        if (row < rows.end) {
+          this->row_ = row;
+          this->add_rows(row == rows.begin);
+        }
+        for (int64_t from = 0; from < end - begin; from += kWindow) add_window(from);
+      }
+      if (!is_there) continue;
+      __syncwarp();
+      this->write_sums(rows.is_wrong, rows.begin < rows.end ? 1 : 0);
+      __syncwarp();
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ float* rows_of(int warp) const { return block_ + warp * shared_.of_warp(); }
+  __device__ int* seconds_of(int warp) const {
+    return reinterpret_cast<int*>(rows_of(warp) + kRows * shared_.row);
+  }
+  __device__ unsigned* bits_of(int warp) const {
+    return reinterpret_cast<unsigned*>(seconds_of(warp) + kRows);
+  }
+
+  // What all warps' rows have for seconds `from` and so many more of the group.
+  __device__ void add_window(int64_t from) {
+    const int lane = lane_index(), warp = threadIdx.x / kWarp;
+    unsigned* const own = bits_of(warp);
+    for (int k = lane; k < kWindow; k += kWarp) own[k] = 0;
+    __syncwarp();
+    const int64_t second = lane < kRows ? seconds_of(warp)[lane] - from : -1;
+    if (second >= 0 && second < kWindow) atomicOr(own + second, 1u << lane);
+    __syncthreads();
+    const int pairs = (this->columns_.end - this->columns_.begin) / 2;
+    const int64_t count = min(int64_t{kWindow}, this->group_end_ - this->group_begin_ - from);
+    for (int at = threadIdx.x; at < count * pairs; at += blockDim.x)
+      add_second(at / pairs, from, 2 * (at % pairs));
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void add_second(int place, int64_t from, int column) {
+    float2 sum{0.0f, 0.0f};
+    unsigned any = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      unsigned bits = bits_of(w)[place];
+      any |= bits;
+      for (; bits; bits &= bits - 1) {
+        const float* const h = rows_of(w) + (__ffs(bits) - 1) * shared_.row + column;
+        sum.x += h[0], sum.y += h[1];
+      }
+    }
+    if (!any) return;
+    float* const to =
+        this->args_.by_q + (this->group_begin_ + from + place) * this->all_ + this->columns_.begin + column;
+    write_two(to, to[0] + sum.x, to[1] + sum.y);
+  }
+
+  const GroupShared shared_;
+  float* block_;
+};
+
+// Whether groups stand one behind the other, and no first behind them has rows.
+__device__ inline bool are_groups(const MessageArgs<float>& args) {
+  const int64_t last = args.group_offsets[args.groups];
+  bool is_right = args.group_offsets[0] == 0 && last >= 0 && last <= args.firsts;
+  is_right = is_right && args.first_offsets[last] == args.first_offsets[args.firsts];
+  for (int64_t g = threadIdx.x; g < args.groups; g += blockDim.x)
+    is_right &= args.group_offsets[g] <= args.group_offsets[g + 1];
+  return !__syncthreads_or(!is_right);
+}
+
+template <int kEights, Pass pass, bool kAny>
+__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, 1)
+    group_kernel(const __grid_constant__ MessageArgs<float> args,
+                 const __grid_constant__ Memory<float> memory) {
+  const Columns columns{0, static_cast<int>(args.columns())};
+  const bool is_right = are_groups(args);
+  if (is_right) {
+    TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
+    __syncthreads();
+    GroupTeam<kEights, pass, kAny> own(args, memory, columns);
+    for (int64_t g = blockIdx.x; g < args.groups; g += gridDim.x) own.run_group(g);
+  }
+  // Firsts behind the groups have no sums; where these are wrong, none is a number.
+  const int64_t begin = is_right ? args.group_offsets[args.groups] : 0;
+  const float value = is_right ? 0.0f : not_a_number<float>();
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const auto fill = [&](float* to, int64_t width) {
+    for (int64_t k = begin * width + thread; k < args.firsts * width; k += int64_t{gridDim.x} * blockDim.x)
+      to[k] = value;
+  };
+  fill(args.by_p, args.columns()), fill(args.by_q, args.columns());
+  if (pass == Pass::second) fill(args.to_sent, args.sent);
+  finish_rows(args, memory);
+}
+
+template <int kEights, Pass pass>
+int64_t group_bytes(const MessageArgs<float>& args) {
+  const int columns = static_cast<int>(args.columns()), warps = warps_of(pass, kEights);
+  return TensorShared(pass, 8 * kEights, columns).bytes(warps) +
+         4 * warps * GroupShared(columns, 16 * tiles_of(pass, kEights)).of_warp();
+}
+
+template <int kEights, Pass pass, bool kAny>
+void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
+  const int64_t blocks = std::clamp<int64_t>(args.groups, 1, gpu.limits().multiprocessors);
+  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps_of(pass, kEights) * kWarp,
+             group_bytes<kEights, pass>(args), args, memory);
+}
+
+}  // namespace gpu_message
+
+}  // namespace mdops

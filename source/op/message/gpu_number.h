@@ -1,0 +1,117 @@
+// What the passes over messages make of one number, for every kernel on a GPU (the formulas of message.h).
+#pragma once
+
+#include <cstdint>
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "graph/rows.h"
+#include "message/message.h"
+
+namespace mdops {
+
+namespace gpu_message {
+
+enum class Pass { forward, backward, second };
+
+// Empty arrays are null, too.
+template <class T>
+__host__ __device__ Pass pass_of(const MessageArgs<T>& args) {
+  if (args.along_x || args.along_p || args.along_row_weight) return Pass::second;
+  return args.by_x || args.by_p || args.by_row_weight ? Pass::backward : Pass::forward;
+}
+
+// A kernel's memory besides `by_z`; what is null is not asked for.
+template <class T>
+struct Memory {
+  T* dz;         // (rows, columns) of the second pass, for the gradient by W
+  T* of_scales;  // (rows, kept): terms of the gradient by c
+};
+
+// What is known of a number, and what a pass makes of it: y; by z or h; f' v of the second pass.
+template <class T>
+struct Number {
+  T z, v, grad, extra;  // grad: w g_s or c g_x; extra: u_w g_s or 0
+  T y, dz, h, sv;
+};
+
+template <Pass pass, Activation kind, class T>
+__device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
+  T slope;
+  if constexpr (pass == Pass::second) {
+    T curve;
+    activate_twice<kind>(n.z, threshold, &n.y, &slope, &curve);
+    n.dz = slope * n.grad, n.sv = slope * n.v;
+    n.h = curve * n.grad * n.v + slope * n.extra;
+  } else {
+    activate<kind>(n.z, threshold, &n.y, &slope);
+    n.dz = n.h = pass == Pass::backward ? slope * n.grad : T(0), n.sv = T(0);
+  }
+}
+
+// The same of several numbers. All lanes call it. `kAny` is for other functions than silu and silut; the
+// latter is silu where no number is beyond its threshold, as nearly always.
+template <Pass pass, bool kAny, class T, int Count>
+__device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
+                                             Number<T> (&numbers)[Count]) {
+  const auto by = [&]<Activation kind>() {
+#pragma unroll
+    for (int k = 0; k < Count; ++k) evaluate<pass, kind>(threshold, numbers[k]);
+  };
+  if constexpr (kAny) {
+    with_activation(activation, by);
+  } else {
+    bool is_silu = true;
+#pragma unroll
+    for (int k = 0; k < Count; ++k) is_silu &= activation == Activation::silu || numbers[k].z < threshold;
+    if (__all_sync(kAllLanes, is_silu))
+      by.template operator()<Activation::silu>();
+    else
+      by.template operator()<Activation::silut>();
+  }
+}
+
+// The rows of a first: none where its offsets are wrong.
+template <class T>
+struct RowsOfFirst {
+  int64_t begin, end;
+  bool is_wrong;
+
+  __device__ RowsOfFirst(const MessageArgs<T>& args, int64_t f)
+      : begin(args.first_offsets[f]), end(args.first_offsets[f + 1]) {
+    is_wrong = begin < 0 || begin > end || end > args.rows;
+    if (is_wrong) begin = end = 0;
+  }
+};
+
+// Whether a row is of this first and has a second that there is, or none.
+template <class T>
+__device__ __forceinline__ bool is_right(const MessageArgs<T>& args, int64_t row, int64_t f, int64_t second) {
+  return args.first[row] == f && second >= -1 && second < args.seconds;
+}
+
+// Rows behind the last first: x' is x, gradients are what comes through that alone.
+template <class T>
+__device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory) {
+  const int64_t last = args.first_offsets[args.firsts];
+  const int64_t begin = last < 0 || last > args.rows ? 0 : last;
+  if (last != begin) return;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const auto each = [&](T* to, int64_t width, const T* from) {
+    if (!to) return;
+    for (int64_t k = begin * width + thread; k < args.rows * width; k += threads)
+      to[k] = from ? from[k] : T(0);
+  };
+  const bool is_second = pass_of(args) == Pass::second;
+  each(args.to_kept, args.kept, is_second ? args.along_x : args.x);
+  each(args.by_x, args.inputs, args.kept && !is_second ? args.grad_kept : nullptr);
+  each(args.by_row_weight, 1, nullptr);
+  each(args.by_z, args.columns(), nullptr);
+  each(memory.dz, args.columns(), nullptr);
+  each(memory.of_scales, args.kept, nullptr);
+}
+
+}  // namespace gpu_message
+
+}  // namespace mdops

@@ -1,0 +1,73 @@
+// Which kernels take messages.
+#pragma once
+
+#include <type_traits>
+
+#include "graph/gpu_rows.h"
+#include "message/gpu_groups.h"
+#include "message/gpu_plain.h"
+#include "message/gpu_tensor.h"
+
+namespace mdops {
+
+namespace gpu_message {
+
+// f.operator()<eights, pass>(), of rows that tensor cores take.
+template <int kEights, class F>
+auto with_pass(Pass pass, const F& f) {
+  if (pass == Pass::forward) return f.template operator()<kEights, Pass::forward>();
+  if (pass == Pass::backward) return f.template operator()<kEights, Pass::backward>();
+  return f.template operator()<kEights, Pass::second>();
+}
+template <class F>
+auto with_tensor_kernel(const MessageArgs<float>& args, const F& f) {
+  const Pass pass = pass_of(args);
+  if (args.inputs == 32) return with_pass<4>(pass, f);
+  if (args.inputs == 64) return with_pass<8>(pass, f);
+  return with_pass<16>(pass, f);
+}
+
+// Whether the kernels that make h also sum it up by Q; else they need `by_z`.
+template <class T>
+bool sums_by_q(const Gpu& gpu, const MessageArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (args.groups > 0 && by_tensor_cores(gpu, args) && pass_of(args) != Pass::forward)
+      return with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
+        return group_bytes<kEights, pass>(args) <= gpu.limits().shared_bytes;
+      });
+  }
+  return false;
+}
+
+template <int kEights, Pass pass, bool kAny>
+void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
+  if constexpr (pass != Pass::forward) {
+    if (in_groups) return run_groups<kEights, pass, kAny>(gpu, args, memory);
+  }
+  run_tensor<kEights, pass, kAny>(gpu, args, memory);
+}
+
+template <class T>
+void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
+  const bool in_groups = sums_by_q(gpu, args);
+  if constexpr (std::is_same_v<T, float>) {
+    if (by_tensor_cores(gpu, args))
+      with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
+        const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
+        is_silu ? run_pass<kEights, pass, false>(gpu, args, memory, in_groups)
+                : run_pass<kEights, pass, true>(gpu, args, memory, in_groups);
+      });
+    else
+      run_plain(gpu, args, memory);
+  } else {
+    run_plain(gpu, args, memory);
+  }
+  if (args.by_q && !in_groups)
+    gpu_graph_rows::run_scatter(
+        gpu, ScatterArgs<T>{args.by_z, args.second, args.second_order, args.second_offsets, args.rows,
+                            args.seconds, args.columns(), args.by_q});
+}
+
+}  // namespace gpu_message
+
+}  // namespace mdops

@@ -1,0 +1,495 @@
+// Messages of float32 by the tensor cores, to float32's accuracy: each number of a product is the sum of two
+// of TF32 (common/gpu_split.h), and of their four products the smallest is left out.
+//
+// A team of warps has a first. Of its rows a warp takes kTiles times 16 at once, whose x stays in registers,
+// in its two parts; the weights lie in shared memory as the products read them. Eight columns after the other
+// go from the product to all that is made of them. In the backward passes what they give for x is their
+// product with the transposed weights: the sums of one product lie in registers just as the next one takes
+// its left side, if of each eight numbers of the depth place t is number 2 t and place t + 4 the next.
+//
+// Tensor cores round sums towards zero: so each product of eight columns begins at zero, and sums of several
+// are added in the usual way.
+//
+// Weights that do not fit into shared memory go in several runs, of some of the columns each.
+#pragma once
+
+#include <algorithm>
+
+#include "common/gpu_barrier.h"
+#include "common/gpu_mma.h"
+#include "common/gpu_split.h"
+#include "gemm/gpu_memory.h"
+#include "message/gpu_number.h"
+
+namespace mdops {
+
+namespace gpu_message {
+
+// Columns of a run.
+struct Columns {
+  int begin, end;
+
+  __host__ __device__ int eights() const { return (end - begin) / 8; }
+};
+
+// Warps of a block: what registers they have follows from it.
+__host__ __device__ constexpr int warps_of(Pass pass, int eights) {
+  if (pass == Pass::second || eights > 8) return 8;
+  return pass == Pass::backward && eights <= 4 ? 8 : 12;
+}
+
+// 16 rows at once each: more of them where x is narrow.
+__host__ __device__ constexpr int tiles_of(Pass pass, int eights) {
+  return pass != Pass::second && eights <= 4 ? 2 : 1;
+}
+
+constexpr int kStep = 37;  // blocks between turns
+
+// Two parts of a warp's rows as products take them, of eight numbers of the depth each.
+template <int kEights>
+struct TensorRows {
+  uint32_t high[kEights][4], low[kEights][4];
+};
+
+__device__ __forceinline__ float2 read_two(const float* from) {
+  return __ldg(reinterpret_cast<const float2*>(from));
+}
+__device__ __forceinline__ float of_two(const float2& two, int k) {
+  return k ? two.y : two.x;
+}
+__device__ __forceinline__ void write_two(float* to, float a, float b) {
+  *reinterpret_cast<float2*>(to) = {a, b};
+}
+
+__device__ __forceinline__ void split_to(uint32_t& high, uint32_t& low, float x) {
+  const Split parts = split(x);
+  high = parts.high, low = parts.low;
+}
+
+// c = A B of eight numbers of the depth each, its two parts apart: the large products, and the small ones.
+__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[2][4],
+                                               const uint32_t (&high)[4], const uint32_t (&low)[4],
+                                               const uint4& b) {
+  multiply_8(small[0], low, b.x, b.y);
+  multiply_8(small[1], high, b.z, b.w);
+  multiply_8(large, high, b.x, b.y);
+}
+
+// Shared memory of a block: the weights, transposed behind them in backward passes, and of each warp sums of
+// what is sent and of what is by P.
+struct TensorShared {
+  int64_t weights, sums;
+
+  __host__ __device__ TensorShared(Pass pass, int inputs, int columns)
+      : weights(int64_t{inputs} * columns * 2), sums(2 * columns) {
+    if (pass != Pass::forward) weights *= 2;
+  }
+  int64_t bytes(int warps) const { return 4 * (weights + warps * sums); }
+};
+
+template <int kEights, Pass pass, bool kAny>
+class TensorTeam {
+  static constexpr int kTiles = tiles_of(pass, kEights), kInputs = 8 * kEights, kHalves = 2 * kTiles;
+  static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
+
+ public:
+  __device__ TensorTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns,
+                        int team)
+      : args_(args),
+        memory_(memory),
+        columns_(columns),
+        all_(static_cast<int>(args.columns())),
+        sent_(static_cast<int>(args.sent)),
+        warps_(team),
+        warp_(threadIdx.x / kWarp % team),
+        barrier_(1 + threadIdx.x / kWarp / team) {
+    const int width = columns.end - columns.begin;
+    const TensorShared shared(pass, kInputs, width);
+    float* const memory_of_block = reinterpret_cast<float*>(net_memory());
+    weight_ = reinterpret_cast<const uint4*>(memory_of_block);
+    transposed_ = weight_ + kInputs * width / 2;
+    team_sums_ = memory_of_block + shared.weights +
+                 static_cast<int64_t>(threadIdx.x / kWarp / team * team) * shared.sums;
+    sums_ = team_sums_ + warp_ * shared.sums;
+  }
+
+  // The weights to shared memory, in two parts: of each eight of the depth and of the columns four numbers a
+  // lane.
+  __device__ static void place_weights(const MessageArgs<float>& args, Columns columns) {
+    const int eights = columns.eights(), count = kEights * eights * kWarp;
+    uint4* const to = reinterpret_cast<uint4*>(net_memory());
+    const int64_t all = args.columns();
+    for (int at = threadIdx.x; at < count; at += blockDim.x) {
+      const int lane = at % kWarp, eight = at / kWarp % kEights, n = at / kWarp / kEights;
+      const int g = lane / 4, t = lane % 4;
+      const float* const from = args.weight + (8 * eight + 2 * t) * all + columns.begin + 8 * n + g;
+      split_to(to[at].x, to[at].z, from[0]);
+      split_to(to[at].y, to[at].w, from[all]);
+    }
+    for (int at = threadIdx.x; !kIsForward && at < count; at += blockDim.x) {
+      const int lane = at % kWarp, eight = at / kWarp % kEights, n = at / kWarp / kEights;
+      const int g = lane / 4, t = lane % 4;
+      const float* const from = args.weight + (8 * eight + g) * all + columns.begin + 8 * n + 2 * t;
+      split_to(to[count + at].x, to[count + at].z, from[0]);
+      split_to(to[count + at].y, to[count + at].w, from[1]);
+    }
+  }
+
+  __device__ void run(int64_t f) {
+    const RowsOfFirst<float> rows(args_, f);
+    begin_first(f, rows.end);
+    bool begins = true;
+    for (row_ = rows.begin + 16 * kTiles * warp_; row_ < end_; row_ += 16 * kTiles * warps_, begins = false)
+      add_rows(begins);
+    const int tiles = static_cast<int>((rows.end - rows.begin + 16 * kTiles - 1) / (16 * kTiles));
+    wait();
+    write_sums(rows.is_wrong, min(tiles, warps_));
+    wait();
+  }
+
+ protected:
+  __device__ void begin_first(int64_t f, int64_t end) {
+    first_ = f, end_ = end;
+    p_ = args_.p + f * all_, grad_sent_ = args_.grad_sent + f * sent_;
+    if (kIsSecond) along_p_ = args_.along_p + f * all_;
+  }
+
+  __device__ void wait() const {
+    if (warps_ == 1)
+      __syncwarp();
+    else
+      sync_threads(barrier_, warps_ * kWarp);
+  }
+
+  // What the warps have found, one after the other.
+  __device__ void write_sums(bool is_wrong, int count) const {
+    const int width = columns_.end - columns_.begin;
+    const TensorShared shared(pass, kInputs, width);
+    for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
+      const int column = columns_.begin + c;
+      float sent = is_wrong ? not_a_number<float>() : 0.0f, by_p = sent;
+      for (int w = 0; w < count; ++w) {
+        const float* const own = team_sums_ + w * shared.sums;
+        if (pass != Pass::backward) sent += own[c];
+        if (!kIsForward) by_p += own[width + c];
+      }
+      if (pass != Pass::backward && column < sent_) args_.to_sent[first_ * sent_ + column] = sent;
+      if (!kIsForward) args_.by_p[first_ * all_ + column] = by_p;
+    }
+  }
+
+  // Row h of a lane's: g and g + 8 of each tile.
+  __device__ int64_t row_of(int h) const { return row_ + 8 * h + lane_index() / 4; }
+
+  __device__ void load_rows(TensorRows<kEights> (&rows)[kTiles], const float* x) const {
+    const int t = lane_index() % 4;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int64_t row = row_of(h);
+      const float* const from = x + row * kInputs + 2 * t;
+#pragma unroll
+      for (int eight = 0; eight < kEights; ++eight) {
+        const float2 two = row < end_ ? read_two(from + 8 * eight) : float2{0.0f, 0.0f};
+        TensorRows<kEights>& to = rows[h / 2];
+        split_to(to.high[eight][h % 2], to.low[eight][h % 2], two.x);
+        split_to(to.high[eight][h % 2 + 2], to.low[eight][h % 2 + 2], two.y);
+      }
+    }
+  }
+
+  // The products with eight columns.
+  __device__ void multiply(float (&z)[kTiles][4], const TensorRows<kEights> (&rows)[kTiles], int n) const {
+    float small[kTiles][2][4] = {};
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) z[tile][k] = 0.0f;
+#pragma unroll
+    for (int eight = 0; eight < kEights; ++eight) {
+      const uint4 b = weight_[(n * kEights + eight) * kWarp + lane_index()];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        multiply_parts(z[tile], small[tile], rows[tile].high[eight], rows[tile].low[eight], b);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) z[tile][k] += small[tile][0][k] + small[tile][1][k];
+  }
+
+  // Adds a lane's numbers of two columns to the sums over the warp's rows.
+  __device__ void add_columns(float* sums, int n, float a, float b, bool begins) const {
+#pragma unroll
+    for (int step = 4; step < kWarp; step *= 2) {
+      a += __shfl_xor_sync(kAllLanes, a, step);
+      b += __shfl_xor_sync(kAllLanes, b, step);
+    }
+    if (lane_index() >= 4) return;
+    float* const to = sums + 8 * n + 2 * lane_index();
+    if (begins)
+      write_two(to, a, b);
+    else
+      write_two(to, to[0] + a, to[1] + b);
+  }
+
+  __device__ bool is_of_group(int64_t second) const {
+    return !staged_ || second < 0 || (second >= group_begin_ && second < group_end_);
+  }
+
+  // What a lane reads for two columns of its rows, asked for while the two before are worked on.
+  struct Given {
+    float2 p, along_p, scale, grad;  // grad: of what is sent
+    float2 q[kHalves], along_q[kIsSecond ? kHalves : 1];
+    float2 kept[kHalves];  // x, or in backward passes gradients, of columns that are kept
+    float2 along[kIsSecond ? kHalves : 1];
+  };
+
+  // Where a lane's rows are, and which of them there are: a bit each.
+  struct Places {
+    unsigned there = 0, wrong = 0, has_second = 0;
+    const float *q[kHalves], *along_q[kIsSecond ? kHalves : 1];
+    int64_t kept, z;  // of the first row in arrays of what is kept, and of all columns
+    float weight[kHalves], along_weight[kHalves];
+  };
+
+  __device__ __forceinline__ Places places() const {
+    Places found;
+    const int column = columns_.begin + 2 * (lane_index() % 4);
+    found.kept = row_of(0) * kInputs + column - sent_, found.z = row_of(0) * all_ + column;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int64_t row = row_of(h);
+      const bool there = row < end_;
+      int64_t second = there ? args_.second[row] : -1;
+      const bool is_wrong = there && (!is_right(args_, row, first_, second) || !is_of_group(second));
+      if (is_wrong) second = -1;
+      found.there |= static_cast<unsigned>(there) << h, found.wrong |= static_cast<unsigned>(is_wrong) << h;
+      found.has_second |= static_cast<unsigned>(second >= 0) << h;
+      found.q[h] = args_.q + second * all_ + column;
+      if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
+      found.weight[h] = there ? args_.row_weight[row] : 0.0f;
+      found.along_weight[h] = kIsSecond && there ? args_.along_row_weight[row] : 0.0f;
+    }
+    return found;
+  }
+
+  __device__ __forceinline__ void load(Given& given, const Places& at, int n) const {
+    constexpr float2 nothing{0.0f, 0.0f};
+    const int begin = columns_.begin + 8 * n, column = begin + 2 * (lane_index() % 4);
+    const bool is_sent = begin < sent_;
+    given.p = read_two(p_ + column);
+    if constexpr (kIsSecond) given.along_p = read_two(along_p_ + column);
+    given.scale = is_sent ? nothing : read_two(args_.scale + column - sent_);
+    given.grad = is_sent && !kIsForward ? read_two(grad_sent_ + column) : nothing;
+    const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 8 * n;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const bool has_second = at.has_second >> h & 1, is_kept = !is_sent && (at.there >> h & 1);
+      given.q[h] = has_second ? read_two(at.q[h] + 8 * n) : nothing;
+      given.kept[h] = is_kept ? read_two(kept + 8 * h * kInputs) : nothing;
+      if constexpr (kIsSecond) {
+        given.along_q[h] = has_second ? read_two(at.along_q[h] + 8 * n) : nothing;
+        given.along[h] = is_kept ? read_two(args_.along_x + at.kept + 8 * n + 8 * h * kInputs) : nothing;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_rows(bool begins) {
+    TensorRows<kEights> x[kTiles], along[kIsSecond ? kTiles : 1];
+    load_rows(x, args_.x);
+    if constexpr (kIsSecond) load_rows(along, args_.along_x);
+    const Places at = places();
+    float by_weight[kHalves] = {}, by_x[kIsForward ? 1 : kTiles][kEights][4] = {};
+    Given next;
+    load(next, at, 0);
+#pragma unroll 1
+    for (int n = 0; n < columns_.eights(); ++n) {
+      const Given given = next;
+      if (n + 1 < columns_.eights()) load(next, at, n + 1);
+      const bool is_sent = columns_.begin + 8 * n < sent_;
+      float z[kTiles][4], v[kIsSecond ? kTiles : 1][4];
+      multiply(z, x, n);
+      if constexpr (kIsSecond) multiply(v, along, n);
+
+      Number<float> numbers[2 * kHalves];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const float2 grad = is_sent ? given.grad : given.kept[h];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          Number<float>& own = numbers[2 * h + k];
+          own.z = z[h / 2][h % 2 * 2 + k] + (of_two(given.p, k) + of_two(given.q[h], k));
+          if (at.wrong >> h & 1) own.z = not_a_number<float>();
+          if constexpr (kIsSecond)
+            own.v = v[h / 2][h % 2 * 2 + k] + (of_two(given.along_p, k) + of_two(given.along_q[h], k));
+          own.grad = (is_sent ? at.weight[h] : of_two(given.scale, k)) * of_two(grad, k);
+          own.extra = is_sent ? at.along_weight[h] * of_two(grad, k) : 0.0f;
+        }
+      }
+      evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
+      float of_sent[2] = {}, of_p[2] = {}, h_of[kTiles][4];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const bool there = at.there >> h & 1;
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const Number<float>& own = numbers[2 * h + k];
+          const float of_v = kIsSecond ? own.sv : own.y;
+          h_of[h / 2][h % 2 * 2 + k] = there ? own.h : 0.0f;
+          of_p[k] += h_of[h / 2][h % 2 * 2 + k];
+          of_sent[k] += there ? at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f) : 0.0f;
+          by_weight[h] += of_two(given.grad, k) * of_v;  // no gradient of what is kept
+        }
+      }
+      write_rows(given, at, numbers, n, is_sent);
+      if (pass != Pass::backward && is_sent) add_columns(sums_, n, of_sent[0], of_sent[1], begins);
+      if constexpr (!kIsForward) {
+        add_columns(sums_ + columns_.end - columns_.begin, n, of_p[0], of_p[1], begins);
+        add_to_inputs(by_x, h_of, n);
+      }
+    }
+    if constexpr (!kIsForward) write_inputs(by_x, by_weight);
+  }
+
+  // What the rows have of eight columns.
+  __device__ __forceinline__ void write_rows(const Given& given, const Places& at,
+                                             const Number<float> (&numbers)[2 * kHalves], int n,
+                                             bool is_sent) const {
+    const int64_t kept = at.kept + 8 * n, z = at.z + 8 * n;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      if (!(at.there >> h & 1)) continue;
+      const Number<float>&first = numbers[2 * h], &other = numbers[2 * h + 1];
+      if (!is_sent) {
+        const float a = kIsSecond ? first.sv : first.y, b = kIsSecond ? other.sv : other.y;
+        if constexpr (pass != Pass::backward) {
+          const float2 added = kIsSecond ? given.along[h * kIsSecond] : given.kept[h];
+          write_two(args_.to_kept + kept + 8 * h * kInputs, added.x + given.scale.x * a,
+                    added.y + given.scale.y * b);
+        }
+        if (!kIsForward && memory_.of_scales)
+          write_two(memory_.of_scales + kept + 8 * h * kInputs, given.kept[h].x * a, given.kept[h].y * b);
+      }
+      if (!kIsForward && staged_)
+        write_two(staged_ + (8 * h + lane_index() / 4) * staged_row_ + 8 * n + 2 * (lane_index() % 4),
+                  first.h, other.h);
+      if (!kIsForward && args_.by_z) write_two(args_.by_z + z + h * (int64_t{8} * all_), first.h, other.h);
+      if (kIsSecond && memory_.dz) write_two(memory_.dz + z + h * (int64_t{8} * all_), first.dz, other.dz);
+    }
+  }
+
+  // The products of eight columns' h with the transposed weights.
+  template <int kCount>
+  __device__ void add_to_inputs(float (&by_x)[kCount][kEights][4], const float (&h)[kTiles][4], int n) const {
+    uint32_t high[kTiles][4], low[kTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      split_to(high[tile][0], low[tile][0], h[tile][0]);
+      split_to(high[tile][2], low[tile][2], h[tile][1]);
+      split_to(high[tile][1], low[tile][1], h[tile][2]);
+      split_to(high[tile][3], low[tile][3], h[tile][3]);
+    }
+#pragma unroll
+    for (int eight = 0; eight < kEights; ++eight) {
+      const uint4 b = transposed_[(n * kEights + eight) * kWarp + lane_index()];
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float now[4] = {};
+        multiply_8(now, low[tile], b.x, b.y);
+        multiply_8(now, high[tile], b.z, b.w);
+        multiply_8(now, high[tile], b.x, b.y);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) by_x[tile % kCount][eight][k] += now[k];
+      }
+    }
+  }
+
+  // What the rows have for x and their weights, added to that of the runs before.
+  template <int kCount>
+  __device__ void write_inputs(const float (&by_x)[kCount][kEights][4],
+                               const float (&by_weight)[kHalves]) const {
+    const int t = lane_index() % 4;
+    const bool goes_on = columns_.begin > 0, adds_kept = !kIsSecond && !goes_on && args_.kept;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int64_t row = row_of(h);
+      const float of_row = quad_sum(by_weight[h]);
+      if (row >= end_) continue;
+      if (t == 0) args_.by_row_weight[row] = of_row + (goes_on ? args_.by_row_weight[row] : 0.0f);
+      const float* const added = goes_on ? args_.by_x : adds_kept ? args_.grad_kept : nullptr;
+#pragma unroll
+      for (int eight = 0; eight < kEights; ++eight) {
+        const int64_t at = row * kInputs + 8 * eight + 2 * t;
+        float a = by_x[h / 2 % kCount][eight][h % 2 * 2], b = by_x[h / 2 % kCount][eight][h % 2 * 2 + 1];
+        if (added) a += added[at], b += added[at + 1];
+        write_two(args_.by_x + at, a, b);
+      }
+    }
+  }
+
+  const MessageArgs<float>& args_;
+  const Memory<float>& memory_;
+  const Columns columns_;
+  const int all_, sent_, warps_, warp_, barrier_;
+  const uint4 *weight_, *transposed_;
+  float *team_sums_, *sums_;
+  const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;  // of the first
+  int64_t first_ = 0, row_ = 0, end_ = 0;
+  // Of whole groups: where a warp's rows of h go, so wide, and the group's firsts.
+  float* staged_ = nullptr;
+  int staged_row_ = 0;
+  int64_t group_begin_ = 0, group_end_ = 0;
+};
+
+template <int kEights, Pass pass, bool kAny>
+__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, 1)
+    tensor_kernel(const __grid_constant__ MessageArgs<float> args,
+                  const __grid_constant__ Memory<float> memory, Columns columns, int team) {
+  using Team = TensorTeam<kEights, pass, kAny>;
+  Team::place_weights(args, columns);
+  __syncthreads();
+  Team own(args, memory, columns, team);
+  const int teams = warps_of(pass, kEights) / team;
+  // Firsts side by side in one block: as the edges of an atom they share their seconds. Turn by turn other
+  // blocks have those that an atom begins with, which have the most rows.
+  const int64_t blocks = gridDim.x, runs = (args.firsts + teams - 1) / teams;
+  for (int64_t turn = 0; turn * blocks < runs; ++turn) {
+    const int64_t run = turn * blocks + (blockIdx.x + kStep * turn) % blocks;
+    const int64_t f = run * teams + threadIdx.x / kWarp / team;
+    if (f < args.firsts) own.run(f);
+  }
+  if (columns.begin == 0) finish_rows(args, memory);
+}
+
+// Whether there are kernels for numbers so many, which are read by twos.
+inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
+  const bool is_wide = args.inputs == 32 || args.inputs == 64 || args.inputs == 128;
+  bool is_placed = true;
+  for (const float* from : {args.x, args.p, args.q, args.scale, args.grad_sent, args.grad_kept, args.along_x,
+                            args.along_p, args.along_q})
+    is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float2) == 0;
+  return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 8 == 0 && args.columns() > 0;
+}
+
+template <int kEights, Pass pass, bool kAny>
+void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
+  const int columns = gpu.int32_of("weight", args.columns()), warps = warps_of(pass, kEights);
+  int width = columns;
+  while (TensorShared(pass, 8 * kEights, width).bytes(warps) > gpu.limits().shared_bytes && width > 8)
+    width = static_cast<int>(blocks_for(width / 8, 2)) * 8;
+  const int64_t chip = gpu.limits().multiprocessors;
+  // Few firsts have several warps each.
+  int team = 1;
+  for (int more = 2; more <= warps / 2; ++more)
+    if (warps % more == 0 && args.firsts * more <= chip * warps) team = more;
+  const int64_t blocks = std::clamp<int64_t>(blocks_for(args.firsts, warps / team), 1, chip);
+  for (int begin = 0; begin < columns; begin += width) {
+    const Columns run{begin, std::min(begin + width, columns)};
+    gpu.launch(tensor_kernel<kEights, pass, kAny>, blocks, warps * kWarp,
+               TensorShared(pass, 8 * kEights, run.end - run.begin).bytes(warps), args, memory, run, team);
+  }
+}
+
+}  // namespace gpu_message
+
+}  // namespace mdops

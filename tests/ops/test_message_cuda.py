@@ -1,0 +1,90 @@
+"""Messages on a GPU, at the widths that tensor cores take and at others, beside the CPU's in float64."""
+
+import pytest
+import torch
+from test_message import derivatives, graph_of, inputs
+
+from mdops import ops
+from mdops.ops import EdgeIndex
+
+pytestmark = pytest.mark.gpu
+
+LIMITS = {torch.float32: 3e-6, torch.float64: 1e-12}
+# By tensor cores in float32 but for the last ones: with several firsts a block and several warps a first, with weights
+# in several runs, with nothing kept and with nothing sent.
+SIZES = {
+    "edges": [(64, 128, 64), (128, 256, 128), (32, 16, 0), (20, 33, 20)],
+    "angles": [(32, 64, 32), (32, 0, 32), (64, 64, 0), (64, 128, 64), (7, 20, 7)],
+}
+CASES = [(along, sizes) for along, every in SIZES.items() for sizes in every]
+
+
+def moved(value, dtype, device="cuda"):
+    if isinstance(value, EdgeIndex):
+        return EdgeIndex(*(moved(part, dtype, device) for part in value))
+    if value is None or not value.is_floating_point():
+        return value if value is None else value.to(device)
+    return value.detach().to(device, dtype).requires_grad_()
+
+
+def run(tensors, indices, activation):
+    leaves = [x for x in tensors if x is not None]
+    first, second, groups = indices
+    found = derivatives(ops.message(*tensors, first, second, activation, groups), leaves)
+    return [x.detach() for x in found]
+
+
+def agree(along, sizes, dtype, atoms, activation, reference):
+    tensors, indices = inputs(graph_of(atoms), along, *sizes, torch.float64)
+    want = run(
+        *([moved(x, torch.float64, reference) for x in part] for part in (tensors, indices)), activation
+    )
+    given = [moved(x, dtype) for x in tensors], [moved(x, dtype) for x in indices]
+    got, again = run(*given, activation), run(*given, activation)
+    for k, (a, b, c) in enumerate(zip(got, again, want, strict=True)):
+        assert torch.equal(a, b), k
+        scale = max(1.0, float(c.abs().max())) if c.numel() else 1.0
+        error = float((a.to(c) - c).abs().max()) / scale if c.numel() else 0.0
+        assert error < LIMITS[dtype], k
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize(("along", "sizes"), CASES)
+def test_a_gpu_finds_what_the_cpu_finds(along, sizes, dtype):
+    agree(along, sizes, dtype, 40, "silut:1.0", "cpu")
+
+
+@pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])
+def test_many_rows(along, sizes):
+    agree(along, sizes, torch.float32, 2500, "silu", "cuda")
+
+
+@pytest.mark.parametrize("sizes", [(64, 128, 64), (20, 33, 20)])
+def test_a_graph_has_it(sizes):
+    tensors, indices = inputs(graph_of(40), "edges", *sizes, torch.float32)
+    given = [moved(x, torch.float32) for x in tensors], [moved(x, torch.float32) for x in indices]
+    want, stream, graph = run(*given, "silu"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.graph(graph, stream=stream):
+        got = run(*given, "silu")
+    for value in got:
+        value.fill_(torch.nan)
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("sizes", [(32, 64, 32), (7, 20, 7)])
+def test_wrong_indices_are_seen_and_read_nothing(sizes):
+    tensors, indices = inputs(graph_of(), "angles", *sizes, torch.float32)
+    x, *others = (moved(value, torch.float32) for value in tensors)
+    first, second, groups = (moved(value, torch.float32) for value in indices)
+    for place, value in ((0, 10**9), (0, -7), (3, 10**9)):
+        wrong = [first.nodes, second.nodes, second.order, first.offsets]
+        wrong[place] = wrong[place].clone()
+        wrong[place][1] = value
+        ends = EdgeIndex(wrong[0], None, wrong[3]), EdgeIndex(wrong[1], *second[1:])
+        sent, kept = ops.message(x, *others, *ends, "silu", groups)
+        torch.cuda.synchronize()
+        assert sent.isnan().any() or kept.isnan().any()
+        (sent.nansum() + kept.nansum()).backward()
+        torch.cuda.synchronize()
