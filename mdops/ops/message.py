@@ -53,8 +53,7 @@ def message(
     c = x.new_empty(0) if scale is None else as_non_leaf(scale)
     given = x, as_non_leaf(weight), p, q, row_weight, c
     indices = first.nodes, first.offsets, *second, groups
-    make = _by_other_ops if x.is_cuda else torch.ops.mdops.message
-    sent, kept = make(*given, *indices, *kernel_code(activation))
+    sent, kept = torch.ops.mdops.message(*given, *indices, *kernel_code(activation))
     return sent, None if scale is None else kept
 
 
