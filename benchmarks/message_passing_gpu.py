@@ -118,12 +118,11 @@ def training_step(inputs: Path, system: Path, *, count: int = 60) -> dict[str, A
             torch.cuda.synchronize()
             start = time.perf_counter()
             for _ in range(count // 5):
-                trainer._step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
+                trainer.branches[""].step(trainer.frames.share(0, trainer.processes), 1e-9, 1.0)
             torch.cuda.synchronize()
             times.append(1e3 * (time.perf_counter() - start) / (count // 5))
         return {
             "ms": statistics.median(times),
-            "in graphs": trainer._graphs is not None,
             "GiB": torch.cuda.max_memory_allocated() / 2**30,
         }
 
@@ -150,7 +149,11 @@ def main() -> None:
     potential = model_of("dpa3", args.inputs).to("cuda")
     for atoms in args.atoms:
         box = repeated(unit, atoms)
-        row = step(potential, box, profiled=True)
+        try:
+            row = step(potential, box, profiled=True)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            print(f"{atoms} atoms: {str(error)[:200]}")
+            continue
         if args.engine and atoms < 20_000:
             row |= engine_step(potential, box)
         print({name: value for name, value in row.items() if name != "kernels_us"})
