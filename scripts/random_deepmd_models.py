@@ -2,10 +2,10 @@
 
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-With a kind all models have that descriptor, alone; `dpa2`, `dpa3` and `dpa4` come only so. For each seed from FIRST to
-before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model` section it
-was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend. Seeds that
-DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. For each seed from
+FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model`
+section it was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend.
+Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from deepmd.dpmodel.utils.serialization import save_dp_model
 from deepmd.pt.model.model import get_model
+from deepmd.pt_expt.model.get_model import get_model as get_exportable_model
 
 ELEMENTS = ("H", "C", "N", "O", "Mg", "Al", "Si", "Cu", "Zn", "U")
 ACTIVATIONS = (
@@ -308,7 +309,26 @@ def dpa4(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
     return keys
 
 
-GRAPHS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4}  # kinds that pass messages
+def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
+    pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
+    keys: dict[str, Any] = {
+        "type": "dpa4c",
+        "rcut": rcut,
+        "channels": draw.one((8, 16, 32, 64)),
+        "lmax": draw.whole(2, 5),
+        "basis_type": draw.one(("bessel", "gaussian")),
+        "n_radial": draw.whole(1, 17),
+        "radial_modes": draw.one((0, 0, 1, 2, 4)),
+        "precision": "float64",
+        "seed": draw.whole(0, 1 << 30),
+    }
+    if draw.chance(0.3):
+        keys["exclude_types"] = [draw.one(pairs) for _ in range(draw.whole(1, 3))]
+    return keys
+
+
+OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
+EXPORTABLE = ("dpa4c",)  # that the exportable backend alone has
 
 
 def bridging(draw: Draw) -> dict[str, Any]:
@@ -372,8 +392,8 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
         return {"type": "linear_ener", "type_map": type_map, "models": models, "weights": weights}
     if form == "hybrid":
         own = {"type": "hybrid", "list": parts(draw.one((BY_TYPES, MIXED)), draw.whole(2, 4))}
-    elif kind in GRAPHS:
-        own = GRAPHS[kind](draw, ntypes, rcut, crowded)
+    elif kind in OTHERS:
+        own = OTHERS[kind](draw, ntypes, rcut, crowded)
     elif kind:
         own = part((kind,))
     else:
@@ -399,7 +419,10 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
             last, shape = name.rsplit(".", 1)[-1], tuple(value.shape)
             if not value.numel() or not value.is_floating_point():
                 continue
-            if last == "mean":
+            if last in ("mean", "stddev") and value.dim() == 1:  # of invariants, not of rows of types
+                spread = 0.1 * draw.normal(*shape) if last == "mean" else draw.random.uniform(0.2, 0.8, shape)
+                value.copy_(torch.from_numpy(spread))
+            elif last == "mean":
                 value.zero_()
                 value[..., 0] = torch.from_numpy(0.1 * draw.normal(shape[0], 1))
             elif last == "stddev":
@@ -409,7 +432,7 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
                 value.copy_(torch.from_numpy(draw.normal(*shape)))
             elif last in ("fparam_inv_std", "aparam_inv_std"):
                 value.copy_(torch.from_numpy(draw.random.uniform(0.5, 2, shape)))
-            elif last in ("bias", "idt") or last.startswith(
+            elif last in ("bias", "b", "idt") or last.startswith(
                 ("residual_scale", "adam_so2_layer", "adam_ffn_layer")
             ):
                 value.copy_(torch.from_numpy(0.3 * draw.normal(*shape)))
@@ -471,7 +494,8 @@ def make(folder: Path, seed: int, kind: str | None) -> None:
     crowded = draw.chance(0.3)
     section = model(draw, path.with_suffix(".tab"), crowded, kind)
     path.with_suffix(".json").write_text(json.dumps(section, indent=1) + "\n")
-    network = get_model(copy.deepcopy(section)).double().eval()
+    make_network = get_exportable_model if kind in EXPORTABLE else get_model
+    network = make_network(copy.deepcopy(section)).double().eval()
     randomize(network, draw)
     arrays = {}
     fittings = section.get("models", [section])
