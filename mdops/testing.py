@@ -12,6 +12,7 @@ from mdops.ops.activation import kernel_code
 from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
 from mdops.ops.attention import plan_of, ragged_plan
 from mdops.ops.attention_moments import WIDTHS, has_moments
+from mdops.ops.harmonic_moment import padded_basis
 
 __all__ = ["Sample", "has_kernel", "op_samples"]
 
@@ -105,7 +106,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
-    samples += _angle_samples(p, random)
+    samples += _harmonic_samples(p, numbers(9)) + _angle_samples(p, random)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
         samples += _attention_layer_samples(numbers(7), device)
@@ -640,6 +641,25 @@ def _attention_layer_samples(random: Callable[..., Any], device: torch.device | 
         samples.append(
             Sample("attention_layer_backward", backward, bad={**shifted, "saved": (1, saved[:-1])})
         )
+    return samples
+
+
+def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Of each degree, with more splines than fit and fewer than fill eight lanes."""
+    samples = []
+    for degree, intervals in ((2, 3), (3, 12), (4, 5)):
+        args = (p["d"], p["counts"], p["types"], p["mask"], CUTOFF, intervals, degree)
+        bad = {
+            "counts": (1, p["counts"] + 3),
+            "types": (2, p["types"] + 1),
+            "cutoff": (4, -1.0),
+            "intervals": (5, 0),
+            "degree": (6, 5),
+        }
+        samples.append(Sample("harmonic_moment", args, (0,), bad=bad))
+        grad = random(5, (degree + 1) ** 2, 2, padded_basis(intervals))
+        moved = {name: (k + 1, value) for name, (k, value) in bad.items()}
+        samples.append(Sample("harmonic_moment_backward", (grad, *args), bad=moved))
     return samples
 
 

@@ -11,6 +11,7 @@ from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.fused_training import FusedTraining
+from mdops.evaluators.harmonic_splines import HarmonicSplines
 from mdops.evaluators.inner_splines import InnerSplines
 from mdops.evaluators.low_bit import LowBit
 from mdops.evaluators.moment_steps import MomentSteps
@@ -29,6 +30,7 @@ SIMULATE: list[type[Evaluator]] = [
     Splined,
     InnerSplines,
     AngleMoments,
+    HarmonicSplines,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [

@@ -63,8 +63,8 @@ class Autograd(Evaluator):
         once = forces and not trains and not create_graph and not self._shape
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(system, neighbors)
-        size = self.potential.model.atoms_at_once(near) if once else None
-        if size is not None and size < system.atoms:
+        size = self._run_size(near) if once else None
+        if size is not None and (size < system.atoms or self._always_runs):
             answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
             return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
         near = dataclasses.replace(near, once=once)
@@ -136,12 +136,27 @@ class Autograd(Evaluator):
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
-                answers = self.potential.model(part, fparam, own)
+                answers = self._answered(part, fparam, own)
                 energy = _weighted_sum(answers["atom_energy"], None if weight is None else weight[run])
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return merged, report, torch.cat(gradients)
+
+    @property
+    def _always_runs(self) -> bool:
+        """Whether a simulation's atoms go in runs, however few there are."""
+        return False
+
+    def _run_size(self, near: Neighborhood) -> int | None:
+        """Of how many atoms passes of a simulation are done together; None: of all."""
+        return self.potential.model.atoms_at_once(near)
+
+    def _answered(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> Answers:
+        """Of a run of atoms."""
+        return self.potential.model(near, fparam, aparam)
 
     def neighborhood(self, system: System, neighbors: NeighborList) -> Neighborhood:
         """The pairs of a list, as the model sees them."""

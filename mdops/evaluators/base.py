@@ -18,6 +18,7 @@ class Evaluator(ABC):
         name: in messages.
         summary: what it does, in a few words.
         cost: how a step by the next evaluator compares, for those who cannot have this one.
+        chooses_knots: whether it makes splines whose knots it chooses itself, for the types that come.
         packs_weights: whether it has to be made anew when a weight changes.
         captures: whether it never waits for the device where `check` is False and `System.kinds` are known, so that a
             CUDA graph can have it.
@@ -29,6 +30,7 @@ class Evaluator(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     cost: ClassVar[str] = ""
+    chooses_knots: ClassVar[bool] = False
     packs_weights: ClassVar[bool] = False
     captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")

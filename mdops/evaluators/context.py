@@ -63,6 +63,8 @@ class EvaluationContext(nn.Module, ABC):
         inner_grids: the same for each descriptor of sums that another one begins with.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
+        spline_tolerance: the bound on the error of splines, None where nets run themselves; for evaluators that choose
+            knots as they make their tables.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
     """
 
@@ -76,6 +78,7 @@ class EvaluationContext(nn.Module, ABC):
         self.attention_grids: tuple[SplineGrid | None, ...] = ()
         self.inner_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
+        self.spline_tolerance: float | None = None
         self.smoothing = 0.0
         self._no_spline: str | None = None
         self._no_angle_spline: str | None = None
@@ -193,6 +196,7 @@ class EvaluationContext(nn.Module, ABC):
         other descriptors begin with, stay exact, silently.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
+        self.spline_tolerance = tolerance
         self.spline_types = None if types is None else tuple(types)
         self.grids, self._no_spline, is_unexpected = new_grids(self.model, r_min, tolerance, types)
         if is_unexpected:
@@ -289,7 +293,8 @@ class EvaluationContext(nn.Module, ABC):
         """The splines there are, in words; None without."""
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
         if not self.knots:
-            return None
+            own = self.spline_tolerance is not None and self.evaluator().chooses_knots
+            return "splines with knots for the types that there are" if own else None
         every = (self.grid, *self.attention_grids, *self.inner_grids)
         grids = [str(grid.intervals) for grid in every if grid is not None]
         counts = grids + list(dict.fromkeys(angles))
@@ -336,7 +341,7 @@ class EvaluationContext(nn.Module, ABC):
     def _structure(self) -> tuple[Hashable, ...]:
         """What evaluators depend on besides the weights; for another device or dtype `_apply` forgets all of them."""
         knots = self.grids, self.attention_grids, self.inner_grids, self.angle_knots
-        return *knots, self.spline_types, self.smoothing, self._matmul, self.overflow
+        return *knots, self.spline_tolerance, self.spline_types, self.smoothing, self._matmul, self.overflow
 
     def _same(self, name: str, state: Hashable, make: Callable[[], T]) -> T:
         """What `make` gave at this state."""

@@ -120,6 +120,13 @@ class Moments(NamedTuple):
     degrees: list[torch.Tensor]
     divisors: torch.Tensor
 
+    @classmethod
+    def of_sums(cls, sums: Sequence[torch.Tensor], masses: torch.Tensor) -> "Moments":
+        """Of sums as `degrees`, and of chi^2 and chi^4, (N, 2)."""
+        divisors = (masses + _FLOOR).sqrt()
+        of_degree = divisors[:, :1, None], divisors[:, 1:, None]
+        return cls([x / of_degree[degree > 0] for degree, x in enumerate(sums)], divisors)
+
 
 class Weights(NamedTuple):
     """What files have of a descriptor: constants of the data, E with a row of zeros behind it, the functions of the
@@ -134,6 +141,12 @@ class Weights(NamedTuple):
     modes: np.ndarray | None
     alignment: Sequence[np.ndarray]
     probes: Sequence[np.ndarray | None]
+
+
+def envelope(r: torch.Tensor, cutoff: float) -> torch.Tensor:
+    """chi of distances in A: 1 at 0 and 0 at the cutoff, where three derivatives are zero, too."""
+    x = r / cutoff
+    return (1 - x).clamp(min=0.0) ** 4 * (1 + x * (4 + x * (10 + x * (20 + x * 35))))
 
 
 _VARIABLES = {"mean": True, "stddev": True}
@@ -281,7 +294,11 @@ class DPA4C(Descriptor):
         return max(1, _NUMBERS_ON_GPU // max(1, near.neighbors.shape[1] * 2 * self.options.hidden))
 
     def forward(self, near: Neighborhood) -> Features:
-        return Features((self.raw(near) - self.mean) / self.stddev)
+        return self.scaled(self.raw(near))
+
+    def scaled(self, raw: torch.Tensor) -> Features:
+        """The features of what `described` gives."""
+        return Features((raw - self.mean) / self.stddev)
 
     def raw(self, near: Neighborhood) -> torch.Tensor:
         """(N, width), before the statistics."""
@@ -323,24 +340,16 @@ class DPA4C(Descriptor):
         )
         inverse = rows[:, :1]
         r = 1 / torch.where(inverse > 0, inverse, 1 / self.cutoff)
-        chi = self.envelope(r)
+        chi = envelope(r, self.cutoff)
         amplitude = self.amplitude(r, pair_kinds(near, found.slots[:count]), tables)
         squared = chi.square()
         masses = row_moments(squared, torch.cat([torch.ones_like(chi), squared], 1), found.offsets)[:, 0]
-        divisors = (masses + _FLOOR).sqrt()
         harmonics = rows[:, 1:] * (r * squared)
         sums = [row_moments(chi, amplitude, found.offsets)]
         for degree, width in enumerate(self.invariants.channels[1:], 1):
             own = harmonics[:, degree**2 - 1 : (degree + 1) ** 2 - 1]
             sums.append(row_moments(own.contiguous(), amplitude[:, :width].contiguous(), found.offsets))
-        n = divisors[:, :, None]
-        return Moments([x / (n[:, 1:] if degree else n[:, :1]) for degree, x in enumerate(sums)], divisors)
-
-    def envelope(self, r: torch.Tensor) -> torch.Tensor:
-        """chi of distances in A: from 1 to 0 at the cutoff, with four derivatives that are zero there."""
-        w = (1 - r / self.cutoff).clamp(min=0.0)
-        x = 1 - w
-        return w**4 * (1 + x * (4 + x * (10 + x * (20 + x * 35))))
+        return Moments.of_sums(sums, masses)
 
     def radial_functions(self, r: torch.Tensor) -> torch.Tensor:
         """g and, behind it, q (R, channels + radial_modes), of distances (R, 1)."""
@@ -366,6 +375,16 @@ class DPA4C(Descriptor):
             f = f + (mixing @ found[:, channels:, None])[:, :, 0]
         return f
 
+    def amplitudes(self, r: torch.Tensor, centers: torch.Tensor, neighbors: torch.Tensor) -> torch.Tensor:
+        """F (a, b, P, channels), at distances (P,) in A, of centres and neighbours of these types, (a,) and (b,)."""
+        tables, found, channels = self.pair_tables(), self.radial_functions(r[:, None]), self.options.channels
+        kinds = centers[:, None] * self.ntypes + neighbors
+        scale, shift, mixing = (table[kinds].unsqueeze(2) for table in tables)
+        f = torch.addcmul(shift, scale, found[:, :channels])
+        if self.options.radial_modes:
+            f = f + (mixing.unflatten(3, (channels, -1)) @ found[:, channels:, None])[..., 0]
+        return f
+
     def pair_tables(self) -> PairTables:
         """Of all pairs of types."""
         e, n, channels = self.type_embedding, self.ntypes, self.options.channels
@@ -381,7 +400,7 @@ class DPA4C(Descriptor):
 
         Raises DataError for numbers that are zero everywhere, and for divisors that do not vary.
         """
-        exact, mask = self._double(), pair_matrix(absent, self.ntypes)
+        exact, mask = self.double_copy(), pair_matrix(absent, self.ntypes)
         count, zero = 0, torch.zeros(self.width - self.options.channels, dtype=torch.float64)
         total = squares = zero
         for near in frames:
@@ -410,7 +429,7 @@ class DPA4C(Descriptor):
         self.mean.copy_(torch.cat([mean, types]))
         self.stddev.copy_(torch.cat([scale / size, types + 1]))
 
-    def _double(self) -> "DPA4C":
+    def double_copy(self) -> "DPA4C":
         """A copy in float64, as it is before statistics."""
         return DPA4C.from_tree(self.to_tree(), self.type_map, torch.float64)
 

@@ -30,6 +30,7 @@ from mdops.ops.graph import (
     neighbor_graph,
     segment_softmax,
 )
+from mdops.ops.harmonic_moment import harmonic_moment
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -86,6 +87,7 @@ __all__ = [
     "fake_quantize",
     "fitting_energy",
     "gemm_lowbit",
+    "harmonic_moment",
     "harmonic_rows",
     "hybrid_potential",
     "hybrid_potential_pack",

@@ -319,6 +319,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "harmonic_rows_backward_backward(Tensor direction, Tensor grad, Tensor displacements, Tensor slots, "
       "Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float "
       "protection, SymInt rows, int degree) -> (Tensor grad_grad, Tensor grad_displacements)");
+  m.def(
+      "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, int "
+      "intervals, int degree) -> Tensor");
+  m.def(
+      "harmonic_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor "
+      "pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "

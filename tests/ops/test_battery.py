@@ -18,6 +18,7 @@ LAST = (
     "angle_moment_backward",
     "env_mat_backward",
     "environment_rows_backward",
+    "harmonic_moment",
     "harmonic_rows_backward",
     "spline_moment_backward",
     "spline_rows",
@@ -32,6 +33,7 @@ LAST = (
 SPLINE_ROWS = (
     "angle_moment",
     "angle_moment_jvp",
+    "harmonic_moment",
     "spline_moment",
     "spline_moment_jvp",
     "spline_training_backward",

@@ -1,0 +1,155 @@
+"""DPA-4C by splines: sums over neighbours of splines times harmonics, then a product for each type of centre."""
+
+import warnings
+from typing import Any
+
+import torch
+
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Answers
+from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.of_types import OfTypes, Types
+from mdops.models.dpa4c import DPA4C, Moments
+from mdops.models.neighborhood import Neighborhood
+from mdops.models.standard import DescriptorFitting
+from mdops.ops import NeighborList
+from mdops.ops.harmonic_moment import harmonic_moment
+from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
+
+_MOST_NUMBERS = 2**27  # of tables
+_NUMBERS = 2**20  # of moments of a run of atoms: what is made of them stays in a CPU's caches
+
+
+class HarmonicSplines(Autograd):
+    name = "harmonic splines"
+    summary = "sums over neighbours of splines of the distance times harmonics, then PyTorch"
+    cost = "the radial nets run on every pair instead, which takes two to fifteen times as long"
+    chooses_knots = True
+    packs_weights = True
+    energies_alone = True
+    devices = ("cpu",)
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        super().__init__(potential)
+        self._tables = OfTypes(self._made, lambda tables: 0 if tables is None else tables.scalars.numel())
+        self._known: tuple[tuple[int, ...], HarmonicTables | None] = (), None
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        model = potential.model
+        return isinstance(model, DescriptorFitting) and isinstance(model.descriptor, DPA4C)
+
+    @classmethod
+    def why_not(cls, potential: EvaluationContext) -> str | None:
+        if not cls.knows(potential):
+            return f"it is for models of dpa4c alone, and this is {potential.kind}"
+        if potential.device.type != "cpu":
+            return "it is for CPUs"
+        return (
+            "the radial nets are evaluated exactly (spline=False)"
+            if potential.spline_tolerance is None
+            else None
+        )
+
+    def _made(self, types: Types) -> HarmonicTables | None:
+        """Of systems of these types; None where the nets have to run."""
+        model: Any = self.potential.model
+        kinds = range(len(model.type_map)) if types is None else types
+        tolerance = self.potential.spline_tolerance
+        assert tolerance is not None
+        found = harmonic_tables(model.descriptor, tuple(kinds), tolerance, _MOST_NUMBERS)
+        if found is None:
+            warnings.warn(
+                f"there are no splines for {len(kinds)} types within {tolerance:.1e}: the radial nets run on every "
+                "pair of neighbours instead",
+                stacklevel=2,
+            )
+        return found
+
+    @property
+    def _always_runs(self) -> bool:
+        return True
+
+    def _run_size(self, near: Neighborhood) -> int | None:
+        types = self.potential.present(near.system)
+        kinds = tuple(range(near.ntypes)) if types is None else types
+        self._known = kinds, self._tables(types)
+        if self._known[1] is None:
+            return super()._run_size(near)
+        rows = self._known[1].others.shape[1]
+        return max(1, _NUMBERS // (rows * (self._descriptor.options.lmax + 1) ** 2))
+
+    @property
+    def _descriptor(self) -> DPA4C:
+        model: Any = self.potential.model
+        found: DPA4C = model.descriptor
+        return found
+
+    def _in_runs(
+        self,
+        near: Neighborhood,
+        size: int,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        check: bool,
+        weight: torch.Tensor | None = None,
+    ) -> Any:
+        """By atoms in the order of their types, so that those of a run are of few."""
+        near, report = self.judged(near, neighbors, check)
+        order = torch.argsort(near.types, stable=True)
+        if bool((order.diff() > 0).all()):
+            return super()._in_runs(near, size, neighbors, fparam, aparam, False, weight)
+        own = aparam[order] if aparam is not None and aparam.dim() > 1 else aparam
+        of_order = None if weight is None else weight[order]
+        answers, _, gradient = super()._in_runs(
+            near.of_atoms(order), size, neighbors, fparam, own, False, of_order
+        )
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order))
+        return {name: value[back] for name, value in answers.items()}, report, gradient[back]
+
+    def _answered(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> Answers:
+        kinds, tables = self._known
+        if tables is None:
+            return super()._answered(near, fparam, aparam)
+        model: Any = self.potential.model
+        d = self._descriptor
+        near = near.within(min(near.cutoff, d.cutoff)).without(model.absent_pairs)
+        moments = self._moments(near, kinds, tables)
+        features = d.scaled(d.described(moments, near.centers))
+        return model.finish(model.fitted(features, near, fparam, aparam), near.types)
+
+    def _moments(self, near: Neighborhood, kinds: tuple[int, ...], tables: HarmonicTables) -> Moments:
+        d = self._descriptor
+        index = torch.tensor(kinds)
+        place = torch.zeros(near.ntypes + 1, dtype=torch.int32)
+        place[index] = torch.arange(len(kinds), dtype=torch.int32)
+        place[-1] = -1  # of virtual atoms, by the index -1
+        types = place[near.types.long()]
+        absent = d.excluded if near.absent_pairs is None else d.excluded | near.absent_pairs
+        sums = harmonic_moment(
+            near.displacements,
+            near.counts[:, index],
+            types,
+            cutoff=d.cutoff,
+            intervals=tables.intervals,
+            degree=d.options.lmax,
+            pair_mask=absent[index][:, index],
+        ).flatten(2)
+        scalars, others = [], []
+        bounds = torch.unique_consecutive(types.clamp(min=0), return_counts=True)
+        first = 0
+        for kind, count in zip(*(x.tolist() for x in bounds), strict=True):
+            run = slice(first, first + count)
+            scalars.append(sums[run, 0] @ tables.scalars[kind])
+            others.append(torch.bmm(sums[run, 1:], tables.others[kind].expand(count, -1, -1)))
+            first += count
+        scalar, other = torch.cat(scalars), torch.cat(others)
+        width = d.options.channels
+        degrees = [scalar[:, None, :width]]
+        for degree, channels in enumerate(d.invariants.channels[1:], 1):
+            degrees.append(other[:, degree**2 - 1 : (degree + 1) ** 2 - 1, :channels])
+        return Moments.of_sums(degrees, scalar[:, width:])

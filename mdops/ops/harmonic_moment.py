@@ -1,0 +1,68 @@
+"""Sums over neighbours of splines of the distance times harmonics of the direction."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+from mdops.ops.env_mat import no_mask
+
+_LANES, _SUPPORT = 8, 6
+
+
+def harmonic_moment(
+    displacements: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    *,
+    cutoff: float,
+    intervals: int,
+    degree: int,
+    pair_mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A[lm, t, b] = sum over the neighbours j of type t of chi(r_j) phi_b(r_j) B_lm(d_j / r_j).
+
+    phi_b are the uniform quintic B-splines of r on [0, cutoff], b = 0 to intervals + 4; rows end with zeros up to a
+    multiple of eight (`padded_basis`). B are 1, (x, y, z), and solid harmonics of the degrees from 2 on as of
+    `harmonic_rows`. chi falls from 1 to 0 at the cutoff: (1 - x)^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4), x = r/cutoff.
+    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`; on
+    CPUs alone.
+
+    Args:
+        displacements, counts, types, pair_mask: as for `env_mat`.
+        cutoff: A.
+        intervals: pieces of [0, cutoff].
+        degree: 2 to 4.
+
+    Returns:
+        (N, (degree + 1)^2, ntypes, B).
+
+    Raises:
+        RuntimeError: a shape, dtype, device or number does not match, or a type or count is out of range.
+    """
+    mask = no_mask(counts) if pair_mask is None else pair_mask
+    return torch.ops.mdops.harmonic_moment(displacements, counts, types, mask, cutoff, intervals, degree)
+
+
+def padded_basis(intervals: int) -> int:
+    """B."""
+    return -(-(intervals + 5 + _LANES - _SUPPORT) // _LANES) * _LANES
+
+
+@register_fake("harmonic_moment")
+def _(displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
+    intervals, degree = args[-2:]
+    n, ntypes = counts.shape
+    return displacements.new_empty(n, (degree + 1) ** 2, ntypes, padded_basis(intervals))
+
+
+@register_fake("harmonic_moment_backward")
+def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.harmonic_moment_backward(grads[0], *args),)
+
+
+register_formula("harmonic_moment", _formula, (0,))

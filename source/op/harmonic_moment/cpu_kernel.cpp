@@ -1,0 +1,212 @@
+#include <type_traits>
+
+#include "common/vectors.h"
+#include "harmonic_moment/harmonic_moment.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+constexpr int kNeighbors = 64;  // at once: what there is of them stays in the first-level cache
+
+template <class T>
+struct EightTypes;
+template <>
+struct EightTypes<float> {
+  typedef float type __attribute__((vector_size(kSplineLanes * sizeof(float))));
+};
+template <>
+struct EightTypes<double> {
+  typedef double type __attribute__((vector_size(kSplineLanes * sizeof(double))));
+};
+// Of the six splines of an interval, and two zeros.
+template <class T>
+using Eight = typename EightTypes<T>::type;
+
+// The polynomials of `spline_values`, times 120, by powers of t: a spline a lane.
+template <class T>
+constexpr Eight<T> kPowers[6] = {{1, 26, 66, 26, 1, 0},    {-5, -50, 0, 50, 5, 0},  {10, 20, -60, 20, 10, 0},
+                                 {-10, 20, 0, -20, 10, 0}, {5, -20, 30, -20, 5, 0}, {-1, 5, -10, 10, -5, 1}};
+
+template <class T>
+inline __attribute__((always_inline)) Eight<T> splines(T t) {
+  Eight<T> sum = kPowers<T>[5];
+  for (int p = 4; p >= 0; --p) sum = sum * t + kPowers<T>[p];
+  return sum;
+}
+template <class T>
+inline __attribute__((always_inline)) Eight<T> spline_slopes_by(T t) {
+  Eight<T> sum = T(5) * kPowers<T>[5];
+  for (int p = 4; p >= 1; --p) sum = sum * t + T(p) * kPowers<T>[p];
+  return sum;
+}
+
+// The neighbours of one atom within the cutoff, and what sums take of them.
+template <class T, int Degree>
+struct Neighbors {
+  static constexpr int kComponents = (Degree + 1) * (Degree + 1), kHigher = kComponents - 4;
+  alignas(64) T x[kNeighbors], y[kNeighbors], z[kNeighbors];
+  alignas(64) T inv_r[kNeighbors], t[kNeighbors], chi[kNeighbors], dchi[kNeighbors];
+  alignas(64) T b[kComponents][kNeighbors];
+  alignas(64) int32_t first[kNeighbors], table[kNeighbors], slot[kNeighbors];
+  int size = 0;
+
+  // Turns pair vectors into directions, and fills in the rest.
+  void evaluate(const HarmonicMomentArgs<T> args) {
+    MDOPS_INDEPENDENT
+    for (int k = 0; k < size; ++k) {
+      const T r2 = x[k] * x[k] + y[k] * y[k] + z[k] * z[k], r = std::sqrt(r2);
+      const T inverse = r2 > T(0) ? T(1) / r : T(0);
+      const SplinePlace<T> place = spline_place(r, args.grid);
+      envelope(r, args.cutoff, &chi[k], &dchi[k]);
+      first[k] = table[k] + place.interval, t[k] = place.t, inv_r[k] = inverse;
+      x[k] *= inverse, y[k] *= inverse, z[k] *= inverse;
+      b[0][k] = T(1), b[1][k] = x[k], b[2][k] = y[k], b[3][k] = z[k];
+      each_harmonic<T>(x[k], y[k], z[k], Degree, [&](int, int n, T value) { b[4 + n][k] = value; });
+    }
+  }
+};
+
+// work(neighbors) for atom i's neighbours, so many at a time.
+template <int Degree, class T, class Work>
+void for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& work) {
+  const T cutoff2 = args.cutoff * args.cutoff;
+  Neighbors<T, Degree> near;
+  int64_t slot = i * args.width;
+  for (int t = 0; t < args.ntypes; ++t) {
+    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
+    for (int32_t end = args.counts[i * args.ntypes + t], k = 0; k < end; ++k, ++slot) {
+      const T* d = args.displacements + 3 * slot;
+      if (masked || d[0] * d[0] + d[1] * d[1] + d[2] * d[2] >= cutoff2) continue;
+      const int n = near.size++;
+      near.x[n] = d[0], near.y[n] = d[1], near.z[n] = d[2];
+      near.table[n] = static_cast<int32_t>(t * args.basis),
+      near.slot[n] = static_cast<int32_t>(slot - i * args.width);
+      if (near.size == kNeighbors) {
+        near.evaluate(args);
+        work(near);
+        near.size = 0;
+      }
+    }
+  }
+  if (near.size) {
+    near.evaluate(args);
+    work(near);
+  }
+}
+
+template <int Degree, class T>
+void forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) {
+  using V = Eight<T>;
+  constexpr int components = (Degree + 1) * (Degree + 1);
+  const int64_t row = args.row();
+  for (int64_t i = begin; i < end; ++i) {
+    T* const out = moments + i * args.numbers();
+    for (int64_t k = 0; k < args.numbers(); ++k) out[k] = 0;
+    if (args.types[i] < 0) continue;
+    for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
+      for (int k = 0; k < near.size; ++k) {
+        const V w = splines(near.t[k]) * (near.chi[k] / T(120));
+        T* to = out + near.first[k];
+        MDOPS_UNROLL
+        for (int n = 0; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
+      }
+    });
+  }
+}
+
+template <class T>
+inline __attribute__((always_inline)) T sum_eight(const Eight<T>& v) {
+  return LaneSum<T, kSplineLanes>::of(v);
+}
+
+// Gradients of harmonics, for neighbours of which directions are known.
+template <class T, int Degree>
+struct Gradients {
+  alignas(64) T d[3][Neighbors<T, Degree>::kHigher][kNeighbors];
+
+  void evaluate(const Neighbors<T, Degree>& near) {
+    using Number = Jet<T, 3>;
+    MDOPS_INDEPENDENT
+    for (int k = 0; k < near.size; ++k) {
+      const Number x{near.x[k], {1, 0, 0}}, y{near.y[k], {0, 1, 0}}, z{near.z[k], {0, 0, 1}};
+      each_harmonic<T>(x, y, z, Degree, [&](int, int n, const Number& found) {
+        for (int a = 0; a < 3; ++a) d[a][n][k] = found.slope[a];
+      });
+    }
+  }
+};
+
+template <int Degree, class T>
+void backward(const HarmonicMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
+  using V = Eight<T>;
+  const int64_t row = args.row();
+  Gradients<T, Degree> slopes;
+  for (int64_t i = begin; i < end; ++i) {
+    T* const out = pair_grad + 3 * i * args.width;
+    for (int64_t k = 0; k < 3 * args.width; ++k) out[k] = 0;
+    if (args.types[i] < 0) continue;
+    const T* const by = grad + i * args.numbers();
+    for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
+      slopes.evaluate(near);
+      for (int k = 0; k < near.size; ++k) {
+        const V phi = splines(near.t[k]) * (T(1) / T(120));
+        const V w = phi * near.chi[k];
+        const V dw =
+            phi * near.dchi[k] + spline_slopes_by(near.t[k]) * (near.chi[k] * args.grid.inv_step / T(120));
+        const T* from = by + near.first[k];
+        V along = load<V>(from) * dw;
+        V across[3];
+        V of_degree = V{};
+        for (int a = 0; a < 3; ++a) {
+          across[a] = load<V>(from + (1 + a) * row);
+          of_degree += across[a] * near.b[1 + a][k];
+        }
+        along += of_degree * (dw - w * near.inv_r[k]);
+        from += 4 * row;
+        MDOPS_UNROLL
+        for (int l = 2, n = 0; l <= Degree; ++l) {
+          V sum = V{};
+          MDOPS_UNROLL
+          for (int m = 0; m < 2 * l + 1; ++m, ++n, from += row) {
+            const V v = load<V>(from);
+            sum += v * near.b[4 + n][k];
+            for (int a = 0; a < 3; ++a) across[a] += v * slopes.d[a][n][k];
+          }
+          along += sum * (dw - w * (T(l) * near.inv_r[k]));
+        }
+        const T radial = sum_eight<T>(along), e[3] = {near.x[k], near.y[k], near.z[k]};
+        T* const to = out + 3 * near.slot[k];
+        for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + near.inv_r[k] * sum_eight<T>(across[a] * w);
+      }
+    });
+  }
+}
+
+template <class Work>
+void with_degree(int degree, const Work& work) {
+  if (degree == 2)
+    work(std::integral_constant<int, 2>{});
+  else if (degree == 3)
+    work(std::integral_constant<int, 3>{});
+  else
+    work(std::integral_constant<int, 4>{});
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                     \
+  void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) { \
+    with_degree(args.degree, [&](auto degree) { forward<degree()>(args, begin, end, moments); });           \
+  }                                                                                                         \
+  void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, int64_t begin,            \
+                                int64_t end, T* pair_grad) {                                                \
+    with_degree(args.degree, [&](auto degree) { backward<degree()>(args, grad, begin, end, pair_grad); });  \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

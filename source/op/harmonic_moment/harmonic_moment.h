@@ -1,0 +1,67 @@
+// Sums over neighbours of splines of the distance times harmonics of the direction, and their gradient:
+//
+//   A[lm][t][b] = sum_{j of type t} chi(r_j) phi_b(r_j) B_lm(u_j),   u = d / r
+//
+// phi_b are the uniform quintic B-splines on [0, cutoff] (spline_moment/spline.h), B the solid harmonics of
+// neighbor_rows/harmonics.h with (x, y, z) as degree 1 and 1 as degree 0, and chi the envelope
+//
+//   chi = w^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4),   x = r / cutoff,  w = 1 - x,
+//   dchi/dr = -280 x^4 w^3 / cutoff,
+//
+// which is 1 + O(x^5) at 0 and has three derivatives that are zero at the cutoff. With L = sum_lm P_lm(r)
+// B_lm(u) for each neighbour, and B homogeneous of degree l,
+//
+//   dL/dd = e sum_lm (P'_lm - l P_lm / r) B_lm + (1 / r) sum_lm P_lm grad B_lm(u),   e = u.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+#include "neighbor_rows/harmonics.h"
+#include "spline_moment/spline.h"
+
+namespace mdops {
+
+constexpr int kLeastMomentDegree = 2;
+// Rows of splines end with zeros: kernels take eight at once.
+constexpr int kSplineLanes = 8;
+MDOPS_HD int64_t padded_basis(int64_t intervals) {
+  return (intervals + kSplineSupport - 1 + (kSplineLanes - kSplineSupport) + kSplineLanes - 1) /
+         kSplineLanes * kSplineLanes;
+}
+
+template <class T>
+MDOPS_HD void envelope(T r, T cutoff, T* value, T* slope) {
+  const T x = r / cutoff, left = T(1) - x, w = left < T(0) ? T(0) : left, x2 = x * x, w2 = w * w;
+  *value = w2 * w2 * (T(1) + T(4) * x + x2 * (T(10) + T(20) * x + T(35) * x2));
+  *slope = T(-280) * x2 * x2 * w2 * w / cutoff;
+}
+
+// All contiguous (ops.md).
+template <class T>
+struct HarmonicMomentArgs {
+  const T* displacements;  // (N, width, 3)
+  const int32_t* counts;   // (N, ntypes)
+  const int32_t* types;    // (N,)
+  const bool* pair_mask;   // (ntypes, ntypes)
+  T cutoff;
+  SplineGrid<T> grid;
+  int64_t width, basis;  // basis: of a row
+  int ntypes, degree;
+
+  int64_t row() const { return basis * ntypes; }
+  int64_t numbers() const { return row() * components_to(degree); }
+};
+
+// Each kernel does the atoms [begin, end). `moments` and `grad` are (N, (degree + 1)^2, ntypes, basis).
+#define MDOPS_HARMONIC_MOMENT_KERNELS(T)                                                               \
+  MDOPS_DECLARE_KERNEL(void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin,  \
+                                                    int64_t end, T* moments))                          \
+  MDOPS_DECLARE_KERNEL(void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, \
+                                                     int64_t begin, int64_t end, T* pair_grad))
+MDOPS_HARMONIC_MOMENT_KERNELS(float)
+MDOPS_HARMONIC_MOMENT_KERNELS(double)
+
+}  // namespace mdops

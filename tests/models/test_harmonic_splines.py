@@ -1,0 +1,107 @@
+"""DPA-4C by splines, against DeePMD-kit and against its nets."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from kind_cases import KINDS, LIMITS, alloy, cases, new_potential
+from reference_cases import references, relative_error
+from test_dpa4c import INPUT
+
+import mdops
+from mdops.evaluators import harmonic_splines
+from mdops.models.dpa4c import DPA4C, DPA4COptions
+from mdops.tables import harmonic_tables
+from mdops.tables.harmonic_tables import choose_intervals, functions, spline_error
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", cases("dpa4c"))
+def test_deepmd_kits_answers(case, dtype):
+    """With exclusions, parameters, three types and virtual atoms."""
+    potential = mdops.load(KINDS / case / "model.dp", dtype=dtype)
+    assert potential.evaluator().name == "harmonic splines"
+    limits = LIMITS["float32" if case.endswith("float32") else dtype]
+    for one in references(KINDS / case):
+        for atom_virial in (False, True):
+            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
+            for name in found.keys() & one.answers.keys():
+                error = relative_error(found[name], one.answers[name])
+                assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
+
+
+def test_runs_of_atoms_and_missing_types(monkeypatch):
+    """Atoms in any order, of all types and of one, many at once and few."""
+    potential = new_potential({**INPUT, "lmax": 3, "radial_modes": 2})
+    potential.use_spline()
+    atoms = alloy()
+    wanted = potential.compute(atoms)
+    pure = atoms.copy()
+    pure.symbols[:] = "Al"
+    of_pure = potential.compute(pure)
+    monkeypatch.setattr(harmonic_splines, "_NUMBERS", 1)
+    for system, answers in ((atoms, wanted), (pure, of_pure)):
+        found = potential.compute(system)
+        exact = mdops.Potential(potential.model).compute(system)
+        largest = np.abs(exact["forces"]).max()
+        for name in ("energy", "forces", "virial", "atom_energy"):
+            np.testing.assert_allclose(found[name], answers[name], rtol=1e-11, atol=1e-12)
+        assert np.abs(found["forces"] - exact["forces"]).max() < 1e-8 * largest
+    order = np.random.default_rng(0).permutation(len(atoms))
+    found = potential.compute(atoms[order])
+    np.testing.assert_allclose(found["forces"], wanted["forces"][order], atol=1e-12)
+
+
+def test_changed_weights_get_new_splines():
+    potential = new_potential(INPUT)
+    potential.use_spline()
+    before = potential.compute(alloy())
+    with torch.no_grad():
+        potential.model.descriptor.frequencies.mul_(1.1)
+    after, exact = potential.compute(alloy()), mdops.Potential(potential.model).compute(alloy())
+    largest = np.abs(exact["forces"]).max()
+    assert np.abs(after["forces"] - exact["forces"]).max() < 1e-8 * largest
+    assert np.abs(after["forces"] - before["forces"]).max() > 1e-3 * largest
+
+
+@pytest.mark.parametrize("basis", ["bessel", "gaussian"])
+def test_the_error_falls_with_the_knots_and_is_kept(basis):
+    options = DPA4COptions(rcut=5.0, channels=8, basis_type=basis, n_radial=8, precision="float64")
+    descriptor = DPA4C.random(options, ["Cu", "Al"], [0], torch.float64)
+    coarse, fine = (spline_error(descriptor, (0, 1), intervals) for intervals in (80, 160))
+    assert coarse / fine > 20  # the slopes' fifth power is 32
+    intervals, error = choose_intervals(descriptor, (0, 1), 1e-6)
+    assert error <= 1e-6 and spline_error(descriptor, (0, 1), max(intervals // 2, 8)) > 1e-6
+    # At the knots the splines are the functions, of the centre's type first.
+    tables = harmonic_tables.harmonic_tables(descriptor, (0, 1), 1e-5, 2**20)
+    r = torch.arange(3, dtype=torch.float64) * (5.0 / tables.intervals)
+    first = tables.scalars.unflatten(1, (2, -1))[0, 1, : tables.intervals + 5]
+    found = torch.tensor([1, 26, 66, 26, 1], dtype=torch.float64) / 120 @ first[:5]
+    wanted = functions(descriptor, r, torch.tensor([0]), torch.tensor([1]))[0, 0, 0]
+    torch.testing.assert_close(found, torch.cat([wanted[:8], wanted[-2:]]), atol=1e-9, rtol=0)
+
+
+def test_where_no_splines_are_made_the_nets_run(monkeypatch):
+    monkeypatch.setattr(harmonic_splines, "_MOST_NUMBERS", 100)
+    potential = new_potential(INPUT)
+    potential.use_spline()
+    with pytest.warns(UserWarning, match="there are no splines for 2 types"):
+        found = potential.compute(alloy())
+    np.testing.assert_array_equal(
+        found["forces"], mdops.Potential(potential.model).compute(alloy())["forces"]
+    )
+    monkeypatch.undo()
+    monkeypatch.setattr(harmonic_tables, "_MOST", 16)
+    descriptor = potential.model.descriptor
+    assert harmonic_tables.harmonic_tables(descriptor, (0, 1), 1e-8, 2**20) is None
+
+
+def test_exact_nets_are_taken_where_asked_for():
+    potential = mdops.load(KINDS / "dpa4c_base" / "model.dp", spline=False)
+    assert potential.evaluator().name == "autograd" and "spline=False" in potential.explain()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        potential.use_spline()
+    assert potential.evaluator().name == "harmonic splines"
+    assert potential.evaluator("differentiate").name == potential.evaluator("train").name == "autograd"

@@ -1,0 +1,85 @@
+"""Harmonic moments, against their formula."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from mdops.models.dpa4c import envelope
+from mdops.ops import harmonic_moment, harmonic_rows, neighbor_rows
+from mdops.ops.harmonic_moment import padded_basis
+from mdops.tables.spline import basis_matrix
+
+CUTOFF = 3.0
+COUNTS = torch.tensor([[3, 4], [0, 6], [5, 0], [0, 0], [2, 2]], dtype=torch.int32)
+TYPES = torch.tensor([0, 1, 1, 0, -1], dtype=torch.int32)
+MASK = torch.tensor([[False, False], [True, False]])
+
+
+def pairs(dtype=torch.float64, far=1.2):
+    gen = torch.Generator().manual_seed(0)
+    d = torch.randn(5, 7, 3, generator=gen, dtype=torch.float64)
+    d *= (0.4 + far * CUTOFF * torch.rand(5, 7, 1, generator=gen)) / d.norm(dim=2, keepdim=True)
+    return d.to(dtype)
+
+
+def formula(d, intervals, degree, mask=None):
+    """By rows of neighbours, and de Boor's splines."""
+    mask = torch.zeros(2, 2, dtype=torch.bool) if mask is None else mask
+    found = neighbor_rows(d, COUNTS, TYPES, cutoff=CUTOFF, pair_mask=mask)
+    count = int(found.offsets[-1])
+    plain = torch.zeros(2, dtype=d.dtype), torch.ones(2, 2, dtype=d.dtype)
+    lists = found.slots, COUNTS, TYPES, *plain
+    rows = harmonic_rows(d, *lists, cutoff=2 * CUTOFF, cutoff_smooth=CUTOFF, rows=count, degree=degree)
+    r = 1 / rows[:, :1]
+    harmonics = rows * r
+    atom = torch.repeat_interleave(torch.arange(5), found.offsets.diff().long())
+    kinds = (found.slots[:count].long() % 7 >= COUNTS[atom, 0]).long()
+    phi = basis_matrix(r[:, 0] * (intervals / CUTOFF), intervals) * envelope(r, CUTOFF)
+    moments = torch.zeros(5, (degree + 1) ** 2, 2, padded_basis(intervals), dtype=d.dtype)
+    for n in range(count):
+        moments[atom[n], :, kinds[n], : intervals + 5] += harmonics[n, :, None] * phi[n]
+    return moments
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4])
+@pytest.mark.parametrize("intervals", [1, 9, 40])
+def test_moments_are_those_of_the_formula(degree, intervals):
+    d = pairs()
+    for mask in (None, MASK):
+        found = harmonic_moment(
+            d, COUNTS, TYPES, cutoff=CUTOFF, intervals=intervals, degree=degree, pair_mask=mask
+        )
+        torch.testing.assert_close(found, formula(d, intervals, degree, mask), rtol=1e-11, atol=1e-12)
+    assert (found[3:] == 0).all()  # no neighbours, and a virtual atom
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4])
+def test_gradients(degree):
+    d = pairs().requires_grad_()
+    options = {"cutoff": CUTOFF, "intervals": 7, "degree": degree, "pair_mask": MASK}
+    assert gradcheck(lambda x: harmonic_moment(x, COUNTS, TYPES, **options), d, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_neighbours_and_long_rows(dtype):
+    """More neighbours than are taken at once, all of one atom; the same whatever the order of equal ones."""
+    gen = torch.Generator().manual_seed(2)
+    d = torch.randn(1, 300, 3, generator=gen, dtype=torch.float64).to(dtype)
+    counts, types = torch.tensor([[300]], dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    whole = harmonic_moment(d, counts, types, cutoff=CUTOFF, intervals=100, degree=4)
+    parts = [
+        harmonic_moment(d[:, k : k + 50], counts // 6, types, cutoff=CUTOFF, intervals=100, degree=4)
+        for k in range(0, 300, 50)
+    ]
+    torch.testing.assert_close(whole, sum(parts), rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-5)
+
+
+def test_atoms_at_the_same_place_and_what_is_not_a_number():
+    d = pairs(far=0.5)
+    d[0, 0] = 0.0
+    d[1, 2, 0] = float("nan")
+    d.requires_grad_()
+    found = harmonic_moment(d, COUNTS, TYPES, cutoff=CUTOFF, intervals=9, degree=3)
+    assert found[0].isfinite().all() and found[1, 0, 1].isnan().any() and found[2].isfinite().all()
+    (grad,) = torch.autograd.grad(found[0].sum() + found[2].sum(), d)
+    assert (grad[0, 0] == 0).all() and grad[0].isfinite().all()
