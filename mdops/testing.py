@@ -657,9 +657,10 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
             "degree": (6, 5),
         }
         samples.append(Sample("harmonic_moment", args, (0,), bad=bad))
-        grad = random(5, (degree + 1) ** 2, 2, padded_basis(intervals))
-        moved = {name: (k + 1, value) for name, (k, value) in bad.items()}
-        samples.append(Sample("harmonic_moment_backward", (grad, *args), bad=moved))
+        shape = (5, (degree + 1) ** 2, 2, padded_basis(intervals))
+        moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        backward = (random(*shape), random(*shape), *args)
+        samples.append(Sample("harmonic_moment_backward", backward, bad=moved))
     return samples
 
 

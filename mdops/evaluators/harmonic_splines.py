@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
@@ -13,11 +14,45 @@ from mdops.models.dpa4c import DPA4C, Moments
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
-from mdops.ops.harmonic_moment import harmonic_moment
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
 
 _MOST_NUMBERS = 2**27  # of tables
 _NUMBERS = 2**20  # of moments of a run of atoms: what is made of them stays in a CPU's caches
+
+
+class _Sums(torch.autograd.Function):
+    """Of each atom the sums of degree 0 (N, channels + 2) and of the others (N, (lmax + 1)^2 - 1, C_1), of atoms in the
+    order of their types. Differentiated once: the slopes of the splines have tables of their own, as differences of
+    gradients by their coefficients would lose digits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, displacements: torch.Tensor, listed: Any, settings: Any, tables: HarmonicTables
+    ) -> Any:
+        ctx.given, ctx.settings, ctx.tables = (displacements.detach(), *listed), settings, tables
+        kinds, counts = torch.unique_consecutive(listed[1].clamp(min=0), return_counts=True)
+        ctx.runs = list(zip(kinds.tolist(), counts.tolist(), strict=True))
+        sums = torch.ops.mdops.harmonic_moment(*ctx.given, *settings).flatten(2)
+        scalars, others = [], []
+        for (kind, count), own in zip(ctx.runs, sums.split(counts.tolist()), strict=True):
+            scalars.append(own[:, 0] @ tables.scalars[kind])
+            others.append(torch.bmm(own[:, 1:], tables.others[kind].expand(count, -1, -1)))
+        return torch.cat(scalars), torch.cat(others)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_scalars: torch.Tensor, by_others: torch.Tensor) -> Any:
+        counts = [count for _, count in ctx.runs]
+        found = []
+        t = ctx.tables
+        for scalars, others in ((t.scalars, t.others), (t.scalar_slopes, t.other_slopes)):
+            parts = []
+            of_runs = zip(ctx.runs, by_scalars.split(counts), by_others.split(counts), strict=True)
+            for (kind, _), scalar, other in of_runs:
+                parts.append(torch.cat([(scalar @ scalars[kind].T)[:, None], other @ others[kind].T], 1))
+            rows = torch.cat(parts) if len(parts) > 1 else parts[0]
+            found.append(rows.unflatten(2, (len(scalars), -1)))
+        return torch.ops.mdops.harmonic_moment_backward(*found, *ctx.given, *ctx.settings), None, None, None
 
 
 class HarmonicSplines(Autograd):
@@ -130,24 +165,9 @@ class HarmonicSplines(Autograd):
         place[-1] = -1  # of virtual atoms, by the index -1
         types = place[near.types.long()]
         absent = d.excluded if near.absent_pairs is None else d.excluded | near.absent_pairs
-        sums = harmonic_moment(
-            near.displacements,
-            near.counts[:, index],
-            types,
-            cutoff=d.cutoff,
-            intervals=tables.intervals,
-            degree=d.options.lmax,
-            pair_mask=absent[index][:, index],
-        ).flatten(2)
-        scalars, others = [], []
-        bounds = torch.unique_consecutive(types.clamp(min=0), return_counts=True)
-        first = 0
-        for kind, count in zip(*(x.tolist() for x in bounds), strict=True):
-            run = slice(first, first + count)
-            scalars.append(sums[run, 0] @ tables.scalars[kind])
-            others.append(torch.bmm(sums[run, 1:], tables.others[kind].expand(count, -1, -1)))
-            first += count
-        scalar, other = torch.cat(scalars), torch.cat(others)
+        listed = near.counts[:, index], types, absent[index][:, index]
+        settings = d.cutoff, tables.intervals, d.options.lmax
+        scalar, other = _Sums.apply(near.displacements, listed, settings, tables)
         width = d.options.channels
         degrees = [scalar[:, None, :width]]
         for degree, channels in enumerate(d.invariants.channels[1:], 1):

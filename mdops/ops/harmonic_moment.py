@@ -57,12 +57,21 @@ def _(displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
 
 
 @register_fake("harmonic_moment_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
+def _(grad: Any, slope: Any, displacements: Any, *args: Any) -> torch.Tensor:
     return displacements.new_empty(displacements.shape)
 
 
+def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tensor:
+    """(..., B): the coefficients of the slope of splines with coefficients (..., B), 1/A; for `rows` of moments'
+    gradients as for those of functions."""
+    inside = rows[..., : intervals + 5].diff(dim=-1) * (intervals / cutoff)
+    return torch.nn.functional.pad(inside, (0, rows.shape[-1] - inside.shape[-1]))
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.harmonic_moment_backward(grads[0], *args),)
+    cutoff, intervals, _ = args[-3:]
+    slope = knot_slopes(grads[0], cutoff, intervals)
+    return (torch.ops.mdops.harmonic_moment_backward(grads[0], slope, *args),)
 
 
 register_formula("harmonic_moment", _formula, (0,))

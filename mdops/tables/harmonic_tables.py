@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 from mdops.models.dpa4c import DPA4C, envelope
-from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops.harmonic_moment import knot_slopes, padded_basis
 from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, value_and_slope
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 32, 2048  # intervals
 _SAMPLED = 4  # types by whose pairs the knots are chosen, of more
 # Of the tolerance, which is that of single pairs: atoms have many.
-_ROOM = 0.05
+_ROOM = {torch.float32: 0.25, torch.float64: 0.05}
 
 
 class HarmonicTables(NamedTuple):
@@ -25,19 +25,22 @@ class HarmonicTables(NamedTuple):
         intervals: pieces; error: as of `spline_error`.
         scalars: (n, n B, channels + 2), of each centre, for sums with degree 0: F, and chi and chi^3 behind it.
         others: (n, n B, C_1), of chi F, for the others.
+        scalar_slopes, other_slopes: of the slopes of both (`knot_slopes`), 1/A, made before they are rounded.
     """
 
     intervals: int
     error: float
     scalars: torch.Tensor
     others: torch.Tensor
+    scalar_slopes: torch.Tensor
+    other_slopes: torch.Tensor
 
 
 def harmonic_tables(
     descriptor: DPA4C, types: Sequence[int], tolerance: float, most_numbers: int
 ) -> HarmonicTables | None:
     """For systems of these types; None where splines reach no such accuracy, or there would be more numbers."""
-    found = choose_intervals(descriptor, types, _ROOM * tolerance)
+    found = choose_intervals(descriptor, types, _ROOM[descriptor.mean.dtype] * tolerance)
     numbers = len(types) ** 2 * (descriptor.options.channels + 2 + descriptor.invariants.channels[1])
     if found is None or numbers * padded_basis(found[0]) > most_numbers:
         return None
@@ -45,15 +48,20 @@ def harmonic_tables(
     exact, dtype, device = descriptor.double_copy(), descriptor.mean.dtype, descriptor.mean.device
     points, inverse = collocation(intervals)
     points = points * (descriptor.cutoff / intervals)
-    width, kinds, tables = descriptor.options.channels, torch.tensor(types), []
+    width, kinds = descriptor.options.channels, torch.tensor(types)
     beside = padded_basis(intervals) - (intervals + 5)
+    tables: list[torch.Tensor] = []
+    slopes: list[torch.Tensor] = []
     for center in types:  # one after the other: of many types all would fill the memory
         values = functions(exact, points, torch.tensor([center]), kinds)[0]
-        table = F.pad(inverse @ values, (0, 0, 0, beside)).flatten(0, 1)
-        tables.append(table.to(device, dtype))
-    whole = torch.stack(tables)
-    scalars = torch.cat([whole[..., :width], whole[..., -2:]], -1)
-    return HarmonicTables(intervals, error, scalars, whole[..., width:-2].contiguous())
+        table = F.pad(inverse @ values, (0, 0, 0, beside))
+        steep = knot_slopes(table.mT, descriptor.cutoff, intervals).mT
+        for found_of, own in ((tables, table), (slopes, steep)):
+            found_of.append(own.flatten(0, 1).to(device, dtype))
+    parts = []
+    for whole in (torch.stack(tables), torch.stack(slopes)):
+        parts += [torch.cat([whole[..., :width], whole[..., -2:]], -1), whole[..., width:-2].contiguous()]
+    return HarmonicTables(intervals, error, *parts)
 
 
 @torch.no_grad()

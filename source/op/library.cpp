@@ -323,8 +323,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, int "
       "intervals, int degree) -> Tensor");
   m.def(
-      "harmonic_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor "
-      "pair_mask, float cutoff, int intervals, int degree) -> Tensor");
+      "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor types, "
+      "Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "

@@ -22,19 +22,19 @@ Tensor harmonic_moment(const Tensor& displacements, const Tensor& counts, const 
   return moments;
 }
 
-Tensor harmonic_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                                const Tensor& types, const Tensor& pair_mask, double cutoff,
-                                int64_t intervals, int64_t degree) {
+Tensor harmonic_moment_backward(const Tensor& grad_, const Tensor& slope_, const Tensor& displacements,
+                                const Tensor& counts, const Tensor& types, const Tensor& pair_mask,
+                                double cutoff, int64_t intervals, int64_t degree) {
   const Op op("harmonic_moment_backward");
   const HarmonicMomentInputs in(op, displacements, counts, types, pair_mask, cutoff, intervals, degree);
-  const Tensor grad = in.grad(op, grad_);
+  const Tensor grad = in.grad(op, "grad", grad_), slope = in.grad(op, "slope", slope_);
   Tensor result = empty({in.list.atoms, in.list.width, 3}, in.list.dtype);
   dispatch_float(op, in.list.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto args = in.args<T>();
     parallel(in.list.atoms, kGrain, [&](int64_t begin, int64_t end) {
-      MDOPS_RUN(harmonic_moment_backward, args, grad.const_data_ptr<T>(), begin, end,
-                result.mutable_data_ptr<T>());
+      MDOPS_RUN(harmonic_moment_backward, args, grad.const_data_ptr<T>(), slope.const_data_ptr<T>(), begin,
+                end, result.mutable_data_ptr<T>());
     });
   });
   return result;

@@ -35,10 +35,16 @@ inline __attribute__((always_inline)) Eight<T> splines(T t) {
   for (int p = 4; p >= 0; --p) sum = sum * t + kPowers<T>[p];
   return sum;
 }
+
+// The same of the quartic splines, times 24: five of them, and three zeros.
 template <class T>
-inline __attribute__((always_inline)) Eight<T> spline_slopes_by(T t) {
-  Eight<T> sum = T(5) * kPowers<T>[5];
-  for (int p = 4; p >= 1; --p) sum = sum * t + T(p) * kPowers<T>[p];
+constexpr Eight<T> kQuartics[5] = {
+    {1, 11, 11, 1, 0}, {-4, -12, 12, 4, 0}, {6, -6, -6, 6, 0}, {-4, 12, -12, 4, 0}, {1, -4, 6, -4, 1}};
+
+template <class T>
+inline __attribute__((always_inline)) Eight<T> quartics(T t) {
+  Eight<T> sum = kQuartics<T>[4];
+  for (int p = 3; p >= 0; --p) sum = sum * t + kQuartics<T>[p];
   return sum;
 }
 
@@ -139,7 +145,8 @@ struct Gradients {
 };
 
 template <int Degree, class T>
-void backward(const HarmonicMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
+void backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope, int64_t begin, int64_t end,
+              T* pair_grad) {
   using V = Eight<T>;
   const int64_t row = args.row();
   Gradients<T, Degree> slopes;
@@ -147,38 +154,38 @@ void backward(const HarmonicMomentArgs<T>& args, const T* grad, int64_t begin, i
     T* const out = pair_grad + 3 * i * args.width;
     for (int64_t k = 0; k < 3 * args.width; ++k) out[k] = 0;
     if (args.types[i] < 0) continue;
-    const T* const by = grad + i * args.numbers();
+    const int64_t first_of_atom = i * args.numbers();
     for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
       slopes.evaluate(near);
       for (int k = 0; k < near.size; ++k) {
         const V phi = splines(near.t[k]) * (T(1) / T(120));
-        const V w = phi * near.chi[k];
-        const V dw =
-            phi * near.dchi[k] + spline_slopes_by(near.t[k]) * (near.chi[k] * args.grid.inv_step / T(120));
-        const T* from = by + near.first[k];
-        V along = load<V>(from) * dw;
-        V across[3];
-        V of_degree = V{};
+        const T chi = near.chi[k], dchi = near.dchi[k], inv_r = near.inv_r[k];
+        const T *from = grad + first_of_atom + near.first[k], *steep = slope + first_of_atom + near.first[k];
+        V along = load<V>(from) * dchi, rise = load<V>(steep), across[3], of_degree = V{};
         for (int a = 0; a < 3; ++a) {
           across[a] = load<V>(from + (1 + a) * row);
           of_degree += across[a] * near.b[1 + a][k];
+          rise += load<V>(steep + (1 + a) * row) * near.b[1 + a][k];
         }
-        along += of_degree * (dw - w * near.inv_r[k]);
-        from += 4 * row;
+        along += of_degree * (dchi - chi * inv_r);
+        from += 4 * row, steep += 4 * row;
         MDOPS_UNROLL
         for (int l = 2, n = 0; l <= Degree; ++l) {
-          V sum = V{};
+          of_degree = V{};
           MDOPS_UNROLL
-          for (int m = 0; m < 2 * l + 1; ++m, ++n, from += row) {
+          for (int m = 0; m < 2 * l + 1; ++m, ++n, from += row, steep += row) {
             const V v = load<V>(from);
-            sum += v * near.b[4 + n][k];
+            of_degree += v * near.b[4 + n][k];
+            rise += load<V>(steep) * near.b[4 + n][k];
             for (int a = 0; a < 3; ++a) across[a] += v * slopes.d[a][n][k];
           }
-          along += sum * (dw - w * (T(l) * near.inv_r[k]));
+          along += of_degree * (dchi - T(l) * chi * inv_r);
         }
-        const T radial = sum_eight<T>(along), e[3] = {near.x[k], near.y[k], near.z[k]};
+        const V steepness = quartics(near.t[k]) * (chi / T(24));
+        const T radial = sum_eight<T>(along * phi + rise * steepness),
+                e[3] = {near.x[k], near.y[k], near.z[k]};
         T* const to = out + 3 * near.slot[k];
-        for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + near.inv_r[k] * sum_eight<T>(across[a] * w);
+        for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + inv_r * chi * sum_eight<T>(across[a] * phi);
       }
     });
   }
@@ -200,9 +207,10 @@ void with_degree(int degree, const Work& work) {
   void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) { \
     with_degree(args.degree, [&](auto degree) { forward<degree()>(args, begin, end, moments); });           \
   }                                                                                                         \
-  void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, int64_t begin,            \
-                                int64_t end, T* pair_grad) {                                                \
-    with_degree(args.degree, [&](auto degree) { backward<degree()>(args, grad, begin, end, pair_grad); });  \
+  void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope,           \
+                                int64_t begin, int64_t end, T* pair_grad) {                                 \
+    with_degree(args.degree,                                                                                \
+                [&](auto degree) { backward<degree()>(args, grad, slope, begin, end, pair_grad); });        \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

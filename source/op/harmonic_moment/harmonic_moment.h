@@ -12,6 +12,10 @@
 // B_lm(u) for each neighbour, and B homogeneous of degree l,
 //
 //   dL/dd = e sum_lm (P'_lm - l P_lm / r) B_lm + (1 / r) sum_lm P_lm grad B_lm(u),   e = u.
+//
+// P = chi sum_b phi_b g_b with the gradient g of the moments, and the slope of that sum is one of quartic
+// splines with (g_b+1 - g_b) / step. These differences are an argument of their own: who makes g of splines'
+// coefficients can make them of the coefficients' differences, which loses no digits.
 #pragma once
 
 #include <cmath>
@@ -55,12 +59,14 @@ struct HarmonicMomentArgs {
   int64_t numbers() const { return row() * components_to(degree); }
 };
 
-// Each kernel does the atoms [begin, end). `moments` and `grad` are (N, (degree + 1)^2, ntypes, basis).
+// Each kernel does the atoms [begin, end). `moments`, `grad` and `slope` are
+// (N, (degree + 1)^2, ntypes, basis).
 #define MDOPS_HARMONIC_MOMENT_KERNELS(T)                                                               \
   MDOPS_DECLARE_KERNEL(void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin,  \
                                                     int64_t end, T* moments))                          \
   MDOPS_DECLARE_KERNEL(void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, \
-                                                     int64_t begin, int64_t end, T* pair_grad))
+                                                     const T* slope, int64_t begin, int64_t end,       \
+                                                     T* pair_grad))
 MDOPS_HARMONIC_MOMENT_KERNELS(float)
 MDOPS_HARMONIC_MOMENT_KERNELS(double)
 

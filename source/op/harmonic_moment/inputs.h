@@ -36,8 +36,8 @@ struct HarmonicMomentInputs {
   std::vector<int64_t> shape() const {
     return {list.atoms, components(), list.ntypes, padded_basis(intervals)};
   }
-  Tensor grad(const Op& op, const Tensor& tensor) const {
-    return input(op, "grad", tensor, list.dtype,
+  Tensor grad(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, list.dtype,
                  {list.atoms, components(), list.ntypes, padded_basis(intervals)});
   }
 
