@@ -143,8 +143,8 @@ class Neighborhood:
         """(N, ntypes) int32: how many slots hold each type."""
         return torch.stack([(kinds == t).sum(1) for t in range(self.ntypes)], dim=1).int()
 
-    def of_atoms(self, run: slice) -> "Neighborhood":
-        """Of these atoms alone. `neighbors` are still indices of all."""
+    def of_atoms(self, run: slice | torch.Tensor) -> "Neighborhood":
+        """Of these atoms alone, a run or indices of them. `neighbors` are still indices of all."""
         s, first = self.system, self.first_types.to(self.system.types.dtype)
         system = System(s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run], first_types=first)
         return dataclasses.replace(
