@@ -38,15 +38,16 @@ class TrainingProgress(StepProgress):
     def update(self, step: int) -> None:
         """After each step."""
         if self.is_due(step):
-            self.show(step, f"{(step - self.first) / self.seconds:.3g} steps/s", self._errors())
+            self.show(step, f"{(step - self.first) / self.seconds:.3g} steps/s", self._errors(step))
 
-    def _errors(self) -> str:
-        """The latest errors: those of validation where there is one."""
-        return "; ".join(self._of(report) for report in self.latest.values())
+    def _errors(self, step: int) -> str:
+        """The latest errors: those of validation where there is one, with their step if it is another."""
+        return "; ".join(self._of(report, step) for report in self.latest.values())
 
-    def _of(self, report: Report) -> str:
+    def _of(self, report: Report, step: int) -> str:
         name, errors = "training", report.training
         if report.validation is not None:
             name, errors = "validation", report.validation
         of = f" of {report.branch}" if report.branch else ""
-        return f"{name}{of}: {describe(errors, self._labels[report.branch])}"
+        at = f" at step {report.step}" if report.step != step else ""
+        return f"{name}{of}{at}: {describe(errors, self._labels[report.branch])}"
