@@ -108,7 +108,7 @@ def potential_of(config):
 @pytest.mark.parametrize("ending", ["dp", "yaml", "safetensors"])
 def test_a_model_of_an_input_is_the_same_once_saved(ending, tmp_path):
     bridging = {"bridging_method": "zbl", "bridging_r_inner": 1.6, "bridging_r_outer": 2.4}
-    property_of = {"type": "property", "property_name": "gap", "neuron": [5], "intensive": True}
+    property_of = {"type": "property", "property_name": "gap", "neuron": [0, 5], "intensive": True}
     for model in ({}, bridging, {"fitting_net": {"neuron": [0, 6]}}, {"fitting_net": property_of}):
         potential = potential_of(deepmd_input(**model))
         potential.save(tmp_path / f"model.{ending}")

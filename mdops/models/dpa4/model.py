@@ -1,6 +1,6 @@
 """The atomic model dpa4: the descriptor dpa4 with a fitting, and a repulsion of nuclei between near atoms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -13,7 +13,9 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
 from mdops.models.contract import Tree
+from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.property import PropertyFittingOptions
 from mdops.models.registry import register
 from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
 from mdops.options import key, variant
@@ -55,6 +57,21 @@ class DPA4ModelOptions(StandardOptions):
     )
     bridging_r_inner: float = key(0.5, "distances below are this for the nets", unit="A", above=0)
     bridging_r_outer: float = key(0.8, "distances above are what they are", unit="A", above=0)
+
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """The descriptor tells widths of zero of any fitting."""
+        fitting, descriptor = node.get("fitting_net"), node.get("descriptor")
+        widths = fitting.get("neuron") if isinstance(fitting, Mapping) else None
+        if not (isinstance(widths, list) and 0 in widths and isinstance(descriptor, Mapping)):
+            return node
+        given = descriptor.get("channels", DPA4Options.channels), *(
+            fitting.get(name, 0) for name in ("numb_fparam", "numb_aparam")
+        )
+        if fitting.get("type") != PropertyFittingOptions.KIND or any(type(n) is not int for n in given):
+            return node
+        known = [automatic_width(sum(given), 8 / 3) if width == 0 else width for width in widths]
+        return {**node, "fitting_net": {**fitting, "neuron": known}}
 
     @property
     def bridges(self) -> bool:
