@@ -289,16 +289,8 @@ class DPA4(GraphDescriptor):
     @classmethod
     def file_of_tree(cls, tree: Tree) -> Tree:
         outside = ("@class", "@version", "type", "env_mat", "@variables")
-        o = DPA4Options.from_tree(tree)
         config = {name: value for name, value in tree.items() if name not in outside}
         config["sel"] = tree["sel"] if isinstance(tree["sel"], list) else [tree["sel"]]
-        config |= {"lmax": o.first_degree, "n_blocks": len(o.degrees), "l_schedule": o.degrees}
-        config |= {"mmax": (o.orders or [o.lmax if o.mmax is None else o.mmax])[0], "m_schedule": o.orders}
-        for name in ("grid_mlp", "grid_branch"):
-            given = getattr(o, name)
-            config[name] = given if isinstance(given, list) else [given] * 3
-        config["radial_mlp"] = [width or o.channels for width in o.radial_mlp]
-        config["node_cartesian"] = str(o.node_cartesian)
         return {**{name: tree[name] for name in outside if name in tree}, "config": config}
 
     @classmethod

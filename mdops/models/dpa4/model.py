@@ -13,9 +13,9 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
 from mdops.models.contract import Tree
+from mdops.models.dpa4.fitting import DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.property import PropertyFittingOptions
 from mdops.models.registry import register
 from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
 from mdops.options import key, variant
@@ -61,17 +61,19 @@ class DPA4ModelOptions(StandardOptions):
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
         """The descriptor tells widths of zero of any fitting."""
-        fitting, descriptor = node.get("fitting_net"), node.get("descriptor")
-        widths = fitting.get("neuron") if isinstance(fitting, Mapping) else None
-        if not (isinstance(widths, list) and 0 in widths and isinstance(descriptor, Mapping)):
+        fitting, descriptor = node.get("fitting_net", {}), node.get("descriptor", {})
+        if not (isinstance(fitting, Mapping) and isinstance(descriptor, Mapping)):
             return node
-        given = descriptor.get("channels", DPA4Options.channels), *(
-            fitting.get(name, 0) for name in ("numb_fparam", "numb_aparam")
-        )
-        if fitting.get("type") != PropertyFittingOptions.KIND or any(type(n) is not int for n in given):
+        gated = fitting.get("type", "dpa4_ener") in DPA4FittingOptions.NAMES
+        name = "n_neuron" if "n_neuron" in fitting else "neuron"
+        widths = fitting.get(name, [0] if gated else None)
+        inputs = [descriptor.get("channels", DPA4Options.channels)]
+        inputs += [fitting.get(key, 0) for key in ("numb_fparam", "numb_aparam")]
+        inputs += [] if fitting.get("case_film_embd") else [fitting.get("dim_case_embd", 0)]
+        if not isinstance(widths, list) or any(type(width) is not int for width in inputs):
             return node
-        known = [automatic_width(sum(given), 8 / 3) if width == 0 else width for width in widths]
-        return {**node, "fitting_net": {**fitting, "neuron": known}}
+        known = [automatic_width(sum(inputs), 8 / 3) if width == 0 else width for width in widths]
+        return {**node, "fitting_net": {**fitting, name: known}}
 
     @property
     def bridges(self) -> bool:

@@ -122,6 +122,18 @@ class DPA4Options(Options):
     )
     use_spin: list[bool] | None = key(None, "magnetic moments", where="file")
 
+    def __post_init__(self) -> None:
+        """Every option as DeePMD-kit's files have it, so that what means the same is the same."""
+        self.radial_mlp = [width or self.channels for width in self.radial_mlp]
+        for name, count in (("grid_mlp", 3), ("grid_branch", 3), ("lebedev_quadrature", 2)):
+            given = getattr(self, name)
+            setattr(self, name, given if isinstance(given, list) else [given] * count)
+        self.node_cartesian = str(self.node_cartesian)
+        degrees, orders = self.degrees, self.orders
+        self.l_schedule, self.m_schedule, self.n_blocks = degrees, orders, len(degrees)
+        self.lmax = degrees[0] if degrees else self.lmax
+        self.mmax = orders[0] if orders else self.lmax if self.mmax is None else self.mmax
+
     @property
     def cutoff(self) -> float:
         return self.rcut
@@ -141,7 +153,7 @@ class DPA4Options(Options):
     @property
     def first_degree(self) -> int:
         """lmax of messages at the beginning."""
-        return (self.degrees or [self.lmax])[0]
+        return self.lmax
 
     @property
     def first_node_degree(self) -> int:
