@@ -36,7 +36,7 @@ WAYS: dict[str, tuple[dict[str, Any], float]] = {
     "float64, splines": ({"dtype": "float64"}, 1e-7),
     "float32": ({"dtype": "float32"}, 3e-5),
 }
-SMALL = 1e-2  # eV/A: what forces are compared with where all of them are smaller
+SMALL = 1e-2  # eV/A and eV: what forces and energies are compared with where all of them are smaller
 
 
 def main() -> int:
@@ -105,7 +105,7 @@ def difference(potential: mdops.Potential, system: dict[str, np.ndarray], type_m
     got = potential.compute([atoms], **extra)
     largest = max(np.abs(system["forces"]).max(), SMALL)
     return max(
-        np.abs(got["energy"] - system["energy"]).max() / np.abs(system["atom_energy"]).sum(),
+        np.abs(got["energy"] - system["energy"]).max() / max(np.abs(system["atom_energy"]).sum(), SMALL),
         np.abs(got["forces"] - system["forces"]).max() / largest,
         np.abs(got["virial"].ravel() - system["virial"].ravel()).max()
         / (np.abs(system["virial"]).max() + largest),
