@@ -36,7 +36,7 @@ units metal
 atom_style atomic
 read_data data.lmp
 replicate ${{x}} ${{y}} ${{z}}
-pair_style mdops model.safetensors device {device} precision {precision}
+pair_style mdops model.safetensors device {device} precision {precision} overflow extend
 pair_coeff * * {elements}
 neighbor {skin} bin
 neigh_modify every 1 delay 0 check yes
