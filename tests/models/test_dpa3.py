@@ -13,6 +13,7 @@ from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedMod
 from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
+from mdops.system import from_atoms
 from mdops.train.model.types import with_elements
 
 REPFLOW = {
@@ -84,6 +85,21 @@ def test_layers_that_run_again_give_the_same(monkeypatch):
     assert len(runs) == 2 * len(potential.model.descriptor.layers)
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value)
+
+
+def test_the_last_layer_makes_edges_and_angles_for_axes_alone():
+    potential = new_potential(INPUT)
+    (descriptor,) = potential.model.descriptors
+    assert [layer.is_last for layer in descriptor.layers] == [False, True]
+    system = from_atoms([alloy()], potential.type_map)
+    near = potential.evaluator().neighborhood(system, potential.neighbor_list(system))
+    near = near.select(descriptor.spec.sel, mixed=True)
+    alone = descriptor(near)
+    descriptor.layers[-1].is_last, descriptor._makes_axes = False, True
+    both = descriptor(near)
+    torch.testing.assert_close(alone.values, both.values, rtol=1e-12, atol=1e-13)
+    assert alone.axes is None
+    assert both.axes.shape == (len(alone.values), 3, REPFLOW["e_dim"])
 
 
 def test_options_of_a_new_model(tmp_path):

@@ -265,6 +265,27 @@ def test_a_gpu_answers_an_order_of_other_rows_with_nan():
     assert ops.edge_permute(torch.zeros(2, 4, device="cuda"), back, back.flip(0)).isnan().all()
 
 
+@pytest.mark.parametrize("more", [None, 5])
+def test_edges_that_make_angles_have_rows_of_their_own(more, device):
+    positions, cell, types = (x.to(device) for x in crystal(5))
+    graph = ops.neighbor_graph(positions, cell, True, types, 4.5, angle_cutoff=3.0)
+    count = int(graph.angle_neighbors.sum())
+    found = graph.angle_edges(None if more is None else count + more)
+    edges, angles = found.of_edge.nodes[:count].long(), graph.angles
+    assert (found.of_edge.nodes[count:] == -1).all() and len(found.of_edge.nodes) == count + (more or 0)
+    assert 0 < count < graph.capacity
+    for name in ("first", "second"):
+        assert torch.equal(edges[getattr(found.angles, name).long()], getattr(angles, name).long())
+    assert torch.equal(found.of_center.nodes[:count], graph.i[edges])
+    x = torch.randn(graph.capacity, 3, device=device, dtype=torch.float64)
+    rows = ops.edge_gather(x, found.of_edge)
+    assert torch.equal(rows[:count], x[edges]) and not rows[count:].any()
+    back = ops.edge_scatter(rows, found.of_edge)
+    assert torch.equal(back[edges], x[edges]) and (back != 0).all(1).sum() == count
+    sums = ops.edge_scatter(rows, found.of_center)
+    torch.testing.assert_close(sums, ops.edge_scatter(back, graph.of_center))
+
+
 def test_softmax_is_that_of_each_segment(device):
     gen = torch.Generator().manual_seed(9)
     x = torch.randn(70, 3, generator=gen, dtype=torch.float64) * 20

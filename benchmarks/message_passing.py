@@ -1,0 +1,228 @@
+"""Layers of DPA-3 on a CPU: ops beside the products that they cannot do without, steps and training beside DeePMD-kit.
+
+    python benchmarks/message_passing.py --inputs examples/water [--atoms 192] [--clock process_time]
+        [--deepmd PYTHON] [--training 192] [--json FILE]
+
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose `dpa3/input_torch.json` gives the sizes.
+`products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
+`layer_output`: what the op does besides is bytes and sums. All in turn; the least of many calls, for steps the median.
+With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
+machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
+of three.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from beside_deepmd import DeePMDKit
+from deepmd_examples import model_of
+from machine import machine
+
+from mdops import Potential
+from mdops.jit.sample_box import sample_box
+from mdops.models.repflow import Edges
+from mdops.ops import EdgeIndex
+from mdops.ops.activation import kernel_code
+from mdops.system import from_atoms
+from mdops.train.config.read import parse_config
+from mdops.train.loop.trainer import Trainer
+
+OPS = torch.ops.mdops
+
+
+def least(functions: dict[str, Callable[[], Any]], clock: str, calls: int) -> dict[str, float]:
+    """Microseconds of a call of each."""
+    now, found = getattr(time, clock), dict.fromkeys(functions, float("inf"))
+    for turn in range(calls + 2):
+        for name, function in functions.items():
+            start = now()
+            function()
+            if turn > 1:
+                found[name] = min(found[name], 1e6 * (now() - start))
+    return found
+
+
+def of_op(
+    ends: tuple[EdgeIndex, EdgeIndex, torch.Tensor | None],
+    widths: tuple[int, int, int],
+    activation: str,
+) -> dict[str, Callable[[], Any]]:
+    """The passes of an op on such rows, and what bounds them."""
+    (first, second, groups), (inputs, sent, kept) = ends, widths
+    rows, columns, code = first.nodes.shape[0], sent + kept, kernel_code(activation)
+    firsts, seconds = (len(of.offsets) - 1 for of in (first, second))
+    x, weight = torch.randn(rows, inputs), torch.randn(inputs, columns) / inputs**0.5
+    p, q = torch.randn(firsts, columns), torch.randn(seconds, columns)
+    given = x, weight, p, q, torch.rand(rows), torch.rand(kept)
+    every = *given, first.nodes, first.offsets, *second, groups, *code
+    grads = torch.randn(firsts, sent), torch.randn(rows, kept)
+    z, by_x, none = torch.randn(rows, columns), torch.empty(rows, inputs), x.new_empty(rows, 0)
+
+    def products(backward: bool) -> None:
+        torch.mm(x, weight, out=z)
+        if backward:
+            torch.mm(z, weight.T, out=by_x)
+
+    return {
+        "products": lambda: products(False),
+        "products backward": lambda: products(True),
+        "activation": lambda: OPS.layer_output(z, none, *code),
+        "forward": lambda: OPS.message(*every),
+        "backward": lambda: OPS.message_backward(*grads, *every, False),
+        "backward by weights too": lambda: OPS.message_backward(*grads, *every, True),
+        "second derivative": lambda: OPS.message_backward_backward(x, p, q, given[4], *grads, *every),
+    }
+
+
+def ops(potential: Potential, atoms: int, clock: str) -> dict[str, dict[str, float]]:
+    """Of a layer's two ops, us an atom."""
+    (descriptor,) = potential.model.descriptors
+    o, activation = descriptor.options.repflow, descriptor.options.activation_function
+    system = from_atoms([sample_box(atoms, ["O", "H"])], potential.type_map)
+    near = potential.evaluator().neighborhood(system, potential.neighbor_list(system))
+    edges: Edges = descriptor.graph(near.select(descriptor.spec.sel, mixed=True))
+    angles = edges.inner.angles
+    along = {
+        "edges": ((edges.graph.of_center, edges.graph.of_neighbor, None), (o.e_dim, o.n_dim, o.e_dim)),
+        "angles": (
+            (angles.of_first, angles.of_second, edges.inner.of_center.offsets),
+            (o.a_dim, o.e_dim, o.a_dim),
+        ),
+    }
+    found = {}
+    for name, (ends, widths) in along.items():
+        times = least(of_op(ends, widths, activation), clock, 20)
+        found[name] = {"rows": ends[0].nodes.shape[0] / atoms, **{k: v / atoms for k, v in times.items()}}
+    return found
+
+
+def steps(potential: Potential, atoms: int, clock: str, python: str | None, rounds: int) -> dict[str, float]:
+    """Energies, forces and virial with the list given, us an atom."""
+    box = sample_box(atoms, ["O", "H"])
+    system = from_atoms([box], potential.type_map)
+    evaluator, given = potential.evaluator(), potential.neighbor_list(system)
+    now = getattr(time, clock)
+    times: dict[str, list[float]] = {}
+
+    @torch.no_grad()
+    def own() -> float:
+        start = now()
+        evaluator(system, given, check=False)
+        return 1e3 * (now() - start)
+
+    with tempfile.TemporaryDirectory() as folder:
+        other = None if python is None else DeePMDKit(python, potential, [box], Path(folder), clock)
+        if other is not None:
+            other.wait()
+            other.warm_up()
+        own()
+        for _ in range(rounds):
+            times.setdefault("mdops", []).append(own())
+            if other is not None:
+                times.setdefault("deepmd", []).append(other.milliseconds("step"))
+        if other is not None:
+            other.end()
+    return {name: 1e3 * statistics.median(values) / atoms for name, values in times.items()}
+
+
+def training(inputs: Path, atoms: int, python: str | None) -> dict[str, float]:
+    """Processor seconds of a training step of one frame, of all threads."""
+    tree = json.loads((inputs / "dpa3/input_torch.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        _write_system(Path(folder), atoms)
+        tree["training"] = {
+            "training_data": {"systems": [folder], "batch_size": 1},
+            "numb_steps": 1000,
+            "disp_freq": 1000,
+            "save_freq": 1000,
+            "gradient_max_norm": 5.0,
+            "seed": 10,
+        }
+        own = json.loads(json.dumps(tree))
+        own["training"]["precision"] = "float32"
+        trainer = Trainer(parse_config(own), Path(folder) / "own", device="cpu")
+        trainer._advance()
+        found = {"mdops": min(_processor_time(trainer._advance) for _ in range(4))}
+        if python is not None:
+            one, three = (_of_deepmd(python, tree, count) for count in (1, 3))
+            found["deepmd"] = (three - one) / 2
+    return found
+
+
+def _write_system(folder: Path, atoms: int) -> None:
+    """Two frames of a box of water with made-up labels."""
+    box, random = sample_box(atoms, ["O", "H"]), np.random.default_rng(1)
+    (folder / "set.000").mkdir()
+    np.savetxt(folder / "type.raw", (box.numbers == 1).astype(int), fmt="%d")
+    (folder / "type_map.raw").write_text("O\nH\n")
+    arrays = {
+        "coord": box.positions,
+        "box": box.cell.array,
+        "energy": np.full(1, -atoms),
+        "force": random.normal(size=(atoms, 3)),
+    }
+    for name, value in arrays.items():
+        np.save(folder / f"set.000/{name}.npy", np.tile(value.reshape(1, -1), (2, 1)))
+
+
+def _processor_time(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _of_deepmd(python: str, tree: dict[str, Any], count: int) -> float:
+    """Of a whole training of DeePMD-kit with so many steps."""
+    own = tree | {"training": tree["training"] | {"numb_steps": count, "disp_freq": 1}}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "input.json").write_text(json.dumps(own))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [
+            str(Path(python).absolute().parent / "dp"),
+            "--pt",
+            "train",
+            "--skip-neighbor-stat",
+            "input.json",
+        ]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--inputs", type=Path, required=True)
+    parser.add_argument("--atoms", type=int, default=192)
+    parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
+    parser.add_argument("--deepmd", help="a Python that has DeePMD-kit")
+    parser.add_argument("--training", type=int, help="atoms of a frame that a training step has")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    potential = model_of("dpa3", args.inputs)
+    results: dict[str, Any] = {"machine": machine(), "clock": args.clock, "atoms": args.atoms}
+    results["ops, us/atom"] = ops(potential, args.atoms, args.clock)
+    print(json.dumps(results, indent=1), flush=True)
+    results["step, us/atom"] = steps(potential, args.atoms, args.clock, args.deepmd, args.rounds)
+    print(results["step, us/atom"], flush=True)
+    if args.training:
+        results["training step, processor s"] = training(args.inputs, args.training, args.deepmd)
+        print(results["training step, processor s"], flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
