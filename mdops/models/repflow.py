@@ -385,7 +385,7 @@ class RepflowLayer(nn.Module):
             inside = of_edge.offsets[1:] > of_edge.offsets[:-1]
             received = torch.where(inside[:, None], edge_scatter(received, of_edge), e)
             return updated + weight * self._after("edge_angle_linear2", received)
-        nothing = self._after("edge_angle_linear2", received.new_zeros(1, received.shape[1]))
+        nothing = self._f(self._product("edge_angle_linear2").tensors[1][None])
         found = self._after("edge_angle_linear2", received) - nothing
         return updated + edge_scatter(weight * found, of_edge) + weight * nothing
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/large_results.h"
 #include "common/scratch.h"
 #include "graph/rows.h"
 #include "message/ops.h"
@@ -61,6 +62,9 @@ void finish_rows(const MessageArgs<T>& args) {
 
 struct MessageOnCpu {
   static Op make(const char* name, const Tensor&) { return Op(name); }
+  static Tensor rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+    return empty_result(op, shape, dtype);
+  }
 
   template <class T>
   static void run(const Op& op, MessageArgs<T> args) {
@@ -69,7 +73,8 @@ struct MessageOnCpu {
     const Shares<T> shares(args);
     Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
     Tensor sums = empty(op, {args.by_weight ? shares.count() * sizes.sums : 0}, kDtype<T>);
-    Tensor by_z = empty(op, {args.by_q && !args.group_offsets ? args.rows * args.columns() : 0}, kDtype<T>);
+    Tensor by_z =
+        empty_result(op, {args.by_q && !args.group_offsets ? args.rows * args.columns() : 0}, kDtype<T>);
     args.by_z = by_z.numel() ? by_z.mutable_data_ptr<T>() : nullptr;
     T* const sums_of = args.by_weight ? sums.mutable_data_ptr<T>() : nullptr;
     MDOPS_RUN(message_pack, args, packed.mutable_data_ptr());

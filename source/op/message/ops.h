@@ -1,5 +1,5 @@
 // The ops on messages, their arguments checked at entry. A device has `make(name, x)`, a call of an op, and
-// `run(op, args)`.
+// `run(op, args)`; it may have `rows(op, shape, dtype)`, a new tensor of so many rows that it may be large.
 #pragma once
 
 #include <optional>
@@ -122,7 +122,7 @@ struct MessageOps {
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                            second_offsets, groups, activation, threshold);
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = empty(op, {in.rows, in.kept}, in.dtype);
+    Tensor kept = new_rows(op, {in.rows, in.kept}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
@@ -177,7 +177,7 @@ struct MessageOps {
     const Tensor along_q = input(op, "along_q", along_q_, in.dtype, {in.second.targets, in.columns});
     const Tensor along_row_weight = input(op, "along_row_weight", along_row_weight_, in.dtype, {in.rows});
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = empty(op, {in.rows, in.kept}, in.dtype);
+    Tensor kept = new_rows(op, {in.rows, in.kept}, in.dtype);
     Gradients by(op, in, true);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -194,11 +194,19 @@ struct MessageOps {
   }
 
  private:
+  template <class O>
+  static Tensor new_rows(const O& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+    if constexpr (requires { Device::rows(op, shape, dtype); })
+      return Device::rows(op, shape, dtype);
+    else
+      return empty(op, shape, dtype);
+  }
+
   struct Gradients {
     Tensor x, weight, p, q, row_weight, scale;
 
     Gradients(const Op& op, const MessageInputs& in, bool of_weights)
-        : x(empty(op, {in.rows, in.inputs}, in.dtype)),
+        : x(new_rows(op, {in.rows, in.inputs}, in.dtype)),
           weight(empty(op, {of_weights ? in.inputs : 0, of_weights ? in.columns : 0}, in.dtype)),
           p(empty(op, {in.first.targets, in.columns}, in.dtype)),
           q(empty(op, {in.second.targets, in.columns}, in.dtype)),
