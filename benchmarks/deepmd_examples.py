@@ -1,7 +1,7 @@
 """The models of DeePMD-kit's examples for water, beside DeePMD-kit in the same run, on two cores or a GPU.
 
     python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water [--atoms 192 1536]
-        [--device cuda --atoms 12288] [--names se_e3 ...] [--rounds 3] [--json FILE]
+        [--device cuda --atoms 12288] [--names se_e3 ...] [--rounds 3] [--clock process_time] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes of descriptors and nets are those of its
 inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which its input leaves to the data. Weights are
@@ -10,7 +10,8 @@ DeePMD-kit has the same model as .pth, not compressed: `step` is its model with 
 and `whole` is a call of `DeepPot`, which makes the list in PyTorch, from all pairs of atoms and images: that of
 a large box does not fit into a GPU. Both answer with energy, forces and virial. Of mdops `step` has the list given,
 too, and `whole` makes it; on a GPU `step` is the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine
-at 300 K, which keeps its list. Ways in turn, medians.
+at 300 K, which keeps its list. Ways in turn, medians. Where others compute, too, `--clock process_time` counts the time
+of the processors, of all threads together; OMP_NUM_THREADS sets their number.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def model_of(name: str, folder: Path) -> Potential:
     return potential
 
 
-def cpu_runs(potential: Potential, box: Atoms) -> dict[str, Callable[[], float]]:
+def cpu_runs(potential: Potential, box: Atoms, clock: str) -> dict[str, Callable[[], float]]:
     system = from_atoms([box], potential.type_map)
     evaluator, given = potential.evaluator(), potential.neighbor_list(system)
 
@@ -85,19 +86,19 @@ def cpu_runs(potential: Potential, box: Atoms) -> dict[str, Callable[[], float]]
         evaluator(system, potential.neighbor_list(system) if pairs is None else pairs, check=False)
 
     return {
-        "mdops step": timed(lambda: step(given), "perf_counter", 10),
-        "mdops whole": timed(step, "perf_counter", 10),
+        "mdops step": timed(lambda: step(given), clock, 10),
+        "mdops whole": timed(step, clock, 10),
     }
 
 
 def microseconds(
-    potential: Potential, boxes: list[Atoms], other: DeePMDKit | None, rounds: int
+    potential: Potential, boxes: list[Atoms], other: DeePMDKit | None, rounds: int, clock: str
 ) -> list[dict[str, float]]:
     """An atom, of each box and way."""
     found = []
     for number, box in enumerate(boxes):
         gpu = potential.device.type == "cuda"
-        runs = {} if gpu else cpu_runs(potential, box)
+        runs = {} if gpu else cpu_runs(potential, box, clock)
         if other is not None:
             for how in ("step", "whole"):
                 runs[f"deepmd {how}"] = lambda how=how, number=number: other.milliseconds(how, number)
@@ -116,16 +117,16 @@ def microseconds(
 
 
 def one_model(
-    name: str, potential: Potential, boxes: list[Atoms], other: DeePMDKit, rounds: int
+    name: str, potential: Potential, boxes: list[Atoms], other: DeePMDKit, rounds: int, clock: str
 ) -> dict[str, Any]:
     results: dict[str, Any] = {}
     try:
         other.warm_up()
-        rows = microseconds(potential, boxes, other, rounds)
+        rows = microseconds(potential, boxes, other, rounds, clock)
     except RuntimeError as error:
         results[f"{name}, DeePMD-kit"] = str(error)
         print(error, flush=True)
-        rows = microseconds(potential, boxes, None, rounds)
+        rows = microseconds(potential, boxes, None, rounds, clock)
     other.end()
     for box, row in zip(boxes, rows, strict=True):
         results[f"{name}, {len(box)}"] = row
@@ -146,16 +147,26 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
     parser.add_argument("--names", nargs="+", choices=[*INPUTS], default=[*INPUTS])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    results: dict[str, Any] = {"machine": machine(args.device), "unit": "us/atom", "runs": {}}
+    results: dict[str, Any] = {
+        "machine": machine(args.device),
+        "unit": "us/atom",
+        "clock": args.clock,
+        "runs": {},
+    }
     models = {name: model_of(name, args.inputs) for name in args.names}
     boxes = [sample_box(n, ["O", "H"]) for n in args.atoms]
     with contextlib.ExitStack() as stack:
         others = {
             name: DeePMDKit(
-                args.python, potential, boxes, Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                args.python,
+                potential,
+                boxes,
+                Path(stack.enter_context(tempfile.TemporaryDirectory())),
+                args.clock,
             )
             for name, potential in models.items()
         }
@@ -164,7 +175,9 @@ def main() -> None:
             with contextlib.suppress(RuntimeError):  # which is told below
                 other.wait()
         for name, potential in models.items():
-            results["runs"] |= one_model(name, potential.to(args.device), boxes, others[name], args.rounds)
+            results["runs"] |= one_model(
+                name, potential.to(args.device), boxes, others[name], args.rounds, args.clock
+            )
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -21,8 +21,9 @@ def memory() -> int:
 def keep_freed_memory() -> None:
     """Lets the C library keep up to 1 GiB that was freed, for what is allocated next.
 
-    A training step allocates and frees the same tensors again and again. glibc returns such memory to the system,
-    whose fresh pages then cost a tenth of a step. Other C libraries are left as they are.
+    A training step, and one of a model that passes messages, allocates and frees the same tensors again and again.
+    glibc returns such memory to the system, whose fresh pages then cost a tenth of a step. Other C libraries are left
+    as they are.
     """
     with contextlib.suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

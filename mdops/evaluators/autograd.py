@@ -7,6 +7,7 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
+from mdops.memory import keep_freed_memory
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import NeighborList, pair_forces
@@ -28,6 +29,8 @@ class Autograd(Evaluator):
         # Descriptors of angles go by their splines, whatever the other parts do.
         knots = [d.knots for d in angle_descriptors(potential.model)]
         self.r_min = max((known.r_min for known in knots if known is not None), default=0.0)
+        if potential.reach > 1:  # layers of messages keep megabytes for each gradient, in every step anew
+            keep_freed_memory()
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:

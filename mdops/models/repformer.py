@@ -346,12 +346,12 @@ class RepformerLayer(nn.Module):
     def _convolution(
         self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        product = self._product("proj_g1g2")
+        product, weighed = self._product("proj_g1g2"), e * edges.mean_weight
         if self.form.options.g1_out_conv:
-            sent = near * product(e)
+            sent = near * product(weighed)
         else:
-            sent = e * edge_gather(product(nodes), edges.graph.of_neighbor)
-        return edge_scatter(sent * edges.mean_weight, edges.graph.of_center)
+            sent = weighed * edge_gather(product(nodes), edges.graph.of_neighbor)
+        return edge_scatter(sent, edges.graph.of_center)
 
     def _axis_product(self, rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
         sums = symmetric_sums(rows, vectors, edges)
