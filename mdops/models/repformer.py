@@ -399,7 +399,7 @@ class RepformerLayer(nn.Module):
         both = linear(e, self._heads_first("attn2g_map.mapqk", 2 * heads, columns=True))
         query, keys = both.unflatten(1, (2 * heads, width)).split(heads, dim=1)
         if o.attn2_has_gate:  # (q . k) (h . h) is one product of q (x) h and k (x) h
-            query, keys = ((x[..., None] * h[:, None, None]).flatten(2) for x in (query, keys))
+            query, keys = ((x[:, :, None] * h[:, None, :, None]).flatten(2) for x in (query, keys))
         values = []
         if form.attends:
             own = linear(e, self._heads_first("attn2_mh_apply.mapv", heads, columns=True))
@@ -409,7 +409,7 @@ class RepformerLayer(nn.Module):
         found = neighbor_attention(
             query.contiguous(),
             keys.contiguous(),
-            torch.cat(values, 2),
+            values[0] if len(values) == 1 else torch.cat(values, 2),
             edges.graph.offsets,
             directions=h * 3**-0.25,
             switch=edges.weight[:, 0] if form.smooth else None,
