@@ -38,7 +38,7 @@ from mdops.tables.grids import (
     sums_of,
     together,
 )
-from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid
+from mdops.tables.spline import BEFORE_LAYERS, DEFAULT_R_MIN, TOLERANCE, SplineGrid
 
 Matmul = Literal["float32", "tf32", "bf16x6", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
@@ -207,7 +207,7 @@ class EvaluationContext(nn.Module, ABC):
         if attention:
             found = grids_of(attentions_of(self.model), r_min, tolerance)
             self.attention_grids, self._no_attention_spline = found
-            found = grids_of(inner_sums_of(self.model), r_min, tolerance, types)
+            found = grids_of(inner_sums_of(self.model), r_min, BEFORE_LAYERS[self.dtype] * tolerance, types)
             self.inner_grids, self._no_inner_spline = found
         for problem in (self._no_angle_spline, self._no_attention_spline, self._no_inner_spline):
             if problem is not None:

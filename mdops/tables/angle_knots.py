@@ -13,6 +13,7 @@ from mdops.models.standard import DescriptorFitting
 from mdops.nn import pieces
 from mdops.ops import AngleGrid
 from mdops.ops.activation import is_smooth
+from mdops.tables.spline import BEFORE_LAYERS
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of a piece, where errors and sizes are looked at
 _SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more
@@ -118,13 +119,14 @@ def use_angle_splines(
 ) -> str | None:
     """Gives knots to the descriptors of angles whose nets splines can follow; what is wrong with the others."""
     problem, types = None, sampled_types(model, types)
+    own = set(model.descriptors)
     for d in angle_descriptors(model):
-        d.knots = None
+        d.knots, wanted = None, _ROOM * tolerance * (1 if d in own else BEFORE_LAYERS[model.dtype])
         if not all(map(is_smooth, d.activations)):
             problem = "the embedding nets have kinks"
             continue
-        found = choose_angle_knots(d, r_min, _ROOM * tolerance, types)
-        if found.error <= _ROOM * tolerance:
+        found = choose_angle_knots(d, r_min, wanted, types)
+        if found.error <= wanted:
             d.knots = found
         else:
             problem = (

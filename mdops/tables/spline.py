@@ -15,6 +15,8 @@ DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
 # would lose more by rounding, which grows with their number, than it gains.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
+# Of that, in front of layers, which may make errors larger.
+BEFORE_LAYERS = {torch.float32: 1.0, torch.float64: 0.1}
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
 # Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
