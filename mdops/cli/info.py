@@ -119,5 +119,7 @@ def _evaluation(potential: "Potential") -> str:
     splines = potential.splines()
     if splines is None:
         return f"exact nets, {precision}"
+    if not potential.knots:  # they are chosen later
+        return f"{splines}, {precision}"
     error = max(knots.error for knots in potential.knots)
     return f"{splines}, {precision}, error {error:.1e} of the forces of pairs"

@@ -15,6 +15,7 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
 from mdops.ops import NeighborList
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
+from mdops.tracing import is_exported
 
 _MOST_NUMBERS = 2**27  # of tables
 _NUMBERS = 2**20  # of moments of a run of atoms: what is made of them stays in a CPU's caches
@@ -106,6 +107,8 @@ class HarmonicSplines(Autograd):
         return True
 
     def _run_size(self, near: Neighborhood) -> int | None:
+        if is_exported():  # a program is for any types and number of atoms: the nets run
+            return None
         types = self.potential.present(near.system)
         kinds = tuple(range(near.ntypes)) if types is None else types
         self._known = kinds, self._tables(types)

@@ -5,13 +5,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from kind_cases import KINDS, LIMITS, alloy, cases, new_potential
+from kind_cases import KINDS, LIMITS, alloy, cases, check_dynamics, new_potential
 from reference_cases import references, relative_error
 from test_dpa4c import INPUT
 
 import mdops
 from mdops.evaluators import harmonic_splines
 from mdops.models.dpa4c import DPA4C, DPA4COptions
+from mdops.system import from_atoms
 from mdops.tables import harmonic_tables
 from mdops.tables.harmonic_tables import choose_intervals, functions, spline_error
 
@@ -95,6 +96,25 @@ def test_where_no_splines_are_made_the_nets_run(monkeypatch):
     monkeypatch.setattr(harmonic_tables, "_MOST", 16)
     descriptor = potential.model.descriptor
     assert harmonic_tables.harmonic_tables(descriptor, (0, 1), 1e-8, 2**20) is None
+
+
+def test_ase_and_engine():
+    potential = new_potential(INPUT)
+    potential.use_spline()
+    assert potential.splines() == "splines with knots for the types that there are"
+    check_dynamics(potential)
+
+
+def test_an_exported_program_has_the_nets():
+    potential = mdops.load(KINDS / "dpa4c_base" / "model.dp", dtype="float64")
+    system = from_atoms([alloy()], potential.type_map)
+    near = potential.neighbor_list(system)
+    names = ("neighbors", "images", "counts")
+    given = {name: getattr(system, name) for name in ("positions", "types", "cell", "batch")}
+    given |= {name: getattr(near, name) for name in names}
+    found = potential.export().module()(**given)
+    wanted = mdops.Potential(potential.model).evaluate(system, near)
+    torch.testing.assert_close(found["forces"], wanted["forces"], rtol=0, atol=1e-13)
 
 
 def test_exact_nets_are_taken_where_asked_for():
