@@ -10,6 +10,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from ase.outputs import Properties, all_outputs
 
+from mdops.applicability import DomainGuard, GuardAction
 from mdops.errors import InputError
 from mdops.inputs import as_numbers, check_models, takes
 from mdops.loading import load
@@ -22,6 +23,7 @@ __all__ = ["MDOps"]
 
 Model = str | os.PathLike[str] | Potential
 Snapshot = dict[str, np.ndarray | None]
+_GUARD_EVERY = 10  # calculations between two looks of a guard that has models of its own to evaluate
 
 
 class MDOps(Calculator):
@@ -70,6 +72,7 @@ class MDOps(Calculator):
         allow_low_bit: bool = False,
         fparam: Any = None,
         aparam: Any = None,
+        guard: GuardAction | None = None,
     ) -> None:
         """Reads the models that are given as files.
 
@@ -79,6 +82,9 @@ class MDOps(Calculator):
                 Potential is used as it is.
             skin: A; larger makes lists that last longer and steps that cost more.
             fparam: (p,); aparam: (N, q) or (q,).
+            guard: "warn" once, or "stop" (raise OutsideDomainError), where the models' committee differs more than it
+                did where `mdops learn` tested it. Of one model the others are read from beside its file, and looked at
+                every tenth calculation.
 
         Raises:
             InputError: no model, models of different elements, parameters that the models do not take, r_min or
@@ -129,6 +135,9 @@ class MDOps(Calculator):
             dtype=_each(str(m.dtype).removeprefix("torch.") for m in self.models),
             skin=self.skin,
         )
+        path = sources[0] if not isinstance(sources[0], Potential) else None
+        self.guard = None if guard is None else DomainGuard(self.models, guard, path)
+        self._calculations = 0
         self._snapshot: Snapshot | None = None
         self._constant: tuple[np.ndarray, np.ndarray, list[System]] | None = None
         self.renew_lists()
@@ -201,6 +210,9 @@ class MDOps(Calculator):
         self.results = _results(answers, volume) if has_energies else _other_results(answers, self._outputs)
         self._snapshot = {name: None if v is None else v.copy() for name, v in state.items()}
         self.atoms = atoms.copy()
+        if self.guard is not None and (len(self.models) > 1 or self._calculations % _GUARD_EVERY == 0):
+            self.guard.check(atoms, self.results["forces"], self.results.get("forces_std"))
+        self._calculations += 1
 
     def export_properties(self) -> Properties:
         """The results that ASE has a name for."""

@@ -14,6 +14,7 @@ __all__ = [
     "MDOpsError",
     "ModelFileError",
     "NeighborOverflowError",
+    "OutsideDomainError",
     "ParallelError",
     "UnsupportedModelError",
 ]
@@ -62,6 +63,10 @@ class ConfigError(InputError):
 
 class DivergedError(MDOpsError, RuntimeError):
     """A training lost its way: its loss or weights are not finite; the message names the last good checkpoint."""
+
+
+class OutsideDomainError(MDOpsError, RuntimeError):
+    """A structure is outside of what the model was tested on, and a guard was told to stop there."""
 
 
 class ParallelError(MDOpsError, RuntimeError):

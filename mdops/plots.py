@@ -1,10 +1,11 @@
 """Figures with panels side by side, without a display. They need matplotlib."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SIZE = 4.0  # of a panel, inches
@@ -25,3 +26,17 @@ def figure(panels: int, height: float) -> "Figure":
     made = Figure(figsize=(_SIZE * panels, _SIZE * height), layout="constrained")
     made.subplots(1, panels)
     return made
+
+
+def logarithmic(axes: "Axes", *names: Literal["x", "y"]) -> None:
+    """Makes these axes logarithmic, with plain numbers: 1, 2 and 5 of each decade where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for name in names:
+        axes.set(**{f"{name}scale": "log"})
+        low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+    axes.grid(which="both", color="0.92")

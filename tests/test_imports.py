@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Each layer imports its own modules and those of the layers before it. A folder stands for all of its modules.
 LAYERS = [
-    "errors options memory plots progress tracing files",
+    "errors options memory plots html progress tracing files",
     "_library ops testing",
     "nn",
     "system verlet",
@@ -20,9 +20,10 @@ LAYERS = [
     "jit core export",
     "potential",
     "loading inputs digest",
+    "applicability",
     "data",
     "calculator md train",
-    "domain quantization deepmd dpdata ipi lammps lammps_server openmm spectra torchsim zbl",
+    "domain quantization deepmd dpdata ipi learn lammps lammps_server openmm spectra torchsim zbl",
     "cli",
     "__main__",
 ]

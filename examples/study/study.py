@@ -15,13 +15,14 @@ from ase.calculators.calculator import Calculator
 from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.data.evaluation import Errors, evaluate
+from mdops.html import processor, write_page
+from mdops.md.compare import Run, simulate
+from mdops.md.compare_plot import conservation_plot, distribution_plot
 from mdops.train import load_dataset
 from mdops.train.report.learning_curve import read_curve
 from mdops.train.report.plots import learning_curve_plot, parity_plot
-from study.figures import conservation_plot, distribution_plot, structure_picture
-from study.report import machine, write_report
+from study.figures import structure_picture
 from study.sampling import write_splits
-from study.simulation import Run, simulate
 from study.training import train, write_input
 
 
@@ -166,6 +167,11 @@ def _simulation(ours: Run, theirs: Run, difference: float) -> dict[str, str]:
     return rows
 
 
+def machine() -> str:
+    """What the times were measured on."""
+    return f"{processor()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
 def _report(study: Study, table: dict[str, str], folder: Path) -> None:
     """Writes report.html and prints the figures."""
     plots = folder / "plots"
@@ -184,7 +190,16 @@ def _report(study: Study, table: dict[str, str], folder: Path) -> None:
         f"--temperature {study.temperature:g} --time 20 --trajectory {folder / 'nvt.extxyz'}",
         f"mdops train {folder / 'input.json'} --output {folder / 'again'}",
     )
-    write_report(path, study.title, study.text, plots / "structure.png", table, figures, commands)
+    write_page(
+        path,
+        study.title,
+        study.text,
+        {"Figures": table},
+        figures,
+        commands,
+        machine(),
+        plots / "structure.png",
+    )
     print()
     for name, value in table.items():
         print(f"{name:<48} {value}")

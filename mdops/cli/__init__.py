@@ -25,6 +25,7 @@ COMMANDS = (
     "md",
     "relax",
     "train",
+    "learn",
     "test",
     "quantize",
     "zbl",

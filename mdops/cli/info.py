@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mdops.applicability import describe_domain, domain_of
     from mdops.errors import UnsupportedModelError
     from mdops.io import describe, read_model
     from mdops.loading import load
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     except UnsupportedModelError as error:
         _show("supported", f"no: {error}")
         return 0
-    for name, value in _parts(potential).items():
+    domain = describe_domain(domain_of(potential))
+    for name, value in {**_parts(potential), **domain}.items():
         _show(name, value)
     return 0
 

@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--plot", type=Path, nargs="?", const=Path(), metavar="FILE", help="draw temperature, energies and density of "
         "the log at the end; without FILE: the trajectory's name with .png; needs matplotlib")  # fmt: skip
+    add("--guard", choices=("warn", "stop"), help="of models of mdops learn: look at each frame whether "
+        "the committee differs more than where it was tested")  # fmt: skip
     add("--checkpoint", type=Path, help="default: the trajectory's name with .restart")
     add("--checkpoint-every", type=int, default=0, help="steps; 0 goes by the number of atoms")
     add_restraints(parser)
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         r_min=args.r_min,
         matmul=args.matmul,
         allow_low_bit=args.allow_low_bit,
+        guard=args.guard,
     )
     for path, model in zip(args.model, atoms.calc.models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)

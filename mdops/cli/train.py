@@ -7,9 +7,7 @@ the same command with --restart goes on. Several processes share the work under
 import argparse
 import json
 import os
-import shutil
 import sys
-import textwrap
 import time
 import warnings
 from pathlib import Path
@@ -68,23 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=int, metavar="N", help="processor threads; PyTorch chooses unless given")
 
 
-def _keys() -> str:
-    """Every key with its type, unit, default and meaning."""
-    from mdops.train.config.read import keys
-
-    width, lines = shutil.get_terminal_size().columns - 2, [_OWN, "keys of INPUT (type, unit; default):"]
-    for key in keys():
-        unit = f", {key.unit}" if key.unit else ""
-        default = key.default if key.default == "required" else f"default {key.default}"
-        text = f"{key.doc} ({key.type}{unit}; {default})"
-        indent = " " * 6
-        lines += [
-            f"  {key.path}",
-            textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent),
-        ]
-    return "\n".join(lines)
-
-
 def _errors(trainer: "Trainer") -> list[str]:
     """Those of the model as it was saved, on all data."""
     from mdops.data.evaluation import evaluate
@@ -112,7 +93,10 @@ def _errors(trainer: "Trainer") -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     if args.keys:
-        print(_keys())
+        from mdops.cli.keys import keys_text
+        from mdops.train.config.read import keys
+
+        print("\n".join([_OWN, *keys_text(keys())]))
         return 0
     if not args.input:
         raise InputError("give INPUT: a training input, or data (`mdops train --help`)")

@@ -66,6 +66,7 @@ def run(
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the run blew up.
+        OutsideDomainError: the calculator's guard stopped it.
     """
     for potential in atoms.calc.models:
         potential.require_energies("a simulation")
@@ -274,6 +275,9 @@ class _EngineRun(_Run):
         last = min(self.output.steps, due)
         for frame in self.engine.run(last - self.step, self.output.interval):
             writer.do(functools.partial(self._frame, frame))
+            if (guard := self.atoms.calc.guard) is not None:
+                when = f"at step {frame.step}"
+                guard.check(frame.atoms(self.atoms), frame.forces, frame.forces_std, when)
         frame = self.engine.frame()
         writer.drain()
         self.step = last

@@ -15,6 +15,7 @@ from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 
 import mdops
+from mdops.md.compare import pair_distributions
 
 SHORT = ["--runs", "11", "--training-steps", "20", "--steps", "50"]
 PARTS = ("data/test.extxyz", "input.json", "start.extxyz", "model/lcurve.out", "plots/parity.png")
@@ -82,9 +83,7 @@ def test_molecule_without_tblite_says_what_to_install(tmp_path, examples, monkey
         run(examples, "molecule.py", tmp_path, monkeypatch)
 
 
-def test_distributions_count_neighbours(examples):
-    from study.simulation import pair_distributions
-
+def test_distributions_count_neighbours():
     crystal, width = bulk("Cu", a=3.6, cubic=True).repeat(2), 0.1
     crystal.symbols[::4] = "Al"  # as in Cu3Au: an Al atom has 12 Cu atoms nearest, a Cu atom 4 Al and 8 Cu
     r, found = pair_distributions([crystal, crystal], 3.0, width)

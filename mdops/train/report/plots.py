@@ -8,7 +8,7 @@ import numpy as np
 from mdops.data.evaluation import Errors, Evaluation
 from mdops.data.labels import LABELS, Label
 from mdops.errors import InputError
-from mdops.plots import figure
+from mdops.plots import figure, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,21 +69,9 @@ def learning_curve_plot(curve: dict[str, np.ndarray], path: str | os.PathLike[st
         axes.set_title(_CURVES.get(name, name.replace("_", " ")), fontsize="medium")
         axes.set_xlabel("step")
         axes.locator_params(axis="x", nbins=5)
-        _logarithmic(axes)
+        logarithmic(axes, "y")
     drawn.axes[0].legend(frameon=False)
     drawn.savefig(path, dpi=150)
-
-
-def _logarithmic(axes: "Axes") -> None:
-    """Makes the y axis logarithmic, with plain numbers: 1, 2 and 5 of each decade where there are few."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(which="both", color="0.92")
 
 
 def _drawn(curve: dict[str, np.ndarray], column: str) -> bool:

@@ -43,8 +43,10 @@ class Run:
         """Without its first part, in which the energy that was all kinetic is shared out."""
         first = int(EQUILIBRATION * len(self.frames))
         energies = self.energies[first:] - self.energies[first:].mean()
-        parts = {"times": self.times[first:], "temperatures": self.temperatures[first:]}
-        return replace(self, energies=energies, frames=self.frames[first:], **parts)
+        times, temperatures = self.times[first:], self.temperatures[first:]
+        return replace(
+            self, energies=energies, frames=self.frames[first:], times=times, temperatures=temperatures
+        )
 
 
 def simulate(

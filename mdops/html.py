@@ -4,11 +4,8 @@ import base64
 import platform
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
-
-import mdops
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #f4f6f8; margin: 0 }
@@ -25,18 +22,23 @@ footer { color: #66717d; font-size: .85rem; margin-top: 1.2rem }
 """
 
 
-def write_report(
+def write_page(
     path: Path,
     title: str,
     text: str,
-    picture: Path,
-    table: Mapping[str, str],
+    tables: Mapping[str, Mapping[str, str]],
     figures: Mapping[str, Path],
     commands: Sequence[str],
+    footer: str,
+    picture: Path | None = None,
 ) -> None:
-    """Writes the report: title and text beside the picture, the table, a card for each figure, and commands."""
-    rows = "\n".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in table.items())
-    cards = "\n".join(_card(caption, _image(file, caption)) for caption, file in figures.items())
+    """Writes a page: title and text, beside the picture if there is one, a card for each table and figure, commands."""
+    top = f"<div><h1>{escape(title)}</h1><p>{escape(text)}</p></div>"
+    if picture is not None:
+        top = f'<div class="top">{top}{_image(picture, title)}</div>'
+    cards = [_card(heading, _table(rows)) for heading, rows in tables.items()]
+    cards += [_card(caption, _image(file, caption)) for caption, file in figures.items()]
+    inside = "\n".join([top, *cards, _card("Next", f"<pre>{escape(chr(10).join(commands))}</pre>")])
     path.write_text(
         f"""<!DOCTYPE html>
 <html lang="en">
@@ -47,14 +49,8 @@ def write_report(
 <style>{STYLE}</style>
 </head>
 <body><main>
-<div class="top">
-<div><h1>{escape(title)}</h1><p>{escape(text)}</p></div>
-{_image(picture, "the structure at the end of the dynamics")}
-</div>
-{_card("Figures", f"<table>{rows}</table>")}
-{cards}
-{_card("Next", f"<pre>{escape(chr(10).join(commands))}</pre>")}
-<footer>{escape(machine())}</footer>
+{inside}
+<footer>{escape(footer)}</footer>
 </main></body>
 </html>
 """,
@@ -62,8 +58,8 @@ def write_report(
     )
 
 
-def machine() -> str:
-    """What the times were measured on."""
+def processor() -> str:
+    """Its name, and the versions of mdops and Python, for the foot of a page."""
     names = [
         line.partition(":")[2].strip()
         for file in (Path("/proc/cpuinfo"),)
@@ -71,9 +67,13 @@ def machine() -> str:
         for line in file.read_text().splitlines()
         if line.startswith("model name")
     ]
-    processor = names[0] if names else platform.processor() or platform.machine()
-    versions = f"mdops {mdops.__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
-    return f"{processor}, {torch.get_num_threads()} threads; {versions}"
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}; mdops {version('mdops')}, Python {platform.python_version()}"
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    lines = "\n".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in rows.items())
+    return f"<table>{lines}</table>"
 
 
 def _card(heading: str, inside: str) -> str:

@@ -1,0 +1,85 @@
+"""A potential of a Cu-Al alloy, from 300 K to the liquid, learned from ASE's EMT: `mdops.learn` from Python.
+
+python examples/learn_alloy.py --out learned
+
+Four crystals of 32 atoms are all that it is given. The committee explores by its own dynamics, and EMT labels what it
+is not sure of. learned/report.html tells how good the potential is, and where. Some five minutes on two cores.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import ase.io
+from ase import Atoms
+from ase.build import bulk
+
+from mdops.learn import learn, parse_config
+
+TEMPERATURES = [300, 600, 1000, 2000]  # K; at the last one the crystals melt
+TIMESTEP = 2.0  # fs
+STUDENTS = {  # small nets: a step is fast, and smooth reference energies need no more
+    "model": {
+        "descriptor": {
+            "type": "se_e2_a",
+            "rcut": 6.0,
+            "rcut_smth": 0.5,
+            "neuron": [8, 16, 32],
+            "axis_neuron": 6,
+            "type_one_side": True,
+        },
+        "fitting_net": {"neuron": [32, 32, 32]},
+    },
+    "training": {"batch_size": 4},
+}
+
+
+def cells() -> list[Atoms]:
+    """Copper, aluminium, and two ordered alloys, 32 atoms each."""
+    found = []
+    for aluminium, constant in (([], 3.61), ([0], 3.70), ([0, 1], 3.85), ([0, 1, 2, 3], 4.0)):
+        atoms = bulk("Cu", a=constant, cubic=True)
+        atoms.symbols[aluminium] = "Al"
+        found.append(atoms * 2)
+    return found
+
+
+def tree(structures: Path) -> dict[str, Any]:
+    """The input, as a file in JSON or YAML would have it."""
+    return {
+        "teacher": {"type": "ase", "calculator": "ase.calculators.emt.EMT"},
+        "start": {"structures": str(structures), "frames": 40},
+        "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 1000, "interval": 20},
+        "students": {"input": STUDENTS, "steps": 1000, "final_steps": 4000},
+        "select": {"frames": 30, "fresh": 10},
+        "targets": {"forces": 0.03, "frames": 40},
+        "budget": {"calls": 200, "rounds": 3},
+        "report": {"steps": 1000},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("learned"), help="folder to write into; default: learned"
+    )
+    parser.add_argument(
+        "--change", type=json.loads, default={}, help="keys of sections in JSON, for other runs than this"
+    )
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    ase.io.write(args.out / "start.extxyz", cells())
+    given = tree(args.out.absolute() / "start.extxyz")
+    for section, keys in args.change.items():
+        given[section] = {**given.get(section, {}), **keys}
+    result = learn(parse_config(given), args.out)
+    print(
+        f"{1000 * result.errors['forces']:.1f} meV/A on fresh frames, {result.calls} calls: {result.report}"
+    )
+
+
+if __name__ == "__main__":
+    main()

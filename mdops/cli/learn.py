@@ -1,0 +1,39 @@
+"""Makes a fast potential of what a slow teacher says: a calculator of ASE, a model, or a command. The same command goes
+on where an earlier one ended, however it ended."""
+
+import argparse
+from pathlib import Path
+
+from mdops.errors import InputError
+
+HELP = "learn a potential from a teacher"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("input", nargs="?", metavar="INPUT", help="a file in YAML or JSON, whose keys --keys lists")
+    add("--keys", action="store_true", help="list every key of INPUT, with type, unit, default and meaning")
+    add("--output", "-o", type=Path, default=Path("learned"), metavar="FOLDER", help="where everything goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    from mdops.learn import learn, read_config
+
+    if args.keys:
+        from mdops.cli.keys import keys_text
+        from mdops.learn.config import keys
+
+        print("\n".join(keys_text(keys())))
+        return 0
+    if not args.input:
+        raise InputError("give INPUT (`mdops learn --help`)")
+    result = learn(read_config(args.input), args.output)
+    errors = f"{1000 * result.errors['forces']:.3g} meV/A, {1000 * result.errors['energy']:.3g} meV/atom"
+    print(f"errors (RMSE) on fresh frames of its own dynamics: {errors}; {result.calls} calls of the teacher")
+    print(
+        f"wrote {result.model}"
+        + (f" and {result.report}" if result.report else "; the report needs matplotlib")
+    )
+    if not result.reached:
+        print("the targets were not reached: raise budget.calls, and the same command goes on")
+    return 0 if result.reached else 1

@@ -1,0 +1,81 @@
+"""What a changed input means for work that is done."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mdops.errors import InputError
+from mdops.learn.rounds import Round, finished_rounds, read, write
+
+NAME = "config.json"
+
+# What of the round that is not finished each section decides; later stages follow from earlier ones.
+_STAGES = ("students", "explored", "asked")
+_FROM = {
+    "students": "students",
+    "explore": "explored",
+    "select": "asked",
+    "targets": "asked",
+    "start": "explored",
+    "seed": "students",
+}
+
+
+def adapt(top: Path, now: Mapping[str, Any], identity: str) -> list[str]:
+    """Compares the input (a tree of its sections) with that of the work in the folder, removes what no longer holds,
+    and keeps the new one. What the teacher has labelled is always kept.
+
+    Returns:
+        What is kept and what is made anew, in sentences; none where nothing changed.
+
+    Raises InputError where another teacher labelled: labels of two cannot be mixed.
+    """
+    path, told = top / NAME, dict(now) | {"teacher": identity}
+    if not path.exists():
+        write(path, told)
+        return []
+    before = read(path)
+    if before.get("teacher") != identity:
+        raise InputError(
+            f"{top}: its labels are of the teacher {before.get('teacher')}, not of {identity}, and cannot be mixed: "
+            "choose another folder with --output"
+        )
+    changed = [name for name in told if told[name] != before.get(name)]
+    if not changed:
+        return []
+    done = finished_rounds(top)
+    calls = sum(summary.calls for _, summary in done)
+    lines = [
+        f"the input changed in {', '.join(changed)}; kept: {calls} labels of {len(done)} finished rounds"
+    ]
+    lines += _undo(Round(top, len(done)), changed)
+    write(path, told)
+    return lines
+
+
+def _undo(round_: Round, changed: list[str]) -> list[str]:
+    """Removes what of the unfinished round the changed sections decide."""
+    if not round_.folder.is_dir():
+        return []
+    if round_.labels.asked.exists() and (round_.labels.answered() or round_.labels.labels.exists()):
+        return [
+            f"round {round_.number} is being labelled: it ends as it began, and later ones follow the new input"
+        ]
+    wanted = [_FROM[name] for name in changed if name in _FROM]
+    first = next((k for k, stage in enumerate(_STAGES) if stage in wanted), None)
+    if first is None:
+        return []
+    anew = {"students": "trainings", "explored": "exploration", "asked": "selection"}
+    paths = {
+        "students": [*round_.folder.glob("student-*"), round_.folder / "trust.json"],
+        "explored": [round_.folder / "explored"],
+        "asked": [round_.labels.asked],
+    }
+    for stage in _STAGES[first:]:
+        for found in paths[stage]:
+            if found.is_dir():
+                shutil.rmtree(found)
+            else:
+                found.unlink(missing_ok=True)
+    return [f"made anew in round {round_.number}: {', '.join(anew[stage] for stage in _STAGES[first:])}"]

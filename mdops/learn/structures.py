@@ -1,0 +1,65 @@
+"""Structures to begin with, and what is made of them: displaced, strained, with atoms exchanged."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import ase.io
+import numpy as np
+from ase import Atoms
+
+from mdops.errors import InputError
+from mdops.learn.config import StartConfig
+
+
+def start_structures(config: StartConfig) -> list[Atoms]:
+    """All frames of the files, without labels and velocities. Raises InputError for a file that ASE does not read."""
+    found: list[Atoms] = []
+    for name in config.structures:
+        try:
+            frames = ase.io.read(name, ":")
+        except Exception as error:
+            # ASE's readers fail with any exception.
+            raise InputError(
+                f"start.structures: ASE cannot read {name}: {type(error).__name__}: {error}"
+            ) from error
+        found += [
+            Atoms(
+                atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info={"from": Path(name).name}
+            )
+            for atoms in frames
+        ]
+    return found
+
+
+def elements_of(structures: Sequence[Atoms]) -> list[str]:
+    """Their elements, in the order of appearance: the students' types."""
+    return list(dict.fromkeys(symbol for atoms in structures for symbol in atoms.get_chemical_symbols()))
+
+
+def first_set(structures: Sequence[Atoms], config: StartConfig, random: np.random.Generator) -> list[Atoms]:
+    """`config.frames` structures with displacements from a tenth of `rattle` up to all of it, and strains."""
+    made = []
+    for k in range(config.frames):
+        atoms = changed(structures[k % len(structures)], random, strain=config.strain, swap=config.swap)
+        scale = config.rattle * random.uniform(0.1, 1.0)
+        atoms.positions += scale * random.standard_normal((len(atoms), 3))
+        made.append(atoms)
+    return made
+
+
+def changed(atoms: Atoms, random: np.random.Generator, *, strain: float, swap: bool) -> Atoms:
+    """A copy, strained at random where it is periodic, and with atoms exchanged: up to a quarter of them."""
+    made = atoms.copy()
+    if strain > 0 and made.pbc.any():
+        drawn = random.normal(0, strain, (3, 3))
+        both = np.outer(made.pbc, made.pbc)
+        matrix = np.eye(3) + np.where(both, (drawn + drawn.T) / 2, 0.0)
+        made.set_cell(made.cell.array @ matrix, scale_atoms=False)
+        made.positions = made.positions @ matrix
+    if swap and len(set(made.numbers)) > 1:
+        numbers = made.numbers.copy()
+        for _ in range(random.integers(0, max(len(made) // 8, 1) + 1)):
+            i, j = random.choice(len(made), 2, replace=False)
+            numbers[[i, j]] = numbers[[j, i]]
+        made.numbers = numbers
+    return made
