@@ -7,7 +7,7 @@
 random. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour list given, with a
 skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine,
 which makes the list anew where it must. --check compares with float64; --training: a step
-on one frame of that system (docs/notes/message-passing.md).
+on one frame of that system (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
