@@ -13,7 +13,7 @@ from mdops.models.dpa4.mixing import DepthMix, attention_weights, drawn, focus_w
 from mdops.models.dpa4.options import DPA4Options
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.grid import GridNet
-from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+from mdops.nn.equivariant.indices import by_order, coefficients, degree_index, runs, spread
 from mdops.nn.equivariant.linear import (
     ChannelLinear,
     DegreeLinear,
@@ -24,7 +24,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
-from mdops.ops import edge_gather, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_scatter
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -44,6 +44,7 @@ class DegreeMix(nn.Module):
         kernels = sum(size * size for size in sizes)
         self.weight = zeros((lmax + 1) * channels, kernels * self.each)
         self.channel_basis = zeros(rank, channels) if by_channel and rank else None
+        self.folds = not by_channel or rank > 0
         compact, dense, begin, at, width = [], [], 0, 0, len(by_order(lmax, mmax))
         for m, size in enumerate(sizes):
             for _ in range(1 if m == 0 else 2):
@@ -53,24 +54,37 @@ class DegreeMix(nn.Module):
             begin += size * size
         self.register_buffer("kernel_compact_index", torch.tensor(compact))
         self.register_buffer("kernel_dense_index", torch.tensor(dense))
+        self.width = width
 
-    def forward(self, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        """Of rows (E, R, C) in the order of `by_order`, and of radial numbers (E, L + 1, C)."""
+    kernel_compact_index: torch.Tensor
+    kernel_dense_index: torch.Tensor
+
+    def turned(self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
+        """Of rows x (E, D, C), what is mixed of them in the frame of `turn` (E, R, D), in the order of `by_order`."""
+        if not self.folds:
+            return self._by_channel(torch.bmm(turn, x), radial)
+        # The mixture goes into the rotation, which has fewer columns than there are channels.
+        mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
+        mixed = torch.bmm(torch.bmm(mix, turn), x)
+        if self.channel_basis is None:
+            return mixed
+        return (mixed.unflatten(1, (self.width, self.each)) * self.channel_basis).sum(2)
+
+    def _dense(self) -> torch.Tensor:
+        """(inputs, R rank R), the weights of the whole matrix, with zeros between different orders."""
+        own = self.weight.unflatten(1, (-1, self.each))[:, self.kernel_compact_index]
+        places = own.new_zeros(len(own), self.width**2, self.each)
+        whole = places.index_copy(1, self.kernel_dense_index, own)
+        return whole.view(-1, self.width, self.width, self.each).transpose(2, 3).flatten(1)
+
+    def _by_channel(self, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
         kernels = (radial.flatten(1) @ self.weight).split([size**2 * self.each for size in self.sizes], 1)
         found, at = [], 0
         for m, (size, flat) in enumerate(zip(self.sizes, kernels, strict=True)):
             orders = 1 if m == 0 else 2
             rows = x[:, at : at + orders * size].unflatten(1, (orders, size))
             kernel = flat.view(-1, 1, size, size, self.each)  # from the first degree to the second
-            if self.each == 1:
-                mixed = kernel[..., 0].mT @ rows
-                mixed = mixed if self.channel_basis is None else mixed * self.channel_basis[0]
-            elif self.channel_basis is None:
-                mixed = (kernel * rows[:, :, :, None]).sum(2)
-            else:
-                wide = torch.matmul(kernel.flatten(3).mT, rows).unflatten(2, (size, self.each))
-                mixed = (wide * self.channel_basis).sum(3)
-            found.append(mixed.flatten(1, 2))
+            found.append((kernel * rows[:, :, :, None]).sum(2).flatten(1, 2))
             at += orders * size
         return torch.cat(found, 1)
 
@@ -139,12 +153,10 @@ class Convolution(nn.Module):
         self.register_buffer(
             "_rescale", (more if self.in_frames else torch.ones_like(more))[:, None], persistent=False
         )
-        self.register_buffer("_degrees", degrees, persistent=False)
-        self.register_buffer("_degrees_by_order", degree_index(order), persistent=False)
+        self._runs = runs([degree for degree, _ in coefficients(lmax)])
+        self._runs_by_order = runs([degree for degree, _ in order])
 
     _rescale: torch.Tensor
-    _degrees: torch.Tensor
-    _degrees_by_order: torch.Tensor
 
     def _make_layers(self, order: list[tuple[int, int]]) -> None:
         o, lmax, mmax, width, groups = self.options, self.lmax, self.mmax, self.width, self.groups
@@ -264,7 +276,7 @@ class Convolution(nn.Module):
             rows, of_degrees = (one.unflatten(2, (self.groups, self.width)) for one in (sources, radial))
             found = self.edge_cartesian_tp(rows, edges.vectors, of_degrees).flatten(2)
         else:
-            found = sources * radial.index_select(1, self._degrees)
+            found = sources * spread(radial, self._runs)
         return self._competing(found, first), radial[:, 0]
 
     def _competing(self, x: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
@@ -282,17 +294,17 @@ class Convolution(nn.Module):
     def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
         turn = edges.rotations[self.lmax, self.mmax]
 
-        def turned(of: torch.Tensor) -> torch.Tensor:
-            return torch.bmm(turn, of.view(-1, *x.shape[1:]))
+        def of_edges(of: EdgeIndex) -> torch.Tensor:
+            return edge_gather(x.flatten(1), of).view(-1, *x.shape[1:])
 
-        local = turned(edge_gather(x.flatten(1), edges.graph.of_neighbor))
+        sources = of_edges(edges.graph.of_neighbor)
         if self.radial_degree_mixer is None:
-            local = local * radial.index_select(1, self._degrees_by_order)
+            local = torch.bmm(turn, sources) * spread(radial, self._runs_by_order)
         else:
-            local = self.radial_degree_mixer(local, radial)
+            local = self.radial_degree_mixer.turned(turn, sources, radial)
         rows = local.unflatten(2, (self.groups, self.width))
         if self.node_wise_grid_product is not None:
-            own = turned(edge_gather(x.flatten(1), edges.graph.of_center))
+            own = torch.bmm(turn, of_edges(edges.graph.of_center))
             rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
         return self._competing(self._layers(rows, edges, radial[:, 0]).flatten(2), rows[:, 0].flatten(1))
 

@@ -19,7 +19,7 @@ from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+from mdops.nn.equivariant.indices import by_order, coefficients, runs, spread
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import edge_gather, edge_scatter
@@ -105,10 +105,7 @@ class DPA4(GraphDescriptor):
         ]
         self.readout_pre_layers, self.output_ffn = nn.ModuleList(readers[:-1]), readers[-1]
         self.register_buffer("excluded", pair_matrix(o.exclude_types, ntypes), persistent=False)
-        rows = degree_index(coefficients(o.first_node_degree))[1:]
-        self.register_buffer("_degrees", rows, persistent=False)
-
-    _degrees: torch.Tensor
+        self._runs = runs([degree for degree, _ in coefficients(o.first_node_degree)[1:]])
 
     @property
     def layers(self) -> nn.ModuleList:  # type: ignore[override]
@@ -218,7 +215,7 @@ class DPA4(GraphDescriptor):
 
     def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
         """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree."""
-        radial = edges.radial.index_select(1, self._degrees)
+        radial = spread(edges.radial, self._runs)
         messages = edges.harmonics[:, 1:, None] * radial
         if edges.sent is not None:
             messages = messages * edge_gather(edges.sent, edges.graph.of_neighbor)[:, :, None]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mdops.nn.equivariant.indices import degree_index
+from mdops.nn.equivariant.indices import degree_index, runs
 from mdops.nn.equivariant.linear import GroupLinear
 from mdops.ops.activation import activation
 
@@ -37,6 +37,7 @@ class Gate(nn.Module):
         self.lmax, self.channels, self.groups = max(ell for ell, _ in chosen), channels, groups
         self.function = activation(function)
         self.register_buffer("expand_index", degree_index(chosen[1:]) - 1)
+        self.runs = runs([degree - 1 for degree, _ in chosen[1:]])
         if self.lmax:
             self.gate_linear = GroupLinear(channels, self.lmax * channels, groups, bias, deviation=0.01)
 
@@ -47,4 +48,6 @@ class Gate(nn.Module):
         if not self.lmax:
             return first
         gates = self.gate_linear(scalars[:, 0]).sigmoid().view(-1, self.groups, self.lmax, self.channels)
-        return torch.cat([first, x[:, 1:] * gates.transpose(1, 2).index_select(1, self.expand_index)], 1)
+        gates, rows = gates.transpose(1, 2), x[:, 1:].split([count for count, _, _ in self.runs], 1)
+        gated = [own * gates[:, at : at + size] for own, (_, at, size) in zip(rows, self.runs, strict=True)]
+        return torch.cat([first, *gated], 1)

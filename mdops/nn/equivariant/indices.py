@@ -28,3 +28,22 @@ def places(chosen: Sequence[tuple[int, int]]) -> list[int]:
 def degree_index(chosen: Sequence[tuple[int, int]]) -> torch.Tensor:
     """(D,) int64, the degree of each coefficient."""
     return torch.tensor([ell for ell, _ in chosen], dtype=torch.int64)
+
+
+def runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Places as runs of one place or of rising ones: (how many, the first, how many different ones)."""
+    found: list[tuple[int, int, int]] = []
+    for place in places:
+        count, first, size = found[-1] if found else (0, 0, 0)
+        if count and place == first and size == 1:
+            found[-1] = (count + 1, first, 1)
+        elif count and place == first + count and size == count:
+            found[-1] = (count + 1, first, size + 1)
+        else:
+            found.append((1, place, 1))
+    return found
+
+
+def spread(x: torch.Tensor, found: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    """Rows of (E, L, C) at the places of `runs`, (E, D, C). Gradients are sums in a fixed order."""
+    return torch.cat([x[:, at : at + size].expand(-1, count, -1) for count, at, size in found], 1)
