@@ -193,7 +193,7 @@ def changed(case="base", **changes):
     [
         ({"descriptor__type": "se_a_mask"}, "descriptor se_a_mask is not supported; supported are .*se_e2_a"),
         ({"fitting__type": "dpa5_ener"}, "fitting dpa5_ener"),
-        ({"descriptor__type": "dpa2"}, r"supported are .*\(dpa2 passes messages"),
+        ({"descriptor__type": "loc_frame"}, r"supported are .*\(loc_frame has energies that jump"),
         (
             {"type": "spin"},
             r"a spin model is not supported; supported are standard.*\(spin has magnetic moments",
