@@ -6,7 +6,7 @@
 `--examples` is the folder of that name in DeePMD-kit's repository. Of each input three things are compared:
 
 - the averages and deviations of the types that a training begins with, on all of its data;
-- what a few steps from the same weights change in the answers, on systems of one frame, so that the batches are the
+- what a few steps from the same weights change in the answers, on systems of two frames, so that the batches are the
   same; mdops computes in float64 and without splines;
 - errors on the validation data, or on the training's where there is none, after the first steps of the input's own
   training from several seeds. mdops computes in float32, DeePMD-kit in float64, each on one thread.
@@ -46,7 +46,7 @@ INPUTS = {
     "property/train/input_torch.json": 200,
     "population/train/input_torch.json": 20,
 }
-SAME_STEPS, LIMIT = 4, 1e-5
+SAME_STEPS, FRAMES, LIMIT = 4, 2, 1e-5  # all frames in a batch: DeePMD-kit takes a deviation of properties
 
 
 def main() -> int:
@@ -126,15 +126,15 @@ def is_learned_from(tree: dict[str, Any], system: str) -> bool:
 
 def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], system: Path) -> float:
     """Both programs' steps from the same weights: how far apart they are of what they change."""
-    one = some_frames_of(system, folder / "one_frame", 1)
+    few = some_frames_of(system, folder / "frames", FRAMES)
     tree = changed(tree, {"numb_steps": SAME_STEPS, "save_freq": SAME_STEPS})
     tree["training"].pop("validation_data", None)
-    tree["training"]["training_data"]["systems"] = [str(one)]
+    tree["training"]["training_data"] |= {"systems": [str(few)], "batch_size": FRAMES}
     first = train(args, "deepmd", folder / "first", changed(tree, {"numb_steps": 0}))
     theirs = train(args, "deepmd", folder / "same", tree)
     own = changed(tree, {"precision": "float64", "spline": False})
     own = train(args, "mdops", folder / "same", own, "--init-model", first["model"])
-    a, b, begun = (answers(run["model"], one) for run in (own, theirs, first))
+    a, b, begun = (answers(run["model"], few) for run in (own, theirs, first))
     return max(float(np.linalg.norm(a[n] - b[n]) / np.linalg.norm(b[n] - begun[n])) for n in a)
 
 

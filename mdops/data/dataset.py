@@ -78,12 +78,6 @@ class Dataset:
         np.add.at(counts, (np.repeat(np.arange(len(self)), self.sizes()), self.types), 1)
         return counts
 
-    def answering(self) -> np.ndarray:
-        """(F,): the number of atoms of each frame that have answers."""
-        counts = self.composition()
-        counts[:, list(self.silent)] = 0
-        return counts.sum(1)
-
     def name(self, frame: int) -> str:
         """How messages call a frame: its file, and its number there."""
         source, shift = self.sources[self.source[frame]]

@@ -15,7 +15,7 @@ from mdops._library import check_device
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels
 from mdops.errors import InputError, MDOpsError, ParallelError
-from mdops.train.loss.base import SHARES, label_numbers
+from mdops.train.loss.base import SHARES, label_number
 
 T = TypeVar("T")
 
@@ -81,8 +81,7 @@ class Processes:
         found: dict[str, float] = {SHARES: self.count if counts else 0}
         for name in filter(data.has, data.known):
             labelled = frames[data.present[name][frames]]
-            number = int(label_numbers(data, name)[labelled].sum())
-            found[name] = number / self.count if counts else np.inf
+            found[name] = label_number(data, name, labelled) / self.count if counts else np.inf
         return found
 
     def mean_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> Callable[[], None] | None:

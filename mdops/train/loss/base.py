@@ -125,11 +125,13 @@ def label_counts(batch: Batch) -> dict[str, float]:
     return {name: float(rows(name, batch).sum()) for name in batch.labels}
 
 
-def label_numbers(data: Dataset, name: str) -> np.ndarray:
-    """(F,): how many numbers of a label each frame of a dataset has, if it has the label: 1, or one for each atom."""
+def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
+    """How many frames, or atoms, of these frames of a dataset have a label that all of the frames have."""
     if not data.known[name].of_atom:
-        return np.ones(len(data), dtype=np.int64)
-    return data.answering() if data.silent and name.startswith("atom_") else data.sizes()
+        return len(frames)
+    if data.silent and name.startswith("atom_"):
+        return sum(int((~np.isin(data.types[data.atoms(f)], data.silent)).sum()) for f in frames)
+    return int(data.sizes()[frames].sum())
 
 
 @torch.no_grad()
