@@ -37,9 +37,12 @@ def assert_agree(got, want, dtype, opaque=()):
 
 
 def test_every_op_has_a_kernel():
-    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`)."""
+    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`), and
+    DPA-4C's sums, whose nets run there."""
     missing = {s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")}
-    assert missing == {"spline_training", "spline_training_backward"}
+    assert missing == {
+        f"{op}{of}" for op in ("spline_training", "harmonic_moment") for of in ("", "_backward")
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
