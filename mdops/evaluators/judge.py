@@ -1,6 +1,7 @@
 """The one judge of the neighbours that evaluators report of."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from mdops.system import System
 
 Overflow = Literal["error", "truncate", "extend"]
 
+_ANY_NUMBER = torch.iinfo(torch.int32).max
 _LOADING_ADVICE = "Load the model with a smaller r_min, or with spline=False"
 _TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
 
@@ -50,17 +52,31 @@ def judge(
         _refuse_coincident(report, system, neighbors, model.dtype)
     if nearest < model.shortest:
         _refuse_short(model, system, neighbors)
-    if overflow != "extend":
-        for within, spec in zip(report.within, model.neighbors, strict=True):
-            if spec.sel is None:
-                continue
-            if any(n > places for n, places in zip(within.amax(0).tolist(), spec.sel, strict=True)):
-                if overflow == "truncate":
-                    return True
-                _refuse_overflow(model, within, spec)
+    for within, spec, most in zip(report.within, model.neighbors, _most(model, overflow), strict=True):
+        if _ANY_NUMBER in most:
+            continue  # without waiting for the device
+        if any(n > places for n, places in zip(within.amax(0).tolist(), most, strict=True)):
+            if overflow == "truncate":
+                return True
+            _refuse_overflow(model, within, spec)
     if nearest < r_min:
         warn_extrapolated(r_min, _TRAINING_ADVICE if model.training else _LOADING_ADVICE)
     return False
+
+
+def _most(model: AtomicModel, overflow: Overflow) -> list[Sequence[int]]:
+    """For each of the model's specs how many neighbours may be within its cutoff, of each type or of all together."""
+    return [
+        [_ANY_NUMBER] * (1 if spec.mixed else model.ntypes)
+        if spec.sel is None or overflow == "extend"
+        else spec.sel
+        for spec in model.neighbors
+    ]
+
+
+def limits(model: AtomicModel, overflow: Overflow) -> list[int]:
+    """The same in one list, for those who look at the device later; one at least."""
+    return [places for most in _most(model, overflow) for places in most] or [_ANY_NUMBER]
 
 
 def _refuse_coincident(

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
+from mdops.evaluators.judge import limits
 from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.potential import Potential
 from mdops.system import Kinds, System
-
-_ANY_NUMBER = torch.iinfo(torch.int32).max
 
 
 class Flags(NamedTuple):
@@ -96,7 +95,9 @@ class Surface:
         self.room, self.sizes = (0, 0, 0), self.needed.new_zeros(3)
         self._list: NeighborList | None = None
         n = system.atoms
-        self.sel = torch.tensor(_limits(potential), dtype=torch.int32, device=potential.device)
+        self.sel = torch.tensor(
+            limits(potential.model, potential.overflow), dtype=torch.int32, device=potential.device
+        )
         # Where the potential refuses by itself what these are for.
         self._nearest = system.positions.new_full((n,), potential.cutoff)
         self._within = torch.zeros(n, len(self.sel), dtype=torch.int32, device=potential.device)
@@ -244,16 +245,6 @@ class Surface:
                 )
             except InputError as error:
                 raise InputError(f"system {k}: {error}") from error
-
-
-def _limits(potential: Potential) -> list[int]:
-    """How many neighbours of each part of the model may be within its cutoff: of each type, or of all together."""
-    found: list[int] = []
-    for spec in potential.neighbors:
-        count = 1 if spec.mixed else len(potential.type_map)
-        limited = spec.sel is not None and potential.overflow != "extend"
-        found += list(spec.sel) if limited and spec.sel is not None else [_ANY_NUMBER] * count
-    return found or [_ANY_NUMBER]
 
 
 def spatial_order(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, edge: float) -> np.ndarray:
