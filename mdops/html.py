@@ -64,7 +64,7 @@ def processor() -> str:
         line.partition(":")[2].strip()
         for file in (Path("/proc/cpuinfo"),)
         if file.is_file()
-        for line in file.read_text().splitlines()
+        for line in file.read_text(encoding="utf-8").splitlines()
         if line.startswith("model name")
     ]
     name = names[0] if names else platform.processor() or platform.machine()

@@ -48,5 +48,6 @@ def train(input_file: Path, folder: Path) -> Potential:
     """Trains into the folder, with a progress bar: model.safetensors, lcurve.out and checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(read_config(input_file), os.fspath(folder))
-    with TrainingProgress(0, trainer.steps) as progress:
+    labels = {name: branch.loss.labels for name, branch in trainer.branches.items()}
+    with TrainingProgress(0, trainer.steps, labels) as progress:
         return trainer.run(progress.report, progress.update).eval()

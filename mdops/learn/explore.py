@@ -88,7 +88,7 @@ def explore(
         pass
     frames, runs = [], []
     for path in sorted(made.glob("*.json")):
-        runs += [Run(**told) for told in json.loads(path.read_text())]
+        runs += [Run(**told) for told in json.loads(path.read_text(encoding="utf-8"))]
         frames += read_frames(path.with_suffix(".extxyz"))
     return frames, runs
 

@@ -122,7 +122,7 @@ def _train(folder: Path, tree: dict[str, Any], device: str) -> None:
     # A student of a run that was killed may live a moment longer than that.
     with waiting(folder / LOCK):
         pass
-    (folder / "input.json").write_text(json.dumps(tree, indent=1) + "\n")
+    (folder / "input.json").write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
     config = parse_config(tree)
     goes_on = bool(checkpoints(folder, config.training.save_ckpt))
     Trainer(config, folder, restart=goes_on, device=device).run()

@@ -282,7 +282,9 @@ def test_without_utf8_the_same_files_are_read_and_written(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "données" in (tmp_path / "table.csv").read_text(encoding="utf-8")
     done = command("train", "input.json")
-    assert done.returncode == 2 and b"is no text" not in done.stderr and b"training.numb_steps" in done.stderr
+    assert (
+        done.returncode == 2 and b"is no text" not in done.stderr and b"training.training_data" in done.stderr
+    )
     assert b"is no text in UTF-8" in command("train", "latin.json").stderr
 
 

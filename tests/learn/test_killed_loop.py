@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from conftest import tiny
+from loop_cases import tiny
 
 from mdops.learn import learn
 

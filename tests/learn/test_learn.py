@@ -7,7 +7,7 @@ import shutil
 import ase.io
 import numpy as np
 import pytest
-from conftest import tiny
+from loop_cases import tiny
 
 import mdops
 from mdops.applicability import domain_of

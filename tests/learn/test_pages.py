@@ -11,7 +11,7 @@ import ase.io
 import pytest
 import yaml
 from ase.build import bulk
-from conftest import NETS, write_cells
+from loop_cases import NETS, write_cells
 
 from mdops.learn import learn, parse_config, read_config
 from mdops.learn.config import AseTeacherConfig, CommandTeacherConfig, keys

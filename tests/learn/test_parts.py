@@ -11,7 +11,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
-from conftest import TREE, tiny, write_cells
+from loop_cases import TREE, tiny, write_cells
 
 import mdops
 from mdops.cli import main

@@ -12,6 +12,7 @@ from small_systems import alloy, write_system
 import mdops
 from mdops.data import evaluation as evaluation_module
 from mdops.data.evaluation import evaluate
+from mdops.data.labels import LABELS
 from mdops.errors import DataError, InputError
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.loop.update import predict
@@ -99,7 +100,9 @@ def test_plots(model, mixture, tmp_path):
     pytest.importorskip("matplotlib")
     parity_plot(evaluate(model, mixture), tmp_path / "parity.png")
     assert (tmp_path / "parity.png").read_bytes().startswith(PNG)
-    curve = LearningCurve(tmp_path / "lcurve.out", ["energy", "forces"], validation=True)
+    curve = LearningCurve(
+        tmp_path / "lcurve.out", [LABELS[name] for name in ("energy", "forces")], validation=True
+    )
     for step, rmse in ((1, 0.5), (100, 0.1)):
         curve.write(step, {"loss": 1.0, "energy": rmse, "forces": rmse}, {"loss": 1.0, "energy": rmse}, 1e-3)
     columns = read_curve(tmp_path / "lcurve.out")

@@ -109,7 +109,7 @@ class Branch:
 
         return restored(self._processes.from_first(make), self.config)
 
-    def open(
+    def begin(
         self,
         optimizer: torch.optim.Optimizer,
         average: WeightAverage,

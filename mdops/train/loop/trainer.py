@@ -163,7 +163,7 @@ class Trainer:
             self.average.updates = state["average"]["updates"]
             torch._foreach_copy_(self.average.values, state["average"]["values"])
         for branch in self._all:
-            branch.open(
+            branch.begin(
                 self.optimizer,
                 self.average,
                 self._in_place,
