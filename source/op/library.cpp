@@ -320,10 +320,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float "
       "protection, SymInt rows, int degree) -> (Tensor grad_grad, Tensor grad_displacements)");
   m.def(
-      "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, int "
+      "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, "
+      "int "
       "intervals, int degree) -> Tensor");
   m.def(
-      "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor types, "
+      "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor "
+      "types, "
       "Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
