@@ -213,7 +213,7 @@ def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
 def with_ase(args: argparse.Namespace, atoms: Atoms) -> float:
     """Seconds."""
     steps = args.steps
-    atoms.calc = atoms.calc or MDOps(args.model, dtype=args.precision)
+    atoms.calc = atoms.calc or MDOps(args.model, dtype=args.precision, overflow="extend")
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
     motion = VelocityVerlet(atoms, 0.5 * units.fs)
     motion.run(5)
