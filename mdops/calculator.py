@@ -16,7 +16,7 @@ from mdops.inputs import as_numbers, check_models, takes
 from mdops.loading import load
 from mdops.models import Output
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System, element_types, voigt
+from mdops.system import System, atom_spins, element_types, voigt
 from mdops.verlet import VerletList
 
 __all__ = ["MDOps"]
@@ -42,6 +42,9 @@ class MDOps(Calculator):
         forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
         energy_std, sqrt(mean_k (E_k - <E>)^2), eV.
     `results["virial"]` (3, 3), eV, is there always.
+
+    A model with magnetic moments takes those of the atoms (`atoms.set_initial_magnetic_moments`: vectors, or numbers
+    along z), and `results["force_mag"]` (N, 3) is minus the derivative of the energy by them.
 
     A model of other outputs has these, under their names, in the place of energies: `atoms.get_dipole_moment()` and
     `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and of each atom
@@ -121,6 +124,8 @@ class MDOps(Calculator):
             self.implemented_properties = [
                 name for output in self._outputs for name in (output.name, f"atom_{output.name}")
             ]
+        if any(m.model.spin is not None for m in self.models):
+            self.implemented_properties = [*self.implemented_properties, "force_mag"]
         if matmul != "float32" and any(m.matmul != matmul for m in self.models):
             raise InputError(
                 f"matmul is {matmul!r}, and not that of the Potential: call its use_matmul({matmul!r})"
@@ -227,6 +232,7 @@ class MDOps(Calculator):
             "pbc": atoms.pbc,
             "fparam": _optional("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
             "aparam": _optional("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
+            "spins": atom_spins([atoms]) if any(m.model.spin is not None for m in self.models) else None,
         }
 
     def _systems(self, state: Snapshot) -> list[System]:
@@ -248,6 +254,9 @@ class MDOps(Calculator):
     def _evaluate(
         self, model: Potential, system: System, state: Snapshot, per_atom: bool
     ) -> dict[str, torch.Tensor]:
+        spin, moments, atoms = model.model.spin, state["spins"], system.atoms
+        if spin is not None and moments is not None:
+            system = model.system_with_spins(system, torch.as_tensor(moments, device=model.device))
         neighbors = self._lists[_list_key(model)].update(
             system.positions, system.cell, system.pbc, system.types, system.batch
         )
@@ -259,8 +268,10 @@ class MDOps(Calculator):
             for name in ("fparam", "aparam")
         )
         if aparam is not None and aparam.dim() == 1 and model.parameter_sizes["aparam"] == 1:
-            aparam = aparam[:, None] if len(aparam) == system.atoms else aparam
-        return model.evaluate(system, neighbors, fparam, aparam, atom_virial=per_atom)
+            aparam = aparam[:, None] if len(aparam) == atoms else aparam
+        aparam = aparam if spin is None else spin.rows_of(aparam)
+        found = model.evaluate(system, neighbors, fparam, aparam, atom_virial=per_atom)
+        return found if spin is None else spin.of_atoms(found)
 
 
 def _list_key(model: Potential) -> tuple[Any, ...]:
@@ -349,7 +360,8 @@ def _results(answers: Sequence[dict[str, np.ndarray]], volume: float) -> dict[st
         mean = {name: np.mean([a[name] for a in answers], axis=0) for name in answers[0]}
     energy, virial = float(mean["energy"][0]), mean["virial"][0]
     results = {"energy": energy, "free_energy": energy, "energies": mean["atom_energy"]}
-    results |= {"forces": mean["forces"], "virial": virial}
+    results |= {name: mean[name] for name in ("forces", "force_mag") if name in mean}
+    results["virial"] = virial
     if volume > 0:
         results["stress"] = voigt(-virial / volume)
         if "atom_virial" in mean:

@@ -9,7 +9,6 @@ from mdops.errors import InputError
 from mdops.io import read_model
 from mdops.models import model_of_tree
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.tables.spline import DEFAULT_R_MIN
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -64,7 +63,7 @@ def load(
     potential.source, potential.allow_low_bit = file.source, allow_low_bit
     potential.truncates_by_type = file.source.get("backend") == "TensorFlow"
     if spline:
-        potential.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
+        potential.use_spline(r_min)
     potential.to(place).eval()
     potential.use_matmul(matmul)
     return potential

@@ -214,6 +214,7 @@ class Potential(EvaluationContext):
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
         *,
+        spins: torch.Tensor | None = None,
         forces: bool = False,
         create_graph: bool = False,
     ) -> dict[str, torch.Tensor]:
@@ -227,12 +228,14 @@ class Potential(EvaluationContext):
             batch: (N,) integers, the system of each atom; one system by default.
             neighbors: a list that holds at least all pairs within the cutoff; made here by default.
             fparam: (S, p) or (p,); aparam: (N, q) or (q,); only of a model that takes them.
+            spins: (N, 3), only of a model with magnetic moments; a list has to be of `system_with_spins` then.
             forces: give forces and virial too.
             create_graph: make those differentiable, for a loss on them.
 
         Returns:
             energy (S,) and atom_energy (N,), eV, float64; with `forces` also forces (N, 3), eV/A, and virial
-            (S, 3, 3), W = -dE/d(strain), eV.
+            (S, 3, 3), W = -dE/d(strain), eV; of a model with magnetic moments force_mag (N, 3), minus the derivative by
+            the spins.
 
         Raises:
             InputError: an argument does not fit, parameters are missing, or given to a model that takes none, atoms
@@ -240,14 +243,31 @@ class Potential(EvaluationContext):
         """
         if self.matmul != "float32":
             self._refuse_matmul(self.matmul, "differentiable energies come from PyTorch's own products")
-        system = systems.from_tensors(positions, types, cell, pbc, batch, len(self.type_map))
+        spin = self.model.spin
+        ntypes = len(self.type_map) if spin is None else spin.ntypes
+        system = self.system_with_spins(
+            systems.from_tensors(positions, types, cell, pbc, batch, ntypes), spins
+        )
+        aparam = aparam if spin is None else spin.rows_of(aparam)
         systems.require_finite("fparam", fparam)
         systems.require_finite("aparam", aparam)
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         evaluator: Autograd = self.evaluator("differentiate")
         answers, _ = evaluator(system, near, fparam, aparam, forces=forces, create_graph=create_graph)
-        return self.with_sums(answers, system)
+        found = self.with_sums(answers, system)
+        return found if spin is None else spin.of_atoms(found)
+
+    def system_with_spins(self, system: System, spins: torch.Tensor | None) -> System:
+        """The system with virtual atoms for these spins (N, 3), as `evaluate` takes it; without spins as it is.
+
+        Raises InputError where the model has magnetic moments and there are none, or the reverse."""
+        if (spins is None) != (self.model.spin is None):
+            what = "has magnetic moments, and" if spins is None else "has none, and magnetic moments"
+            raise InputError(f"the model {what} {'none ' if spins is None else ''}are given")
+        systems.require_finite("spins", spins)
+        spin = self.model.spin
+        return system if spin is None or spins is None else spin.with_virtual_atoms(system, spins)
 
     @_in_own_precision
     @torch.no_grad()
@@ -265,9 +285,14 @@ class Potential(EvaluationContext):
         With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
         and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
         virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
+
+        A model with magnetic moments takes a system by `system_with_spins`. Its answers have the rows of virtual atoms,
+        too: force_mag, minus the derivative by the spins, stands there, and all else where the atoms are.
         """
         if atom_virial:
             self.require_atom_virials()
+        if self.model.spin is not None and not system.paired:
+            raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
@@ -331,20 +356,22 @@ class Potential(EvaluationContext):
             (N, 3, 3); eV and A. A model of dipoles: dipole (S, 3) and atom_dipole (N, 3), with minus their derivatives
             by positions and strain, forces (N, 3, 3) and virial (S, 3, 3, 3), the dipole's component first; of others:
             polarizability (S, 3, 3), dos (S, n), or a property under its own name (S, n), each with atom_<name>, and
-            atom_population (N, 2).
+            atom_population (N, 2). A model with magnetic moments takes those of the atoms
+            (`atoms.set_initial_magnetic_moments`), and answers with force_mag (N, 3), too.
 
         Raises:
             InputError: as `forward`, and for an element the model does not know.
         """
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system = systems.from_atoms(frames, self.type_map, self.device)
+        system, spin = systems.from_atoms(frames, self.type_map, self.device), self.model.spin
+        of_atoms = self._parameter("aparam", aparam)
+        if spin is not None:
+            spins = torch.as_tensor(systems.atom_spins(frames), device=self.device)
+            system, of_atoms = self.system_with_spins(system, spins), spin.rows_of(of_atoms)
         result = self.evaluate(
-            system,
-            None,
-            self._parameter("fparam", fparam),
-            self._parameter("aparam", aparam),
-            atom_virial=atom_virial,
+            system, None, self._parameter("fparam", fparam), of_atoms, atom_virial=atom_virial
         )
+        result = result if spin is None else spin.of_atoms(result)
         return {name: value.cpu().numpy() for name, value in result.items()}
 
     def _parameter(self, name: str, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:

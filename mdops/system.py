@@ -11,7 +11,16 @@ from ase.data import chemical_symbols
 
 from mdops.errors import InputError
 
-__all__ = ["Kinds", "System", "atom_types", "element_types", "from_atoms", "from_tensors", "require_finite"]
+__all__ = [
+    "Kinds",
+    "System",
+    "atom_spins",
+    "atom_types",
+    "element_types",
+    "from_atoms",
+    "from_tensors",
+    "require_finite",
+]
 
 
 class Kinds:
@@ -45,6 +54,7 @@ class System:
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
         exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
             images, as their owners have them; None where there are no ghosts.
+        paired: whether a virtual atom follows each atom (mdops/models/spin.py).
     """
 
     positions: torch.Tensor
@@ -55,6 +65,7 @@ class System:
     kinds: Kinds | None = None
     first_types: torch.Tensor | None = None
     exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
+    paired: bool = False
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""
@@ -159,6 +170,25 @@ def from_atoms(
     )
     _check_values(system, len(type_map))
     return system
+
+
+def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:
+    """(N, 3) float64: the initial magnetic moments of all frames, one after the other; a number is one along z.
+
+    Raises InputError where a frame has none."""
+    found = []
+    for atoms in frames:
+        if not atoms.has("initial_magmoms"):
+            raise InputError(
+                "the model has magnetic moments, and the atoms have none: give them by "
+                "`atoms.set_initial_magnetic_moments`, a vector or a number (along z) for each atom"
+            )
+        moments = atoms.arrays["initial_magmoms"].astype(np.float64)
+        along_z = np.array([0.0, 0.0, 1.0])
+        found.append(moments[:, None] * along_z if moments.ndim == 1 else moments)
+    spins = np.concatenate(found)
+    require_finite("initial magnetic moments", spins)
+    return spins
 
 
 def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:

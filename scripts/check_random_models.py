@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, help="where models are, or are kept")
-    parser.add_argument("--kind", help="of all descriptors; dpa2, dpa3, dpa4 and dpa4c come only so")
+    parser.add_argument("--kind", help="of all descriptors; dpa2, dpa3, dpa4, dpa4c and spin come only so")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -102,9 +102,13 @@ def difference(potential: mdops.Potential, system: dict[str, np.ndarray], type_m
     extra = {"aparam": system["aparam"]} if "aparam" in system else {}
     if "fparam" in system:
         extra["fparam"] = system["fparam"][None]
+    if "spins" in system:
+        atoms.set_initial_magnetic_moments(system["spins"])
     got = potential.compute([atoms], **extra)
     largest = max(np.abs(system["forces"]).max(), SMALL)
+    magnetic = np.abs(got["force_mag"] - system["force_mag"]).max() / largest if "spins" in system else 0.0
     return max(
+        magnetic,
         np.abs(got["energy"] - system["energy"]).max() / max(np.abs(system["atom_energy"]).sum(), SMALL),
         np.abs(got["forces"] - system["forces"]).max() / largest,
         np.abs(got["virial"].ravel() - system["virial"].ravel()).max()

@@ -2,10 +2,11 @@
 
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
-With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. For each seed from
-FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the `model`
-section it was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch backend.
-Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. `spin` is a model
+with magnetic moments on one of several. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with
+random weights and statistics; <seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the
+energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead,
+which says why.
 """
 
 import copy
@@ -329,6 +330,7 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
 
 OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
 EXPORTABLE = ("dpa4c",)  # that the exportable backend alone has
+SPIN = "spin"  # magnetic moments on one of several descriptors
 
 
 def bridging(draw: Draw) -> dict[str, Any]:
@@ -368,6 +370,8 @@ def table(draw: Draw, path: Path, pairs: int, rcut: float) -> dict[str, Any]:
 
 def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, Any]:
     """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
+    if kind == SPIN:
+        return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)
     type_map = [str(name) for name in draw.random.choice(ELEMENTS, ntypes, replace=False)]
     pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
@@ -410,6 +414,26 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
     if ntypes > 1 and draw.chance(0.15):
         found["atom_exclude_types"] = [draw.whole(0, ntypes)]
     return found
+
+
+def with_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
+    """With magnetic moments of some elements, and places for all virtual atoms."""
+    count = len(section["type_map"])
+    use = [draw.chance() for _ in range(count)]
+    use[draw.whole(0, count)] = True
+    scales = [draw.number(0.2, 0.5) for _ in range(count)]
+    section["spin"] = {
+        "use_spin": use,
+        "virtual_scale": draw.one(
+            (scales, scales[0], [s for s, has in zip(scales, use, strict=True) if has])
+        ),
+    }
+    own = section["descriptor"]
+    for part in (own, *(own[name] for name in ("repinit", "repformer", "repflow") if name in own)):
+        for name in part:
+            if name.endswith("sel") and type(part[name]) in (int, list):
+                part[name] = [MANY] * count if isinstance(part[name], list) else MANY
+    return section
 
 
 def randomize(network: torch.nn.Module, draw: Draw) -> None:
@@ -481,11 +505,13 @@ def answers(network: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     out = network(
         tensors["positions"].flatten(1).requires_grad_(),
         tensors["types"],
+        *([tensors["spins"].requires_grad_()] if "spins" in tensors else []),
         box=tensors["cell"].flatten(1) if "cell" in tensors else None,
         fparam=tensors.get("fparam"),
         aparam=tensors.get("aparam"),
     )
     names = {"energy": "energy", "forces": "force", "virial": "virial", "atom_energy": "atom_energy"}
+    names |= {"force_mag": "force_mag"} if "spins" in given else {}
     return {name: out[theirs][0].detach().numpy() for name, theirs in names.items()}
 
 
@@ -506,6 +532,10 @@ def make(folder: Path, seed: int, kind: str | None) -> None:
             given["fparam"] = draw.normal(parameters["numb_fparam"])
         if parameters["numb_aparam"]:
             given["aparam"] = draw.normal(len(given["types"]), parameters["numb_aparam"])
+        if "spin" in section:
+            moments = draw.normal(len(given["types"]), 3)
+            lengths = draw.random.uniform(0.8, 1.5, (len(moments), 1))
+            given["spins"] = lengths * moments / np.linalg.norm(moments, axis=1, keepdims=True)
         given |= answers(network, given)
         arrays |= {f"{name}/{key}": value for key, value in given.items()}
     save_dp_model(str(path.with_suffix(".dp")), {"model": network.serialize(), "model_def_script": section})

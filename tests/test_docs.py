@@ -11,12 +11,15 @@ from pathlib import Path
 
 import ase.io
 import pytest
+import torch
 from ase import Atoms
 from ase.build import molecule
 
 import mdops
 import mdops.md
+from mdops import Potential
 from mdops.cli import COMMANDS, _parser, main
+from mdops.models.registry import find
 from mdops.train import Trainer, parse_config
 
 ROOT = Path(__file__).parents[1]
@@ -176,6 +179,9 @@ def made(tmp_path_factory):
         other["model"]["descriptor"]["sel"] = [60, 60]
         other["training"]["training_data"]["systems"] = str(ROOT / "tests" / "data" / "training" / "emt")
         Trainer(parse_config(other), "second").run()
+        other["model"] |= {"type_map": ["Ni", "O"], "spin": {"use_spin": ["Ni"], "virtual_scale": 0.3}}
+        magnetic = find("model", "standard").random(parse_config(other).model, 0, torch.float64)
+        Potential(magnetic).save("spin.dp")
         shutil.copy("second/model.safetensors", "copper.dp")
     return place
 

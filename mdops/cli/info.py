@@ -7,6 +7,7 @@ from mdops.cli.arguments import add_head
 
 if TYPE_CHECKING:
     from mdops.models import Output
+    from mdops.models.spin import Spin
     from mdops.potential import Potential
 
 HELP = "what a model file holds"
@@ -80,9 +81,10 @@ def _software(source: dict[str, Any]) -> str:
 
 
 def _parts(potential: "Potential") -> dict[str, str]:
-    parameters = sum(p.numel() for p in potential.parameters())
+    parameters, spin = sum(p.numel() for p in potential.parameters()), potential.model.spin
     return {
-        "elements": ", ".join(potential.type_map),
+        "elements": ", ".join(potential.type_map if spin is None else potential.type_map[: spin.ntypes]),
+        **({} if spin is None else {"magnetic moments": _moments(potential.type_map, spin)}),
         "cutoff": f"{potential.cutoff:g} A",
         "answers": ", ".join(map(_output, potential.model.outputs)),
         **potential.model.summary(),
@@ -92,6 +94,12 @@ def _parts(potential: "Potential") -> dict[str, str]:
         "a training step": potential.explain("train"),
         "kernels": _kernels(potential),
     }
+
+
+def _moments(types: list[str], spin: "Spin") -> str:
+    """The elements that have one, and how far their virtual atoms are away."""
+    of = zip(types, spin.use_spin, spin.virtual_scale, strict=False)
+    return ", ".join(f"{name} ({scale:g} A for one of 1)" for name, has, scale in of if has)
 
 
 def _output(output: "Output") -> str:

@@ -9,7 +9,6 @@ from mdops.models.se_e2_a import SeE2A, SeE2AOptions
 from mdops.models.standard import StandardOptions
 from mdops.nn.net import Layer, Net, NetCollection
 from mdops.potential import Potential
-from mdops.tables.spline import DEFAULT_R_MIN
 
 
 def sample_model(
@@ -80,5 +79,5 @@ def water_model(dtype: torch.dtype, *, spline: bool = True, r_min: float | None 
     """The standard net for water: 25-50-100, axis 16, fitting 240-240-240, cutoff 6 A."""
     model = sample_model((46, 92), 6.0, (25, 50, 100), 16, (240, 240, 240), dtype)
     if spline:
-        model.use_spline(DEFAULT_R_MIN if r_min is None else r_min)
+        model.use_spline(r_min)
     return model

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         args.model, head=args.head, device=args.device, dtype=args.dtype, overflow=args.overflow, spline=args.spline,
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
-    known = labels_of(model.model.outputs)
+    known = labels_of(model.model.outputs, model.model.spin is not None)
     data = load_dataset(args.data, model.type_map, names=label_names(args.names), known=known)
     evaluation = evaluate(model, data)
     _show(evaluation)

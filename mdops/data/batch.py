@@ -1,13 +1,15 @@
 """Several frames as one input of a model, with what it should answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from mdops.data.dataset import Dataset
-from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.neighbor_lists import PairLists, frames_system
+from mdops.models.spin import Spin
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import Kinds, System
@@ -20,13 +22,13 @@ class Batch:
     Attributes:
         system: the atoms, batch index included.
         neighbors: their neighbours.
-        sizes: (S,) int64, atoms of each frame.
+        sizes: (S,) int64, atoms of each frame, without virtual ones.
         labels: those of energy (S,), forces (N, 3), virial (S, 3, 3) and atom_energy (N,), or of `known`, that a frame
             of the batch has; float64, eV and A.
         present: for each of these (S,) bool, the frames that have it.
         fparam: (S, p) float64, or None; aparam: (N, q) float64, or None.
         complete: whether it is known, without a look at `present`, that every frame has all of these labels.
-        known, silent: of the dataset.
+        known, silent, spin: of the dataset.
     """
 
     system: System
@@ -39,6 +41,7 @@ class Batch:
     complete: bool = False
     known: Labels = field(default_factory=lambda: LABELS)
     silent: tuple[int, ...] = ()
+    spin: Spin | None = None
 
     def to(self, device: torch.device | str) -> "Batch":
         """This batch on a device."""
@@ -57,6 +60,7 @@ class Batch:
                 system.pbc.to(device),
                 system.batch.to(device),
                 None if kinds is None else Kinds(types, [index.to(device) for index in kinds]),
+                paired=system.paired,
             ),
             neighbors=near._replace(
                 neighbors=near.neighbors.to(device),
@@ -87,15 +91,15 @@ def rows(name: str, batch: Batch) -> torch.Tensor:
     labelled, label = batch.present[name], batch.known[name]
     if not label.of_atom:
         return labelled
-    found = labelled[batch.system.batch.long()]
-    return found & answering(batch) if batch.silent and name.startswith("atom_") else found
+    found, silent = labelled[batch.system.batch.long()], silent_types(name, batch.silent, batch.spin)
+    return found & answering(batch, silent) if silent else found
 
 
-def answering(batch: Batch) -> torch.Tensor:
+def answering(batch: Batch, silent: Sequence[int]) -> torch.Tensor:
     """(N,) bool: the atoms of types that are not `silent`."""
     types = batch.system.types
     found = types >= 0
-    for kind in batch.silent:
+    for kind in silent:
         found = found & (types != kind)
     return found
 
@@ -115,11 +119,12 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     return Batch(
         system,
         lists.gather(frames),
-        torch.from_numpy(data.sizes()[frames]),
+        torch.from_numpy(data.counted()[frames]),
         values,
         {name: torch.from_numpy(data.present[name][frames]) for name in values},
         parameters["fparam"],
         parameters["aparam"],
         known=data.known,
         silent=data.silent,
+        spin=data.spin,
     )

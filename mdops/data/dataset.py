@@ -11,11 +11,12 @@ import numpy as np
 from mdops.data.ase_file import elements_of_file, file_names, read_file
 from mdops.data.deepmd_system import elements_of_system, is_system, read_system
 from mdops.data.frame_set import FrameSet, check, joined
-from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.storage import Storage
 from mdops.data.units_check import units_warning
 from mdops.errors import DataError, InputError
+from mdops.models.spin import Spin
 
 _CHUNK = 1024  # frames that are checked and copied at a time
 
@@ -40,6 +41,7 @@ class Dataset:
         source: (F,) index in `sources`, (source, a frame's number in the dataset less that in the source).
         known: what a label may be, and is: those of energies, or of a model's other outputs.
         silent: types whose atoms have no answers, and so no errors of labels of atoms.
+        spin: how the spins of the frames made virtual atoms, which are among their atoms; None: there are none.
     """
 
     type_map: list[str]
@@ -56,6 +58,7 @@ class Dataset:
     sources: list[tuple[str, int]]
     known: Labels = field(default_factory=lambda: LABELS)
     silent: tuple[int, ...] = ()
+    spin: Spin | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -72,10 +75,24 @@ class Dataset:
         """(F,): the number of atoms of each frame."""
         return np.diff(self.offsets)
 
+    def counted(self) -> np.ndarray:
+        """(F,): the number of atoms of each frame that energies are told by: virtual atoms of spins are none."""
+        return self.sizes() // (1 if self.spin is None else 2)
+
+    def answering(self, label: str, rows: np.ndarray) -> np.ndarray:
+        """Those of these rows of the arrays over N that have an answer for a label of atoms."""
+        silent = silent_types(label, self.silent, self.spin)
+        of = self.types[rows]
+        return rows[(of >= 0) & ~np.isin(of, silent)] if silent else rows
+
     def composition(self) -> np.ndarray:
         """(F, ntypes): the atoms of each type of each frame."""
-        counts = np.zeros((len(self), self.ntypes), dtype=np.int64)
-        np.add.at(counts, (np.repeat(np.arange(len(self)), self.sizes()), self.types), 1)
+        counts, owner = (
+            np.zeros((len(self), self.ntypes), dtype=np.int64),
+            np.repeat(range(len(self)), self.sizes()),
+        )
+        here = self.types >= 0
+        np.add.at(counts, (owner[here], self.types[here]), 1)
         return counts
 
     def name(self, frame: int) -> str:

@@ -32,7 +32,7 @@ class DeviceFrames:
     """
 
     def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
-        self._known, self._silent = data.known, data.silent
+        self._known, self._silent, self._spin = data.known, data.silent, data.spin
         self.frames, self.device, self.cutoff, self.ntypes = frames, device, lists.cutoff, data.ntypes
         first = data.atoms(int(frames[0]))
         self._types = torch.from_numpy(data.types[first])
@@ -82,7 +82,15 @@ class DeviceFrames:
                 taken[name] = taken[name].flatten(0, 1)
         labels = {name: taken[name] for name in self._known if name in taken}
         return Batch(
-            System(taken["positions"], types, taken["cell"], taken["pbc"], system, Kinds(types, kinds)),
+            System(
+                taken["positions"],
+                types,
+                taken["cell"],
+                taken["pbc"],
+                system,
+                Kinds(types, kinds),
+                paired=self._spin is not None,
+            ),
             NeighborList(
                 taken["neighbors"],
                 taken["images"],
@@ -99,6 +107,7 @@ class DeviceFrames:
             complete=True,
             known=self._known,
             silent=self._silent,
+            spin=self._spin,
         )
 
     def _room(self, count: int) -> tuple[int, int, int] | None:
@@ -115,6 +124,7 @@ class DeviceFrames:
             types = self._types.repeat(count)
             kinds = [torch.nonzero(types == k)[:, 0] for k in range(self.ntypes)]
             labelled = torch.ones(count, dtype=torch.bool)
-            fixed = (types, each.repeat_interleave(n), each * n, torch.full((count,), n), labelled, *kinds)
+            counted = torch.full((count,), n // (1 if self._spin is None else 2))
+            fixed = (types, each.repeat_interleave(n), each * n, counted, labelled, *kinds)
             self._fixed[count] = tuple(t.to(self.device) for t in fixed)
         return self._fixed[count]

@@ -8,6 +8,7 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
+from mdops.data.spins import with_virtual_atoms
 from mdops.errors import DataError, InputError
 from mdops.potential import Potential
 
@@ -46,13 +47,12 @@ class Evaluation:
         if of.of_atom:
             places = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
             rows = np.concatenate([np.empty(0, dtype=np.int64), *places])
-            if name.startswith("atom_"):
-                rows = rows[~np.isin(data.types[rows], data.silent)]
+            rows = data.answering(name, rows)
             return data.labels[name][rows].ravel(), self.predictions[name][rows].ravel()
         label, prediction = data.labels[name][frames], self.predictions[name][frames]
         if not of.per_atom:
             return label.ravel(), prediction.ravel()
-        atoms = data.sizes()[frames].reshape(-1, *[1] * (label.ndim - 1))
+        atoms = data.counted()[frames].reshape(-1, *[1] * (label.ndim - 1))
         return (label / atoms).ravel(), (prediction / atoms).ravel()
 
     def errors(self, frames: np.ndarray | None = None) -> dict[str, Errors]:
@@ -72,12 +72,15 @@ def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None
 
     Raises DataError, naming the frame, where it has none, and InputError where the data's labels are of another kind of
     model (`load_dataset(..., known=labels_of(potential.model.outputs))`)."""
-    if data.known != labels_of(potential.model.outputs):
+    spin = potential.model.spin
+    if data.known != labels_of(potential.model.outputs, spin is not None):
         raise InputError(
             f"the data was read for labels of {', '.join(data.known)}, and the model answers "
             f"{', '.join(output.name for output in potential.model.outputs)}"
         )
     data = replace(data, silent=tuple(np.flatnonzero(~potential.model.has_energy.cpu().numpy()).tolist()))
+    if spin is not None and data.spin is None:
+        data = with_virtual_atoms(data, spin)
     lists = lists or PairLists(data, potential.cutoff)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]

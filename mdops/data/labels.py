@@ -1,9 +1,10 @@
 """What data says of frames and atoms beside where these are: one table, which readers, losses and reports go by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mdops.models.contract import ENERGY, Output
+from mdops.models.spin import Spin
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,27 @@ _ALL = (
     ),
 )
 LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies
+# Of models of energies with magnetic moments; `spin` is read with the labels, and is an input.
+SPIN_LABELS: Labels = {
+    **LABELS,
+    "forces": replace(LABELS["forces"], short="fr"),
+    "force_mag": Label(
+        *("force_mag", (3,), True, "magnetic force", "eV/moment", 1, "eV/moment"),
+        ("force_mag",),
+        "force_mag",
+        "fm",
+    ),
+    "spin": Label(
+        "spin", (3,), True, "spin", "", 1, "", ("spin",), "initial_magmoms", "spin", compared=False
+    ),
+}
 PARAMETERS = ("fparam", "aparam")  # inputs of a model: of a frame, and of each atom
 
 
-def labels_of(outputs: Sequence[Output]) -> Labels:
+def labels_of(outputs: Sequence[Output], has_spin: bool = False) -> Labels:
     """What models of these outputs can be trained on."""
     if tuple(outputs) == (ENERGY,):
-        return LABELS
+        return SPIN_LABELS if has_spin else LABELS
     return {label.name: label for output in outputs for label in _of_output(output)}
 
 
@@ -95,6 +110,13 @@ def _of_output(output: Output) -> list[Label]:
         short = f"local_{name}"
         found.append(Label(atoms, output.shape, True, f"atomic {noun}", unit, 1, unit, files, atoms, short))
     return found
+
+
+def silent_types(label: str, silent: Sequence[int], spin: Spin | None) -> tuple[int, ...]:
+    """The types whose atoms have no answer for a label of atoms, of a model with these `silent` types and this spin."""
+    if spin is not None and label in spin.silent:
+        return spin.silent[label]
+    return tuple(silent) if label.startswith("atom_") else ()
 
 
 def is_of_frame(name: str, known: Labels) -> bool:

@@ -181,13 +181,14 @@ class EvaluationContext(nn.Module, ABC):
 
     def use_spline(
         self,
-        r_min: float = DEFAULT_R_MIN,
+        r_min: float | None = None,
         tolerance: float | None = None,
         types: Sequence[int] | None = None,
         *,
         attention: bool = True,
     ) -> None:
-        """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A).
+        """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A), by default
+        0.5 A, or half of the distance of a virtual atom of a spin of one.
 
         The bound (`mdops.tables.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
@@ -196,6 +197,9 @@ class EvaluationContext(nn.Module, ABC):
         other descriptors begin with, stay exact, silently.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
+        spin = self.model.spin
+        nearest = DEFAULT_R_MIN if spin is None else min(DEFAULT_R_MIN, 0.5 * spin.nearest)
+        r_min = nearest if r_min is None else r_min
         self.spline_tolerance = tolerance
         self.spline_types = None if types is None else tuple(types)
         self.grids, self._no_spline, is_unexpected = new_grids(self.model, r_min, tolerance, types)
@@ -385,7 +389,8 @@ class EvaluationContext(nn.Module, ABC):
             if output.intensive:
                 atoms = torch.bincount(system.batch[system.types >= 0].long(), minlength=system.count)
                 found[output.name] = found[output.name] / atoms.view(-1, *(1 for _ in output.shape))
-        return {**found, **answers}
+        found |= answers
+        return found if self.model.spin is None else self.model.spin.answers(found, system)
 
     @property
     def answers_energies(self) -> bool:
@@ -393,10 +398,16 @@ class EvaluationContext(nn.Module, ABC):
         return self.model.outputs == (ENERGY,)
 
     def require_energies(self, what: str) -> None:
-        """Raises UnsupportedModelError, naming what it is that needs energies, where there are none."""
+        """Raises UnsupportedModelError, naming what it is that needs energies, where there are none, or where they are
+        of magnetic moments, too."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, and this model answers {names}")
+        if self.model.spin is not None:
+            raise UnsupportedModelError(
+                f"{what} has no place for the magnetic moments of this model: `Potential.compute` and the ASE "
+                "calculator have"
+            )
 
     def truncated(self, near: Neighborhood) -> Neighborhood:
         """These neighbours for `overflow` "truncate": parts of the model take the nearest."""

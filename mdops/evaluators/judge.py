@@ -88,7 +88,13 @@ def _refuse_coincident(
         system.positions.detach(), system.cell.detach(), system.batch, near, neighbors.images, dtype
     )
     slot = torch.nonzero((near[atom] >= 0) & (d[atom] == 0).all(-1))[0]
-    raise InputError(f"atoms {atom} and {int(near[atom, slot])} are at the same place")
+    other = int(near[atom, slot])
+    if system.paired and atom // 2 == other // 2:
+        raise InputError(
+            f"atom {atom // 2} has a moment of zero: its virtual atom lies on it. Give it a small one"
+        )
+    atom, other = (atom // 2, other // 2) if system.paired else (atom, other)
+    raise InputError(f"atoms {atom} and {other} are at the same place")
 
 
 def _refuse_short(model: AtomicModel, system: System, neighbors: NeighborList) -> None:

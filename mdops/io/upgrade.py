@@ -23,6 +23,7 @@ def upgrade(model: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(model.get("type"), str):
         raise ModelFileError("the model lacks 'type'; its end may be missing")
     kind = registry.known("model", model)
+    model = model if kind is None else kind.tree_of_file(model)
     if kind is not None and model.get("@class") != "Model":
         raise ModelFileError(
             f"the '@class' of a {model['type']} model is {model.get('@class')!r}, not 'Model'"

@@ -19,6 +19,7 @@ from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.schema import MODEL_ARRAYS, Node
 from mdops.models.shapes import check_collection, check_pairs, check_statistics, check_types, require_same
+from mdops.models.spin import Spin
 from mdops.models.statistics import environment_statistics
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
@@ -641,6 +642,11 @@ class AtomicModel(Kind, ABC):
     def reach(self) -> int:
         """See `Descriptor.reach`."""
         return max((one.reach for one in self.descriptors), default=1)
+
+    @property
+    def spin(self) -> Spin | None:
+        """How spins make virtual atoms; None for a model without spins."""
+        return None
 
     @property
     def mixed_types(self) -> bool:

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from mdops.errors import ConfigError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
 from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
+from mdops.models.spin import Spin, spin_of, without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, variant
 
 
@@ -94,12 +95,18 @@ class StandardOptions(ModelOptions):
         *ModelOptions.IGNORED,
         *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
     )
+    NEUTRAL: ClassVar[dict[str, Any]] = {k: v for k, v in ModelOptions.NEUTRAL.items() if k != "spin"}
 
     descriptor: Any = variant(
         lambda: registry.options("descriptor"), "se_e2_a", absent=partial(nearest, "descriptor")
     )
     fitting_net: Any = variant(
         lambda: registry.options("fitting"), "ener", absent=partial(nearest, "fitting")
+    )
+
+    spin: dict | None = key(
+        None,
+        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}',
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -124,6 +131,7 @@ class DescriptorFitting(AtomicModel):
     """
 
     Options = StandardOptions
+    FILED: ClassVar[tuple[str, ...]] = ("spin_ener",)
     NODE = schema.Node(
         {**schema.MODEL, "descriptor": schema.part, "fitting": schema.part}, schema.MODEL_ARRAYS
     )
@@ -154,6 +162,10 @@ class DescriptorFitting(AtomicModel):
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
         return tuple(spec for part in self.descriptor.parts for spec in part.neighbors)
+
+    @property
+    def spin(self) -> Spin | None:
+        return spin_of(self.options, self.type_map)
 
     @property
     def mixed_types(self) -> bool:
@@ -203,6 +215,26 @@ class DescriptorFitting(AtomicModel):
         return found
 
     @classmethod
+    def tree_of_file(cls, tree: Tree) -> Tree:
+        """DeePMD-kit's node of a model with spins holds the model in one of its own."""
+        if tree.get("type") not in cls.FILED:
+            return tree
+        backbone, section = tree.get("backbone_model"), tree.get("spin")
+        if not isinstance(backbone, dict) or not isinstance(section, dict):
+            raise ModelFileError("a model with spins lacks its backbone_model or its spin")
+        return {**backbone, "spin": section}
+
+    @classmethod
+    def completed_tree(cls, tree: Tree) -> Tree:
+        return {name: value for name, value in tree.items() if name != "spin" or value is not None}
+
+    @classmethod
+    def file_of_tree(cls, tree: Tree) -> Tree:
+        section = tree.get("spin")
+        backbone = {name: value for name, value in tree.items() if name != "spin"}
+        return {"type": cls.FILED[0], "backbone_model": backbone, "spin": section} if section else backbone
+
+    @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "DescriptorFitting":
         type_map, parts = tree["type_map"], []
         for sort in ("descriptor", "fitting"):
@@ -215,7 +247,7 @@ class DescriptorFitting(AtomicModel):
 
     def to_tree(self) -> Tree:
         return {
-            **self.head(2),
+            **self.completed_tree(self.head(2)),
             "rcond": self.fitting.options.rcond,
             "descriptor": self.descriptor.to_tree(),
             "fitting": self.fitting.to_tree(),
@@ -224,17 +256,28 @@ class DescriptorFitting(AtomicModel):
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:
         preset = {"preset_out_bias": tree["preset_out_bias"]} if tree.get("preset_out_bias") else {}
-        return {
+        found = {
             **super().definition_of_tree(tree),
             **preset,
+            **({"spin": tree["spin"]} if tree.get("spin") else {}),
             "descriptor": registry.definition("descriptor", tree["descriptor"]),
             "fitting_net": registry.definition("fitting", tree["fitting"]),
         }
+        return without_virtual_types(found)
 
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:
         super().check_tree(tree, place)
         type_map, width = tree["type_map"], None
+        if tree.get("spin") is not None:
+            try:
+                spin = Spin.of(tree["spin"], type_map[: len(type_map) // 2], f"{place}.spin")
+            except ConfigError as error:
+                raise ModelFileError(str(error)) from None
+            if 2 * spin.ntypes != len(type_map):
+                raise ModelFileError(
+                    f"{place}.spin is of {spin.ntypes} elements, and there are {len(type_map)} types"
+                )
         kind = registry.known("descriptor", tree["descriptor"])
         if kind is not None:
             kind.check_tree(tree["descriptor"], type_map, f"{place}.descriptor")
@@ -245,6 +288,8 @@ class DescriptorFitting(AtomicModel):
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
+        if tree.get("spin") is not None:
+            raise UnsupportedModelError("a model with spins keeps all of its types")
         parts = {
             sort: registry.find(sort, tree[sort]["type"]).tree_of_types(tree[sort], types, type_map)
             for sort in ("descriptor", "fitting")

@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.models.dpa4.options import automatic_width
+from mdops.models.spin import Spin, with_virtual_types
 
 
 def model_tree(params: Tree, state: State) -> Tree:
@@ -24,7 +25,13 @@ def model_tree(params: Tree, state: State) -> Tree:
     `state` names its tensors as the state dict of the model does, without the trainer's "model.Default.".
     Raises UnsupportedModelError for other models, ModelFileError where definition and weights do not fit.
     """
-    kind = "spin" if "spin" in params else "zbl" if "use_srtab" in params else params.get("type", "standard")
+    spin = params.get("spin")
+    if spin is not None:
+        try:
+            params, state = {**with_virtual_types(params), "spin": None}, state.below("backbone_model")
+        except ConfigError as error:
+            raise ModelFileError(f"the definition of the model does not fit: {error}") from None
+    kind = "zbl" if "use_srtab" in params else params.get("type", "standard")
     bridged = str(params.get("bridging_method") or "none").lower() != "none"
     if kind not in _BUILDERS or (bridged and kind not in DPA4ModelOptions.NAMES):
         raise UnsupportedModelError(
@@ -37,6 +44,8 @@ def model_tree(params: Tree, state: State) -> Tree:
     if "fitting" in tree:
         tree["fitting"]["exclude_types"] = tree["atom_exclude_types"]
         tree["preset_out_bias"] = params.get("preset_out_bias")
+    if spin is not None:
+        tree["spin"] = Spin.of(spin, tree["type_map"][: len(tree["type_map"]) // 2]).to_tree()
     return tree
 
 

@@ -58,7 +58,10 @@ def read_torch(path: Path, head: str | None = None) -> ModelFile:
 
 def _frozen(root: Object) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
     """The definition and the tensors of a TorchScript module, whose attributes are the module tree."""
-    text = root.attributes.get("model_def_script")
+    backbone = root.attributes.get(
+        "backbone_model"
+    )  # of a model with spins, which has no definition of its own
+    text = (backbone if isinstance(backbone, Object) else root).attributes.get("model_def_script")
     if not isinstance(text, str) or not text:
         raise ModelFileError(
             "it is a TorchScript file, but not a model frozen by DeePMD-kit: it has no model_def_script"

@@ -6,6 +6,7 @@ from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.models import registry
 from mdops.models.contract import ENERGY
+from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config
 from mdops.train.loss import LOSSES
 
@@ -22,7 +23,8 @@ def check(config: Config) -> None:
     if None not in (training.numb_steps, training.numb_epoch):
         raise ConfigError("training.numb_steps: and numb_epoch exclude each other")
     _check_full_validation(config)
-    LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model)))
+    spin = spin_of(config.model, config.model.type_map)
+    LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model), spin is not None))
 
 
 def _require_energies(config: Config) -> None:

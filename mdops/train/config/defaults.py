@@ -23,6 +23,12 @@ LOSS = {
     "limit_pref_ae": 1,
     "skip_absent": True,
 }
+_OF_MOMENTS = {"start_pref_fr": 1000, "limit_pref_fr": 1, "start_pref_fm": 1000, "limit_pref_fm": 1}
+SPIN_LOSS = {
+    **{name: value for name, value in LOSS.items() if not name.endswith("_f")},
+    **_OF_MOMENTS,
+    "type": "ener_spin",
+}
 MODEL: dict[str, dict[str, Any]] = {
     "descriptor": {
         "type": "se_e2_a",
@@ -57,6 +63,8 @@ def completed(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _loss(model: Any) -> Mapping[str, Any]:
     """What the section `model` of an input is trained to minimise."""
+    if isinstance(model, Mapping) and isinstance(model.get("spin"), Mapping):
+        return SPIN_LOSS
     fitting = model.get("fitting_net") if isinstance(model, Mapping) else None
     name = fitting.get("type", "ener") if isinstance(fitting, Mapping) else "ener"
     kind = registry.kinds("fitting").get(name) if isinstance(name, str) else None

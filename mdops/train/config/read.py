@@ -6,6 +6,7 @@ from typing import Any
 
 from mdops.errors import ConfigError
 from mdops.models import registry
+from mdops.models.spin import with_virtual_types
 from mdops.options import KeyHelp, describe_keys, parse, read_json
 from mdops.train import loss
 from mdops.train.config.branches import MultiTaskConfig, branch_trees, has_branches, numbers_of
@@ -42,7 +43,10 @@ def parse_config(tree: Mapping[str, Any]) -> Config:
     """
     if not isinstance(tree, Mapping):
         raise ConfigError(f"the input: is a {type(tree).__name__}, expected sections in braces")
-    config = parse(Config, with_type_map(completed(updated(tree))))
+    whole = with_type_map(completed(updated(tree)))
+    if isinstance(whole.get("model"), Mapping):
+        whole = {**whole, "model": with_virtual_types(whole["model"])}
+    config = parse(Config, whole)
     check(config)
     if config.training.gradient_max_norm == 0:
         config.training.gradient_max_norm = None  # 0 is DeePMD-kit's way to switch it off

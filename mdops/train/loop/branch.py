@@ -16,6 +16,7 @@ from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.io import remove_unfinished
 from mdops.models.registry import outputs_of
+from mdops.models.spin import spin_of
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
 from mdops.train.loop.cuda_graph import Outcome, step_graphs
@@ -79,11 +80,11 @@ class Branch:
         """The data, with the types of the model to go on with, if there is one."""
         model, training = self.config.model, self.config.training
         types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
-        silent = model.atom_exclude_types
+        silent, spin = model.atom_exclude_types, spin_of(model, types)
         if earlier is not None:
             types, cutoff, outputs = earlier.type_map, earlier.cutoff, earlier.model.outputs
-            silent = earlier.model.options.atom_exclude_types
-        parts = model.type_map, types, cutoff, self._seed, labels_of(outputs), silent
+            silent, spin = earlier.model.options.atom_exclude_types, earlier.model.spin
+        parts = model.type_map, types, cutoff, self._seed, labels_of(outputs, spin is not None), silent, spin
         self.frames = Frames(training.training_data, *parts)
         self.validation: Frames | None = None
         if training.validation_data is not None:

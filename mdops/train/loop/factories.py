@@ -13,6 +13,7 @@ from mdops.data.sampler import Sampler
 from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.models.registry import outputs_of
+from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
 from mdops.train.loop.muon import HybridMuon
 from mdops.train.loop.schedule import LearningRate
@@ -33,7 +34,8 @@ def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | 
     """The loss of the section `loss`; with `skip_absent` of the labels that `data` has, if it is given. `model` is the
     one that is trained, where it is not the input's."""
     outputs = outputs_of(config.model) if model is None else model.outputs
-    loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs))
+    spin = spin_of(config.model, config.model.type_map) if model is None else model.spin
+    loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs, spin is not None))
     return loss if data is None else loss.only_of(data)
 
 

@@ -10,6 +10,8 @@ from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.data.neighbor_lists import PairLists
+from mdops.data.spins import with_virtual_atoms
+from mdops.models.spin import Spin
 from mdops.train.config.sections import DataConfig
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import make_sampler
@@ -44,8 +46,10 @@ class Frames:
         seed: int,
         known: Labels = LABELS,
         silent: Sequence[int] = (),
+        spin: Spin | None = None,
     ) -> None:
-        """`known`: the labels of the model; `silent`: its types whose atoms have no answers."""
+        """`known`: the labels of the model; `silent`: its types whose atoms have no answers; `spin`: its magnetic
+        moments."""
         data = load_dataset(
             config.systems,
             elements,
@@ -58,6 +62,8 @@ class Frames:
         self.data: Dataset = replace(
             data, types=index[data.types], type_map=list(type_map), silent=tuple(silent)
         )
+        if spin is not None:
+            self.data = with_virtual_atoms(self.data, spin)
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
         self._kept: dict[int, Batch] = {}

@@ -6,15 +6,16 @@ from mdops.train.loss.dos import DosLoss
 from mdops.train.loss.energy import EnergyLoss
 from mdops.train.loss.population import PopulationLoss
 from mdops.train.loss.property import PropertyLoss
+from mdops.train.loss.spin import SpinLoss
 from mdops.train.loss.tensor import TensorLoss
 
 LOSSES: dict[str, type[Loss]] = {
-    loss.Options.KIND: loss for loss in (EnergyLoss, TensorLoss, DosLoss, PropertyLoss, PopulationLoss)
+    loss.Options.KIND: loss
+    for loss in (EnergyLoss, SpinLoss, TensorLoss, DosLoss, PropertyLoss, PopulationLoss)
 }
 
 _ABSENT = {
     "ener_hess": "has Hessians, which mdops does not train on; ener has energies, forces and virials",
-    "ener_spin": "is of models with magnetic moments",
     "dens": "denoises structures for dpa4",
     "denoise": "trains descriptors on noisy structures",
 }

@@ -9,7 +9,7 @@ import torch
 
 from mdops.data.batch import Batch, rows
 from mdops.data.dataset import Dataset
-from mdops.data.labels import Labels
+from mdops.data.labels import Labels, silent_types
 from mdops.models.contract import AtomicModel
 from mdops.options import Options
 
@@ -107,7 +107,7 @@ def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 def _is_whole(name: str, batch: Batch) -> bool:
     """Whether it is known that every frame, or atom, has the label."""
-    return batch.complete and not (batch.known[name].of_atom and batch.silent)
+    return batch.complete and not (batch.known[name].of_atom and silent_types(name, batch.silent, batch.spin))
 
 
 def mean(errors: torch.Tensor, name: str, counts: Mapping[str, float]) -> torch.Tensor | None:
@@ -129,8 +129,9 @@ def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
     """How many frames, or atoms, of these frames of a dataset have a label that all of the frames have."""
     if not data.known[name].of_atom:
         return len(frames)
-    if data.silent and name.startswith("atom_"):
-        return sum(int((~np.isin(data.types[data.atoms(f)], data.silent)).sum()) for f in frames)
+    if silent_types(name, data.silent, data.spin):
+        rows = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
+        return sum(len(data.answering(name, own)) for own in rows)
     return int(data.sizes()[frames].sum())
 
 

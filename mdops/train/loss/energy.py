@@ -69,8 +69,9 @@ class EnergyLoss(Loss):
         skips_absent: see `only_of`.
     """
 
-    Options = EnergyLossOptions
+    Options: ClassVar[type[Options]] = EnergyLossOptions
     labels = LABELS
+    subject: ClassVar[str] = "energies"
     prefactors: Mapping[str, Prefactor] = field(
         default_factory=lambda: {"energy": Prefactor(0.02, 1.0), "forces": Prefactor(1000.0, 1.0)}
     )
@@ -84,34 +85,41 @@ class EnergyLoss(Loss):
     def __post_init__(self) -> None:
         if self.function not in ("mse", "mae"):
             raise ConfigError(f"loss_func is {self.function!r}, expected mse or mae")
-        unknown = set(self.prefactors) - set(LABELS)
+        unknown = set(self.prefactors) - set(self.labels)
         if unknown:
             raise ConfigError(
-                f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(LABELS)}"
+                f"the loss has no term {', '.join(sorted(unknown))}; it has {', '.join(self.labels)}"
             )
 
     @classmethod
     def make(cls, options: Any, labels: Labels) -> Self:
-        if labels is not LABELS:
+        if labels is not cls.labels:
             raise ConfigError(
-                f"loss.type: is 'ener', a loss of energies, and the model answers {', '.join(labels)}"
+                f"loss.type: is {options.KIND!r}, a loss of {cls.subject}, and the model answers "
+                f"{', '.join(name for name in labels if name != 'spin')}"
             )
+        shared = {
+            "function": options.loss_func,
+            "intensive": options.intensive_ener_virial,
+            "skips_absent": options.skip_absent,
+        }
+        prefactors = {
+            name: Prefactor(*(getattr(options, f"{end}_pref_{label.short}") for end in ("start", "limit")))
+            for name, label in cls.labels.items()
+            if hasattr(options, f"start_pref_{label.short}")
+        }
+        return cls(prefactors, **shared, **cls._huber_options(options))
+
+    @staticmethod
+    def _huber_options(options: Any) -> dict[str, Any]:
         delta = options.huber_delta if isinstance(options.huber_delta, list) else [options.huber_delta] * 3
         if len(delta) != 3:
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
-        ends = "start", "limit"
-        return cls(
-            {
-                name: Prefactor(*(getattr(options, f"{end}_pref_{label.short}") for end in ends))
-                for name, label in LABELS.items()
-            },
-            function=options.loss_func,
-            huber=options.use_huber,
-            huber_delta=(delta[0], delta[1], delta[2]),
-            force_norm=options.f_use_norm,
-            intensive=options.intensive_ener_virial,
-            skips_absent=options.skip_absent,
-        )
+        return {
+            "huber": options.use_huber,
+            "huber_delta": (delta[0], delta[1], delta[2]),
+            "force_norm": options.f_use_norm,
+        }
 
     @property
     def terms(self) -> list[str]:  # type: ignore[override]
@@ -119,7 +127,7 @@ class EnergyLoss(Loss):
         return [name for name, p in self.prefactors.items() if p.counts]
 
     def keys(self, label: str) -> list[str]:
-        return [f"loss.{end}_pref_{LABELS[label].short}" for end in ("start", "limit")]
+        return [f"loss.{end}_pref_{self.labels[label].short}" for end in ("start", "limit")]
 
     def only_of(self, data: Dataset) -> Self:
         if not self.skips_absent:
@@ -146,7 +154,7 @@ class EnergyLoss(Loss):
         error = difference(name, value, batch)
         if not len(error):
             return error
-        atoms = batch.sizes[:, None].double() if LABELS[name].per_atom else 1.0
+        atoms = batch.sizes[:, None].double() if self.labels[name].per_atom else 1.0
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
             error = self._huber(error, 1) if self.huber else error

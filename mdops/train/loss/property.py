@@ -81,7 +81,9 @@ class PropertyLoss(Loss):
             return [error.sum()]
         label, scale = batch.labels[name].reshape(error.shape), self._deviation.to(error.device)
         if self._label.extensive:
-            atoms = sum_systems(answering(batch).double(), batch.system.batch, batch.system.count)[:, None]
+            atoms = sum_systems(
+                answering(batch, batch.silent).double(), batch.system.batch, batch.system.count
+            )[:, None]
             error, label = error / atoms, label / atoms
         if function == "mape":
             found = mean((error / (label + _SMALL)).abs(), name, counts)

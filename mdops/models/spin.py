@@ -1,0 +1,228 @@
+"""Magnetic moments as virtual atoms: beside each atom stands one in the direction of its spin (DeepSPIN: Yang et al.,
+Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`).
+
+A system of a model with spins has two rows for each atom, one after the other: the atom, and its virtual atom, whose
+type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no neighbour
+of anything. Answers have the same rows.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.system import System
+
+Answers = dict[str, torch.Tensor]
+_SCHEME = "deepspin"
+_PROTECTION = 0.01  # A, of a descriptor that has none: a virtual atom of a spin of zero lies on its atom
+
+
+@dataclasses.dataclass(frozen=True)
+class Spin:
+    """How spins make virtual atoms.
+
+    Attributes:
+        use_spin: for each element whether its atoms have a spin.
+        virtual_scale: for each element how far its virtual atom stands away, A for a spin of one.
+    """
+
+    use_spin: tuple[bool, ...]
+    virtual_scale: tuple[float, ...]
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> "Spin":
+        """That of a section `spin`, whose `use_spin` has a truth value for each type, or names or numbers of some.
+
+        Raises ConfigError for one that does not fit the types, UnsupportedModelError for another scheme."""
+        known = "use_spin", "virtual_scale", "scheme", "allow_missing_label"
+        unknown = {name for name in tree if name not in known and not name.startswith("_")}  # _comment
+        if unknown or "use_spin" not in tree or "virtual_scale" not in tree:
+            raise ConfigError(
+                f"{place}: expected the keys use_spin and virtual_scale, and got {', '.join(tree)}"
+            )
+        if str(tree.get("scheme", _SCHEME)).lower() != _SCHEME:
+            raise UnsupportedModelError(
+                f"spins by the scheme {tree['scheme']!r} are not supported; those as virtual atoms are ({_SCHEME!r})"
+            )
+        if tree.get("allow_missing_label"):
+            raise ConfigError(f"{place}.allow_missing_label: every frame has to have spins")
+        use = _truths(tree["use_spin"], type_map, f"{place}.use_spin")
+        given, place = tree["virtual_scale"], f"{place}.virtual_scale"
+        scales = given if isinstance(given, list) else [given] * len(use)
+        if not all(isinstance(scale, int | float) and 0 <= scale < 1e3 for scale in scales):
+            raise ConfigError(f"{place}: is {given}, expected numbers that are not negative")
+        if len(scales) == sum(use) != len(use):
+            rest = iter(scales)
+            scales = [next(rest) if has else 0.0 for has in use]
+        if len(scales) != len(use):
+            raise ConfigError(
+                f"{place}: has {len(scales)} numbers, expected one, one a type ({len(use)}) or one a type with a spin "
+                f"({sum(use)})"
+            )
+        return cls(tuple(use), tuple(float(scale) for scale in scales))
+
+    def to_tree(self) -> dict[str, Any]:
+        """As DeePMD-kit's files have it."""
+        return {"use_spin": list(self.use_spin), "virtual_scale": list(self.virtual_scale)}
+
+    @property
+    def ntypes(self) -> int:
+        """The number of elements, half of that of the types."""
+        return len(self.use_spin)
+
+    @property
+    def magnetic_types(self) -> tuple[int, ...]:
+        """The types of virtual atoms of elements that have a spin."""
+        return tuple(self.ntypes + t for t, has in enumerate(self.use_spin) if has)
+
+    @property
+    def nearest(self) -> float:
+        """How far the nearest virtual atom stands away at a spin of one, A."""
+        scales = zip(self.use_spin, self.virtual_scale, strict=True)
+        return min((scale for has, scale in scales if has and scale > 0), default=float("inf"))
+
+    @property
+    def silent(self) -> dict[str, tuple[int, ...]]:
+        """The types whose rows have no answers of their own, for labels of atoms."""
+        virtual = tuple(range(self.ntypes, 2 * self.ntypes))
+        others = tuple(t for t in range(2 * self.ntypes) if t not in self.magnetic_types)
+        return {"forces": virtual, "force_mag": others, "atom_energy": virtual}
+
+    def _virtual_types(self, types: torch.Tensor) -> torch.Tensor:
+        """Those of the virtual atoms; -1, as of what is no neighbour of anything, without a spin."""
+        virtual = [self.ntypes + t if has else -1 for t, has in enumerate(self.use_spin)]
+        return torch.tensor([*virtual, -1], dtype=types.dtype, device=types.device)[types.long()]
+
+    def _scale(self, types: torch.Tensor) -> torch.Tensor:
+        """(N, 1) float64, A for a spin of one; 0 without a spin."""
+        scales = [scale if has else 0.0 for has, scale in zip(self.use_spin, self.virtual_scale, strict=True)]
+        table = torch.tensor([*scales, *[0.0] * (self.ntypes + 1)], dtype=torch.float64, device=types.device)
+        return table[types.long()][:, None]  # -1 is the last one
+
+    def with_virtual_atoms(self, system: System, spins: torch.Tensor) -> System:
+        """A system of N atoms with these spins (N, 3), as one of 2 N rows.
+
+        Raises InputError for spins of another shape."""
+        if spins.shape != system.positions.shape:
+            raise InputError(
+                f"spins have shape {tuple(spins.shape)}, expected {tuple(system.positions.shape)}: a vector for each "
+                "atom"
+            )
+        away = spins.to(system.positions) * self._scale(system.types)
+        return System(
+            _pairs(system.positions, system.positions + away),
+            _pairs(system.types, self._virtual_types(system.types)),
+            system.cell,
+            system.pbc,
+            system.batch.repeat_interleave(2),
+            paired=True,
+        )
+
+    def rows_of(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
+        """Atomic parameters (N, q) with those of virtual atoms, which are zero, as in DeePMD-kit; (q,) stays."""
+        return aparam if aparam is None or aparam.dim() < 2 else _pairs(aparam, torch.zeros_like(aparam))
+
+    def answers(self, found: Mapping[str, torch.Tensor], system: System) -> Answers:
+        """Answers for atoms and virtual atoms as those of atoms with spins: the force on an atom is that on both, the
+        magnetic force `force_mag` minus the derivative of the energy by the spin, eV a unit of spin. Spins do not turn
+        with the cell: the virial is that of the atoms' places."""
+        result = dict(found)
+        if "forces" not in found:
+            return result
+        both, places = found["forces"].view(-1, 2, 3), system.positions.view(-1, 2, 3)
+        zero = torch.zeros_like(both[:, 0])
+        result["forces"] = _pairs(both.sum(1), zero)
+        result["force_mag"] = _pairs(zero, both[:, 1] * self._scale(system.types[::2]))
+        turned = both[:, 1, :, None] * (places[:, 1] - places[:, 0]).to(both)[:, None, :]
+        if "virial" in found:
+            batch = system.batch[::2].long()
+            result["virial"] = found["virial"].index_add(0, batch, turned.to(found["virial"]), alpha=-1)
+        if "atom_virial" in found:
+            of_pairs = found["atom_virial"].view(-1, 2, 3, 3).sum(1) - turned
+            result["atom_virial"] = _pairs(of_pairs, torch.zeros_like(of_pairs))
+        return result
+
+    def of_atoms(self, answers: Mapping[str, torch.Tensor]) -> Answers:
+        """The rows of N atoms of such answers, (N, ...); those of systems as they are."""
+        of_atoms = "forces", "atom_energy", "atom_virial"
+        found = {name: value[::2] if name in of_atoms else value for name, value in answers.items()}
+        return found | ({"force_mag": answers["force_mag"][1::2]} if "force_mag" in answers else {})
+
+
+def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `with_virtual_types`: what an input says."""
+    section, types = model.get("spin"), model["type_map"]
+    if not section:
+        return dict(model)
+    n, descriptor = len(types) // 2, dict(model["descriptor"])
+    descriptor.pop("exclude_types", None)
+    if descriptor["type"] == "se_e2_a":
+        descriptor["sel"] = descriptor["sel"][:n]
+    pairs = [pair for pair in model.get("pair_exclude_types", []) if max(pair) < n]
+    silent = [t for t in model.get("atom_exclude_types", []) if t < n]
+    rest = {k: v for k, v in model.items() if k not in ("pair_exclude_types", "atom_exclude_types")}
+    more = {"pair_exclude_types": pairs, "atom_exclude_types": silent}
+    return {**rest, "type_map": types[:n], "descriptor": descriptor, **{k: v for k, v in more.items() if v}}
+
+
+def spin_of(options: Any, type_map: Sequence[str]) -> Spin | None:
+    """That of the options of a model with these types; None for a model without spins."""
+    section = getattr(options, "spin", None)
+    return None if section is None else Spin.of(section, type_map[: len(type_map) // 2])
+
+
+def _pairs(first: Any, second: Any) -> Any:
+    """(2 N, ...): the rows of two arrays, or tensors, in turn."""
+    if isinstance(first, np.ndarray):
+        return np.stack([first, second], 1).reshape(-1, *first.shape[1:])
+    return torch.stack([first, second], 1).flatten(0, 1)
+
+
+def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:
+    """`use_spin` for each type."""
+    if isinstance(given, list) and len(given) == len(type_map) and all(isinstance(v, bool) for v in given):
+        return given
+    names = [type_map[v] if type(v) is int and 0 <= v < len(type_map) else v for v in given or ()]
+    unknown = [name for name in names if name not in type_map]
+    if not isinstance(given, list) or unknown:
+        raise ConfigError(
+            f"{place}: is {given}, expected true or false for each type, or names of types of {', '.join(type_map)}"
+        )
+    return [name in names for name in type_map]
+
+
+def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `model` of an input with a section `spin`, with the types of virtual atoms and what follows from
+    them, as DeePMD-kit has it; any other as it is, and one that has these types.
+
+    Raises ConfigError for a section that does not fit the types."""
+    elements, section = model.get("type_map"), model.get("spin")
+    if (
+        not isinstance(section, Mapping)
+        or not isinstance(elements, list)
+        or model.get("type", "standard") != "standard"
+    ):
+        return dict(model)
+    half = len(elements) // 2
+    if elements[half:] == [f"{element}_spin" for element in elements[:half]]:
+        return dict(model)
+    spin = Spin.of(section, elements, "model.spin")
+    n, descriptor = spin.ntypes, dict(model.get("descriptor", {}))
+    placeholders = [n + t for t, has in enumerate(spin.use_spin) if not has]
+    absent = [[one, other] for one in placeholders for other in range(2 * n)]
+    absent += [list(pair) for pair in model.get("pair_exclude_types") or []]
+    descriptor |= {"exclude_types": absent, "env_protection": descriptor.get("env_protection") or _PROTECTION}
+    if descriptor.get("type", "se_e2_a") == "se_e2_a" and isinstance(descriptor.get("sel"), list):
+        descriptor["sel"] = 2 * descriptor["sel"]
+    return {
+        **model,
+        "type_map": [*elements, *(f"{element}_spin" for element in elements)],
+        "spin": spin.to_tree(),
+        "descriptor": descriptor,
+        "pair_exclude_types": absent,
+        "atom_exclude_types": sorted({*range(n, 2 * n), *(model.get("atom_exclude_types") or [])}),
+    }

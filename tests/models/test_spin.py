@@ -1,0 +1,288 @@
+"""Models with magnetic moments, as virtual atoms."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk
+
+import mdops
+from mdops import Potential
+from mdops.calculator import MDOps
+from mdops.core.export import core_arrays
+from mdops.data.dataset import load_dataset
+from mdops.data.evaluation import evaluate
+from mdops.data.labels import SPIN_LABELS
+from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
+from mdops.io import read_model
+from mdops.md import Engine, Physics
+from mdops.models.registry import find
+from mdops.models.spin import Spin, with_virtual_types
+from mdops.train import Trainer, parse_config
+
+SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
+WEIGHTS = {"e": 1, "fr": 100, "fm": 100, "v": 0.1}
+DESCRIPTORS = {
+    "se_e2_a": {"type": "se_e2_a", "sel": [40, 40], "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2},
+    "dpa1": {"type": "dpa1", "sel": 160, "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2,
+             "attn_layer": 0, "tebd_dim": 4},
+    "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
+             "e_rcut_smth": 2.0, "e_sel": 160, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 60, "axis_neuron": 2}},
+}  # fmt: skip
+
+
+def section(descriptor: str) -> dict:
+    return {
+        "type_map": ["Ni", "O"],
+        "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
+        "fitting_net": {"neuron": [8, 8], "precision": "float64"},
+        "spin": SPIN,
+    }
+
+
+def training_input(descriptor: str, systems: str, **training) -> dict:
+    return {
+        "model": section(descriptor),
+        "loss": {
+            "type": "ener_spin",
+            **{f"{end}_pref_{name}": weight for name, weight in WEIGHTS.items() for end in ("start", "limit")},
+        },
+        "learning_rate": {"type": "exp", "start_lr": 5e-3, "stop_lr": 5e-4},
+        "training": {
+            "training_data": {"systems": [systems], "batch_size": 2},
+            "numb_steps": 4, "disp_freq": 1, "seed": 1, "precision": "float64", **training,
+        },
+    }  # fmt: skip
+
+
+def model(descriptor: str) -> Potential:
+    options = parse_config(training_input(descriptor, "nowhere")).model
+    made = find("model", "standard").random(options, 3, torch.float64)
+    return Potential(made, overflow="extend").eval()
+
+
+def crystal(seed: int = 0) -> Atoms:
+    """Nickel oxide, off its places, with moments that point anywhere."""
+    random = np.random.default_rng(seed)
+    atoms = bulk("NiO", "rocksalt", a=4.2, cubic=True)
+    atoms = atoms[np.argsort(-atoms.numbers, kind="stable")]  # nickel first
+    atoms.positions += random.normal(0, 0.1, atoms.positions.shape)
+    moments = random.normal(0, 1, atoms.positions.shape)
+    atoms.set_initial_magnetic_moments(1.2 * moments / np.linalg.norm(moments, axis=1, keepdims=True))
+    return atoms
+
+
+@pytest.fixture(scope="module", params=list(DESCRIPTORS))
+def potential(request):
+    return model(request.param)
+
+
+def energy(potential: Potential, atoms: Atoms) -> float:
+    return float(potential.compute(atoms)["energy"][0])
+
+
+def test_forces_magnetic_forces_and_virials_are_derivatives(potential):
+    atoms, step = crystal(), 1e-4
+    found = potential.compute(atoms)
+    assert np.abs(found["force_mag"][4:]).max() == 0  # of oxygen
+    for name, get, put in (
+        ("forces", lambda a: a.positions, lambda a, x: a.set_positions(x)),
+        (
+            "force_mag",
+            lambda a: a.get_initial_magnetic_moments(),
+            lambda a, x: a.set_initial_magnetic_moments(x),
+        ),
+    ):
+        pair = []
+        for sign in (1, -1):
+            moved, values = atoms.copy(), get(atoms).copy()
+            values[1, 2] += sign * step
+            put(moved, values)
+            pair.append(energy(potential, moved))
+        assert found[name][1, 2] == pytest.approx(-(pair[0] - pair[1]) / (2 * step), rel=1e-6, abs=1e-9)
+    strained = []
+    for sign in (1, -1):  # moments do not turn with the cell
+        moved, strain = atoms.copy(), np.eye(3)
+        strain[0, 1] = sign * step
+        moved.set_cell(atoms.cell.array @ strain.T, scale_atoms=True)
+        strained.append(energy(potential, moved))
+    assert found["virial"][0, 0, 1] == pytest.approx(
+        -(strained[0] - strained[1]) / (2 * step), rel=1e-6, abs=1e-9
+    )
+
+
+def test_atomic_virials_sum_to_the_virial():
+    found = model("se_e2_a").compute([crystal(), crystal(1)], atom_virial=True)
+    sums = found["atom_virial"].reshape(2, 8, 3, 3).sum(1)
+    np.testing.assert_allclose(sums, found["virial"], atol=1e-12)
+
+
+def test_energies_do_not_change_as_all_moments_and_atoms_turn(potential):
+    atoms = crystal()
+    turn = np.linalg.qr(np.random.default_rng(5).normal(size=(3, 3)))[0]
+    turned = atoms.copy()
+    turned.set_cell(atoms.cell.array @ turn.T)
+    turned.positions = atoms.positions @ turn.T
+    turned.set_initial_magnetic_moments(atoms.get_initial_magnetic_moments() @ turn.T)
+    assert energy(potential, turned) == pytest.approx(energy(potential, atoms), rel=1e-12)
+    turned.set_initial_magnetic_moments(atoms.get_initial_magnetic_moments())
+    assert energy(potential, turned) != pytest.approx(energy(potential, atoms), rel=1e-12)
+
+
+def test_moments_of_elements_without_spin_do_not_count(potential):
+    atoms, other = crystal(), crystal()
+    moments = atoms.get_initial_magnetic_moments()
+    moments[4:] = 7.0
+    other.set_initial_magnetic_moments(moments)
+    assert energy(potential, other) == energy(potential, atoms)
+
+
+@pytest.mark.parametrize("suffix", [".dp", ".yaml", ".safetensors"])
+def test_files_keep_the_answers_and_are_deepmd_kits(potential, suffix, tmp_path):
+    path = tmp_path / f"model{suffix}"
+    potential.save(path)
+    again = mdops.load(path, dtype="float64", overflow="extend", spline=False)
+    assert energy(again, crystal()) == energy(potential, crystal())
+    assert read_model(path).model["spin"] == {"use_spin": [True, False], "virtual_scale": [0.314, 0.0]}
+    if suffix == ".safetensors":
+        return
+    definition = read_model(path).source["model_def_script"]  # what DeePMD-kit makes the model of
+    assert definition["type_map"] == ["Ni", "O"] and definition["spin"]["use_spin"] == [True, False]
+    assert with_virtual_types(definition)["type_map"] == potential.type_map
+
+
+def test_the_fused_step_has_the_exact_answers():
+    exact, fast = model("se_e2_a"), model("se_e2_a")
+    fast.use_spline()
+    assert fast.explain().startswith("fused")
+    want, found = exact.compute(crystal()), fast.compute(crystal())
+    for name in ("energy", "forces", "force_mag", "virial"):
+        np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-7 * np.abs(want[name]).max())
+
+
+def test_the_calculator_sees_moments_that_change():
+    potential, atoms = model("se_e2_a"), crystal()
+    atoms.calc = MDOps(potential)
+    before = atoms.get_potential_energy()
+    np.testing.assert_array_equal(
+        atoms.calc.get_property("force_mag", atoms), potential.compute(atoms)["force_mag"]
+    )
+    atoms.set_initial_magnetic_moments(np.outer([1.0] * 4 + [0.0] * 4, [0, 0, 1]))
+    assert atoms.get_potential_energy() != before
+    along_z = Atoms(atoms.symbols, atoms.positions, cell=atoms.cell, pbc=True, magmoms=[1.0] * 4 + [0.0] * 4)
+    assert energy(potential, along_z) == pytest.approx(atoms.get_potential_energy(), rel=1e-13)
+
+
+def test_differentiable_energies_have_the_same_magnetic_forces():
+    potential, atoms = model("se_e2_a"), crystal()
+    spins = torch.tensor(atoms.get_initial_magnetic_moments(), requires_grad=True)
+    found = potential(
+        torch.tensor(atoms.positions),
+        torch.tensor([0] * 4 + [1] * 4),
+        torch.tensor(atoms.cell.array),
+        spins=spins,
+    )
+    (gradient,) = torch.autograd.grad(found["energy"].sum(), spins)
+    np.testing.assert_allclose(-gradient.numpy(), potential.compute(atoms)["force_mag"], atol=1e-12)
+
+
+def frames(folder, potential: Potential, count: int = 6):
+    """A system of DeePMD-kit with a model's answers."""
+    many = [crystal(seed) for seed in range(count)]
+    found = potential.compute(many)
+    place = folder / "set.000"
+    place.mkdir(parents=True)
+    np.savetxt(folder / "type.raw", [0] * 4 + [1] * 4, fmt="%d")
+    (folder / "type_map.raw").write_text("Ni\nO\n")
+    arrays = {
+        "coord": [a.positions for a in many],
+        "box": [a.cell.array for a in many],
+        "spin": [a.get_initial_magnetic_moments() for a in many],
+        "energy": found["energy"],
+        "force": found["forces"].reshape(count, -1),
+        "force_mag": found["force_mag"].reshape(count, -1),
+        "virial": found["virial"],
+    }
+    for name, values in arrays.items():
+        np.save(place / f"{name}.npy", np.reshape(values, (count, -1)))
+    return folder
+
+
+def test_errors_beside_its_own_answers_are_nothing(potential, tmp_path):
+    data = load_dataset(str(frames(tmp_path / "data", potential)), potential.type_map, known=SPIN_LABELS)
+    errors = evaluate(potential, data).errors()
+    assert {name: e.count for name, e in errors.items()} == {
+        "energy": 6, "forces": 6 * 8 * 3, "virial": 6 * 9, "force_mag": 6 * 4 * 3
+    }  # fmt: skip
+    assert max(e.rmse for e in errors.values()) < 1e-10
+
+
+def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
+    (kind,) = (name for name in DESCRIPTORS if name in potential.model.descriptor.options.NAMES)
+    data = frames(tmp_path / "data", potential)
+    reports = []
+    tree = training_input(kind, str(data), numb_steps=30, disp_freq=30, save_freq=15)
+    Trainer(parse_config(tree), tmp_path / "run").run(reports.append)
+    assert reports[-1].training["loss"] < 0.5 * reports[0].training["loss"]
+    trained = mdops.load(tmp_path / "run/model.safetensors", dtype="float64", overflow="extend")
+    assert trained.model.spin == potential.model.spin
+    (tmp_path / "run/model.ckpt-30.pt").unlink()
+    Trainer(parse_config(tree), tmp_path / "run", restart=True).run()
+    again = mdops.load(tmp_path / "run/model.safetensors", dtype="float64", overflow="extend")
+    assert energy(again, crystal()) == energy(trained, crystal())
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    potential, atoms = model("se_e2_a"), crystal()
+    plain = atoms.copy()
+    del plain.arrays["initial_magmoms"]
+    with pytest.raises(InputError, match="set_initial_magnetic_moments"):
+        potential.compute(plain)
+    still = atoms.copy()
+    still.set_initial_magnetic_moments(atoms.get_initial_magnetic_moments() * [[1], [0], *[[1]] * 6])
+    with pytest.raises(InputError, match="atom 1 has a moment of zero"):
+        potential.compute(still)
+    with pytest.raises(InputError, match="none are given"):
+        potential(torch.tensor(atoms.positions), torch.tensor([0] * 4 + [1] * 4))
+    with pytest.raises(UnsupportedModelError, match="magnetic moments"):
+        core_arrays(potential, ["float64"])
+    with pytest.raises(UnsupportedModelError, match="magnetic moments"):
+        Engine(atoms, potential, Physics("nve", 300, 0.5))
+    folder = frames(tmp_path / "data", potential)
+    (folder / "set.000/spin.npy").unlink()
+    with pytest.raises(DataError, match="has no spin"):
+        Trainer(parse_config(training_input("se_e2_a", str(folder))), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("spin", "what"),
+    [
+        ({"use_spin": [True]}, "use_spin and virtual_scale"),
+        ({"use_spin": ["Fe"], "virtual_scale": 0.3}, "names of types"),
+        ({"use_spin": [True, True], "virtual_scale": [0.3]}, "expected one"),
+        ({"use_spin": [True, False], "virtual_scale": [-0.3]}, "not negative"),
+        ({"use_spin": [True, False], "virtual_scale": 0.3, "allow_missing_label": True}, "every frame"),
+    ],
+)
+def test_sections_that_do_not_fit_are_refused(spin, what):
+    with pytest.raises(ConfigError, match=what):
+        Spin.of(spin, ["Ni", "O"])
+
+
+def test_types_may_be_told_by_name_and_number():
+    want = Spin((True, False), (0.3, 0.0))
+    for use in ([True, False], ["Ni"], [0]):
+        assert Spin.of({"use_spin": use, "virtual_scale": [0.3]}, ["Ni", "O"]) == want
+
+
+def test_a_damaged_section_of_a_file_is_refused(tmp_path):
+    path = tmp_path / "model.json"
+    model("se_e2_a").save(path)
+    tree = json.loads(path.read_text())
+    assert tree["model"]["type"] == "spin_ener"
+    tree["model"]["spin"]["use_spin"] = [True]
+    path.write_text(json.dumps(tree))
+    with pytest.raises(ModelFileError, match="spin"):
+        mdops.load(path)
