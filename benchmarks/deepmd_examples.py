@@ -47,6 +47,7 @@ INPUTS = {
     "dpa2": "dpa2/input_torch_small.json",
     "dpa2_medium": "dpa2/input_torch_medium.json",
     "dpa3": "dpa3/input_torch.json",
+    "dpa4": "dpa4/input.json",
 }
 SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
 

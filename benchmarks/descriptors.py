@@ -126,7 +126,8 @@ def model_of(name: str, elements: list[str]) -> Potential:
 def weaken(model: DescriptorFitting) -> None:
     """Of random nets: energies with little curvature, as trained ones have."""
     for net in model.fitting.nets.nets:
-        net.layers[-1].weight *= 0.01
+        if hasattr(net, "layers"):
+            net.layers[-1].weight *= 0.01
 
 
 def blended(net: DescriptorFitting, low: float, high: float) -> ZBLModel:

@@ -1,13 +1,13 @@
-"""Steps of DPA-3 on a GPU: energy, forces and virial of boxes of water, kernel by kernel.
+"""Steps of models that pass messages on a GPU: energy, forces and virial of boxes of water, kernel by kernel.
 
     python benchmarks/message_passing_gpu.py --inputs examples/water --system deepmd_folder
-        [--atoms 192 1536 12288 98304] [--engine] [--check] [--training] [--json FILE] [--commit HASH]
+        [--model dpa3] [--atoms 192 1536 12288 98304] [--engine] [--check] [--training] [--json FILE] [--commit HASH]
 
-`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for dpa3, weights
-random. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour list given, with a
-skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine,
-which makes the list anew where it must. --check compares with float64; --training: a step
-on one frame of that system (docs/notes/message-passing-gpu.md).
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
+dpa2_medium, dpa3, dpa4), weights random. `--system` is a folder of its data, whose first frame is repeated. A step has
+its neighbour list given, with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine
+also a step of NVE in the engine, which makes the list anew where it must. --check compares with float64; --training: a
+step on one frame of that system (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -88,11 +88,11 @@ def engine_step(potential: Potential, box: Atoms) -> dict[str, float]:
     return {"engine_ms": statistics.median(times), "repeats": engine.repeats, "builds": engine.builds}
 
 
-def check(folder: Path, box: Atoms) -> dict[str, float]:
+def check(name: str, folder: Path, box: Atoms) -> dict[str, float]:
     """How far float32 is from float64, of the largest force and in eV an atom."""
     found = []
     for dtype in (torch.float32, torch.float64):
-        potential = model_of("dpa3", folder).to("cuda").to(dtype)
+        potential = model_of(name, folder).to("cuda").to(dtype)
         found.append(potential.compute(box))
     one, two = found
     most = np.abs(two["forces"]).max()
@@ -103,11 +103,12 @@ def check(folder: Path, box: Atoms) -> dict[str, float]:
     }
 
 
-def training_step(inputs: Path, system: Path, *, count: int = 60) -> dict[str, Any]:
+def training_step(name: str, inputs: Path, system: Path, *, count: int = 60) -> dict[str, Any]:
     """Milliseconds of a step on one frame, after steps that are not timed."""
-    tree = json.loads((inputs / INPUTS["dpa3"]).read_text())
+    tree = json.loads((inputs / INPUTS[name]).read_text())
     tree["training"] |= {"training_data": {"systems": [str(system)], "batch_size": 1}, "numb_steps": 10**6}
-    del tree["training"]["validation_data"]
+    for unused in ("validation_data", "stat_file"):
+        tree["training"].pop(unused, None)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(parse_config(tree), folder, device="cuda")
         for _ in range(count // 2):
@@ -132,21 +133,22 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--system", type=Path, required=True)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288])
+    parser.add_argument("--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4"), default="dpa3")
     parser.add_argument("--engine", action="store_true")
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--commit", help="of the measured source, recorded as it is")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine("cuda", args.commit), "steps": []}
+    results: dict[str, Any] = {"machine": machine("cuda", args.commit), "model": args.model, "steps": []}
     unit = structure(["O", "H"], folder=args.system)
     if args.check:
-        results[f"float32 beside float64, {len(unit)} atoms"] = check(args.inputs, unit)
+        results[f"float32 beside float64, {len(unit)} atoms"] = check(args.model, args.inputs, unit)
         print(results, flush=True)
     if args.training:
-        results["training step, one frame"] = training_step(args.inputs, args.system)
+        results["training step, one frame"] = training_step(args.model, args.inputs, args.system)
         print(results, flush=True)
-    potential = model_of("dpa3", args.inputs).to("cuda")
+    potential = model_of(args.model, args.inputs).to("cuda")
     for atoms in args.atoms:
         box = repeated(unit, atoms)
         try:

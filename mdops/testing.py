@@ -802,7 +802,9 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         indices = first, firsts, second, order, seconds, groups
         given = (*tensors, random(7), random(kept), *indices, *kernel_code(name))
         bad: dict[str, tuple[int, Any]] = {"scale": (5, random(inputs + 1)), "code": (12, 9)}
-        bad |= {"first": (6, first + 9), "second": (8, second + 9), "offsets": (7, firsts.flip(0))}
+        bad |= {"first": (6, first + 9), "second": (8, second + 9)}
+        if sent or not first.is_cuda:  # a GPU has no use of offsets where nothing is summed by them
+            bad |= {"offsets": (7, firsts.flip(0))}
         if groups is not None and not first.is_cuda:  # a GPU has no use of groups in rows so narrow
             bad |= {"groups": (11, index(0, 1, 3)), "ends": (11, index(0, 2))}
         samples.append(Sample("message", given, tuple(range(6 if kept else 5)), bad=bad))

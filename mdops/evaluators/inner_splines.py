@@ -24,7 +24,6 @@ class InnerSplines(Autograd):
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
-        self.captures = False
         self.r_min = potential.r_min or 0.0
         self._of: OfTypes[list[SplineSum]] = OfTypes(self._of_types)
 

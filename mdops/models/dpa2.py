@@ -361,6 +361,15 @@ class DPA2(GraphDescriptor):
         return *own, NeighborSpec(o.three_body_rcut, (int(o.three_body_sel),), True)
 
     @property
+    def captures(self) -> bool:
+        return True
+
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
+        edges = within[1][:, 0].long()
+        none = torch.zeros_like(edges)
+        return torch.stack([edges, none, none], 1)
+
+    @property
     def own_layers(self) -> list[RepformerLayer]:
         return [layer for layer in self.layers if isinstance(layer, RepformerLayer)]
 
@@ -411,9 +420,9 @@ class DPA2(GraphDescriptor):
             lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
             turning = vectors * (inverse**2 * w) / self.std[kinds, 1:]
         count = graph.offsets.diff().to(w.dtype)
-        places = w.new_tensor(float(layers.nsel))
+        places = float(layers.nsel)
         if o.smooth:
-            mean_weight, root = w / places, places.sqrt() if layers.use_sqrt_nnei else places
+            mean_weight, root = w / places, math.sqrt(places) if layers.use_sqrt_nnei else places
             sum_weight = w / root
         else:
             w = present.to(w.dtype)

@@ -10,9 +10,10 @@ from mdops.md import Physics
 from mdops.md.motion import set_velocities
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
-GRAPH_MODEL = (
-    Path(__file__).parents[1] / "data" / "reference_kinds" / "dpa3_base" / "model.dp"
-)  # passes messages
+GRAPH_MODELS = {  # they pass messages
+    kind: Path(__file__).parents[1] / "data" / "reference_kinds" / f"{kind}_base" / "model.dp"
+    for kind in ("dpa2", "dpa3", "dpa4")
+}
 
 PHYSICS = {
     "nve": Physics("nve", 300, 2),

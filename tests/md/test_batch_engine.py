@@ -9,7 +9,7 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
-from engine_cases import GRAPH_MODEL, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
+from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
 
 from mdops import load
 from mdops.cli import main
@@ -235,10 +235,10 @@ def test_graphs_change_nothing(models, name):
 def test_message_passing_runs_in_graphs():
     physics, ends = PHYSICS["nve"], []
     for graphs in (False, True):
-        potential = load(GRAPH_MODEL, device="cuda", dtype="float64")
+        potential = load(GRAPH_MODELS["dpa3"], device="cuda", dtype="float64")
         engine = BatchEngine([alloy(physics), alloy(physics, 1, 3)], potential, physics, graphs=graphs)
         ends += list(engine.run(40, every=40))
         assert bool(engine._graphs) == graphs
     np.testing.assert_array_equal(ends[0].positions, ends[1].positions)
-    (alone,) = Engine(alloy(physics), load(GRAPH_MODEL), physics).run(40, every=40)
+    (alone,) = Engine(alloy(physics), load(GRAPH_MODELS["dpa3"]), physics).run(40, every=40)
     np.testing.assert_allclose(ends[1][0].positions, alone.positions, atol=1e-7)

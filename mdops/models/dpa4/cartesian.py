@@ -67,11 +67,13 @@ class EdgeMatrices(_MatrixLayers):
     def forward(self, x: torch.Tensor, vectors: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
         """Of rows (E, D, F, C), vectors (E, 3) and numbers of each degree (E, L + 1, F, C)."""
         # The matrices are those of harmonics of (-x, y, -z), and DeePMD-kit's vectors lead to the neighbour.
-        unit = vectors * vectors.new_tensor([1.0, -1.0, 1.0]) / vectors.norm(dim=1, keepdim=True)
+        unit = torch.stack([vectors[:, 0], -vectors[:, 1], vectors[:, 2]], 1) / vectors.norm(
+            dim=1, keepdim=True
+        )
         x0, y0, z0 = unit.unbind(1)
         none = torch.zeros_like(x0)
         skew = torch.stack([none, -z0, y0, z0, none, -x0, -y0, x0, none], 1).view(-1, 3, 3)
-        square = unit[:, :, None] * unit[:, None, :] - torch.eye(3).to(unit) / 3
+        square = unit[:, :, None] * unit[:, None, :] - torch.eye(3, dtype=unit.dtype, device=unit.device) / 3
         # Multiplying with a matrix on the right, as a matrix of coefficients.
         table = torch.einsum("pij,dik->pdkj", self._basis, self._basis)
         operators = [torch.einsum("pdkj,ekj->epd", table, skew / math.sqrt(2))]

@@ -105,6 +105,7 @@ class DPA4(GraphDescriptor):
         ]
         self.readout_pre_layers, self.output_ffn = nn.ModuleList(readers[:-1]), readers[-1]
         self.register_buffer("excluded", pair_matrix(o.exclude_types, ntypes), persistent=False)
+        self.register_buffer("_up", torch.tensor([0.0, 0.0, 1.0]), persistent=False)
         self._runs = runs([degree for degree, _ in coefficients(o.first_node_degree)[1:]])
 
     @property
@@ -118,6 +119,15 @@ class DPA4(GraphDescriptor):
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
         return (NeighborSpec(self.options.rcut, None, True),)
+
+    @property
+    def captures(self) -> bool:
+        return True
+
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
+        edges = within[0][:, 0].long()
+        none = torch.zeros_like(edges)
+        return torch.stack([edges, none, none], 1)
 
     @property
     def width(self) -> int:
@@ -136,7 +146,7 @@ class DPA4(GraphDescriptor):
         present, kinds = (graph.i >= 0)[:, None], near.centers
         vectors = -graph.vectors(near.displacements)  # from the neighbour to the atom
         # Behind the last edge stand finite numbers, of which no sum takes any.
-        vectors = torch.where(present, vectors, vectors.new_tensor([0.0, 0.0, 1.0]))
+        vectors = torch.where(present, vectors, self._up)
         r = vectors.norm(dim=1, keepdim=True)
         inner, outer, sent = o.inner_clamp_r_inner, o.inner_clamp_r_outer, None
         if inner is not None and outer is not None:

@@ -125,6 +125,18 @@ def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> torch.Tens
     return torch.from_numpy(found.reshape(len(found), -1))
 
 
+def _tables(
+    lmax: int, rows: tuple[tuple[int, int], ...], device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_row_polynomials`, and the powers in each of their monomials, (M, 4), on a device."""
+    powers = torch.from_numpy(_monomials(2 * lmax))
+    return _row_polynomials(lmax, rows).to(device, dtype), powers.to(device)
+
+
+# Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
+_kept_tables = lru_cache(maxsize=None)(_tables)
+
+
 def wigner_rows(
     quaternions: torch.Tensor, lmax: int, rows: tuple[tuple[int, int], ...] | None = None
 ) -> torch.Tensor:
@@ -139,12 +151,12 @@ def wigner_rows(
         (E, R, (lmax + 1)^2): Y(R r)[(l, m)] = row . Y(r). The transpose turns back.
     """
     rows = tuple(coefficients(lmax)) if rows is None else rows
-    table = _row_polynomials(lmax, rows).to(quaternions)
+    find = _tables if torch.compiler.is_compiling() else _kept_tables
+    table, chosen = find(lmax, rows, quaternions.device, quaternions.dtype)
     powers = [torch.ones_like(quaternions)]
     for _ in range(2 * lmax):
         powers.append(powers[-1] * quaternions)
     stacked = torch.stack(powers, -1)  # (E, 4, 2 lmax + 1)
-    chosen = torch.from_numpy(_monomials(2 * lmax)).to(quaternions.device)
     first, second, third, fourth = (stacked[:, k].index_select(1, chosen[:, k]) for k in range(4))
     found: torch.Tensor = (first * second * (third * fourth)) @ table
     return found.view(-1, len(rows), (lmax + 1) ** 2)
