@@ -1,10 +1,12 @@
 """Energies and forces of DPA-4C models of DeePMD-kit's sizes: mdops by splines and by nets, beside DeePMD-kit.
 
     python benchmarks/dpa4c.py [--deepmd PYTHON] [--out FILE]
+    python benchmarks/dpa4c.py --device cuda --repeats 15 [--commit HASH] [--out FILE]
 
 Diamond with 158 neighbours within 6 A, random weights, float32, one thread. The times are those of the processor, not
 of the clock: other programs may share the machine. Each is the least of several, in turn in one run. DeePMD-kit's is
-its exportable PyTorch backend, the model as it is trained, with its own list.
+its exportable PyTorch backend, the model as it is trained, with its own list. On a GPU `kernels` are those of a step
+with its list given, in a CUDA graph, and `step` is one of NVT in the engine.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase.build import bulk
+from descriptors import on_gpu
 from machine import machine
 
 import mdops
@@ -120,6 +123,15 @@ def measure(size: str, basis: str, repeats: int, rounds: int, python: str | None
     return found
 
 
+def measure_gpu(size: str, basis: str, repeats: int) -> dict[str, Any]:
+    atoms = bulk("C", cubic=True) * (repeats, repeats, repeats)
+    atoms.rattle(0.03, seed=0)
+    found = on_gpu(random_model(size, basis).to("cuda").eval(), atoms, False)
+    us = {name.removesuffix("_us"): found[name] / len(atoms) for name in ("kernels_us", "step_us")}
+    rates = {name: 1e3 / value for name, value in us.items()}
+    return {"size": size, "basis": basis, "atoms": len(atoms), "us/atom": us, "atoms/ms": rates}
+
+
 def _environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -132,15 +144,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4, help="cells of 8 atoms along each axis")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--commit", help="where the sources are no checkout")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for size in args.sizes:
-        rows.append(measure(size, "bessel", args.repeats, args.rounds, args.deepmd))
+        if args.device == "cuda":
+            rows.append(measure_gpu(size, "bessel", args.repeats))
+        else:
+            rows.append(measure(size, "bessel", args.repeats, args.rounds, args.deepmd))
         print(json.dumps(rows[-1]), flush=True)
     if args.out:
-        args.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        args.out.write_text(
+            json.dumps({"machine": machine(args.device, args.commit), "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
