@@ -43,7 +43,8 @@ def judge(
 
     Raises:
         InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
-            neighbours than `sel` and `overflow` is "error"; the message names the first.
+            neighbours than `sel` and `overflow` is "error"; the message names the first. Or it is not
+            known which ones to drop.
     """
     if not len(report.nearest):
         return False
@@ -57,6 +58,12 @@ def judge(
             continue  # without waiting for the device
         if any(n > places for n, places in zip(within.amax(0).tolist(), most, strict=True)):
             if overflow == "truncate":
+                if spec.mixed and model.spin is not None and not all(model.spin.use_spin):
+                    raise InputError(
+                        f"there are more neighbours than the model's sel of {sum(spec.sel or ())}. Which of them "
+                        "DeePMD-kit drops depends on its placeholders for atoms without a moment, which mdops has not: "
+                        'overflow="extend" keeps all neighbours'
+                    )
                 return True
             _refuse_overflow(model, within, spec)
     if nearest < r_min:

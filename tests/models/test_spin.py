@@ -1,5 +1,6 @@
 """Models with magnetic moments, as virtual atoms."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -254,6 +255,14 @@ def test_what_does_not_fit_is_refused(tmp_path):
     (folder / "set.000/spin.npy").unlink()
     with pytest.raises(DataError, match="has no spin"):
         Trainer(parse_config(training_input("se_e2_a", str(folder))), tmp_path / "run")
+
+
+def test_nobody_knows_which_neighbours_of_mixed_types_deepmd_kit_drops():
+    potential = model("dpa1")
+    potential.model.descriptor.options = dataclasses.replace(potential.model.descriptor.options, sel=[20])
+    potential.overflow = "truncate"
+    with pytest.raises(InputError, match="placeholders"):
+        potential.compute(crystal())
 
 
 @pytest.mark.parametrize(
