@@ -18,6 +18,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
 from mdops.evaluators.fused import why_not_matmul
+from mdops.evaluators.hessian import hessians
 from mdops.evaluators.judge import Overflow
 from mdops.io import write_model
 from mdops.io.tree import with_digits
@@ -373,6 +374,25 @@ class Potential(EvaluationContext):
         )
         result = result if spin is None else spin.of_atoms(result)
         return {name: value.cpu().numpy() for name, value in result.items()}
+
+    def hessians(
+        self,
+        atoms: Any,
+        fparam: np.ndarray | Sequence[float] | None = None,
+        aparam: np.ndarray | Sequence[float] | None = None,
+    ) -> list[np.ndarray]:
+        """d^2E/dx dx of ASE Atoms, or of each of a list of them: (3 n, 3 n), eV/A^2, by autograd through the nets
+        themselves, or the splines of angles where there are some. It takes 3 n passes.
+
+        Raises InputError as `compute`, UnsupportedModelError for models of other outputs or of magnetic moments."""
+        self.require_energies("a Hessian")
+        frames = atoms if isinstance(atoms, list | tuple) else [atoms]
+        system = systems.from_atoms(frames, self.type_map, self.device)
+        parts = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
+        found = hessians(self, system, self.neighbor_list(system), *parts).cpu().numpy()
+        ends = np.cumsum([len(one) ** 2 for one in frames])[:-1]
+        pairs = zip(np.split(found, ends), map(len, frames), strict=True)
+        return [own.reshape(n, n, 3, 3).swapaxes(1, 2).reshape(3 * n, 3 * n) for own, n in pairs]
 
     def _parameter(self, name: str, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
         found = None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)

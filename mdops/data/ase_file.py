@@ -127,6 +127,10 @@ def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError(f"{where}: {label} is no array of numbers") from None
+    if label in known and known[label].of_pairs:
+        found = known[label].arranged(array, 1, atoms)
+        if found is not None:
+            return found
     if label in PARAMETERS:
         shape: tuple[int, ...] = (-1,) if label == "fparam" else (atoms, -1)
     else:

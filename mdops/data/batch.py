@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from mdops.data.dataset import Dataset
-from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
+from mdops.data.labels import LABELS, PARAMETERS, Labels, silent_types
 from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.models.spin import Spin
 from mdops.ops import NeighborList
@@ -87,8 +87,11 @@ class Batch:
 
 
 def rows(name: str, batch: Batch) -> torch.Tensor:
-    """(S,) or (N,) bool: the frames, or atoms, that have the label; of answers of atoms, those that have an answer."""
+    """(S,), (N,) or (P,) bool: the frames, atoms or pairs that have the label; of answers of atoms, those that have an
+    answer."""
     labelled, label = batch.present[name], batch.known[name]
+    if label.of_pairs:
+        return labelled.repeat_interleave(batch.sizes**2)
     if not label.of_atom:
         return labelled
     found, silent = labelled[batch.system.batch.long()], silent_types(name, batch.silent, batch.spin)
@@ -107,9 +110,8 @@ def answering(batch: Batch, silent: Sequence[int]) -> torch.Tensor:
 def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     """The batch of these frames (indices, in the order to have), from lists made before."""
     frames = np.asarray(frames, dtype=np.int64)
-    atoms = np.concatenate([np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames])
     values = {
-        name: torch.from_numpy(array[frames if is_of_frame(name, data.known) else atoms])
+        name: torch.from_numpy(array[data.rows(name, frames)])
         for name, array in data.labels.items()
         if data.present[name][frames].any()
     }

@@ -34,7 +34,8 @@ class Dataset:
         offsets: (F + 1,) int64.
         positions: (N, 3) float64, A. types: (N,) int32.
         cell: (F, 3, 3) float64, A. pbc: (F, 3) bool.
-        labels: energy (F,), forces (N, 3), virial (F, 3, 3), atom_energy (N,), or others of `known`, and fparam (F, p)
+        labels: energy (F,), forces (N, 3), virial (F, 3, 3), atom_energy (N,), hessian (P, 3, 3) of the P
+            pairs of atoms of all frames, or others of `known`, and fparam (F, p)
             and aparam (N, q), float64, eV and A; only those that some frame has, zero where a frame lacks them.
         present: for each of these (F,) bool, the frames that have it.
         system: (F,) the index in `systems`, the folders and files.
@@ -99,6 +100,16 @@ class Dataset:
         """How messages call a frame: its file, and its number there."""
         source, shift = self.sources[self.source[frame]]
         return f"{source}, frame {frame - shift}"
+
+    def rows(self, name: str, frames: np.ndarray) -> np.ndarray:
+        """Where the numbers of these frames stand in the array of a label, or of a parameter."""
+        if name in self.known and self.known[name].of_pairs:
+            ends = np.concatenate([[0], np.cumsum(self.sizes() ** 2)])
+        elif is_of_frame(name, self.known):
+            return np.asarray(frames)
+        else:
+            ends = self.offsets
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(ends[f], ends[f + 1]) for f in frames)])
 
     def successive(self, frames: np.ndarray, atoms: int) -> Iterator[np.ndarray]:
         """The frames in their order, in parts of at most so many atoms; of one frame at least."""
@@ -294,7 +305,9 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
     sizes = np.concatenate([(block.types >= 0).sum(1) for block in blocks])
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     atoms = int(offsets[-1])
-    shapes = {name: (atoms if label.of_atom else frames, *label.shape) for name, label in known.items()}
+    of = {name: atoms if label.of_atom else frames for name, label in known.items()}
+    of |= {name: int((sizes**2).sum()) for name, label in known.items() if label.of_pairs}
+    shapes = {name: (of[name], *label.shape) for name, label in known.items()}
     for name, rows in zip(PARAMETERS, (frames, atoms), strict=True):
         shapes[name] = (rows, _width(blocks, name))
     labelled = [name for name in (*known, *PARAMETERS) if any(name in block.labels for block in blocks)]
@@ -343,7 +356,11 @@ def _fill(data: Dataset, block: FrameSet, first: int) -> None:
     data.cell[frames] = block.cell
     for name, array in block.labels.items():
         whole = is_of_frame(name, data.known)
-        data.labels[name][frames if whole else atoms] = array if whole else array[real]
+        if name in data.known and data.known[name].of_pairs:
+            both = (real[:, :, None] & real[:, None, :]).reshape(len(real), -1)
+            data.labels[name][data.rows(name, np.arange(first, frames.stop))] = array[both]
+        else:
+            data.labels[name][frames if whole else atoms] = array if whole else array[real]
         data.present[name][frames] = True
 
 

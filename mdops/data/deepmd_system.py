@@ -115,7 +115,10 @@ def _read_set(
     files = {label.name: label.files for label in known.values()} | {name: (name,) for name in PARAMETERS}
     for label, names in files.items():
         array = _array(place, names)
-        if array is not None:
+        if array is not None and label in known and known[label].of_pairs:
+            found = known[label].arranged(np.asarray(array), frames, atoms)
+            labels[label] = shaped(array, names[0], (3 * atoms, 3 * atoms)) if found is None else found
+        elif array is not None:
             labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms, known))
     box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
     if box is None:

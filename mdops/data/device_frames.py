@@ -53,7 +53,8 @@ class DeviceFrames:
             "images": rows(near.images),
             "counts": rows(near.counts),
         }
-        for name in (*data.known, *PARAMETERS):
+        names = [name for name, label in data.known.items() if not label.of_pairs]  # which no graph makes
+        for name in (*names, *PARAMETERS):
             if data.has(name) and data.present[name][frames[0]]:
                 whole = is_of_frame(name, data.known)
                 value = torch.from_numpy(data.labels[name][frames if whole else atoms])

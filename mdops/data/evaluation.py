@@ -10,6 +10,7 @@ from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.spins import with_virtual_atoms
 from mdops.errors import DataError, InputError
+from mdops.evaluators.hessian import hessians
 from mdops.potential import Potential
 
 _BATCH_ATOMS = 4096
@@ -49,7 +50,8 @@ class Evaluation:
             rows = np.concatenate([np.empty(0, dtype=np.int64), *places])
             rows = data.answering(name, rows)
             return data.labels[name][rows].ravel(), self.predictions[name][rows].ravel()
-        label, prediction = data.labels[name][frames], self.predictions[name][frames]
+        rows = data.rows(name, frames)
+        label, prediction = data.labels[name][rows], self.predictions[name][rows]
         if not of.per_atom:
             return label.ravel(), prediction.ravel()
         atoms = data.counted()[frames].reshape(-1, *[1] * (label.ndim - 1))
@@ -99,4 +101,9 @@ def _answers(
             raise DataError(f"{data.name(int(frames[0]))}: {error}") from error
         return [part for frame in frames for part in _answers(potential, data, lists, frame[None])]
     compared = [name for name, label in data.known.items() if label.compared]
+    if data.has("hessian"):
+        parts = batch.system, batch.neighbors, batch.fparam, batch.aparam
+        result["hessian"] = hessians(potential, *parts)
+    elif "hessian" in compared:
+        compared.remove("hessian")
     return [{name: result[name].cpu().numpy() for name in compared}]

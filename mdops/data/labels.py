@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from mdops.models.contract import ENERGY, Output
 from mdops.models.spin import Spin
 
@@ -23,6 +25,7 @@ class Label:
         short: in the columns of a learning curve and the prefactors of a loss.
         extensive: whether that of a frame grows with the system.
         compared: whether errors of it are reported: not of what labels may split among the atoms in any way.
+        of_pairs: whether each pair of a frame's atoms has one, (i, j), i first; files have (3 n, 3 n) numbers a frame.
     """
 
     name: str
@@ -37,6 +40,17 @@ class Label:
     short: str
     extensive: bool = True
     compared: bool = True
+    of_pairs: bool = False
+
+    def arranged(self, values: np.ndarray, frames: int, atoms: int) -> np.ndarray | None:
+        """The numbers of a file, or of a frame, as (frames, ...), a row a frame, atom or pair; None if there are not as
+        many as there should be."""
+        rows = (atoms * atoms,) if self.of_pairs else (atoms,) if self.of_atom else ()
+        if values.size != frames * int(np.prod((*rows, *self.shape))):
+            return None
+        if self.of_pairs:
+            values = values.reshape(frames, atoms, 3, atoms, 3).swapaxes(2, 3)
+        return values.reshape(frames, *rows, *self.shape)
 
     @property
     def per_atom(self) -> bool:
@@ -68,11 +82,16 @@ _ALL = (
         "ae",
         compared=False,
     ),
+    Label(
+        *("hessian", (3, 3), False, "Hessian element", "eV/A^2", 1, "eV/A^2", ("hessian",), "hessian", "h"),
+        extensive=False,
+        of_pairs=True,
+    ),
 )
 LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies
 # Of models of energies with magnetic moments; `spin` is read with the labels, and is an input.
 SPIN_LABELS: Labels = {
-    **LABELS,
+    **{name: label for name, label in LABELS.items() if not label.of_pairs},
     "forces": replace(LABELS["forces"], short="fr"),
     "force_mag": Label(
         *("force_mag", (3,), True, "magnetic force", "eV/moment", 1, "eV/moment"),
@@ -120,5 +139,5 @@ def silent_types(label: str, silent: Sequence[int], spin: Spin | None) -> tuple[
 
 
 def is_of_frame(name: str, known: Labels) -> bool:
-    """Whether a label, or a parameter, is one of a frame."""
+    """Whether a label, or a parameter, is one of a frame, or of the pairs of its atoms, and not one of an atom."""
     return name == "fparam" if name in PARAMETERS else not known[name].of_atom

@@ -208,6 +208,10 @@ class _Frame:
                 continue
             if label in known:
                 shape = known[label].shape
+                if known[label].of_pairs:
+                    matrix = shaped(name, (3 * atoms, 3 * atoms))
+                    self.labels[label] = matrix.reshape(atoms, 3, atoms, 3).swapaxes(1, 2).reshape(-1, 3, 3)
+                    continue
                 self.labels[label] = shaped(name, (atoms, *shape) if known[label].of_atom else shape)
             else:
                 array = reader.array(number, record, name).astype(np.float64)

@@ -63,6 +63,10 @@ def _record(data: Dataset, frame: int) -> dict[str, Any]:
     for name, array in data.labels.items():
         if data.present[name][frame]:
             own = array[frame] if is_of_frame(name, data.known) else array[atoms]
+            if name in data.known and data.known[name].of_pairs:
+                n = atoms.stop - atoms.start
+                own = array[data.rows(name, np.array([frame]))].reshape(n, n, 3, 3).swapaxes(1, 2)
+                own = own.reshape(3 * n, 3 * n)
             arrays[_WRITTEN.get(name, name)] = np.atleast_1d(own)
     return {name: _encoded(array) for name, array in arrays.items()}
 

@@ -80,6 +80,6 @@ def keys() -> list[KeyHelp]:
         for kind in dict.fromkeys(registry.kinds(sort).values()):
             section = {"fitting": "fitting_net"}.get(sort, sort)
             found += describe_keys(kind.Options, f"{section}[{kind.Options.NAMES[0]}]")
-    for name, options in loss.options().items():
-        found += describe_keys(options, f"loss[{name}]")
+    for name, kind in loss.LOSSES.items():
+        found += describe_keys(kind.Options, f"loss[{name}]")
     return found

@@ -198,7 +198,7 @@ class Branch:
         for k in range(first, first + count):
             share = frames.share(k, self._processes)
             batch = frames.batch(share, self.potential.device)
-            result = predict(self.potential, batch, create_graph=False)
+            result = predict(self.potential, batch, create_graph=False, loss=self.loss)
             detached = {name: value.detach() for name, value in result.items()}
             loss += float(self.loss(detached, batch, fraction, share.counts)) / count
             errors = squared_errors(result, batch) if share.is_counted else {}

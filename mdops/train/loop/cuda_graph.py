@@ -199,8 +199,10 @@ def step_graphs(
     max_norm: float | None,
     reduce_gradients: Callable[[], None] | None,
 ) -> StepGraphs | None:
-    """Graphs for a training on this data; None on a CPU, for a model whose evaluator asks the device, and for data that
-    would fill the GPU's memory."""
+    """Graphs for a training on this data; None on a CPU, for a model whose evaluator asks the device, for Hessians,
+    and for data that would fill the GPU's memory."""
+    if "hessian" in loss.terms:
+        return None
     if potential.device.type != "cuda" or not potential.evaluator("train").captures:
         return None
     longest = max(int(lists.rows(f)[2].sum(1).max(initial=0)) for f in range(len(data)))

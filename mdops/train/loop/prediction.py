@@ -5,22 +5,35 @@ import torch
 from mdops.data.batch import Batch
 from mdops.models.neighborhood import NeighborReport
 from mdops.potential import Potential
+from mdops.train.loop.hessian import differences
+from mdops.train.loss import Loss
 
 
-def predict(potential: Potential, batch: Batch, create_graph: bool = True) -> dict[str, torch.Tensor]:
+def predict(
+    potential: Potential, batch: Batch, create_graph: bool = True, *, loss: Loss | None = None
+) -> dict[str, torch.Tensor]:
     """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of a batch, from its lists.
 
     With `create_graph` all are differentiable in the weights. Parameters in the data that the model does not take
-    are left out. While CUDA kernels are captured neighbours are not judged: who captures has called `check_frames`.
+    are left out. With a `loss` of Hessians hessian (P, 3, 3), too (`Dataset.labels`), if the
+    batch has them. While CUDA kernels are captured neighbours are not judged: who captures has called `check_frames`.
     """
     batch = batch.taken_by(potential)
     parts = batch.system, batch.neighbors, batch.fparam, batch.aparam
     if create_graph:
         captured = potential.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return potential.predict(*parts, check=not captured)
-    with torch.no_grad():
-        answers, _ = potential.evaluator("differentiate")(*parts)
-    return potential.with_sums(answers, batch.system)
+        found = potential.predict(*parts, check=not captured)
+    else:
+        with torch.no_grad():
+            answers, _ = potential.evaluator("differentiate")(*parts)
+        found = potential.with_sums(answers, batch.system)
+    if loss is not None and "hessian" in loss.terms:
+        found["hessian"] = found["forces"].new_zeros(0, 3, 3, dtype=torch.float64)
+        if "hessian" in batch.labels:
+            # Without a graph to the weights for a report: `differences` gives the numbers alike.
+            with torch.set_grad_enabled(create_graph):
+                found["hessian"] = differences(potential, batch)
+    return found
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ def train_step(
     """
     set_rate(optimizer, rate)
     clear_gradients(optimizer)
-    result = predict(potential, batch)
+    result = predict(potential, batch, loss=loss)
     value = loss(result, batch, fraction, counts)
     value.backward()
     if reduce_gradients is not None:

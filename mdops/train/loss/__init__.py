@@ -15,15 +15,14 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 _ABSENT = {
-    "ener_hess": "has Hessians, which mdops does not train on; ener has energies, forces and virials",
     "dens": "denoises structures for dpa4",
     "denoise": "trains descriptors on noisy structures",
 }
 
 
 def options() -> dict[str, type[Options]]:
-    """The options of each."""
-    return {name: loss.Options for name, loss in LOSSES.items()}
+    """The options of each, by all their names."""
+    return {name: loss.Options for loss in LOSSES.values() for name in loss.Options.NAMES}
 
 
 def absent(name: str) -> str:

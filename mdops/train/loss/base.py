@@ -128,7 +128,7 @@ def label_counts(batch: Batch) -> dict[str, float]:
 def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
     """How many frames, or atoms, of these frames of a dataset have a label that all of the frames have."""
     if not data.known[name].of_atom:
-        return len(frames)
+        return len(data.rows(name, frames))
     if silent_types(name, data.silent, data.spin):
         rows = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
         return sum(len(data.answering(name, own)) for own in rows)
@@ -144,6 +144,8 @@ def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, 
     """
     errors = {}
     for name, label in batch.labels.items():
+        if name not in result:  # Hessians, where the loss is not of them
+            continue
         labelled = rows(name, batch)
         error = (result[name].double() - label)[labelled]
         if batch.known[name].per_atom:

@@ -18,9 +18,9 @@ from mdops.train.loss.base import Loss, Prefactor, difference, mean
 @dataclass(kw_only=True)
 class EnergyLossOptions(Options):
     KIND = "ener"
-    NAMES = ("ener",)
+    NAMES = ("ener", "ener_hess")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{f"{end}_pref_{name}": 0 for end in ("start", "limit") for name in ("h", "pf", "gf")},
+        **{f"{end}_pref_{name}": 0 for end in ("start", "limit") for name in ("pf", "gf")},
         "relative_f": None,
         "enable_atom_ener_coeff": False,
         "numb_generalized_coord": 0,
@@ -37,6 +37,8 @@ class EnergyLossOptions(Options):
     limit_pref_ae: float = key(
         0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
     )
+    start_pref_h: float = key(0.0, "weight of Hessians at the start", unit="A^4/eV^2", low=0)
+    limit_pref_h: float = key(0.0, "weight of Hessians as the rate goes to zero", unit="A^4/eV^2", low=0)
     loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
     use_huber: bool = key(False, "Huber functions in the place of squares")
     huber_delta: float | list[float] = key(
@@ -54,8 +56,8 @@ class EnergyLoss(Loss):
     """DeePMD-kit's loss of energy models.
 
     With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
-    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2>, over components of forces and virials,
-    x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
+    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2>, over components of forces, virials and
+    Hessians, x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
 
     Attributes:
         prefactors: of each of `LABELS`; terms that are not there do not count.
@@ -115,6 +117,8 @@ class EnergyLoss(Loss):
         delta = options.huber_delta if isinstance(options.huber_delta, list) else [options.huber_delta] * 3
         if len(delta) != 3:
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
+        if options.use_huber and options.start_pref_h and options.limit_pref_h:
+            raise ConfigError("loss.use_huber: is not for Hessians (loss.start_pref_h), as in DeePMD-kit")
         return {
             "huber": options.use_huber,
             "huber_delta": (delta[0], delta[1], delta[2]),

@@ -1,0 +1,45 @@
+"""Second derivatives of the energy by positions, by autograd through the model's own operations."""
+
+import torch
+
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.context import EvaluationContext
+from mdops.ops import NeighborList
+from mdops.system import System
+
+
+def hessians(
+    potential: EvaluationContext,
+    system: System,
+    neighbors: NeighborList,
+    fparam: torch.Tensor | None = None,
+    aparam: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """(P, 3, 3) float64, eV/A^2: for each system in turn, and each pair (i, j) of its atoms, i first, d^2E/dx_i dx_j.
+
+    The atoms of a system stand together. Takes 3 n passes for systems of up to n atoms. They are no part of a graph:
+    the ops of mdops have no third derivatives."""
+    with torch.enable_grad():
+        positions = system.positions.detach().requires_grad_()
+        moved = System(positions, system.types, system.cell, system.pbc, system.batch)
+        answers, _ = Autograd(potential)(moved, neighbors, fparam, aparam, create_graph=True)
+        sizes = torch.bincount(system.batch.long(), minlength=system.count).tolist()
+        first = torch.tensor([sum(sizes[:k]) for k in range(len(sizes))])
+        rows = []
+        for k in range(3 * max(sizes, default=0)):
+            there = [int(start) + k // 3 for start, n in zip(first, sizes, strict=True) if k // 3 < n]
+            slope = -answers["forces"][there, k % 3].sum()
+            rows.append(torch.autograd.grad(slope, positions, retain_graph=True)[0])
+    return by_pairs(rows, sizes)
+
+
+def by_pairs(rows: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
+    """(P, 3, 3): of the rows (N, 3) of the matrices of all systems, coordinate by coordinate of their first atoms."""
+    if not rows:
+        return torch.empty(0, 3, 3, dtype=torch.float64)
+    every, found, start = torch.stack(rows), [], 0
+    for n in sizes:
+        own = every[: 3 * n, start : start + n].reshape(n, 3, n, 3)
+        found.append(own.transpose(1, 2).reshape(n * n, 3, 3))
+        start += n
+    return torch.cat(found)
