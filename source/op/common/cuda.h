@@ -39,6 +39,12 @@ class CudaOp : public Op, public Gpu {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
+struct OnGpu {
+  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
+    return CudaOp(name, argument, on);
+  }
+};
+
 // The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by
 // which cuBLAS chooses its own.
 inline Tensor aligned(const Tensor& tensor) {
