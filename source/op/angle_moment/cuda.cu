@@ -2,14 +2,14 @@
 
 #include "angle_moment/gpu_loops.h"
 #include "angle_moment/gpu_memory.h"
-#include "angle_moment/inputs.h"
+#include "angle_moment/ops.h"
 #include "common/cuda.h"
 
 namespace mdops {
 
-namespace {
-
 using namespace gpu_angle;
+
+namespace {
 
 // work(gate), a constant: none or alone.
 template <class Work>
@@ -42,135 +42,53 @@ void launch_pull(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms, cons
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> angle_moment(const Tensor& displacements, const Tensor& counts,
-                                                const Tensor& types, const Tensor& std,
-                                                const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                                double protection, int64_t exponent, int64_t octaves,
-                                                int64_t fineness, bool gated) {
-  const CudaOp op("angle_moment", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, gated);
-  Tensor moments = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
-  Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-  Tensor nearest = empty(op, {in.atoms}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_moments<false>(op, in.args<T>(), in.atoms, static_cast<const T*>(nullptr),
-                          moments.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
-                          nearest.mutable_data_ptr<T>());
-  });
-  return {moments, within, nearest};
-}
-
-Tensor angle_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                             const Tensor& types, const Tensor& std, const Tensor& pair_mask, double cutoff,
-                             double cutoff_smooth, double protection, int64_t exponent, int64_t octaves,
-                             int64_t fineness, bool gated) {
-  const CudaOp op("angle_moment_backward", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, gated);
-  const Tensor grad = in.grad(op, grad_);
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_pull<false>(op, in.args<T>(), in.atoms, static_cast<const T*>(nullptr), grad.const_data_ptr<T>(),
-                       result.mutable_data_ptr<T>());
-  });
-  return result;
-}
-
-Tensor angle_moment_jvp(const Tensor& tangent_, const Tensor& displacements, const Tensor& counts,
-                        const Tensor& types, const Tensor& std, const Tensor& pair_mask, double cutoff,
-                        double cutoff_smooth, double protection, int64_t exponent, int64_t octaves,
-                        int64_t fineness, bool gated) {
-  const CudaOp op("angle_moment_jvp", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, gated);
-  const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
-  Tensor result = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_moments<true>(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                         result.mutable_data_ptr<T>(), static_cast<int32_t*>(nullptr),
-                         static_cast<T*>(nullptr));
-  });
-  return result;
-}
-
-Tensor angle_moment_hvp(const Tensor& tangent_, const Tensor& grad_, const Tensor& displacements,
-                        const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                        double cutoff, double cutoff_smooth, double protection, int64_t exponent,
-                        int64_t octaves, int64_t fineness, bool gated) {
-  const CudaOp op("angle_moment_hvp", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, gated);
-  const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_pull<true>(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(),
-                      result.mutable_data_ptr<T>());
-  });
-  return result;
-}
-
-std::tuple<Tensor, Tensor, Tensor> angle_features(const Tensor& displacements, const Tensor& counts,
-                                                  const Tensor& types, const Tensor& std,
-                                                  const Tensor& pair_mask, const Tensor& tables_,
-                                                  const Tensor& gates, double cutoff, double cutoff_smooth,
-                                                  double protection, int64_t exponent, int64_t octaves,
-                                                  int64_t fineness) {
-  const CudaOp op("angle_features", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, false);
-  AngleTableInputs tables(op, in, tables_, gates);
-  tables.plain = aligned(tables.plain), tables.gated = aligned(tables.gated);
-  Tensor features = empty(op, {in.atoms, tables.channels}, in.dtype);
-  Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-  Tensor nearest = empty(op, {in.atoms}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const auto args = in.args<T>();
-    const auto functions = tables.as<T>();
-    Tensor memory = empty(op, {angle_features_bytes(op, args, functions, in.atoms)}, ScalarType::Byte);
-    run_angle_features(op, args, functions, in.atoms, memory.mutable_data_ptr(),
-                       features.mutable_data_ptr<T>(), within.mutable_data_ptr<int32_t>(),
-                       nearest.mutable_data_ptr<T>());
-  });
-  return {features, within, nearest};
-}
-
-Tensor angle_features_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                               const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                               const Tensor& tables_, const Tensor& gates, double cutoff,
-                               double cutoff_smooth, double protection, int64_t exponent, int64_t octaves,
-                               int64_t fineness) {
-  const CudaOp op("angle_features_backward", "displacements", displacements);
-  const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                       exponent, octaves, fineness, false);
-  const AngleTableInputs tables(op, in, tables_, gates);
-  const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, tables.channels});
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const auto args = in.args<T>();
-    const auto functions = tables.as<T>();
-    Tensor memory = empty(op, {angle_gradients_bytes(op, args, functions, in.atoms)}, ScalarType::Byte);
-    run_angle_gradients(op, args, functions, in.atoms, grad.const_data_ptr<T>(), memory.mutable_data_ptr(),
-                        result.mutable_data_ptr<T>());
-  });
-  return result;
-}
-
 }  // namespace
+
+template <class T>
+static void run_angle_moments(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms, T* moments,
+                              int32_t* within, T* nearest) {
+  launch_moments<false>(op, args, atoms, static_cast<const T*>(nullptr), moments, within, nearest);
+}
+
+template <class T>
+static void run_angle_moment_gradients(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
+                                       const T* grad, T* out) {
+  launch_pull<false>(op, args, atoms, static_cast<const T*>(nullptr), grad, out);
+}
+
+template <class T>
+static void run_angle_moment_tangents(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
+                                      const T* tangent, T* out) {
+  launch_moments<true>(op, args, atoms, tangent, out, static_cast<int32_t*>(nullptr),
+                       static_cast<T*>(nullptr));
+}
+
+template <class T>
+static void run_angle_moment_seconds(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
+                                     const T* tangent, const T* grad, T* out) {
+  launch_pull<true>(op, args, atoms, tangent, grad, out);
+}
+
+static void align(const CudaOp&, AngleTableInputs& tables) {
+  tables.plain = aligned(tables.plain), tables.gated = aligned(tables.gated);
+}
+
+template <class T>
+static void make_angle_features(const CudaOp& op, const AngleArgs<T>& args, const AngleTables<T>& tables,
+                                int64_t atoms, T* features, int32_t* within, T* nearest) {
+  Tensor memory = empty(op, {angle_features_bytes(op, args, tables, atoms)}, ScalarType::Byte);
+  run_angle_features(op, args, tables, atoms, memory.mutable_data_ptr(), features, within, nearest);
+}
+
+template <class T>
+static void make_angle_gradients(const CudaOp& op, const AngleArgs<T>& args, const AngleTables<T>& tables,
+                                 int64_t atoms, const T* grad, T* out) {
+  Tensor memory = empty(op, {angle_gradients_bytes(op, args, tables, atoms)}, ScalarType::Byte);
+  run_angle_gradients(op, args, tables, atoms, grad, memory.mutable_data_ptr(), out);
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("angle_moment", TORCH_BOX(&mdops::angle_moment));
-  m.impl("angle_moment_backward", TORCH_BOX(&mdops::angle_moment_backward));
-  m.impl("angle_moment_jvp", TORCH_BOX(&mdops::angle_moment_jvp));
-  m.impl("angle_moment_hvp", TORCH_BOX(&mdops::angle_moment_hvp));
-  m.impl("angle_features", TORCH_BOX(&mdops::angle_features));
-  m.impl("angle_features_backward", TORCH_BOX(&mdops::angle_features_backward));
+  mdops::AngleMomentOps<mdops::OnGpu>::implement(m);
 }

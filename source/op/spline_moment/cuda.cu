@@ -1,93 +1,26 @@
 #include "common/cuda.h"
-#include "spline_moment/args.h"
 #include "spline_moment/gpu_launch.h"
 #include "spline_moment/gpu_loops.h"
+#include "spline_moment/ops.h"
 
 namespace mdops {
 
-namespace {
-
 using namespace gpu_moment;
 
-std::tuple<Tensor, Tensor, Tensor> spline_moment(const Tensor& displacements, const Tensor& counts,
-                                                 const Tensor& types, const Tensor& mean, const Tensor& std,
-                                                 const Tensor& pair_mask, const Tensor& zeroed,
-                                                 const Tensor& sel, const Tensor& padding, double cutoff,
-                                                 double cutoff_smooth, double protection, double s_max,
-                                                 int64_t intervals, bool radial, bool gated) {
-  const CudaOp op("spline_moment", "displacements", displacements);
-  const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                        protection, s_max, intervals, radial, gated);
-  const PlaceInputs places(op, zeroed, sel, padding, in.atoms, in.ntypes);
-  Tensor moments = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
-  Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-  Tensor nearest = empty(op, {in.atoms}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    run_spline_moments(op, in.args<T>(places), in.atoms, moments.mutable_data_ptr<T>(),
-                       within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
-  });
-  return {moments, within, nearest};
+template <class T>
+static void run_spline_moment_tangents(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms,
+                                       const T* tangent, T* out) {
+  launch_moments<true>(op, args, atoms, tangent, out, nullptr, static_cast<T*>(nullptr));
 }
 
-Tensor spline_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                              const Tensor& types, const Tensor& mean, const Tensor& std,
-                              const Tensor& pair_mask, double cutoff, double cutoff_smooth, double protection,
-                              double s_max, bool radial, bool gated) {
-  const CudaOp op("spline_moment_backward", "displacements", displacements);
-  const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                        protection, s_max, intervals_of(grad_), radial, gated);
-  const Tensor grad = in.grad(op, grad_);
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    run_spline_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
-                                result.mutable_data_ptr<T>());
-  });
-  return result;
+template <class T>
+static void run_spline_moment_seconds(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms,
+                                      const T* tangent, const T* grad, T* out) {
+  launch_pull<true>(op, args, atoms, tangent, grad, out);
 }
-
-Tensor spline_moment_jvp(const Tensor& tangent_, const Tensor& displacements, const Tensor& counts,
-                         const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
-                         double cutoff, double cutoff_smooth, double protection, double s_max,
-                         int64_t intervals, bool radial, bool gated) {
-  const CudaOp op("spline_moment_jvp", "displacements", displacements);
-  const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                        protection, s_max, intervals, radial, gated);
-  const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
-  Tensor result = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_moments<true>(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                         result.mutable_data_ptr<T>(), nullptr, static_cast<T*>(nullptr));
-  });
-  return result;
-}
-
-Tensor spline_moment_hvp(const Tensor& tangent_, const Tensor& grad_, const Tensor& displacements,
-                         const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
-                         const Tensor& pair_mask, double cutoff, double cutoff_smooth, double protection,
-                         double s_max, bool radial, bool gated) {
-  const CudaOp op("spline_moment_hvp", "displacements", displacements);
-  const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                        protection, s_max, intervals_of(grad_), radial, gated);
-  const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_pull<true>(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(),
-                      result.mutable_data_ptr<T>());
-  });
-  return result;
-}
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("spline_moment", TORCH_BOX(&mdops::spline_moment));
-  m.impl("spline_moment_backward", TORCH_BOX(&mdops::spline_moment_backward));
-  m.impl("spline_moment_jvp", TORCH_BOX(&mdops::spline_moment_jvp));
-  m.impl("spline_moment_hvp", TORCH_BOX(&mdops::spline_moment_hvp));
+  mdops::SplineMomentOps<mdops::OnGpu>::implement(m);
 }
