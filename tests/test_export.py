@@ -38,7 +38,7 @@ def inputs(potential, system, fparam=None, aparam=None, *, capacity=None):
 
 
 def moved(system, device):
-    return System(*(x.to(device) for x in vars(system).values() if x is not None))
+    return System(*(x.to(device) for x in vars(system).values() if isinstance(x, torch.Tensor)))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -294,11 +294,12 @@ def test_message_passing_runs_in_graphs(kind, name, dtype):
         engine = Engine(alloy(physics, repeat=3), potential, physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
         assert bool(engine._graphs) == graphs and engine.repeats <= 3
-    assert np.array_equal(ends[0].positions, ends[1].positions)
+    # With room for more edges PyTorch may choose other products for the layers of dpa2.
+    rounding = 1e-5 if (kind, dtype) == ("dpa2", "float32") else 0
+    np.testing.assert_allclose(ends[0].positions, ends[1].positions, rtol=0, atol=rounding)
     potential = load(GRAPH_MODELS[kind], device="cuda", dtype="float64", overflow="extend")
-    np.testing.assert_allclose(
-        ends[1].forces, potential.compute(ends[1].atoms(alloy(physics, repeat=3)))["forces"], atol=1e-4
-    )
+    exact = potential.compute(ends[1].atoms(alloy(physics, repeat=3)))["forces"]
+    np.testing.assert_allclose(ends[1].forces, exact, rtol=0, atol=1e-4 * max(1, np.abs(exact).max()))
 
 
 @pytest.mark.gpu
