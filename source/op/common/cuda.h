@@ -43,6 +43,9 @@ struct OnGpu {
   static CudaOp make(const char* name, const char* argument, const Tensor& on) {
     return CudaOp(name, argument, on);
   }
+  static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+    return empty(op, shape, dtype);
+  }
 };
 
 // The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by

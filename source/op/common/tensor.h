@@ -56,6 +56,10 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
 // tensor.
 struct OnCpu {
   static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
+  // A result that loops add to, and kernels write.
+  static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+    return zeros(op, shape, dtype);
+  }
 };
 
 }  // namespace mdops

@@ -1,72 +1,31 @@
 #include "common/cuda.h"
 #include "env_mat/gpu_kernels.h"
-#include "env_mat/inputs.h"
+#include "env_mat/ops.h"
 
 namespace mdops {
 
-namespace {
-
 using namespace gpu_env_mat;
 
-Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& mean_,
-               const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-               double protection, bool radial) {
-  const CudaOp op("env_mat", "displacements", displacements);
-  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                        radial);
-  const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
-  Tensor result = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    op.launch(env_mat_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              in.args(mean.const_data_ptr<T>()), result.mutable_data_ptr<T>());
-  });
-  return result;
+template <class T>
+static void run_env_mat(const CudaOp& op, const EnvMatArgs<T>& args, int64_t atoms, T* rows) {
+  op.launch(env_mat_kernel<T>, blocks_for(atoms, kWarps), kWarps * kWarp, 0, args, rows);
 }
 
-Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                        const Tensor& types, const Tensor& std, const Tensor& pair_mask, double cutoff,
-                        double cutoff_smooth, double protection, bool radial) {
-  const CudaOp op("env_mat_backward", "displacements", displacements);
-  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                        radial);
-  const Tensor grad = in.grad(op, grad_);
-  Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    op.launch(env_mat_backward_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0,
-              in.args<T>(nullptr), grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
-  });
-  return result;
+template <class T>
+static void run_env_mat_gradients(const CudaOp& op, const EnvMatArgs<T>& args, int64_t atoms, const T* grad,
+                                  T* out) {
+  op.launch(env_mat_backward_kernel<T>, blocks_for(atoms, kWarps), kWarps * kWarp, 0, args, grad, out);
 }
 
-std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, const Tensor& grad_,
-                                                     const Tensor& displacements, const Tensor& counts,
-                                                     const Tensor& types, const Tensor& std,
-                                                     const Tensor& pair_mask, double cutoff,
-                                                     double cutoff_smooth, double protection, bool radial) {
-  const CudaOp op("env_mat_backward_backward", "displacements", displacements);
-  const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                        radial);
-  const Tensor grad = in.grad(op, grad_);
-  const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});
-  Tensor grad_grad = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
-  Tensor grad_d = empty(op, {in.atoms, in.width, 3}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    op.launch(env_mat_second_kernel<T>, blocks_for(in.atoms, kWarps), kWarps * kWarp, 0, in.args<T>(nullptr),
-              tangent.const_data_ptr<T>(), grad.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
-              grad_d.mutable_data_ptr<T>());
-  });
-  return {grad_grad, grad_d};
+template <class T>
+static void run_env_mat_seconds(const CudaOp& op, const EnvMatArgs<T>& args, int64_t atoms, const T* tangent,
+                                const T* grad, T* grad_grad, T* grad_d) {
+  op.launch(env_mat_second_kernel<T>, blocks_for(atoms, kWarps), kWarps * kWarp, 0, args, tangent, grad,
+            grad_grad, grad_d);
 }
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("env_mat", TORCH_BOX(&mdops::env_mat));
-  m.impl("env_mat_backward", TORCH_BOX(&mdops::env_mat_backward));
-  m.impl("env_mat_backward_backward", TORCH_BOX(&mdops::env_mat_backward_backward));
+  mdops::EnvMatOps<mdops::OnGpu>::implement(m);
 }

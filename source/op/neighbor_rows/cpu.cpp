@@ -10,13 +10,6 @@ namespace {
 
 constexpr int64_t kAtomGrain = 16, kRowGrain = 512;  // a piece of work, at least
 
-// Only rows add to the gradients.
-struct NeighborRowsOnCpu : OnCpu {
-  static Tensor by_pairs(const Op& op, const SlotInputs& list) {
-    return zeros(op, {list.atoms, list.width, 3}, list.dtype);
-  }
-};
-
 template <class F>
 void for_rows(int64_t rows, const F& f) {
   parallel(rows, kRowGrain, [&](int64_t begin, int64_t end) {
@@ -105,5 +98,5 @@ static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::NeighborRowsOps<mdops::NeighborRowsOnCpu>::implement(m);
+  mdops::NeighborRowsOps<mdops::OnCpu>::implement(m);
 }

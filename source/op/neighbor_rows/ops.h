@@ -1,6 +1,5 @@
-// The ops on rows of neighbours, their arguments checked at entry. A device has `make(name, argument,
-// tensor)`, a call of an op, and `by_pairs(op, list)`, where gradients by pair vectors go; the loops are
-// overloads on that call.
+// The ops on rows of neighbours, their arguments checked at entry. A device is OnCpu or OnGpu; the loops are
+// overloads on the call that it makes.
 #pragma once
 
 #include <tuple>
@@ -56,7 +55,7 @@ struct NeighborRowsOps {
     const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff,
                               cutoff_smooth, protection, s_max, rows, gated);
     const SplineRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions, grad_g);
-    Tensor out = Device::by_pairs(op, in.list);
+    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
       run_spline_row_gradients(op, in.args<T>(), grad.gradients<T>(), out.mutable_data_ptr<T>());
@@ -89,7 +88,7 @@ struct NeighborRowsOps {
     const EnvironmentRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
                                    protection, rows);
     const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
-    Tensor out = Device::by_pairs(op, in.list);
+    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
       run_environment_row_gradients(op, in.args<T>(), grad.gradients<T>(), out.mutable_data_ptr<T>());
@@ -108,7 +107,7 @@ struct NeighborRowsOps {
     const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
     const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
     EnvironmentRowsTensors out(op, in);
-    Tensor by_d = Device::by_pairs(op, in.list);
+    Tensor by_d = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
       run_environment_row_seconds(op, in.args<T>(), u.const_data_ptr<T>(), grad.gradients<T>(),
@@ -140,7 +139,7 @@ struct NeighborRowsOps {
     const HarmonicRowsInputs in(op, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
                                 protection, rows, degree);
     const Tensor grad = in.grad(op, grad_);
-    Tensor out = Device::by_pairs(op, in.list);
+    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
       const T* const by = grad.const_data_ptr<T>();
@@ -160,7 +159,7 @@ struct NeighborRowsOps {
     const Tensor grad = in.grad(op, grad_);
     const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
     Tensor out = empty(op, {in.rows, in.components}, in.list.dtype);
-    Tensor by_d = Device::by_pairs(op, in.list);
+    Tensor by_d = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
       const T *const v = u.const_data_ptr<T>(), *const by = grad.const_data_ptr<T>();
