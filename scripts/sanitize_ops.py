@@ -343,7 +343,9 @@ def wrong_indices(dtype: torch.dtype) -> None:
                 continue
             results = results if isinstance(results, tuple) else (results,)
             floats = [r.cpu() for r in results if r.is_floating_point()]
-            if not floats and not sample.op.startswith("neighbor"):  # wrong indices are left out of the integers
+            if not floats and not sample.op.startswith(
+                "neighbor"
+            ):  # wrong indices are left out of the integers
                 continue
             flagged = any(bool(r.isnan().any()) for r in floats) if floats else int(results[-1][0]) < 0
             assert flagged, f"{sample.op} took a wrong {name} for a right one"

@@ -422,8 +422,7 @@ class DPA2(GraphDescriptor):
         count = graph.offsets.diff().to(w.dtype)
         places = float(layers.nsel)
         if o.smooth:
-            mean_weight, root = w / places, math.sqrt(places) if layers.use_sqrt_nnei else places
-            sum_weight = w / root
+            mean_weight, sum_weight = w / places, w / (math.sqrt(places) if layers.use_sqrt_nnei else places)
         else:
             w = present.to(w.dtype)
             root = count.sqrt() if layers.use_sqrt_nnei else count

@@ -58,6 +58,7 @@ class DPA4(GraphDescriptor):
     mixed: ClassVar[bool] = True
 
     excluded: torch.Tensor
+    _up: torch.Tensor
 
     def __init__(self, options: DPA4Options, type_map: Sequence[str], version: float = VERSION) -> None:
         super().__init__()
