@@ -119,7 +119,7 @@ def _show(evaluation: "Evaluation") -> None:
     import numpy as np
 
     data = evaluation.data
-    _show_errors(f"{len(data)} frames, {data.offsets[-1]:,} atoms", evaluation, None)
+    _show_errors(f"{len(data)} frames, {data.counted().sum():,} atoms", evaluation, None)
     if len(data.systems) > 1:
         for k, system in enumerate(data.systems):
             frames = np.flatnonzero(data.system == k)

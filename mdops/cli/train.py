@@ -297,7 +297,7 @@ def _data(branch: "Branch") -> str:
     """What a model is trained on."""
     data, validation = branch.frames.data, branch.validation
     also = "" if validation is None else f", validation on {len(validation.data)}"
-    return f"{len(data)} frames with {data.offsets[-1]:,} atoms ({', '.join(data.type_map)}){also}"
+    return f"{len(data)} frames with {data.counted().sum():,} atoms ({', '.join(data.type_map)}){also}"
 
 
 def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:
