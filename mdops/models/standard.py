@@ -37,7 +37,7 @@ class ModelOptions(Options):
     }
     ADVICE: ClassVar[dict[str, str]] = {
         "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
-        "modifier": "charges beyond the cutoff are not there: train on labels less the energy of the charges",
+        "modifier": "train on labels less the energy of the charges, which mdops.long_range takes off",
         "shared_dict": "it is for several models, which stand in model_dict",
         "spin": "the nearest are types of their own for atoms of different magnetic moments",
         "type_embedding": "the descriptors se_atten and se_atten_v2 embed types by themselves",
