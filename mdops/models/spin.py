@@ -38,15 +38,15 @@ class Spin:
         """That of a section `spin`, whose `use_spin` has a truth value for each type, or names or numbers of some.
 
         Raises ConfigError for one that does not fit the types, UnsupportedModelError for another scheme."""
+        if str(tree.get("scheme", _SCHEME)).lower() != _SCHEME:
+            raise UnsupportedModelError(
+                f"spins by the scheme {tree['scheme']!r} are not supported; those as virtual atoms are ({_SCHEME!r})"
+            )
         known = "use_spin", "virtual_scale", "scheme", "allow_missing_label"
         unknown = {name for name in tree if name not in known and not name.startswith("_")}  # _comment
         if unknown or "use_spin" not in tree or "virtual_scale" not in tree:
             raise ConfigError(
                 f"{place}: expected the keys use_spin and virtual_scale, and got {', '.join(tree)}"
-            )
-        if str(tree.get("scheme", _SCHEME)).lower() != _SCHEME:
-            raise UnsupportedModelError(
-                f"spins by the scheme {tree['scheme']!r} are not supported; those as virtual atoms are ({_SCHEME!r})"
             )
         if tree.get("allow_missing_label"):
             raise ConfigError(f"{place}.allow_missing_label: every frame has to have spins")

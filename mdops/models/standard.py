@@ -87,26 +87,14 @@ class ModelOptions(Options):
 
 
 @dataclass(kw_only=True)
-class StandardOptions(ModelOptions):
-    KIND = "standard"
-    NAMES: ClassVar[tuple[str, ...]] = ("standard",)
-    # Of no table.
-    IGNORED: ClassVar[tuple[str, ...]] = (
-        *ModelOptions.IGNORED,
-        *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
-    )
-    NEUTRAL: ClassVar[dict[str, Any]] = {k: v for k, v in ModelOptions.NEUTRAL.items() if k != "spin"}
+class PartsOptions(ModelOptions):
+    """Of models with a descriptor and a fitting."""
 
     descriptor: Any = variant(
         lambda: registry.options("descriptor"), "se_e2_a", absent=partial(nearest, "descriptor")
     )
     fitting_net: Any = variant(
         lambda: registry.options("fitting"), "ener", absent=partial(nearest, "fitting")
-    )
-
-    spin: dict | None = key(
-        None,
-        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}',
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -122,6 +110,23 @@ class StandardOptions(ModelOptions):
         return dataclasses.replace(self, descriptor=self.descriptor.with_places(most, f"{place}.descriptor"))
 
 
+@dataclass(kw_only=True)
+class StandardOptions(PartsOptions):
+    KIND = "standard"
+    NAMES: ClassVar[tuple[str, ...]] = ("standard",)
+    # Of no table.
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        *ModelOptions.IGNORED,
+        *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
+    )
+    NEUTRAL: ClassVar[dict[str, Any]] = {k: v for k, v in ModelOptions.NEUTRAL.items() if k != "spin"}
+
+    spin: dict | None = key(
+        None,
+        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}',
+    )
+
+
 @register
 class DescriptorFitting(AtomicModel):
     """e_i = fitting(descriptor(neighbours of i)) + bias of i's type.
@@ -130,7 +135,7 @@ class DescriptorFitting(AtomicModel):
         descriptor, fitting: the parts.
     """
 
-    Options = StandardOptions
+    Options: ClassVar[type[PartsOptions]] = StandardOptions
     FILED: ClassVar[tuple[str, ...]] = ("spin_ener",)
     NODE = schema.Node(
         {**schema.MODEL, "descriptor": schema.part, "fitting": schema.part}, schema.MODEL_ARRAYS
@@ -138,7 +143,7 @@ class DescriptorFitting(AtomicModel):
 
     def __init__(
         self,
-        options: StandardOptions,
+        options: PartsOptions,
         type_map: Sequence[str],
         out_bias: torch.Tensor,
         out_std: torch.Tensor,

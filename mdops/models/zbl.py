@@ -14,14 +14,14 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.pairtab import TABLE_FILE, PairTable, PairTableOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
+from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions, StandardOptions
 from mdops.options import key
 
 _ANY_NUMBER = 2**31 - 1
 
 
 @dataclass(kw_only=True)
-class ZBLOptions(StandardOptions):
+class ZBLOptions(PartsOptions):
     KIND = "zbl"
     NAMES = ("zbl",)
     MARK: ClassVar[str] = "use_srtab"

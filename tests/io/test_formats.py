@@ -164,7 +164,7 @@ def edited_checkpoint(path, edit):
     [
         (lambda p, s: p["descriptor"].update(type="se_a_mask"), "descriptor se_a_mask"),
         (lambda p, s: p["fitting_net"].update(type="wave"), "fitting wave"),
-        (lambda p, s: p.update(spin={"scheme": "native"}), "keys use_spin|scheme"),
+        (lambda p, s: p.update(spin={"scheme": "native"}), "scheme 'native'"),
         (lambda p, s: p.update(type="frozen"), "frozen model"),
         (lambda p, s: p.update(type="linear_ener", models=[{}], shared_dict={"a": {}}), "share weights"),
         (lambda p, s: p.update(type="linear_ener", models=[{"type": "dipole"}]), "part of type dipole"),

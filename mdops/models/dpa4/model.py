@@ -17,7 +17,7 @@ from mdops.models.dpa4.fitting import DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.standard import DescriptorFitting, ModelOptions, StandardOptions
+from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
 from mdops.options import key, variant
 
 _TERMS = (
@@ -33,7 +33,7 @@ _OF_DENOISING = "dens_force_rmsd"  # what DeePMD-kit keeps for another loss
 
 
 @dataclass(kw_only=True)
-class DPA4ModelOptions(StandardOptions):
+class DPA4ModelOptions(PartsOptions):
     KIND = "SeZM"
     NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
     IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
