@@ -30,7 +30,7 @@ from machine import machine
 
 import mdops
 from mdops import Potential
-from mdops.md import BatchEngine, Engine, Physics
+from mdops.md import BatchEngine, Engine, EnsembleSettings
 from mdops.md.motion import set_velocities
 from mdops.potential import Matmul
 
@@ -99,7 +99,7 @@ def pressure(model: Potential, atoms: Atoms, temperature: float) -> float:
     return float(thermal + np.trace(model.compute(atoms)["virial"][0]) / 3) / atoms.get_volume() / units.GPa
 
 
-def measure(model: Potential, frames: list[Atoms], physics: Physics, skin: float) -> dict[str, Any]:
+def measure(model: Potential, frames: list[Atoms], physics: EnsembleSettings, skin: float) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     random = np.random.default_rng(0)
     for atoms in frames:
@@ -180,7 +180,7 @@ def main() -> None:
             if ensemble == "npt" and not frames[0].pbc.all():
                 continue
             now = pressure(model, frames[0], 300) if ensemble == "npt" else 0.0
-            physics = Physics(ensemble, 300, 0.5, arguments.thermostat, pressure=now)
+            physics = EnsembleSettings(ensemble, 300, 0.5, arguments.thermostat, pressure=now)
             row = measure(model, frames, physics, arguments.skin)
             if row["atoms"] < 50_000:
                 row["compute_ms"] = compute_milliseconds(model, frames)

@@ -51,7 +51,7 @@ from mdops import Potential, zbl
 from mdops.cli.sample_model import water_model
 from mdops.evaluators import SIMULATE, TRAIN, Autograd, attention_sums
 from mdops.jit.sample_box import sample_box
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities
 from mdops.models import DescriptorFitting, dpa1
@@ -249,7 +249,7 @@ def kernels_alone(potential: Potential, box: Atoms, profiled: bool) -> dict[str,
         ntypes=len(potential.type_map),
     )
     evaluator = potential.evaluator()
-    system.learn_kinds(len(potential.type_map))
+    system.find_atoms_by_type(len(potential.type_map))
     evaluator(system, pairs, check=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -293,7 +293,7 @@ def on_gpu(potential: Potential, box: Atoms, profiled: bool) -> dict[str, Any]:
     with torch.no_grad():
         captures = potential.evaluator().captures
         kernels = kernels_alone(potential, box, profiled) if captures else {"kernels_us": float("nan")}
-    physics, moving = Physics("nvt", 300, 0.5), box.copy()
+    physics, moving = EnsembleSettings("nvt", 300, 0.5), box.copy()
     if not isinstance(potential.model, ZBLModel):
         set_velocities(moving, physics, np.random.default_rng(0), anew=True)
     engine = Engine(moving, potential, physics)

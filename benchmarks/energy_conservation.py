@@ -21,7 +21,7 @@ from ase import Atoms
 from machine import machine
 
 import mdops
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.md.motion import set_velocities
 from mdops.potential import Matmul
 
@@ -70,13 +70,13 @@ def main() -> None:
         arguments.model, dtype=arguments.dtype, device=arguments.device, matmul=arguments.matmul
     )
     step = arguments.timestep
-    physics = Physics("nvt", TEMPERATURE, step)
+    physics = EnsembleSettings("nvt", TEMPERATURE, step)
     set_velocities(atoms, physics, np.random.default_rng(arguments.seed), anew=True)
     if arguments.equilibrate > 0:
         warm = Engine(atoms, model, physics)
         list(warm.run(round(1000 * arguments.equilibrate / step)))
         atoms = warm.frame().atoms(atoms)
-    engine = Engine(atoms, model, Physics("nve", TEMPERATURE, step))
+    engine = Engine(atoms, model, EnsembleSettings("nve", TEMPERATURE, step))
     start = time.perf_counter()
     frames = engine.run(round(1000 * arguments.picoseconds / step), every=max(1, round(10 / step)))
     n = len(atoms)

@@ -27,7 +27,7 @@ from machine import machine
 import mdops
 from mdops.calculator import MDOps
 from mdops.lammps import environment, find_program
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 
 SHARES: dict[str, dict[str, float]] = {}
 INPUT = """
@@ -199,7 +199,7 @@ def with_engine(args: argparse.Namespace, atoms: Atoms) -> Callable[[], float]:
     """What runs some steps, in seconds."""
     MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=np.random.default_rng(1))
     model = mdops.load(args.model, dtype=args.precision, device="cuda", overflow="extend")
-    engine = Engine(atoms, model, Physics(ensemble="nve", timestep=0.5), skin=args.skin)
+    engine = Engine(atoms, model, EnsembleSettings(ensemble="nve", timestep=0.5), skin=args.skin)
     list(engine.run(100))
 
     def run() -> float:

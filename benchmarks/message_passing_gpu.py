@@ -26,7 +26,7 @@ from deepmd_examples import INPUTS, model_of
 from machine import machine
 
 from mdops import Potential
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.md.motion import set_velocities
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList
@@ -48,7 +48,7 @@ def with_room(potential: Potential, system: System, pairs: NeighborList) -> Neig
 def step(potential: Potential, box: Atoms, *, profiled: bool) -> dict[str, Any]:
     evaluator = potential.evaluator()
     system, pairs = listed(potential, [box], SKIN)
-    system.learn_kinds(len(potential.type_map))
+    system.find_atoms_by_type(len(potential.type_map))
     pairs = with_room(potential, system, pairs)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     torch.cuda.reset_peak_memory_stats()
@@ -76,7 +76,7 @@ def step(potential: Potential, box: Atoms, *, profiled: bool) -> dict[str, Any]:
 
 def engine_step(potential: Potential, box: Atoms) -> dict[str, float]:
     """Microseconds of a step of NVE, with the lists that it makes."""
-    physics, box = Physics("nve", 300, 0.5), box.copy()
+    physics, box = EnsembleSettings("nve", 300, 0.5), box.copy()
     set_velocities(box, physics, np.random.default_rng(0), anew=True)
     engine = Engine(box, potential, physics)
     list(engine.run(40))

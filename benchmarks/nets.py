@@ -314,7 +314,7 @@ def float64_on_gpu(atoms: int) -> dict[str, Any]:
 
     run()
     took = statistics.median(seconds(run, 1) for _ in range(5))
-    system.learn_kinds(len(model.type_map))  # which a step in a graph cannot ask for
+    system.find_atoms_by_type(len(model.type_map))  # which a step in a graph cannot ask for
     step = captured(model.evaluator(), system, pairs)
     ms, spread = milliseconds(step, 20)
     times = kernels(step)

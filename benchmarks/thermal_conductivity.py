@@ -19,7 +19,7 @@ from ase.build import bulk
 from machine import machine
 
 from mdops import Potential
-from mdops.md import BatchEngine, Physics
+from mdops.md import BatchEngine, EnsembleSettings
 from mdops.md.heat import green_kubo, heat_current
 from mdops.md.motion import set_velocities
 from mdops.models.pairtab import PairTable, PairTableOptions
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     model = potential().to(args.device)
-    nvt = Physics("nvt", temperature=1.35 * DEPTH / units.kB, timestep=4)
+    nvt = EnsembleSettings("nvt", temperature=1.35 * DEPTH / units.kB, timestep=4)
     nve = dataclasses.replace(nvt, ensemble="nve")
     fluid = [bulk("Ar", "fcc", a=(4 / 0.6) ** (1 / 3) * SIZE, cubic=True) * (4, 4, 4) for _ in range(RUNS)]
     for seed, atoms in enumerate(fluid):

@@ -26,7 +26,7 @@ from cuda_md import molecules
 from machine import machine
 
 import mdops
-from mdops.md import BatchEngine, Physics
+from mdops.md import BatchEngine, EnsembleSettings
 from mdops.md.motion import set_velocities
 from mdops.torchsim import MDOpsModel
 
@@ -57,7 +57,7 @@ def main() -> None:
     frames = molecules(
         structure(potential.type_map, arguments.structure, arguments.system), arguments.molecules
     )
-    physics, random = Physics("nvt", 300, 0.5, "langevin"), np.random.default_rng(0)
+    physics, random = EnsembleSettings("nvt", 300, 0.5, "langevin"), np.random.default_rng(0)
     for atoms in frames:
         set_velocities(atoms, physics, random, anew=True)
     n = sum(map(len, frames))

@@ -8,11 +8,11 @@ import numpy as np
 from alloy import MODEL, alloy
 
 import mdops
-from mdops.md import BatchEngine, Physics
+from mdops.md import BatchEngine, EnsembleSettings
 from mdops.md.motion import set_velocities
 
 potential = mdops.load(MODEL, device="cpu")  # or "cuda"
-physics = Physics("nvt", temperature=400, timestep=2)
+physics = EnsembleSettings("nvt", temperature=400, timestep=2)
 
 random = np.random.default_rng(0)
 clusters = []

@@ -20,7 +20,7 @@ from ase.calculators.emt import EMT
 
 import mdops
 from mdops.cli import main as command
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.train import Trainer, parse_config
 
@@ -72,7 +72,9 @@ def cascade(model: Path, steps: int = 1000) -> dict[str, float]:
     speeds = np.zeros_like(sites)
     speeds[0] = direction / np.linalg.norm(direction) * np.sqrt(2 * ENERGY / atoms.get_masses()[0])
     atoms.set_velocities(speeds)
-    engine = Engine(atoms, mdops.load(model, dtype="float32", overflow="extend"), Physics("nve", 0, STEP))
+    engine = Engine(
+        atoms, mdops.load(model, dtype="float32", overflow="extend"), EnsembleSettings("nve", 0, STEP)
+    )
     nearest, totals, vacancies = np.inf, [], []
     for frame in engine.run(steps, every=25):
         now = frame.atoms(atoms)

@@ -23,7 +23,7 @@ from ase import Atoms
 
 import mdops
 from mdops.calculator import MDOps
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import Descriptor, Features, Neighborhood, NeighborSpec, register
 from mdops.nn.net import array, tensor
 from mdops.options import PRECISIONS, Options, key, saved_precision
@@ -82,8 +82,8 @@ class SymmetryFunctions(Descriptor):
 
     def forward(self, near: Neighborhood) -> Features:
         # Slots without a neighbour have the type ntypes: a column of its own, which is left out.
-        of_type = F.one_hot(near.kinds, near.ntypes + 1)[..., :-1].to(near.displacements.dtype)
-        is_there = (near.kinds < near.ntypes)[..., None]
+        of_type = F.one_hot(near.neighbor_types, near.ntypes + 1)[..., :-1].to(near.displacements.dtype)
+        is_there = (near.neighbor_types < near.ntypes)[..., None]
         d = torch.where(
             is_there, near.displacements, self.options.rcut
         )  # no root of zero, whose slope is infinite
@@ -152,7 +152,7 @@ def main(steps: int, folder: Path) -> None:
     atoms = first_frame(trainer.frames.data)
     atoms.calc = MDOps(potential)
     print(f"in ASE: {atoms.get_potential_energy():.4f} eV")
-    for frame in Engine(atoms, potential, Physics("nve", 300, timestep=1.0)).run(20, every=10):
+    for frame in Engine(atoms, potential, EnsembleSettings("nve", 300, timestep=1.0)).run(20, every=10):
         print(f"after {frame.step} steps: {frame.energy + frame.kinetic:.6f} eV in all")
 
 

@@ -24,7 +24,7 @@ from torch import nn
 
 import mdops
 from mdops.calculator import MDOps
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import Features, GraphDescriptor, Neighborhood, NeighborSpec, neighbor_graph_of, register
 from mdops.nn.net import array, tensor
 from mdops.ops import NeighborGraph, edge_gather, edge_scatter
@@ -163,7 +163,7 @@ def main(steps: int, folder: Path) -> None:
     atoms.rattle(0.05)
     atoms.calc = MDOps(potential)
     print(f"in ASE: {atoms.get_potential_energy():.4f} eV")
-    for frame in Engine(atoms, potential, Physics("nve", 300, timestep=1.0)).run(20, every=10):
+    for frame in Engine(atoms, potential, EnsembleSettings("nve", 300, timestep=1.0)).run(20, every=10):
         print(f"after {frame.step} steps: {frame.energy + frame.kinetic:.6f} eV in all")
 
 

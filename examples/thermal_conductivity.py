@@ -11,7 +11,7 @@ import numpy as np
 from alloy import MODEL, alloy
 
 import mdops
-from mdops.md import BatchEngine, Physics
+from mdops.md import BatchEngine, EnsembleSettings
 from mdops.md.heat import green_kubo, heat_current
 from mdops.md.motion import set_velocities
 
@@ -20,7 +20,7 @@ RUNS, EVERY = 4, 5  # side by side; steps from one current to the next
 length = 1000 * float(sys.argv[1] if len(sys.argv) > 1 else 40)  # fs
 
 potential = mdops.load(MODEL, device="cpu")  # or "cuda"
-nvt = Physics("nvt", temperature=300, timestep=2)
+nvt = EnsembleSettings("nvt", temperature=300, timestep=2)
 nve = dataclasses.replace(nvt, ensemble="nve")
 crystals = [alloy(repeat=3) for _ in range(RUNS)]
 for seed, crystal in enumerate(crystals):

@@ -166,7 +166,7 @@ class Options:
         """How far the part sees, A; 0 of a fitting."""
         return 0.0
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         """These options with every `sel` known, from the most neighbours that atoms of the data have."""
         return self
 

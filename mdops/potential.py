@@ -312,7 +312,7 @@ class Potential(EvaluationContext):
         self._check_cutoff(near)
         autograd = Autograd(self)
         pairs, _ = autograd.judged(autograd.neighborhood(system, near), near, check=True)
-        pairs = dataclasses.replace(pairs, once=True)
+        pairs = dataclasses.replace(pairs, first_derivative_only=True)
         size = self.model.atoms_at_once(pairs) or max(system.atoms, 1)
         runs = [slice(first, first + size) for first in range(0, system.atoms, size)] or [slice(0, 0)]
         return torch.cat([self.model.describe(pairs.of_atoms(run)) for run in runs])

@@ -16,7 +16,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.evaluation import Evaluation, evaluate
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import InputError
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.md.guard import UnstableRunError
 from mdops.md.motion import set_velocities
 from mdops.models.ener import EnergyFitting
@@ -24,7 +24,7 @@ from mdops.nn.quantized import SCHEMES, Scheme, calibrated_net, rounded_net
 from mdops.potential import Potential
 from mdops.system import from_atoms
 
-__all__ = ["Cost", "compare", "energy_drift", "quantize"]
+__all__ = ["QuantizationReport", "compare", "energy_drift", "quantize"]
 
 CALIBRATION_ROWS = 4096  # atoms of a type whose features the rounding is fitted to
 _BATCH_ATOMS = 4096
@@ -111,7 +111,7 @@ def _spread(data: Dataset, potential: Potential) -> Iterator[np.ndarray]:
 
 
 @dataclass
-class Cost:
+class QuantizationReport:
     """A model on frames that it was not trained on.
 
     Attributes:
@@ -145,7 +145,7 @@ def compare(
     data: Dataset,
     picoseconds: float = 0.0,
     temperature: float = 300.0,
-) -> list[Cost]:
+) -> list[QuantizationReport]:
     """What models cost beside the full one, which comes first; with dynamics of `picoseconds` (at K) for each."""
     models = {str(full.dtype).removeprefix("torch."): full, **others}
     answers = {name: evaluate(model, data) for name, model in models.items()}
@@ -154,7 +154,7 @@ def compare(
     for (name, model), seconds in zip(models.items(), times, strict=True):
         errors = answers[name].errors()
         force_off, energy_off = _differences(answers[name], next(iter(answers.values())))
-        row = Cost(
+        row = QuantizationReport(
             name,
             errors["forces"].rmse if "forces" in errors else None,
             errors["energy"].rmse if "energy" in errors else None,
@@ -221,12 +221,12 @@ def energy_drift(
     model = copy.deepcopy(model)
     model.allow_low_bit, model.overflow, atoms = True, "extend", atoms.copy()
     steps = max(20, round(1000 * picoseconds / timestep))
-    physics = Physics("nvt", temperature, timestep)
+    physics = EnsembleSettings("nvt", temperature, timestep)
     set_velocities(atoms, physics, np.random.default_rng(seed), anew=True)
     try:
         warm = Engine(atoms, model, physics)
         list(warm.run(max(1, round(warm_up * steps)), every=steps))
-        engine = Engine(warm.frame().atoms(atoms), model, Physics("nve", temperature, timestep))
+        engine = Engine(warm.frame().atoms(atoms), model, EnsembleSettings("nve", temperature, timestep))
         frames = engine.run(steps, every=max(1, min(20, steps // 20)))
         rows = [(1e-3 * timestep * f.step, (f.energy + f.kinetic) / len(atoms)) for f in frames]
     except UnstableRunError:
@@ -244,7 +244,7 @@ def slope(times: np.ndarray, energy: np.ndarray, blocks: int = 10) -> tuple[floa
     return float(found), float(spread)
 
 
-def table(rows: list[Cost]) -> str:
+def table(rows: list[QuantizationReport]) -> str:
     """Costs as text; the first row is the full model's."""
     lines = [
         "".join(f"{text:>{width}}" for text, width in zip(line, _WIDTHS, strict=True))
@@ -267,7 +267,7 @@ def _milli(value: float | None) -> str:
     return "-" if value is None else f"{1e3 * value:.4g}"
 
 
-def verdict(full: Cost, row: Cost, scheme: Scheme) -> str:
+def verdict(full: QuantizationReport, row: QuantizationReport, scheme: Scheme) -> str:
     """What the figures mean for a user, plainly."""
     worse = [
         f"{name} RMSE {_milli(now)} for {_milli(before)} {unit}"

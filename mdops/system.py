@@ -12,7 +12,7 @@ from ase.data import chemical_symbols
 from mdops.errors import InputError
 
 __all__ = [
-    "Kinds",
+    "AtomsByType",
     "System",
     "atom_spins",
     "atom_types",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class Kinds:
+class AtomsByType:
     """For each type the indices (int64) of its atoms, which hold for one tensor of types (N,), as it was then. What is
     done in place to a tensor of `torch.inference_mode` is not seen."""
 
@@ -49,7 +49,7 @@ class System:
         cell: (S, 3, 3) float64, A.
         pbc: (S, 3) bool.
         batch: (N,) int32.
-        kinds: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
+        atoms_by_type: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
         first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
         exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
@@ -62,25 +62,25 @@ class System:
     cell: torch.Tensor
     pbc: torch.Tensor
     batch: torch.Tensor
-    kinds: Kinds | None = None
+    atoms_by_type: AtomsByType | None = None
     first_types: torch.Tensor | None = None
     exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
     paired: bool = False
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""
-        known = self.known_kinds()
+        known = self.known_atoms_by_type()
         if known is None:
             return tuple(torch.nonzero(self.types == kind)[:, 0] for kind in range(ntypes))
         return known
 
-    def known_kinds(self) -> tuple[torch.Tensor, ...] | None:
+    def known_atoms_by_type(self) -> tuple[torch.Tensor, ...] | None:
         """The same where it is known, or None."""
-        return None if self.kinds is None else self.kinds.atoms(self.types)
+        return None if self.atoms_by_type is None else self.atoms_by_type.atoms(self.types)
 
-    def learn_kinds(self, ntypes: int) -> None:
+    def find_atoms_by_type(self, ntypes: int) -> None:
         """Makes `atoms_of_types` known."""
-        self.kinds = Kinds(self.types, self.atoms_of_types(ntypes))
+        self.atoms_by_type = AtomsByType(self.types, self.atoms_of_types(ntypes))
 
     def first_of_systems(self) -> torch.Tensor:
         """(S,) integers: `first_types`, looked up where they are not known."""

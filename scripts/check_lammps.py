@@ -31,7 +31,7 @@ import mdops
 from mdops.cli.sample_model import water_model
 from mdops.jit.sample_box import sample_box
 from mdops.lammps import environment, find_lammps
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 
 HEAD = """
 units metal
@@ -136,7 +136,7 @@ def engine_drift(runs: Runs, atoms: Atoms, first: np.ndarray, steps: int) -> flo
     own.positions = first[:, 1:4]
     own.set_velocities(first[:, 4:7] / (1000 * units.fs))  # A/ps
     potential = mdops.load(runs.model, dtype="float64", overflow="extend")
-    engine = Engine(own, potential, Physics(ensemble="nve", timestep=0.5), skin=1.0)
+    engine = Engine(own, potential, EnsembleSettings(ensemble="nve", timestep=0.5), skin=1.0)
     frames = [engine.frame(), *engine.run(steps, 10)]
     times, values = np.array([(frame.step, frame.energy + frame.kinetic) for frame in frames]).T
     return drift(0.0005 * times, values, len(atoms))

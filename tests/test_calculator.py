@@ -26,7 +26,7 @@ from mdops import load
 from mdops.calculator import MDOps
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.system import from_atoms
 
 DATA = Path(__file__).parent / "data"
@@ -351,7 +351,7 @@ class TestParameters:
         asked = [
             atoms.get_potential_energy,
             lambda: MDOps(model, **values),
-            lambda: Engine(atoms, model, Physics("nve", 100, 1.0)),
+            lambda: Engine(atoms, model, EnsembleSettings("nve", 100, 1.0)),
             lambda: model.compute(atoms, **values),
             lambda: model(system.positions, system.types, system.cell, system.pbc, **given),
             lambda: DeepPot(DATA / "reference" / "fparam_aparam" / "model.dp").eval(

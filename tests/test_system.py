@@ -20,7 +20,7 @@ def system():
         torch.ones(1, 3, dtype=torch.bool),
         torch.zeros(n, dtype=torch.int32),
     )
-    made.learn_kinds(2)
+    made.find_atoms_by_type(2)
     return made
 
 
@@ -29,12 +29,12 @@ def places(system):
 
 
 def test_kinds_that_are_known_are_not_looked_for_again(system):
-    known = system.known_kinds()
+    known = system.known_atoms_by_type()
     assert places(system) == [[1], [0, 3]]
-    assert known is not None and system.known_kinds() is known
+    assert known is not None and system.known_atoms_by_type() is known
     system.positions = system.positions + 1
     system.positions.mul_(2)
-    assert system.known_kinds() is known
+    assert system.known_atoms_by_type() is known
 
 
 def set_anew(system):
@@ -54,15 +54,15 @@ def replace(system):
 @pytest.mark.parametrize("change", [set_anew, change_in_place, replace])
 def test_kinds_are_forgotten_with_the_types(system, change):
     changed = change(system)
-    assert changed.known_kinds() is None
+    assert changed.known_atoms_by_type() is None
     assert places(changed) == [[0, 1, 2, 3], []]
 
 
 def test_types_of_inference_mode_are_known_as_a_tensor(system):
     with torch.inference_mode():
         system.types = system.types.clone()
-        assert system.known_kinds() is None
-        system.learn_kinds(2)
-        assert system.known_kinds() is not None
+        assert system.known_atoms_by_type() is None
+        system.find_atoms_by_type(2)
+        assert system.known_atoms_by_type() is not None
         system.types = system.types + 0
-        assert system.known_kinds() is None
+        assert system.known_atoms_by_type() is None

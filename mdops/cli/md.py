@@ -16,7 +16,7 @@ from mdops.errors import InputError
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from mdops.md import Output, Physics, Summary
+    from mdops.md import EnsembleSettings, Output, Summary
 
 HELP = "run molecular dynamics"
 
@@ -110,14 +110,14 @@ def _picture(args: argparse.Namespace, output: "Output") -> Path | None:
     return picture
 
 
-def _physics(args: argparse.Namespace, steps: int) -> "Physics":
-    from mdops.md import Physics
+def _physics(args: argparse.Namespace, steps: int) -> "EnsembleSettings":
+    from mdops.md import EnsembleSettings
 
-    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Physics)}
+    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(EnsembleSettings)}
     ramps = args.final_temperature is not None or args.final_pressure is not None
     if values["ramp_steps"] is None:
         values["ramp_steps"] = steps if ramps else 0
-    return Physics(**values)
+    return EnsembleSettings(**values)
 
 
 def _output(args: argparse.Namespace) -> "Output":

@@ -12,7 +12,7 @@ from mdops.errors import InputError
 
 if TYPE_CHECKING:
     from mdops.potential import Potential
-    from mdops.quantization import Cost
+    from mdops.quantization import QuantizationReport
     from mdops.train import Dataset
 
 HELP = "make a low-bit model of a trained one"
@@ -189,7 +189,7 @@ def _without_none(node: Any) -> Any:
     return [_without_none(value) for value in node] if isinstance(node, list) else node
 
 
-def _write_report(args: argparse.Namespace, rows: "list[Cost]") -> None:
+def _write_report(args: argparse.Namespace, rows: "list[QuantizationReport]") -> None:
     from mdops.files.atomic import replace_file
 
     options = ("scheme", "data", "test", "steps", "drift", "drift_temperature")

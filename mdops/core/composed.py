@@ -102,7 +102,7 @@ def composed_arrays(
 
 def _factors(model: Any) -> list[float]:
     if type(model) is LinearModel:
-        return [float(factor) for factor in model.weigh(None)]  # type: ignore[arg-type]  # not of the neighbours
+        return [float(factor) for factor in model.part_weights(None)]  # type: ignore[arg-type]  # not of the neighbours
     return [1.0] * (len(model.models) if isinstance(model, Blend) else 1)
 
 
@@ -196,7 +196,7 @@ def _nets(splines: SplineHybrid, prefix: str, precision: str, arrays: Arrays) ->
         "residual": [bool(layer.adds_input) for layer in hidden],
         "activation": int(CODES[name]),
         "threshold": float(threshold or 3.0),
-        "marks": splines.marks_types,
+        "marks": splines.one_hot_types,
     }
 
 

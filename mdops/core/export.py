@@ -183,5 +183,5 @@ def _description(exact: EvaluationContext, splines: SplineModel) -> dict[str, An
         "threshold": threshold,
         "gated": bool(gated),
         "mixed": bool(splines.descriptor.mixed),
-        "marks": splines.marks_types,
+        "marks": splines.one_hot_types,
     }

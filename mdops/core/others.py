@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from mdops.core.arrays import Arrays, array
 from mdops.errors import UnsupportedModelError
+from mdops.evaluators.attention_low_rank import in_coordinates
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.coordinates import in_coordinates
 from mdops.evaluators.splined import SplineSum
 from mdops.models.angles import AngleDescriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice

@@ -12,7 +12,7 @@ from mdops.data.neighbor_lists import PairLists, frames_system
 from mdops.models.spin import Spin
 from mdops.ops import NeighborList
 from mdops.potential import Potential
-from mdops.system import Kinds, System
+from mdops.system import AtomsByType, System
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Batch:
             return None if value is None else value.to(device)
 
         system, near = self.system, self.neighbors
-        types, kinds = system.types.to(device), system.known_kinds()
+        types, kinds = system.types.to(device), system.known_atoms_by_type()
         return replace(
             self,
             system=System(
@@ -59,7 +59,7 @@ class Batch:
                 system.cell.to(device),
                 system.pbc.to(device),
                 system.batch.to(device),
-                None if kinds is None else Kinds(types, [index.to(device) for index in kinds]),
+                None if kinds is None else AtomsByType(types, [index.to(device) for index in kinds]),
                 paired=system.paired,
             ),
             neighbors=near._replace(
@@ -117,7 +117,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
     system = frames_system(data, frames)
-    system.learn_kinds(data.ntypes)
+    system.find_atoms_by_type(data.ntypes)
     return Batch(
         system,
         lists.gather(frames),

@@ -10,7 +10,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import PARAMETERS, is_of_frame
 from mdops.data.neighbor_lists import PairLists
 from mdops.ops import NeighborList
-from mdops.system import Kinds, System
+from mdops.system import AtomsByType, System
 
 
 def alike(data: Dataset) -> Iterator[np.ndarray]:
@@ -89,7 +89,7 @@ class DeviceFrames:
                 taken["cell"],
                 taken["pbc"],
                 system,
-                Kinds(types, kinds),
+                AtomsByType(types, kinds),
                 paired=self._spin is not None,
             ),
             NeighborList(

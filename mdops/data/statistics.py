@@ -60,7 +60,7 @@ def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = 
                 f"{data.name(int(frames[int(near.system.batch[atom])]))}: two atoms are at the same place"
             )
         nearest = min(nearest, closest)
-        counts = near.counts if reach == lists.cutoff else near.count(near.listed)
+        counts = near.counts if reach == lists.cutoff else near.count(near.types_in_cutoff)
         most = np.maximum(most, counts.numpy().max(0, initial=0))
         together = max(together, int(counts.sum(1).max()) if len(counts) else 0)
     return NeighborStatistics(nearest, most.tolist(), together)

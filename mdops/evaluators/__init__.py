@@ -6,7 +6,7 @@ A potential asks each `why_not` and takes the first that has no reason (`Potenti
 from mdops.evaluators.angles import AngleMoments
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
-from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
+from mdops.evaluators.blended import Blended, PairTableEvaluator, SplinedBlend
 from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
@@ -23,7 +23,7 @@ SIMULATE: list[type[Evaluator]] = [
     FusedParts,
     FusedAttention,
     Blended,
-    Tabulated,
+    PairTableEvaluator,
     LowBit,
     MomentSteps,
     SplinedBlend,

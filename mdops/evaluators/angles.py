@@ -34,7 +34,7 @@ class AngleMoments(Autograd):
             return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
         return potential.why_no_angle_spline
 
-    def respond(
+    def atomic_answers(
         self,
         near: Neighborhood,
         neighbors: NeighborList,
@@ -52,4 +52,4 @@ class AngleMoments(Autograd):
                     own = self.potential.truncated(own).select(d.sel, mixed=d.mixed)
                     features = d(own)
                 return model.finish(model.fitted(features, own, fparam, aparam), near.types), report
-        return super().respond(near, neighbors, fparam, aparam, check, trains)
+        return super().atomic_answers(near, neighbors, fparam, aparam, check, trains)

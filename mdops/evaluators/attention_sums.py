@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from mdops.evaluators.attention_low_rank import in_coordinates, joined
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.coordinates import in_coordinates, joined
 from mdops.evaluators.of_types import OfTypes, Types
 from mdops.evaluators.splined import SplineSum
 from mdops.models.contract import Descriptor

@@ -70,12 +70,12 @@ class Autograd(Evaluator):
         if size is not None and (size < system.atoms or self._always_runs):
             answers, report, gradient = self._in_runs(near, size, neighbors, fparam, aparam, check, weight)
             return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
-        near = dataclasses.replace(near, once=once)
+        near = dataclasses.replace(near, first_derivative_only=once)
         alone = input_gradient_alone() if once else nullcontext()
         with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
-            answers, report = self.respond(near, neighbors, fparam, aparam, check, trains)
+            answers, report = self.atomic_answers(near, neighbors, fparam, aparam, check, trains)
             if not forces:
                 return answers, report
             sums = self._sums(answers, weight)
@@ -135,7 +135,9 @@ class Autograd(Evaluator):
         for first in range(0, near.system.atoms, size):
             run = slice(first, first + size)
             part = near.of_atoms(run)
-            part = dataclasses.replace(part, displacements=part.displacements.detach(), once=True)
+            part = dataclasses.replace(
+                part, displacements=part.displacements.detach(), first_derivative_only=True
+            )
             own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
@@ -165,7 +167,7 @@ class Autograd(Evaluator):
         """The pairs of a list, as the model sees them."""
         return Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
 
-    def respond(
+    def atomic_answers(
         self,
         near: Neighborhood,
         neighbors: NeighborList,

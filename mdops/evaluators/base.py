@@ -20,8 +20,8 @@ class Evaluator(ABC):
         cost: how a step by the next evaluator compares, for those who cannot have this one.
         chooses_knots: whether it makes splines whose knots it chooses itself, for the types that come.
         packs_weights: whether it has to be made anew when a weight changes.
-        captures: whether it never waits for the device where `check` is False and `System.kinds` are known, so that a
-            CUDA graph can have it.
+        captures: whether it never waits for the device where `check` is False and `System.atoms_by_type` is known, so
+            that a CUDA graph can have it.
         devices: types of devices that it is made for.
         energies_alone: whether it has no answers but energies, forces and virials.
         r_min: distances below are extrapolated, A.

@@ -13,8 +13,8 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.of_atoms import OfAtoms
-from mdops.evaluators.splined import Splined, composed
+from mdops.evaluators.per_type_lookup import PerTypeLookup
+from mdops.evaluators.splined import Splined, unfused_evaluator
 from mdops.models.contract import AtomicModel
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -26,7 +26,7 @@ from mdops.tables.grids import NO_SUMS, attentions_of, inner_sums_of, sums_of
 from mdops.tracing import is_recorded
 
 
-class Tabulated(Evaluator):
+class PairTableEvaluator(Evaluator):
     """A pair table alone, or the table of a blend.
 
     Attributes:
@@ -46,7 +46,7 @@ class Tabulated(Evaluator):
         self._model, no_pairs = model, _no_pairs(model)
         mask = _masked_pairs(model)
         self.bias = torch.where(model.has_energy, model.out_bias.double(), 0.0)
-        self._bias = OfAtoms(self.bias)
+        self._bias = PerTypeLookup(self.bias)
         # A type without energy has no pairs as a centre.
         self.tensors = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
         self.scalars = model.first, model.step, model.options.rcut
@@ -79,7 +79,7 @@ class Tabulated(Evaluator):
         """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 by default. With `other`,
         another model's answers with the weights that are left, and `near`, the arguments near_mask to high of the op,
         answers are the blend's."""
-        self._model.refuse_untaken(fparam, aparam)
+        self._model.reject_unused_parameters(fparam, aparam)
         nothing = self._nothing
         sums = (nothing,) * 4
         if other is not None:
@@ -122,7 +122,7 @@ class Blended(Evaluator):
         super().__init__(potential)
         model: Any = potential.model
         self._model, self._parts = model, part_potentials(potential)
-        self._bias = OfAtoms(torch.where(model.has_energy, model.out_bias.double(), 0.0))
+        self._bias = PerTypeLookup(torch.where(model.has_energy, model.out_bias.double(), 0.0))
         self._all_have_energy = bool(model.has_energy.all())
         weighs = isinstance(model, ZBLModel) or not self._all_have_energy
         self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
@@ -131,7 +131,7 @@ class Blended(Evaluator):
             self._set_blend(model)
         own_names = [getattr(model, f"names_{i}") for i in range(len(self._parts))]
         self._own_types: list[Any] = [
-            None if names is None else OfAtoms(names.int(), -1) for names in own_names
+            None if names is None else PerTypeLookup(names.int(), -1) for names in own_names
         ]
         self._takes = any(model.parameter_sizes.values())
         self._reorders = [names is not None and bool((names.diff() < 0).any()) for names in own_names]
@@ -162,7 +162,7 @@ class Blended(Evaluator):
             blend = near, *self._near[1:], *tensors, *table.scalars
             # (1 - c) e + c (t + b) is (1 - c) (e - b) + c t, and b.
             offset = table.bias if model.names_1 is None else table.bias[model.names_1]
-            self._offset = OfAtoms(offset)
+            self._offset = PerTypeLookup(offset)
             own = offset
             if model.names_0 is not None:
                 own = offset.new_zeros(net.ntypes).index_copy(0, model.names_0, offset)
@@ -205,7 +205,7 @@ class Blended(Evaluator):
         atom_virial: bool = False,
     ) -> tuple[Answers, NeighborReport]:
         if not self._takes:
-            self._model.refuse_untaken(fparam, aparam)
+            self._model.reject_unused_parameters(fparam, aparam)
         silent = None if self._all_have_energy else self._model.has_energy[system.types.long().clamp(min=0)]
         silent = None if silent is None else silent.double()
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
@@ -226,7 +226,7 @@ class Blended(Evaluator):
     def _linear(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
         sums: Answers = {}
         reports = []
-        for i, factor in enumerate(self._model.weigh(None)):
+        for i, factor in enumerate(self._model.part_weights(None)):
             answers, report = self._part(i, system, neighbors, parameters, silent, atom_virial)
             reports.append(report)
             for name, value in answers.items():
@@ -315,7 +315,7 @@ class SplinedBlend(Autograd):
     def why_not(cls, potential: EvaluationContext) -> str | None:
         return potential.why_no_spline if cls.knows(potential) else f"{NO_SUMS}, and this is {potential.kind}"
 
-    def respond(
+    def atomic_answers(
         self,
         near: Neighborhood,
         neighbors: NeighborList,
@@ -334,7 +334,7 @@ class SplinedBlend(Autograd):
                 found: torch.Tensor = model.models[i](own, **taken)["atom_energy"]
                 return found
             parameters = taken.get("fparam"), taken.get("aparam")
-            return part.respond(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
+            return part.atomic_answers(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
 
         return model.finish(model.blend(near, fparam, aparam, energies), near.types), report
 
@@ -370,7 +370,9 @@ def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
     if FusedParts.why_not_whole(potential) is None:
         return FusedParts(potential)
     kinds: tuple[type[Evaluator], ...] = FusedAttention, AngleMoments
-    return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), composed(potential))
+    return next(
+        (kind(potential) for kind in kinds if kind.why_not(potential) is None), unfused_evaluator(potential)
+    )
 
 
 def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:

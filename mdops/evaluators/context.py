@@ -34,9 +34,9 @@ from mdops.tables.grids import (
     grid_types,
     grids_of,
     inner_sums_of,
+    merge_grids,
     new_grids,
     sums_of,
-    together,
 )
 from mdops.tables.spline import BEFORE_LAYERS, DEFAULT_R_MIN, TOLERANCE, SplineGrid
 
@@ -158,11 +158,11 @@ class EvaluationContext(nn.Module, ABC):
 
     @property
     def grid(self) -> SplineGrid | None:
-        """The knots; of several, the most intervals and the largest error (`together`). Set, they are those of all
+        """The knots; of several, the most intervals and the largest error (`merge_grids`). Set, they are those of all
         descriptors of sums."""
         if len(self.grids) < 2:
             return self.grids[0] if self.grids else None
-        return together(self.grids)
+        return merge_grids(self.grids)
 
     @grid.setter
     def grid(self, grid: SplineGrid | None) -> None:
@@ -332,7 +332,7 @@ class EvaluationContext(nn.Module, ABC):
 
     # -- What is kept
 
-    def kept(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
+    def cached_for_weights(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
         """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step."""
         return self._same(name, (of, *self._structure(), self._watching().state()), make)
 

@@ -11,7 +11,14 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.low_bit import why_not_exact
 from mdops.evaluators.of_types import OfTypes, Types
-from mdops.evaluators.splined import LayerTensors, SplineModel, SplineModels, SplineNets, SplineSum, composed
+from mdops.evaluators.splined import (
+    LayerTensors,
+    SplineModel,
+    SplineModels,
+    SplineNets,
+    SplineSum,
+    unfused_evaluator,
+)
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, spline_potential, spline_potential_pack, spline_potential_why_not
@@ -70,7 +77,7 @@ class Fused(Evaluator):
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self._models.types(system))
         if tables is None:
-            return composed(self.potential)(
+            return unfused_evaluator(self.potential)(
                 system, neighbors, fparam, aparam, check=check, atom_virial=atom_virial
             )
         s = tables.splines
@@ -84,10 +91,12 @@ class Fused(Evaluator):
             *tables.scalars,
             atom_virial,
         )
-        report = NeighborReport((s.taken(within),), nearest)
+        report = NeighborReport((s.occupied_slots(within),), nearest)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
-            return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+            return unfused_evaluator(self.potential)(
+                system, neighbors, fparam, aparam, atom_virial=atom_virial
+            )
         answers = {"atom_energy": energy, "forces": forces, "virial": virial}
         return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
 

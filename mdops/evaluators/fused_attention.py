@@ -10,8 +10,8 @@ from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd, forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.non_radial_parts import NonRadialParts
 from mdops.evaluators.of_types import OfTypes, Types
-from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.packed_nets import PackedNets
 from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
 from mdops.models.contract import Descriptor
@@ -44,12 +44,12 @@ class FusedAttention(Evaluator):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         model: Any = potential.model
-        self._model, self.others = model, OtherParts(potential, _others(potential))
+        self._model, self.others = model, NonRadialParts(potential, _others(potential))
         self._nets = PackedNets(potential) if PackedNets.why_not(potential) is None else None
         self._models = SplineModels(potential) if sums_of(model) else None
         self._splines = None if self._models is None else OfTypes(self._splines_for)
         self._alone = self.others.sums_alone()
-        captures = model.captures if self._alone else self._asks_nothing()
+        captures = model.captures if self._alone else self._is_sync_free()
         self.captures = potential.device.type == "cuda" and captures
         self.r_min = potential.r_min or 0.0
 
@@ -74,7 +74,7 @@ class FusedAttention(Evaluator):
         if len(potential.model.descriptors) == 1:
             return None
         sums = dict.fromkeys(one.descriptor.kind for one in sums_of(potential.model))
-        words = OtherParts(potential, _others(potential)).words()
+        words = NonRadialParts(potential, _others(potential)).words()
         return f"({', '.join(sums)}: spline moments; {words})" if sums else f"({words})"
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class FusedAttention(Evaluator):
         assert self._models is not None
         return _Splines(self._models.of(types))
 
-    def _asks_nothing(self) -> bool:
+    def _is_sync_free(self) -> bool:
         """Whether a step of a hybrid never waits for a GPU."""
         if not (self.others.captures and self._model.fitting.captures):
             return False

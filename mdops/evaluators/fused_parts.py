@@ -11,15 +11,15 @@ from mdops.evaluators import fused
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.non_radial_parts import NonRadialParts
 from mdops.evaluators.of_types import OfTypes, Types
-from mdops.evaluators.other_parts import OtherParts
 from mdops.evaluators.splined import (
     SplineHybrid,
     SplineModel,
     SplineModels,
     SplineSum,
-    composed,
     shares_places,
+    unfused_evaluator,
 )
 from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
@@ -59,7 +59,7 @@ class FusedParts(Evaluator):
         goes_in_runs = blend is None and FusedAttention.why_not(potential) is None
         self._in_runs = FusedAttention(potential) if goes_in_runs else None
         self._others = (
-            OtherParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
+            NonRadialParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
         )
         # Whether a step never waits for a GPU: the op counts absent neighbours.
         captures = splines.counts_none and self._others.captures
@@ -84,7 +84,7 @@ class FusedParts(Evaluator):
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
-        words = OtherParts(potential, spline_hybrid(potential).others).words()
+        words = NonRadialParts(potential, spline_hybrid(potential).others).words()
         return None if words is None else f"({words})"
 
     def __call__(
@@ -100,7 +100,7 @@ class FusedParts(Evaluator):
     ) -> tuple[Answers, NeighborReport]:
         tables = self._tables_of(self._models.types(system))
         if tables is None:
-            return composed(self.potential)(
+            return unfused_evaluator(self.potential)(
                 system, neighbors, fparam, aparam, check=check, weight=weight, atom_virial=atom_virial
             )
         s = tables.splines
@@ -131,11 +131,13 @@ class FusedParts(Evaluator):
             atom_virial,
         )
         report = (
-            NeighborReport(s.taken(within), nearest) if others is None else others.report(within, nearest)
+            NeighborReport(s.occupied_slots(within), nearest)
+            if others is None
+            else others.report(within, nearest)
         )
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
-            return composed(self.potential)(
+            return unfused_evaluator(self.potential)(
                 system, neighbors, fparam, aparam, weight=weight, atom_virial=atom_virial
             )
         answers = {"atom_energy": energy, "forces": forces, "virial": virial}
@@ -290,7 +292,7 @@ class _Others:
     def __init__(
         self,
         tables: _Tables,
-        parts: OtherParts,
+        parts: NonRadialParts,
         system: System,
         neighbors: NeighborList,
         potential: EvaluationContext,
@@ -331,7 +333,7 @@ class _Others:
         k = 0
         for part in self._s.members:
             if isinstance(part, SplineSum):
-                found.append(part.taken(within.select(1, k)))
+                found.append(part.occupied_slots(within.select(1, k)))
                 k += 1
                 continue
             found += self.near.report(part.neighbors).within

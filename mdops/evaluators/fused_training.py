@@ -67,7 +67,7 @@ class FusedTraining(Evaluator):
             has_energy * (s.fitting.bias + s.model.out_bias)[s.kinds.index],
             *fused.shape(s),
         )
-        report = NeighborReport((s.taken(within),), nearest)
+        report = NeighborReport((s.occupied_slots(within),), nearest)
         if check:
             self.potential.check_neighbors(report, system, neighbors, self.r_min)
         return {"atom_energy": energy, "forces": forces, "virial": virial}, report

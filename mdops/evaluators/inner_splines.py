@@ -49,7 +49,7 @@ class InnerSplines(Autograd):
                 )
         return found
 
-    def respond(
+    def atomic_answers(
         self,
         near: Neighborhood,
         neighbors: NeighborList,
@@ -63,10 +63,12 @@ class InnerSplines(Autograd):
         if trains:
             tables = [part.table() for part in sums]
         else:
-            tables = self.potential.kept("inner table", lambda: [part.fixed_table() for part in sums], types)
+            tables = self.potential.cached_for_weights(
+                "inner table", lambda: [part.fixed_table() for part in sums], types
+            )
         ways = {part.descriptor: _moments(part, table) for part, table in zip(sums, tables, strict=True)}
         with moments_by(ways):
-            return super().respond(near, neighbors, fparam, aparam, check, trains)
+            return super().atomic_answers(near, neighbors, fparam, aparam, check, trains)
 
 
 def _names(one: Sum, types: Types) -> Types:

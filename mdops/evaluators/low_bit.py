@@ -9,7 +9,7 @@ from mdops.evaluators.autograd import forces_and_virials
 from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
-from mdops.evaluators.splined import SplineModel, composed
+from mdops.evaluators.splined import SplineModel, unfused_evaluator
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn.net import Net
@@ -65,7 +65,9 @@ class LowBit(Evaluator):
         moments, report = s.moments(near)
         if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
             # Which drops neighbours.
-            return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+            return unfused_evaluator(self.potential)(
+                system, neighbors, fparam, aparam, atom_virial=atom_virial
+            )
         energy, gradient = self._energies(system, moments, fparam, aparam)
         gradient = s.gradient(gradient, near)
         answers = s.model.finish({"energy": energy}, system.types)

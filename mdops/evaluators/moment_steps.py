@@ -12,7 +12,7 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused import scale_and_shift, why_not_net
 from mdops.evaluators.of_types import OfTypes
-from mdops.evaluators.splined import SplineModel, SplineModels, composed, why_not_rows
+from mdops.evaluators.splined import SplineModel, SplineModels, unfused_evaluator, why_not_rows
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, axis_product, mlp_value_and_gradient, moment_product
 from mdops.system import System
@@ -64,7 +64,9 @@ class MomentSteps(Evaluator):
             moments, report = s.moments(near)
             if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
                 # Which drops neighbours.
-                return composed(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+                return unfused_evaluator(self.potential)(
+                    system, neighbors, fparam, aparam, atom_virial=atom_virial
+                )
             extra = s.extra_inputs(system, fparam, aparam)
             energy, gradient = constants.energies(moments, extra, s.types(system), kinds)
             gradient = s.gradient(gradient, near)

@@ -12,7 +12,7 @@ from mdops.evaluators.base import Answers, Evaluator
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_training import why_not_truncated
 from mdops.evaluators.low_bit import why_not_exact
-from mdops.evaluators.splined import SplineModel, composed, trained_types
+from mdops.evaluators.splined import SplineModel, trained_types, unfused_evaluator
 from mdops.models.ener import EnergyFitting
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.ops import NeighborList, pair_forces
@@ -63,7 +63,7 @@ class MomentTraining(Evaluator):
         check: bool = True,
     ) -> tuple[Answers, NeighborReport]:
         if check and not self._splines.covers(self.potential.present(system)):
-            separate = composed(self.potential)
+            separate = unfused_evaluator(self.potential)
             return separate(system, neighbors, fparam, aparam, check=check, create_graph=True)
         with torch.no_grad():
             near = Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)

@@ -11,8 +11,8 @@ import torch
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.of_atoms import OfAtoms
 from mdops.evaluators.of_types import OfTypes
+from mdops.evaluators.per_type_lookup import PerTypeLookup
 from mdops.models.contract import Descriptor, joined
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -118,7 +118,7 @@ class SplineSum:
         first = system.first_of_systems().long().clamp(min=0)
         return (first.int() if self.has_all else self._names[first].clamp(min=0))[system.batch.long()]
 
-    def taken(self, within: torch.Tensor) -> torch.Tensor:
+    def occupied_slots(self, within: torch.Tensor) -> torch.Tensor:
         """What `NeighborReport.within` is, from the neighbours (N, n) of each type."""
         return within.sum(1, keepdim=True, dtype=torch.int32) if self.descriptor.mixed else within
 
@@ -155,7 +155,7 @@ class SplineSum:
         if d.gated:
             gates, _, _ = spline_moment(*arguments, **options, gated=True)
             moments = torch.cat([moments.sum(1, keepdim=True), gates], 1)
-        return moments.flatten(1, 2), NeighborReport((self.taken(within),), nearest)
+        return moments.flatten(1, 2), NeighborReport((self.occupied_slots(within),), nearest)
 
     @property
     def _norm(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -233,7 +233,7 @@ class SplineSum:
 
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
-        d, types, known = self.descriptor, self.types(system), system.known_kinds()
+        d, types, known = self.descriptor, self.types(system), system.known_atoms_by_type()
         t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
         if known is None and types.is_cuda and torch.cuda.is_current_stream_capturing():
             # Nobody may ask which atoms are of a type.
@@ -261,7 +261,7 @@ class SplineNets:
         kinds: the model's types that count here, n of them; has_all: whether these are all.
         shares_net: whether one fitting net, with one scale, serves all of these types.
         members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself.
-        marks_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
+        one_hot_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
     """
 
     model: DescriptorFitting
@@ -275,10 +275,10 @@ class SplineNets:
         like = next(model.parameters())
         marks = like.new_zeros(len(model.type_map), len(kinds.numbers))
         marks[kinds.index, torch.arange(len(kinds.numbers), device=like.device)] = 1
-        self._marks, self._no_inputs = OfAtoms(marks.detach()), like.new_empty(0)
+        self._marks, self._no_inputs = PerTypeLookup(marks.detach()), like.new_empty(0)
         # Kept, as it is asked for in every step.
         has_constants = any(part.descriptor.width > part.features for part in self.sums)
-        self.marks_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
+        self.one_hot_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
 
     @property
     def nets(self) -> list[Net]:
@@ -331,7 +331,7 @@ class SplineNets:
             rest = [*features, *of_others, weight[at:]]
             if of_types:
                 added = sum(of_types[1:], of_types[0])
-                if self.marks_types:
+                if self.one_hot_types:
                     rest.insert(-1, added)
                 else:
                     of_type = added[0 if self.shares_net else k]
@@ -345,7 +345,7 @@ class SplineNets:
         """(N, E): what the nets of `fitting_layers` take beside the features."""
         given = self.fitting.extra_size > 0 or fparam is not None or aparam is not None
         marks = None
-        if self.marks_types:
+        if self.one_hot_types:
             # A graph of a training gets other frames' types in the same tensor.
             marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
         if not given:
@@ -356,7 +356,7 @@ class SplineNets:
     @property
     def extra_size(self) -> int:
         """E."""
-        return self.fitting.extra_size + (len(self.kinds.numbers) if self.marks_types else 0)
+        return self.fitting.extra_size + (len(self.kinds.numbers) if self.one_hot_types else 0)
 
 
 class SplineModel(SplineSum, SplineNets):
@@ -424,15 +424,15 @@ class SplineHybrid(SplineNets):
         near = Neighborhood.of(system, neighbors, self.spec.cutoff, dtype)
         return near.without(self.model.absent_pairs)
 
-    def taken(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def occupied_slots(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What `NeighborReport.within` is of the sums, from the neighbours (N, sums, n) of each type."""
         if self._all_mixed:
             totals = within.sum(2, dtype=torch.int32)
             return (totals,) if totals.shape[1] == 1 else totals.split(1, 1)
-        return tuple(part.taken(own) for part, own in zip(self.sums, within.unbind(1), strict=True))
+        return tuple(part.occupied_slots(own) for part, own in zip(self.sums, within.unbind(1), strict=True))
 
     @property
-    def asks_nothing(self) -> bool:
+    def is_sync_free(self) -> bool:
         """Whether no part waits for a GPU, and nobody has to look for absent neighbours."""
         return self.counts_none and all(part.captures and part.ends_at_cutoff for part in self.others)
 
@@ -459,8 +459,8 @@ class SplineHybrid(SplineNets):
         if not self.may_differ(part):
             return None
         # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
-        shared = near.share(d.spec, mixed=self.spec.mixed)
-        kinds, ntypes = shared.kinds, shared.ntypes
+        shared = near.restrict_to_part(d.spec, mixed=self.spec.mixed)
+        kinds, ntypes = shared.neighbor_types, shared.ntypes
         within = ~(shared.squared >= d.cutoff**2)
         beyond = shared.count(torch.where(within | d.excludes(shared), ntypes, kinds))
         if d.mixed:
@@ -475,7 +475,7 @@ def shared(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood
     """What a part of a hybrid, itself `mixed` or not, gets of its neighbours."""
     if part.ends_at_cutoff and not near.truncates:
         return near
-    return near.share(part.spec, mixed=mixed)
+    return near.restrict_to_part(part.spec, mixed=mixed)
 
 
 class SplineModels:
@@ -524,18 +524,18 @@ class Splined(Autograd):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self._models = SplineModels(potential)
-        self.captures = potential.device.type == "cuda" and self._asks_nothing()
+        self.captures = potential.device.type == "cuda" and self._is_sync_free()
         self._held: list[Any] = []
         self.r_min = potential.r_min or 0.0
 
-    def _asks_nothing(self) -> bool:
+    def _is_sync_free(self) -> bool:
         """Whether it never waits for a GPU where it is known which atoms are of which type."""
         model: Any = self.potential.model
         if not model.fitting.captures:
             return False
         return (
             SplineModel.knows(self.potential)
-            or SplineHybrid(self.potential, None, self.potential.grids).asks_nothing
+            or SplineHybrid(self.potential, None, self.potential.grids).is_sync_free
         )
 
     def _hold(self, s: Any, tables: Sequence[torch.Tensor]) -> None:
@@ -553,7 +553,7 @@ class Splined(Autograd):
     def why_not(cls, potential: EvaluationContext) -> str | None:
         return SplineHybrid.why_not(potential)
 
-    def respond(
+    def atomic_answers(
         self,
         near: Neighborhood,
         neighbors: NeighborList,
@@ -585,7 +585,9 @@ class Splined(Autograd):
         if trains:
             self._hold(s, [])
             return iter([part.table() for part in s.sums])
-        tables = self.potential.kept("table", lambda: [part.fixed_table() for part in s.sums], types)
+        tables = self.potential.cached_for_weights(
+            "table", lambda: [part.fixed_table() for part in s.sums], types
+        )
         self._hold(s, tables)
         return iter(tables)
 
@@ -600,7 +602,7 @@ class Splined(Autograd):
         nearest, widest = None, 0.0
         for part in s.members:
             d = part.descriptor if isinstance(part, SplineSum) else part
-            own = near.share(d.spec, mixed=s.spec.mixed) if near.truncates else near
+            own = near.restrict_to_part(d.spec, mixed=s.spec.mixed) if near.truncates else near
             if isinstance(part, SplineSum):
                 moments, report = part.moments(own, s.absent(part, own))
                 found.append(moments)
@@ -620,7 +622,7 @@ def why_not_rows(potential: EvaluationContext) -> str | None:
     return "the passes are written for rows of the environment matrix, and here are none" if plain else None
 
 
-def composed(potential: EvaluationContext) -> Autograd:
+def unfused_evaluator(potential: EvaluationContext) -> Autograd:
     """The separate ops of a model; kept from step to step."""
     found: Autograd = potential.evaluator("differentiate")
     return found

@@ -44,7 +44,7 @@ class Steps:
         self._parameters = kernels.blank_parameters(model, len(atoms))
         self.captures = model.device.type == "cuda" and bool(self._evaluator.captures)
         if self.captures:  # nobody can look for them then
-            self.system.learn_kinds(len(model.type_map))
+            self.system.find_atoms_by_type(len(model.type_map))
         self.spans: list[Span] = []
         self._done = 0
 

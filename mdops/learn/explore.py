@@ -19,7 +19,7 @@ from mdops.md.engine import BatchEngine
 from mdops.md.engine.frame import BatchFrame, Frame
 from mdops.md.guard import UnstableRunError
 from mdops.md.motion import set_velocities
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
 
 
@@ -107,7 +107,7 @@ def _explore(
 ) -> None:
     """Runs one condition and writes its frames, then, as the sign that it is done, its runs."""
     random = np.random.default_rng(seed)
-    physics = Physics(
+    physics = EnsembleSettings(
         "nvt" if condition.pressure is None else "npt",
         condition.temperature,
         config.timestep,
@@ -165,7 +165,7 @@ def _run(
     atoms: list[Atoms],
     runs: list[int],
     models: list[Potential],
-    physics: Physics,
+    physics: EnsembleSettings,
     config: ExploreConfig,
     first: int,
     recorder: _Recorder,

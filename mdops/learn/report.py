@@ -21,7 +21,7 @@ from mdops.learn.unseen import Unseen, unseen
 from mdops.loading import load
 from mdops.md.compare import Run, simulate
 from mdops.md.motion import set_velocities
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 from mdops.plots import require_matplotlib
 
 Rounds = Sequence[tuple[Round, Summary]]
@@ -158,6 +158,6 @@ def _start(fresh: list[Atoms], timestep: float) -> Atoms:
     """A frame of a middle temperature, with velocities."""
     chosen = sorted(fresh, key=lambda frame: frame.info["temperature"])[len(fresh) // 2]
     start = Atoms(chosen.numbers, chosen.positions, cell=chosen.cell, pbc=chosen.pbc)
-    physics = Physics("nve", chosen.info["temperature"], timestep)
+    physics = EnsembleSettings("nve", chosen.info["temperature"], timestep)
     set_velocities(start, physics, np.random.default_rng(0), anew=True)
     return start

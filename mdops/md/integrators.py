@@ -6,10 +6,12 @@ from ase.md.langevin import Langevin
 from ase.md.verlet import VelocityVerlet
 
 from mdops.errors import InputError
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 
 
-def make_integrator(atoms: Atoms, physics: Physics, rng: np.random.Generator) -> VelocityVerlet | Langevin:
+def make_integrator(
+    atoms: Atoms, physics: EnsembleSettings, rng: np.random.Generator
+) -> VelocityVerlet | Langevin:
     """Velocity Verlet, or Langevin dynamics with noise of `rng`; neither has a state beside the atoms'.
 
     Raises:

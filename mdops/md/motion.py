@@ -5,10 +5,10 @@ from ase import Atoms, units
 from ase.md.velocitydistribution import Stationary, ZeroRotation
 
 from mdops.errors import InputError
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 
 
-def degrees_of_freedom(atoms: Atoms, physics: Physics) -> int:
+def degrees_of_freedom(atoms: Atoms, physics: EnsembleSettings) -> int:
     """How many momenta are free: Langevin's noise moves all, elsewhere the total momentum, and a cluster's
     angular momentum, stay zero."""
     if atoms.constraints:
@@ -53,7 +53,7 @@ def temperature(atoms: Atoms, freedom: int) -> float:
     return 2 * kinetic_energy(atoms) / (freedom * units.kB) if freedom else 0.0
 
 
-def set_velocities(atoms: Atoms, physics: Physics, rng: np.random.Generator, *, anew: bool) -> None:
+def set_velocities(atoms: Atoms, physics: EnsembleSettings, rng: np.random.Generator, *, anew: bool) -> None:
     """Velocities as the structure has them, or (none there, or `anew`) Maxwell-Boltzmann ones that are scaled
     to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation.
 

@@ -11,11 +11,11 @@ from mdops.errors import InputError
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["nose-hoover", "langevin"]
 
-_MOST_STAIRS, _SHORTEST_STAIR = 100, 100  # a GPU captures its graphs anew for each
+_MOST_RAMP_STAGES, _SHORTEST_RAMP_STAGE = 100, 100  # a GPU captures its graphs anew for each
 
 
 @dataclasses.dataclass(frozen=True)
-class Physics:
+class EnsembleSettings:
     """The equations of motion; a restart must have the same.
 
     Attributes:
@@ -29,7 +29,7 @@ class Physics:
         pdamp: period of the barostat, fs.
         flexible: npt changes all of the cell, not only its volume.
         final_temperature: K, final_pressure: GPa: where the thermostats' and the barostat's goals are after
-            `ramp_steps` steps, having gone there at a steady rate, in stairs: 100 of them, or fewer, of 100 steps.
+            `ramp_steps` steps, having gone there at a steady rate, in stages: 100 of them, or fewer, of 100 steps.
             None: they stay. With a ramp nothing is conserved.
         ramp_steps: how long that takes.
         seed: of the first velocities and Langevin's noise.
@@ -91,23 +91,23 @@ class Physics:
         return self.final_temperature is not None or self.final_pressure is not None
 
     @property
-    def _stairs(self) -> int:
+    def _ramp_stages(self) -> int:
         """How many there are."""
-        return min(self.ramp_steps, _MOST_STAIRS, max(1, self.ramp_steps // _SHORTEST_STAIR))
+        return min(self.ramp_steps, _MOST_RAMP_STAGES, max(1, self.ramp_steps // _SHORTEST_RAMP_STAGE))
 
-    def stair(self, step: int) -> int:
-        """Of the stairs of the ramps, that of the step after `step` steps; as many as there are behind them."""
-        return min(step * self._stairs // self.ramp_steps, self._stairs) if self._stairs else 0
+    def ramp_stage(self, step: int) -> int:
+        """Of the stages of the ramps, that of the step after `step` steps; as many as there are behind them."""
+        return min(step * self._ramp_stages // self.ramp_steps, self._ramp_stages) if self._ramp_stages else 0
 
-    def stair_end(self, step: int) -> float:
-        """After how many steps another stair begins."""
-        stairs, now = self._stairs, self.stair(step)
-        return -(-(now + 1) * self.ramp_steps // stairs) if now < stairs else math.inf
+    def ramp_stage_end(self, step: int) -> float:
+        """After how many steps another stage begins."""
+        stages, now = self._ramp_stages, self.ramp_stage(step)
+        return -(-(now + 1) * self.ramp_steps // stages) if now < stages else math.inf
 
     def goals(self, step: int) -> tuple[float, float]:
-        """Temperature, K, and pressure, GPa, of the step after `step` steps: each stair has the mean of its ramp."""
-        stairs, now = self._stairs, self.stair(step)
-        part = 1.0 if now >= stairs else (now + 0.5) / stairs
+        """Temperature, K, and pressure, GPa, of the step after `step` steps: each stage has the mean of its ramp."""
+        stages, now = self._ramp_stages, self.ramp_stage(step)
+        part = 1.0 if now >= stages else (now + 0.5) / stages
 
         def between(first: float, last: float | None) -> float:
             return first if last is None else first + part * (last - first)

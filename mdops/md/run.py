@@ -23,7 +23,7 @@ from mdops.md.guard import Guard
 from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.md.log import LogState
 from mdops.md.motion import check_masses, degrees_of_freedom, set_velocities, temperature
-from mdops.md.options import Output, Physics
+from mdops.md.options import EnsembleSettings, Output
 from mdops.md.progress import Reporter, ns_per_day
 from mdops.potential import Potential
 
@@ -42,7 +42,7 @@ class Summary:
 
 def run(
     atoms: Atoms,
-    physics: Physics,
+    physics: EnsembleSettings,
     output: Output,
     *,
     new_velocities: bool = False,
@@ -82,7 +82,7 @@ class _Simulation:
     """The arguments of `run` that either way of running has."""
 
     atoms: Atoms
-    physics: Physics
+    physics: EnsembleSettings
     output: Output
     new_velocities: bool
     restraints: Sequence[Restraint]

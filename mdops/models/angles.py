@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood, NeighborReport
-from mdops.nn import pieces
+from mdops.nn import angle_splines
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.tracing import is_exported, is_recorded
@@ -160,7 +160,8 @@ class AngleDescriptor(EnvironmentDescriptor):
             types = names[types.long()]
         n, grid = counts.shape[1], knots.grid
         atoms = 1 if is_exported() else len(types)  # a program is for any number
-        numbers = n * (n + 1) // 2 * grid.pieces * (self.channels * ROW if near.once else atoms * POWERS)
+        width = self.channels * ROW if near.first_derivative_only else atoms * POWERS
+        numbers = n * (n + 1) // 2 * grid.pieces * width
         # The nets themselves ask for values.
         if numbers > _MOST_NUMBERS and not is_recorded(near.displacements):
             return None, None
@@ -171,7 +172,7 @@ class AngleDescriptor(EnvironmentDescriptor):
             "protection": self.protection,
             "pair_mask": mask,
         }
-        if near.once:
+        if near.first_derivative_only:
             tables = self._fixed(grid, kinds)
             gates = tables[1] if self.gated else None
             d, within, nearest = angle_features(*lists, tables[0], grid, gates=gates, **options)
@@ -223,4 +224,4 @@ class AngleDescriptor(EnvironmentDescriptor):
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
         """(F, pairs, pieces, 6, M), of these types or all; differentiable in the weights."""
         kinds = torch.arange(self.ntypes, device=self.std.device) if types is None else types
-        return pieces.polynomials(self.functions(pieces.points(grid, self.std), kinds), grid)
+        return angle_splines.polynomials(self.functions(angle_splines.points(grid, self.std), kinds), grid)

@@ -54,8 +54,8 @@ ENERGY = Output("energy", (), "eV", differentiated=True)
 
 
 def tables_of(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters below a module that are `Kind.TABLES`, or whose names say so as DeePMD-kit's do: those that begin
-    with "adam_", and biases."""
+    """The parameters below a module that are `ModelComponent.TABLES`, or whose names say so as DeePMD-kit's do:
+    those that begin with "adam_", and biases."""
     tables = [getattr(part, name) for part in module.modules() for name in getattr(part, "TABLES", ())]
     return [*tables, *_named(module, lambda name: name.startswith("adam_") or "bias" in name)]
 
@@ -91,7 +91,7 @@ def joined(parts: "Sequence[Features]") -> Features:
     return Features(torch.cat([part.values for part in parts], 1), torch.cat(axes, 2) if axes else None)
 
 
-class Kind(nn.Module):
+class ModelComponent(nn.Module):
     """Base of descriptors, fittings and atomic models.
 
     Attributes:
@@ -163,7 +163,7 @@ class Kind(nn.Module):
         self.requires_grad_(all(trainable) if isinstance(trainable, list) else bool(trainable))
 
 
-class Descriptor(Kind):
+class Descriptor(ModelComponent):
     """Numbers that describe the surroundings of an atom and do not change when the system is turned.
 
     Attributes:
@@ -372,7 +372,7 @@ class EnvironmentDescriptor(Descriptor):
 
     def excludes(self, near: Neighborhood) -> torch.Tensor:
         """(N, K) bool: neighbours whose rows `exclude_types` has as zero."""
-        return nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.kinds]
+        return nn.functional.pad(self.excluded, (0, 1))[near.centers[:, None], near.neighbor_types]
 
     @staticmethod
     def no_statistics(ntypes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -489,7 +489,7 @@ class EnvironmentDescriptor(Descriptor):
         width: int = tree["neuron"][-1] * tree.get("axis_neuron", 1)
         return width + (tree["tebd_dim"] if tree.get("concat_output_tebd") else 0)
 
-    def sketch(self, nets: NetCollection) -> dict[str, str]:
+    def summary_lines(self, nets: NetCollection) -> dict[str, str]:
         """Lines of `summary`: places, switch, and these embedding nets."""
         layers = nets.nets[0].described
         places = ", ".join(f"{t} {n}" for t, n in zip(self.type_map, self.sel, strict=True))
@@ -553,7 +553,7 @@ _INPUT_KEYS = (
 )  # fmt: skip
 
 
-class Fitting(Kind):
+class Fitting(ModelComponent):
     """From what a descriptor says of each atom to the answers for it.
 
     Attributes:
@@ -592,7 +592,7 @@ class Fitting(Kind):
         return {name: tree[name] for name in _INPUT_KEYS if name in tree}
 
 
-class AtomicModel(Kind, ABC):
+class AtomicModel(ModelComponent, ABC):
     """What a model answers for each atom.
 
     Attributes:
@@ -675,7 +675,7 @@ class AtomicModel(Kind, ABC):
     def short_pairs(self, near: Neighborhood) -> torch.Tensor:
         """(P, 2) int64: the atoms of `near` and neighbours of theirs that are nearer than `shortest`."""
         near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
-        short = (near.squared < self.shortest**2) & (near.kinds != near.ntypes)
+        short = (near.squared < self.shortest**2) & (near.neighbor_types != near.ntypes)
         atom, slot = short.nonzero(as_tuple=True)
         return torch.stack([atom, near.neighbors[atom, slot].long()], dim=1)
 
@@ -719,10 +719,10 @@ class AtomicModel(Kind, ABC):
             InputError: a parameter is missing, has another shape, or is none that the model takes.
         """
         near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
-        return self.finish(self.respond(near, fparam, aparam), near.types)
+        return self.finish(self.atomic_outputs(near, fparam, aparam), near.types)
 
     def finish(self, responses: dict[str, torch.Tensor], types: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What `forward` returns, of what `respond` did."""
+        """What `forward` returns, of what `atomic_outputs` did."""
         kind = types.long().clamp(min=0)
         left_out = ~self.has_energy[kind] | (types < 0)
         result = {}
@@ -739,7 +739,7 @@ class AtomicModel(Kind, ABC):
         return value + self.out_bias[kinds]
 
     @abstractmethod
-    def respond(
+    def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         """(N, *shape) of each output by its name, float64, without `out_bias`; arguments as of `forward`."""
@@ -749,7 +749,7 @@ class AtomicModel(Kind, ABC):
         descriptor."""
         raise UnsupportedModelError(f"a {self.kind} model has no descriptor of its own")
 
-    def refuse_untaken(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
+    def reject_unused_parameters(self, fparam: torch.Tensor | None, aparam: torch.Tensor | None) -> None:
         """Raises InputError for parameters that are given, and the model takes none."""
         for name, value in (("fparam", fparam), ("aparam", aparam)):
             if value is not None and not self.parameter_sizes[name]:
@@ -772,7 +772,7 @@ class AtomicModel(Kind, ABC):
 
     @classmethod
     def definition_of_tree(cls, tree: Tree) -> Tree:
-        """As of `Kind`; of a kind that does not say more, its type map alone, and what it leaves out."""
+        """As of `ModelComponent`; of a kind that does not say more, its type map alone, and what it leaves out."""
         shared = "type_map", "atom_exclude_types", "pair_exclude_types"
         return {key: tree[key] for key in shared if tree.get(key)}
 
@@ -805,7 +805,7 @@ class AtomicModel(Kind, ABC):
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
-        """As of `Kind`, but for the nodes of its parts."""
+        """As of `ModelComponent`, but for the nodes of its parts."""
         preset = tree["preset_out_bias"] or {}
         return {
             **tree,

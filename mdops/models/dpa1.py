@@ -489,7 +489,9 @@ class SeAttenV2(MomentDescriptor):
             d = near.displacements[chunk]
             atoms, slots = d.shape[:2]
             room = atoms * torch.sym_min(slots, self.slots)
-            count = rows_in(found.offsets, room if near.most is None else torch.sym_min(room, near.most))
+            count = rows_in(
+                found.offsets, room if near.max_pairs is None else torch.sym_min(room, near.max_pairs)
+            )
             listed = d, found.slots, near.counts[chunk], near.types[chunk], self.mean, self.std
             rows = environment_rows(*listed, **self.row_settings, rows=count)
             centers, kinds = rows.kinds.unbind(1)
@@ -499,7 +501,9 @@ class SeAttenV2(MomentDescriptor):
                 sw = self._cubic_switch(first * self.std[centers, 0] + self.mean[centers])
             g = self._embedding(rows.environment[:, :1], kinds, centers, types, products, sw)
             if len(self.attention):
-                fused = near.once and has_layer(g.device, g.dtype, g.shape[1], self.options.attn)
+                fused = near.first_derivative_only and has_layer(
+                    g.device, g.dtype, g.shape[1], self.options.attn
+                )
                 directions = rows.directions if self.options.attn_dotr else None
                 known = self._neighbors(found.offsets, count, slots, sw, directions, fused)
                 for layer in self.layers:
@@ -507,7 +511,7 @@ class SeAttenV2(MomentDescriptor):
             return row_moments(self.all_rows(rows.environment, *listed), g, found.offsets)
 
         atoms, slots = near.neighbors.shape
-        run = self.atoms_at_once(near) if near.once else None
+        run = self.atoms_at_once(near) if near.first_derivative_only else None
         if run is not None and atoms <= run:
             t = of_atoms(slice(None))
         else:

@@ -103,7 +103,7 @@ class RepinitOptions(Options):
         if not self.three_body_neuron:
             raise ConfigError(f"{place}.three_body_neuron: is empty, expected the widths of layers")
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         return dataclasses.replace(
             self,
             nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"),
@@ -248,11 +248,11 @@ class DPA2Options(Options):
                     f"{place}.{name}: is {fewer}, expected less than the {more} of {other}, whose cutoff is longer"
                 )
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         found = dataclasses.replace(
             self,
-            repinit=self.repinit.with_places(most, f"{place}.repinit"),
-            repformer=self.repformer.with_places(most, f"{place}.repformer"),
+            repinit=self.repinit.resolve_sel(most, f"{place}.repinit"),
+            repformer=self.repformer.resolve_sel(most, f"{place}.repformer"),
         )
         found._check_places(place)
         return found

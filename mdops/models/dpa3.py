@@ -90,8 +90,8 @@ class DPA3Options(Options):
                 f"{place}.default_chg_spin: is {given}, expected a charge, -100 to 99, and a multiplicity, 0 to 99"
             )
 
-    def with_places(self, most: Most, place: str) -> Self:
-        return dataclasses.replace(self, repflow=self.repflow.with_places(most, f"{place}.repflow"))
+    def resolve_sel(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(self, repflow=self.repflow.resolve_sel(most, f"{place}.repflow"))
 
 
 _VARIABLE_NODE = schema.Node(

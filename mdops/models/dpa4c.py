@@ -308,7 +308,7 @@ class DPA4C(Descriptor):
         def of_atoms(run: slice) -> torch.Tensor:
             return self.described(self.moments(near.of_atoms(run), tables), near.centers[run])
 
-        if near.once:  # the evaluator has cut it into runs
+        if near.first_derivative_only:  # the evaluator has cut it into runs
             return of_atoms(slice(None))
         return in_chunks(of_atoms, atoms, slots * 2 * self.options.hidden)
 
@@ -324,7 +324,7 @@ class DPA4C(Descriptor):
         pairs = near.displacements.detach()
         found = neighbor_rows(pairs, *listed, cutoff=self.cutoff, pair_mask=absent)
         atoms, slots = near.neighbors.shape
-        room = atoms * slots if near.most is None else torch.sym_min(atoms * slots, near.most)
+        room = atoms * slots if near.max_pairs is None else torch.sym_min(atoms * slots, near.max_pairs)
         count = rows_in(found.offsets, room)
         # Twice the cutoff, so that the switch is 1 where there are neighbours.
         rows = harmonic_rows(

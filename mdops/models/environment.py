@@ -72,7 +72,7 @@ class EnvironmentOptions(Options):
     def cutoff(self) -> float:
         return self.rcut
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
             ratio = automatic_sel_ratio(self.sel, f"{place}.sel")
@@ -122,7 +122,7 @@ def environment(
     """R (N, K, 4), or its first column alone (N, K, 1): the normalised rows of the neighbours (`mdops.ops.env_mat`).
 
     Rows are as of absent neighbours, ((0 - mean)/std, 0, 0, 0), where there is none within the descriptor's cutoff;
-    who sums over them goes by `near.kinds`, which leaves out absent pairs, too.
+    who sums over them goes by `near.neighbor_types`, which leaves out absent pairs, too.
     """
     d = descriptor
     return env_mat(
@@ -180,7 +180,7 @@ def directions(
 ) -> Directions:
     """Of the neighbours of these types, or of all."""
     d, near = descriptor, near.within(min(near.cutoff, descriptor.cutoff))
-    kinds = near.kinds.masked_fill(d.excludes(near), d.ntypes)
+    kinds = near.neighbor_types.masked_fill(d.excludes(near), d.ntypes)
     if types is not None:
         kinds = kinds.masked_fill(~torch.isin(kinds, torch.tensor(types, device=kinds.device)), d.ntypes)
     chosen = kinds < d.ntypes

@@ -98,7 +98,7 @@ class GraphDescriptor(Descriptor):
         graph = self.graph(near)
         nodes, local = self.start(graph)
         exchange, is_known = near.system.exchange, self.starts_from_types
-        forgets = near.once and self._fills_memory(local)
+        forgets = near.first_derivative_only and self._fills_memory(local)
         for layer in self.layers:
             nodes = nodes if exchange is None or is_known else exchange(nodes)
             run = _run_again if forgets else _run

@@ -46,8 +46,8 @@ class HybridOptions(Options):
     def cutoff(self) -> float:
         return max(part.cutoff for part in self.list)
 
-    def with_places(self, most: Most, place: str) -> "HybridOptions":
-        parts = [part.with_places(most, f"{place}.list[{i}]") for i, part in enumerate(self.list)]
+    def resolve_sel(self, most: Most, place: str) -> "HybridOptions":
+        parts = [part.resolve_sel(most, f"{place}.list[{i}]") for i, part in enumerate(self.list)]
         return dataclasses.replace(self, list=parts)
 
 
@@ -101,7 +101,7 @@ class Hybrid(Descriptor):
         return [part for member in self._members() for part in member.parts]
 
     def forward(self, near: Neighborhood) -> Features:
-        found = [part(near.share(part.spec, mixed=self.mixed_types)) for part in self._members()]
+        found = [part(near.restrict_to_part(part.spec, mixed=self.mixed_types)) for part in self._members()]
         return joined(found)
 
     def set_trained(self) -> None:

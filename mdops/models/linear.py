@@ -89,8 +89,8 @@ class LinearOptions(ModelOptions):
     def cutoff(self) -> float:
         return max(part.cutoff for part in self.models)
 
-    def with_places(self, most: Most, place: str) -> Self:
-        parts = [part.with_places(most, f"{place}.models[{i}]") for i, part in enumerate(self.models)]
+    def resolve_sel(self, most: Most, place: str) -> Self:
+        parts = [part.resolve_sel(most, f"{place}.models[{i}]") for i, part in enumerate(self.models)]
         return dataclasses.replace(self, models=parts)
 
 
@@ -153,7 +153,7 @@ class Blend(AtomicModel):
                     f"parts take {sizes[0]} and {sizes[1]} values of {name}: they have to take one number"
                 )
 
-    def weigh(self, near: Neighborhood) -> list[Any]:
+    def part_weights(self, near: Neighborhood) -> list[Any]:
         """w of each part: a number, or (N,), float64."""
         raise NotImplementedError
 
@@ -225,7 +225,7 @@ class Blend(AtomicModel):
         found = [part.short_pairs(self._seen_by(i, near)) for i, part in enumerate(self.models)]
         return torch.cat(found).unique(dim=0)
 
-    def respond(
+    def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         return self.blend(
@@ -239,9 +239,9 @@ class Blend(AtomicModel):
         aparam: torch.Tensor | None,
         energies: Callable[[int, Neighborhood, dict[str, torch.Tensor | None]], torch.Tensor],
     ) -> dict[str, torch.Tensor]:
-        """What `respond` gives, of the `energies` (N,) of each part by its number, its neighbours and parameters."""
+        """What `atomic_outputs` gives. `energies` gives those (N,) of a part by its number, neighbours, parameters."""
         energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
-        for i, weight in enumerate(self.weigh(near)):
+        for i, weight in enumerate(self.part_weights(near)):
             taken = self.parameters_of(i, fparam, aparam)
             energy = energy + weight * energies(i, self._seen_by(i, near), taken)
         return {"energy": energy}
@@ -250,14 +250,14 @@ class Blend(AtomicModel):
         self, i: int, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor | None]:
         """Those that a part takes. Raises InputError for any that no part takes."""
-        self.refuse_untaken(fparam, aparam)
+        self.reject_unused_parameters(fparam, aparam)
         given = {"fparam": fparam, "aparam": aparam}
         return {name: value for name, value in given.items() if self.models[i].parameter_sizes[name]}
 
     def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
         """As a part has its types."""
         names = getattr(self, f"names_{i}")
-        return near if names is None else near.renamed(names, self.models[i].ntypes)
+        return near if names is None else near.with_type_map(names, self.models[i].ntypes)
 
     @classmethod
     def parts_of_tree(cls, tree: Tree, dtype: torch.dtype) -> list[AtomicModel]:
@@ -301,7 +301,7 @@ class LinearModel(Blend):
         {**schema.MODEL, "models": (schema.list_of(schema.node), schema.REQUIRED)}, schema.MODEL_ARRAYS
     )
 
-    def weigh(self, near: Neighborhood) -> list[float]:
+    def part_weights(self, near: Neighborhood) -> list[float]:
         weights, count = self.options.weights, len(self.models)
         if isinstance(weights, str):
             return [1.0 if weights == "sum" else 1.0 / count] * count

@@ -57,9 +57,9 @@ class Neighborhood:
         truncates: whether `select` drops the farthest where there are more neighbours than places.
         truncates_by_type: of each type alone, then, whatever there is of others, and each part of a hybrid by its own
             cutoff: as DeePMD-kit's TensorFlow backend.
-        once: whether all that is asked for is differentiated once at most, and by the displacements alone: in
-            simulations, where weights are constants.
-        most, graph_room: of `NeighborList`.
+        first_derivative_only: whether what is asked for is differentiated at most once, and by the displacements alone:
+            in simulations, where weights are constants.
+        max_pairs, graph_room: of `NeighborList`.
     """
 
     system: System
@@ -71,8 +71,8 @@ class Neighborhood:
     absent_pairs: torch.Tensor | None = None
     truncates: bool = False
     truncates_by_type: bool = False
-    once: bool = False
-    most: int | None = None
+    first_derivative_only: bool = False
+    max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
 
     @classmethod
@@ -80,8 +80,8 @@ class Neighborhood:
         """The pair vectors are differentiable in positions and cell."""
         pairs = neighbors.neighbors, neighbors.images
         d = displacements(system.positions, system.cell, system.batch, *pairs, dtype)
-        most, room = neighbors.most, neighbors.graph_room
-        return cls(system, *pairs, neighbors.counts, d, cutoff, most=most, graph_room=room)
+        max_pairs, room = neighbors.max_pairs, neighbors.graph_room
+        return cls(system, *pairs, neighbors.counts, d, cutoff, max_pairs=max_pairs, graph_room=room)
 
     @property
     def types(self) -> torch.Tensor:
@@ -119,19 +119,21 @@ class Neighborhood:
         return (slot[None, :, None] >= self.counts.cumsum(1)[:, None, :]).sum(-1)
 
     @cached_property
-    def listed(self) -> torch.Tensor:
+    def types_in_cutoff(self) -> torch.Tensor:
         """(N, K) int64: the type of the neighbour in each slot, ntypes where none is within the cutoff."""
         # A distance that is NaN counts as near: it must not get lost.
         seen = ~(self.squared >= self.cutoff**2) & (self.types >= 0)[:, None]
         return torch.where(seen, self.slot_types, self.ntypes)
 
     @cached_property
-    def kinds(self) -> torch.Tensor:
-        """(N, K) int64: as `listed`, and ntypes for `absent_pairs`, too."""
+    def neighbor_types(self) -> torch.Tensor:
+        """(N, K) int64: as `types_in_cutoff`, and ntypes for `absent_pairs`, too."""
         if self.absent_pairs is None:
-            return self.listed
-        absent = torch.nn.functional.pad(self.absent_pairs, (0, 1))[self.centers[:, None], self.listed]
-        return self.listed.masked_fill(absent, self.ntypes)
+            return self.types_in_cutoff
+        absent = torch.nn.functional.pad(self.absent_pairs, (0, 1))[
+            self.centers[:, None], self.types_in_cutoff
+        ]
+        return self.types_in_cutoff.masked_fill(absent, self.ntypes)
 
     @cached_property
     def found(self) -> NeighborRows:
@@ -157,8 +159,8 @@ class Neighborhood:
         )
 
     def with_pairs(self, displacements: torch.Tensor) -> "Neighborhood":
-        """With these pair vectors (N, K, 3), A, for passes of a simulation: see `once`."""
-        return dataclasses.replace(self, displacements=displacements, once=True)
+        """With these pair vectors (N, K, 3), A, for passes of a simulation: see `first_derivative_only`."""
+        return dataclasses.replace(self, displacements=displacements, first_derivative_only=True)
 
     def within(self, cutoff: float) -> "Neighborhood":
         """Only the neighbours within this cutoff, A."""
@@ -171,7 +173,7 @@ class Neighborhood:
         both = absent_pairs if self.absent_pairs is None else self.absent_pairs | absent_pairs
         return dataclasses.replace(self, absent_pairs=both)
 
-    def renamed(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
+    def with_type_map(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
         """For a part with a type map of its own, of `ntypes` elements: type t is its type names[t], (ntypes,) int64."""
         slots = torch.nn.functional.pad(names, (0, 1), value=ntypes)[self.slot_types]
         order = torch.argsort(slots, dim=1, stable=True)
@@ -200,13 +202,13 @@ class Neighborhood:
         (`truncates_by_type`) of each type the nearest sel_t."""
         if not self.truncates or sel is None:
             return self
-        counts = self.count(self.listed)
+        counts = self.count(self.types_in_cutoff)
         if bool((counts.sum(1) <= sum(sel)).all()) and (
             mixed or bool((counts <= torch.tensor(sel, device=counts.device)).all())
         ):
             return self
-        squared = self._squared_of(self.listed)
-        keep = self.listed < self.ntypes
+        squared = self._squared_of(self.types_in_cutoff)
+        keep = self.types_in_cutoff < self.ntypes
         if mixed or not self.truncates_by_type:
             keep &= _rank(squared) < sum(sel)
         if not mixed:
@@ -215,7 +217,7 @@ class Neighborhood:
             )
         return self._kept(keep)
 
-    def share(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
+    def restrict_to_part(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
         """What a hybrid descriptor, itself with places for each type or `mixed`, hands to a part of it.
 
         Of each type, or of all if the part is mixed, the nearest that it has places for. As in DeePMD-kit its own
@@ -226,7 +228,7 @@ class Neighborhood:
         if self.truncates_by_type:
             return self.within(min(part.cutoff, self.cutoff)).select(part.sel, mixed=part.mixed)
         # DeePMD-kit sorts by type what is left after pairs were excluded, where a mixed hybrid has a part that is not.
-        taken = self.kinds if mixed and not part.mixed else self.listed
+        taken = self.neighbor_types if mixed and not part.mixed else self.types_in_cutoff
         counts, sel = self.count(taken), torch.tensor([*part.sel, 0], device=taken.device)
         fit = (counts.sum(1) <= sum(part.sel)).all() if part.mixed else (counts <= sel[:-1]).all()
         if not is_exported() and bool(fit):
@@ -273,12 +275,12 @@ class Neighborhood:
             return NeighborReport(tuple(within), self.found.nearest)
         within = []
         for spec in specs:
-            counts = self.count(self.within(min(spec.cutoff, self.cutoff)).listed)
+            counts = self.count(self.within(min(spec.cutoff, self.cutoff)).types_in_cutoff)
             within.append(counts.sum(1, keepdim=True).int() if spec.mixed else counts)
         beyond = self.squared.new_full(
             (self.squared.shape[0], 1), self.cutoff**2
         )  # a row may have no slots at all
-        near = self.squared.masked_fill(self.listed == self.ntypes, self.cutoff**2)
+        near = self.squared.masked_fill(self.types_in_cutoff == self.ntypes, self.cutoff**2)
         return NeighborReport(tuple(within), torch.cat([near, beyond], dim=1).amin(1).sqrt())
 
 

@@ -228,7 +228,11 @@ class NetFitting(Fitting):
             found = self.net(0)(_beside(features, extra)).double() + bias[near.centers]
             return found.masked_fill(system.types[:, None] < 0, 0.0)
         values = torch.zeros(system.atoms, bias.shape[1], dtype=torch.float64, device=features.device)
-        if system.known_kinds() is None and features.is_cuda and torch.cuda.is_current_stream_capturing():
+        if (
+            system.known_atoms_by_type() is None
+            and features.is_cuda
+            and torch.cuda.is_current_stream_capturing()
+        ):
             # Nobody can be asked which atoms are of which type.
             for kind in range(len(self.type_map)):
                 own = system.types[:, None] == kind

@@ -58,7 +58,7 @@ class PairTableOptions(ModelOptions):
     def cutoff(self) -> float:
         return self.rcut
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         """Raises ConfigError if there is no place for a neighbour."""
         if isinstance(self.sel, str):
             _, together = most(self.rcut)
@@ -156,16 +156,16 @@ class PairTable(AtomicModel):
         """n, of the table."""
         return self.coefficients.shape[2]
 
-    def respond(
+    def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        self.refuse_untaken(fparam, aparam)
+        self.reject_unused_parameters(fparam, aparam)
         near = near.select((self.options.sel,), mixed=True)
-        seen = near.kinds != self.ntypes
+        seen = near.neighbor_types != self.ntypes
         squared = near.displacements.to(self.coefficients.dtype).square().sum(-1)
         # Slots without a neighbour have a distance that is in the table, so that they add no NaN to gradients.
         r = torch.where(seen, squared, (self.first + self.step) ** 2).sqrt()
-        energies = self.pair_energies(near.centers[:, None], near.kinds.masked_fill(~seen, 0), r)
+        energies = self.pair_energies(near.centers[:, None], near.neighbor_types.masked_fill(~seen, 0), r)
         return {"energy": 0.5 * torch.where(seen, energies, 0.0).sum(1).double()}
 
     def pair_energies(self, a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:

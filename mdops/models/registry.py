@@ -114,7 +114,8 @@ def outputs_of(model: Options) -> tuple[Output, ...]:
 
 
 def definition(sort: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What an input says to make a part of that sort with the options of a node (`Kind.definition_of_tree`)."""
+    """What an input says to make a part of that sort with the options of a node
+    (`ModelComponent.definition_of_tree`)."""
     bases: dict[str, Any] = {"model": AtomicModel, "descriptor": Descriptor, "fitting": Fitting}
     found: dict[str, Any] = (known(sort, tree) or bases[sort]).definition_of_tree(tree)
     return found
@@ -127,7 +128,7 @@ def of_node(node: Mapping[str, Any]) -> Any:
 
 
 def known(sort: str, tree: Mapping[str, Any]) -> Any:
-    """The class of a node, if it has said what such nodes hold (`Kind.NODE`); None otherwise."""
+    """The class of a node, if it has said what such nodes hold (`ModelComponent.NODE`); None otherwise."""
     name = tree.get("type")
     kind = kinds(sort).get(name) if isinstance(name, str) else None
     has_node = (
@@ -139,7 +140,7 @@ def known(sort: str, tree: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=1)
 def nodes() -> Mapping[str, Node]:
     """All that is known of nodes, by "@class" and "type" joined by a space, by "@class" alone, or by the key that holds
-    them (`Kind.NODES`)."""
+    them (`ModelComponent.NODES`)."""
     found = dict(NODES)
     for sort in _SORTS:
         for kind in dict.fromkeys(kinds(sort).values()):

@@ -201,7 +201,7 @@ class RepflowOptions(Options):
         if isinstance(self.e_sel, int) and isinstance(self.a_sel, int) and self.a_sel > self.e_sel:
             raise ConfigError(f"{place}.a_sel: is {self.a_sel}, expected e_sel, {self.e_sel}, or less")
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         """With both `sel` as numbers. Raises ConfigError for fewer places of edges than of angles."""
         edges = places_of(self.e_sel, self.e_rcut, most, f"{place}.e_sel")
         angles = places_of(self.a_sel, self.a_rcut, most, f"{place}.a_sel")

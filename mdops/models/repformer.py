@@ -139,7 +139,7 @@ class RepformerOptions(Options):
             refuse_unless(self.attn2_hidden <= widest, "attn2_hidden", f"{widest} or less")
             refuse_unless(self.g2_dim <= _WIDEST_HEAD - 3, "g2_dim", f"{_WIDEST_HEAD - 3} or less")
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         return dataclasses.replace(self, nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"))
 
 

@@ -1,7 +1,7 @@
 """The keys that a node of a serialised model may have, and their defaults: `mdops.io.upgrade` goes by them.
 
-A node of a kind has the keys of its options (`keys_of`), and those that the kind has beside (`Kind.NODE`); here are the
-nodes that are no kinds and that several kinds have: nets, layers.
+A node of a kind has the keys of its options (`keys_of`), and those that the kind adds (`ModelComponent.NODE`). Here
+are the nodes that are no kinds and that several kinds have: nets, layers.
 
 A node whose kind is not known (a model or a descriptor that mdops does not read) is left as it is. DeePMD-kit
 raises a node's "@version" when it adds a key. So an older node lacks keys that have a default, and a newer
@@ -239,6 +239,6 @@ def _in_range(check: Check, metadata: Mapping[str, Any]) -> Check:
 
 # What may stand below a node of known kind without being of known kind: models, descriptors and fittings that mdops
 # does not read (their users refuse them by name), values that only training looks at, and options that a part says once
-# more (`Kind.check_tree` looks at them).
+# more (`ModelComponent.check_tree` looks at them).
 OPEN_CLASSES = ("Model", "Descriptor", "Fitting")
 OPEN_KEYS = ("preset_out_bias", "spin", "layer_name", "compress", "config")

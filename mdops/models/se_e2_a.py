@@ -92,9 +92,9 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
         rows = environment(self, near)
         # Rows of `excluded` pairs are zero, and what they are multiplied with does not matter.
         excluded = self.excludes(near)
-        kinds = near.kinds.masked_fill(excluded, self.ntypes)
+        kinds = near.neighbor_types.masked_fill(excluded, self.ntypes)
         g = embed(self.embeddings, rows[..., 0], kinds, near.centers)
-        absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
+        absent = torch.tensor(self.sel, device=g.device) - near.count(near.neighbor_types)
         return rows.transpose(1, 2) @ g / self.slots + self.padding(absent, near.types)
 
     def padding(self, absent: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
@@ -123,5 +123,5 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
         return 1 if options.type_one_side else 2
 
     def summary(self) -> dict[str, str]:
-        lines = self.sketch(self.embeddings)
+        lines = self.summary_lines(self.embeddings)
         return {**lines, "embedding nets": f"{lines['embedding nets']}, axis {self.axis_neuron}"}

@@ -73,8 +73,8 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
 
     def forward(self, near: Neighborhood) -> Features:
         s = environment(self, near, radial=True)[..., 0].masked_fill(self.excludes(near), 0.0)
-        g = embed(self.embeddings, s, near.kinds, near.centers).sum(1)
-        absent = torch.tensor(self.sel, device=g.device) - near.count(near.kinds)
+        g = embed(self.embeddings, s, near.neighbor_types, near.centers).sum(1)
+        absent = torch.tensor(self.sel, device=g.device) - near.count(near.neighbor_types)
         return Features((g + self.padding(absent, near.centers)) / (5 * self.slots))
 
     def padding(self, absent: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
@@ -101,4 +101,4 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
         return 1 if options.type_one_side else 2
 
     def summary(self) -> dict[str, str]:
-        return self.sketch(self.embeddings)
+        return self.summary_lines(self.embeddings)

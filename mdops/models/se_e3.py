@@ -97,4 +97,4 @@ class SeE3(AngleDescriptor, TypedDescriptor):
         return 2
 
     def summary(self) -> dict[str, str]:
-        return self.sketch(self.embeddings)
+        return self.summary_lines(self.embeddings)

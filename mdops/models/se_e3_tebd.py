@@ -190,4 +190,4 @@ class SeE3Tebd(AngleDescriptor):
     def summary(self) -> dict[str, str]:
         o = self.options
         place = "stripped" if o.strips_types else "beside the angle"
-        return {**self.sketch(self.embeddings), "type embedding": f"of width {o.tebd_dim}, {place}"}
+        return {**self.summary_lines(self.embeddings), "type embedding": f"of width {o.tebd_dim}, {place}"}

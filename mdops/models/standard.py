@@ -106,8 +106,8 @@ class PartsOptions(ModelOptions):
     def cutoff(self) -> float:
         return self.descriptor.cutoff
 
-    def with_places(self, most: Most, place: str) -> Self:
-        return dataclasses.replace(self, descriptor=self.descriptor.with_places(most, f"{place}.descriptor"))
+    def resolve_sel(self, most: Most, place: str) -> Self:
+        return dataclasses.replace(self, descriptor=self.descriptor.resolve_sel(most, f"{place}.descriptor"))
 
 
 @dataclass(kw_only=True)
@@ -194,7 +194,7 @@ class DescriptorFitting(AtomicModel):
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         return self.descriptor.atoms_at_once(near)
 
-    def respond(
+    def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         return self.fitted(self._features(near), near, fparam, aparam)

@@ -191,7 +191,7 @@ class TypeEmbedding(nn.Module):
 
     @staticmethod
     def tree_of_types(tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
-        """See `Kind.tree_of_types`."""
+        """See `ModelComponent.tree_of_types`."""
         net = tree["embedding"] if tree["use_econf_tebd"] else _net_of_types(tree["embedding"], types)
         return {**tree, "type_map": list(type_map), "ntypes": len(types), "embedding": net}
 

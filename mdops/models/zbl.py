@@ -78,7 +78,7 @@ class ZBLModel(Blend):
         if tree["sw_rmax"] <= tree["sw_rmin"]:
             raise ModelFileError(f"{place} has sw_rmax = {tree['sw_rmax']}, not above its sw_rmin")
 
-    def weigh(self, near: Neighborhood) -> list[torch.Tensor]:
+    def part_weights(self, near: Neighborhood) -> list[torch.Tensor]:
         near_ones = self.near_weight(near)
         return [1 - near_ones, near_ones]
 
@@ -87,7 +87,7 @@ class ZBLModel(Blend):
         o = self.options
         part, places = self.near_part
         near = near.within(part.cutoff).select((places,), mixed=True)
-        seen = near.kinds != near.ntypes
+        seen = near.neighbor_types != near.ntypes
         r = torch.where(seen, near.displacements.double().square().sum(-1), 1.0).sqrt()
         # The least distance is taken off all of them, so that not all weights vanish.
         some = seen.any(1, keepdim=True)

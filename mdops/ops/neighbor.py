@@ -18,7 +18,7 @@ class NeighborList(NamedTuple):
         images: (N, K) int32, packed periodic images (`unpack_images`).
         counts: (N, ntypes) int32, neighbours of each type.
         cutoff: every pair closer than this is in the list, A.
-        most: there are no more pairs than this, where that is known without asking a GPU.
+        max_pairs: there are no more pairs than this, where that is known without asking a GPU.
         graph_room: how many edges, angles, and edges that make angles, a graph made of it has room for, where nobody
             can ask a GPU how many there are (`NeighborGraph.of_list`, `angle_edges`); None: as many as there are.
     """
@@ -27,7 +27,7 @@ class NeighborList(NamedTuple):
     images: torch.Tensor
     counts: torch.Tensor
     cutoff: float
-    most: int | None = None
+    max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
 
 

@@ -10,7 +10,7 @@ import torch
 from mdops.models.angles import AngleDescriptor, AngleKnots
 from mdops.models.contract import AtomicModel
 from mdops.models.standard import DescriptorFitting
-from mdops.nn import pieces
+from mdops.nn import angle_splines
 from mdops.ops import AngleGrid
 from mdops.ops.activation import is_smooth
 from mdops.tables.spline import BEFORE_LAYERS
@@ -61,8 +61,8 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
         near = torch.cat([theta + k * step for k in (0, 1, -1, 2, -2)])
         at = d.functions(near, kinds).chunk(5, dim=2)
         slope = (8 * (at[1] - at[2]) - (at[3] - at[4])) / (12 * step[:, None])
-        value = pieces.evaluate(table, x)[..., inner, :]
-        rise = pieces.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
+        value = angle_splines.evaluate(table, x)[..., inner, :]
+        rise = angle_splines.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
         wanted = at[0] + theta[:, None] * slope
         error = (value + theta[:, None] * rise - wanted).abs().amax((0, 1, 3))
         errors.append(error.view(2, -1).amax(0))

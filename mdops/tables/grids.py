@@ -129,7 +129,7 @@ def has_value_before_knots(one: Sum) -> bool:
     return d.plain and bool((pair_masks(one.model, d)[1].any(1) & (d.mean < 0)).any())
 
 
-def together(grids: Sequence[SplineGrid]) -> SplineGrid:
+def merge_grids(grids: Sequence[SplineGrid]) -> SplineGrid:
     """What there is to say of several: the most intervals, the largest error and smallest distance."""
     return SplineGrid(
         max(grid.s_max for grid in grids),

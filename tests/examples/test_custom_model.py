@@ -20,7 +20,7 @@ from mdops import system as systems
 from mdops.calculator import MDOps
 from mdops.cli import main as command
 from mdops.errors import InputError, UnsupportedModelError
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import Neighborhood, registry
 from mdops.ops import neighbor_list
 from mdops.train import Trainer, load_dataset, parse_config
@@ -129,7 +129,7 @@ def test_it_runs_in_ase_and_in_the_engine(example, trained, device, dtype):
     atoms = example.first_frame(trained.trainer.frames.data)
     atoms.calc = MDOps(potential)
     energy = atoms.get_potential_energy()
-    frames = list(Engine(atoms, potential, Physics("nve", 100, timestep=1.0)).run(20, every=1))
+    frames = list(Engine(atoms, potential, EnsembleSettings("nve", 100, timestep=1.0)).run(20, every=1))
     assert frames[0].energy == pytest.approx(energy, abs=1e-2)
     total = np.array([frame.energy + frame.kinetic for frame in frames])
     assert np.ptp(total) < 2e-3

@@ -13,7 +13,7 @@ import mdops
 from mdops.calculator import MDOps
 from mdops.cli import main as command
 from mdops.errors import UnsupportedModelError
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import DescriptorFitting
 from mdops.potential import Potential
 from mdops.train import Trainer, parse_config
@@ -114,7 +114,7 @@ def test_it_runs_in_ase_and_in_the_engine(trained, device, dtype):
     atoms = alloy((2, 2, 2))
     atoms.calc = MDOps(potential)
     started = atoms.get_potential_energy()
-    frames = list(Engine(atoms, potential, Physics("nve", 300, timestep=1.0)).run(20, every=1))
+    frames = list(Engine(atoms, potential, EnsembleSettings("nve", 300, timestep=1.0)).run(20, every=1))
     assert frames[0].energy == pytest.approx(started, abs=1e-2)
     total = np.array([frame.energy + frame.kinetic for frame in frames])
     assert np.ptp(total) < 5e-3 and abs(frames[-1].energy - started) > 1e-2
@@ -156,7 +156,7 @@ def test_what_holds_for_one_cutoff_alone_is_refused(potential, tmp_path):
     with pytest.raises(UnsupportedModelError, match=r"over 2 cutoffs.*atomic virials"):
         potential.compute(alloy(), atom_virial=True)
     with pytest.raises(UnsupportedModelError, match="heat currents"):
-        Engine(alloy(), potential, Physics("nve", 300), atom_virial=True)
+        Engine(alloy(), potential, EnsembleSettings("nve", 300), atom_virial=True)
     with pytest.raises(UnsupportedModelError, match="messages"):
         potential.export()
     with pytest.raises(UnsupportedModelError, match="C core does not evaluate"):

@@ -34,7 +34,7 @@ from mdops.learn.select import chosen_frames, farthest
 from mdops.learn.structures import changed, first_set
 from mdops.learn.students import answers_of
 from mdops.learn.trust import Trust, rank_correlation, trust_levels
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.motion import set_velocities
 
 
@@ -274,7 +274,7 @@ def test_a_run_that_is_stopped_leaves_the_others_alone(learned):
     models = [
         mdops.load(out / n, overflow="extend") for n in ("model.safetensors", "committee-1.safetensors")
     ]
-    physics = Physics("nvt", 100, 2.0)
+    physics = EnsembleSettings("nvt", 100, 2.0)
     atoms = [copper(k) * (2, 1, 1) for k in range(3)]
     atoms[1].positions[1] = atoms[1].positions[0] + 0.9  # forces there throw atoms away
     for one in atoms:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from ase.build import bulk
 
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.motion import set_velocities
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
@@ -16,11 +16,11 @@ GRAPH_MODELS = {  # they pass messages
 }
 
 PHYSICS = {
-    "nve": Physics("nve", 300, 2),
-    "nose-hoover": Physics("nvt", 300, 2, tdamp=50),
-    "langevin": Physics("nvt", 300, 2, "langevin", friction=20),
-    "npt": Physics("npt", 300, 2, tdamp=50, pressure=1, pdamp=150),
-    "flexible": Physics("npt", 300, 2, tdamp=50, pressure=1, pdamp=150, flexible=True),
+    "nve": EnsembleSettings("nve", 300, 2),
+    "nose-hoover": EnsembleSettings("nvt", 300, 2, tdamp=50),
+    "langevin": EnsembleSettings("nvt", 300, 2, "langevin", friction=20),
+    "npt": EnsembleSettings("npt", 300, 2, tdamp=50, pressure=1, pdamp=150),
+    "flexible": EnsembleSettings("npt", 300, 2, tdamp=50, pressure=1, pdamp=150, flexible=True),
 }
 
 

@@ -14,7 +14,7 @@ from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel,
 from mdops import load
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.md import BatchEngine, Engine, Physics, UnstableRunError
+from mdops.md import BatchEngine, Engine, EnsembleSettings, UnstableRunError
 from mdops.md.motion import set_velocities
 
 
@@ -124,7 +124,7 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
 
 
 def test_an_explosion_names_system_and_step(models, device):
-    physics = Physics("nve", 300, 200)
+    physics = EnsembleSettings("nve", 300, 200)
     structures = [alloy(dataclasses.replace(physics, temperature=0.01), seed=s) for s in range(3)]
     structures[1].positions[0] = structures[1].positions[1] + [0.7, 0, 0]
     engine = BatchEngine(structures, models(device), physics)

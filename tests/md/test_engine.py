@@ -14,7 +14,7 @@ from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel,
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.md import Physics, UnstableRunError
+from mdops.md import EnsembleSettings, UnstableRunError
 from mdops.md.engine import Engine
 
 
@@ -76,7 +76,7 @@ def test_noise_follows_the_seed(models, device):
 
 def test_noise_of_free_atoms_spreads_as_it_should(models):
     """One step from rest at large friction: momenta are Gaussian with variance m kT (1 - c^2)."""
-    physics = Physics("nvt", 300, 1, "langevin", friction=500)
+    physics = EnsembleSettings("nvt", 300, 1, "langevin", friction=500)
     atoms = bulk("Cu", a=4.0, cubic=True) * (4, 4, 4)
     atoms.symbols[::2] = "Al"
     atoms.set_momenta(np.zeros((256, 3)))
@@ -177,7 +177,7 @@ def test_progress_is_told_block_by_block(models, device):
 
 
 def test_an_explosion_names_its_step(models, device):
-    physics = Physics("nve", 300, 200)
+    physics = EnsembleSettings("nve", 300, 200)
     atoms = alloy(physics)
     atoms.positions[0] = atoms.positions[1] + [0.7, 0, 0]
     engine, seen = Engine(atoms, models(device), physics), []
@@ -227,7 +227,7 @@ def test_a_model_that_asks_the_host_runs_too(device):
     ("change", "message"),
     [
         (
-            {"physics": Physics("npt", 300), "structures": Atoms("Cu2", [[0, 0, 0], [2.5, 0, 0]])},
+            {"physics": EnsembleSettings("npt", 300), "structures": Atoms("Cu2", [[0, 0, 0], [2.5, 0, 0]])},
             "npt needs a cell",
         ),
         ({"skin": -1.0}, "skin"),

@@ -11,7 +11,7 @@ from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
 from mdops import load
 from mdops.errors import InputError
-from mdops.md import BatchEngine, Engine, Physics
+from mdops.md import BatchEngine, Engine, EnsembleSettings
 from mdops.md.heat import green_kubo, heat_current
 from mdops.md.motion import set_velocities
 
@@ -101,7 +101,7 @@ def test_the_current_is_the_change_of_the_moment_of_energy(models):
 
 def test_a_moving_body_carries_its_enthalpy(models):
     """All atoms at one velocity v: J = (E + K) v + W^T v, with the virial W of all."""
-    physics = Physics("nve", timestep=1)
+    physics = EnsembleSettings("nve", timestep=1)
     atoms = alloy(NVE)
     atoms.set_velocities(np.tile([0.01, -0.02, 0.03], (len(atoms), 1)))
     frame = Engine(atoms, models("cpu"), physics, atom_virial=True).frame()

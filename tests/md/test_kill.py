@@ -11,7 +11,7 @@ import torch
 from ase.io import read
 
 from mdops.calculator import MDOps
-from mdops.md import Output, Physics, run
+from mdops.md import EnsembleSettings, Output, run
 
 STEPS, KILLS = 240, 4
 
@@ -27,12 +27,12 @@ def simulate(folder, name, start, potential, physics, engine):
 @pytest.mark.parametrize(
     ("name", "physics", "engine"),
     [
-        ("md.traj", Physics("nve", 300, 2, checkpoint_every=15), True),
-        ("md.xyz", Physics("nvt", 300, 2, checkpoint_every=20), True),
-        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=11), True),
-        ("md.traj", Physics("npt", 300, 2, checkpoint_every=40), True),
-        ("md.xyz", Physics("nve", 300, 2, checkpoint_every=25), False),
-        ("md.traj", Physics("nvt", 300, 2, "langevin", checkpoint_every=15), False),
+        ("md.traj", EnsembleSettings("nve", 300, 2, checkpoint_every=15), True),
+        ("md.xyz", EnsembleSettings("nvt", 300, 2, checkpoint_every=20), True),
+        ("md.traj", EnsembleSettings("nvt", 300, 2, "langevin", checkpoint_every=11), True),
+        ("md.traj", EnsembleSettings("npt", 300, 2, checkpoint_every=40), True),
+        ("md.xyz", EnsembleSettings("nve", 300, 2, checkpoint_every=25), False),
+        ("md.traj", EnsembleSettings("nvt", 300, 2, "langevin", checkpoint_every=15), False),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

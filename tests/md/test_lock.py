@@ -11,9 +11,9 @@ import pytest
 from mdops.calculator import MDOps
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.md import Output, Physics, run
+from mdops.md import EnsembleSettings, Output, run
 
-PHYSICS = Physics("nve", 300, 2)
+PHYSICS = EnsembleSettings("nve", 300, 2)
 
 
 def output(folder, name, steps=5, **changes):

@@ -10,9 +10,9 @@ from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.md import BatchEngine, Engine, Output, Physics, UnstableRunError, run
+from mdops.md import BatchEngine, Engine, EnsembleSettings, Output, UnstableRunError, run
 
-SQUEEZED = Physics("npt", 600, 2, pressure=60, pdamp=150)
+SQUEEZED = EnsembleSettings("npt", 600, 2, pressure=60, pdamp=150)
 
 
 def dense_model(device):

@@ -8,7 +8,7 @@ from engine_cases import MODEL, PHYSICS, alloy
 
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.md import BatchEngine, Engine, Output, Physics, run
+from mdops.md import BatchEngine, Engine, EnsembleSettings, Output, run
 from mdops.md.engine import propagators
 
 RAMPS = {
@@ -20,21 +20,23 @@ RAMPS = {
 
 
 @pytest.mark.parametrize("ramp_steps", [1, 99, 250, 1003, 20_007])
-def test_stairs(ramp_steps):
-    """They follow the ramp, each with its mean, and come to their ends where `stair_end` says."""
-    physics = Physics("npt", 300, final_temperature=500, pressure=1, final_pressure=-3, ramp_steps=ramp_steps)
+def test_ramp_stages(ramp_steps):
+    """They follow the ramp, each with its mean, and come to their ends where `ramp_stage_end` says."""
+    physics = EnsembleSettings(
+        "npt", 300, final_temperature=500, pressure=1, final_pressure=-3, ramp_steps=ramp_steps
+    )
     steps = np.arange(ramp_steps + 5)
     temperatures, pressures = np.transpose([physics.goals(int(k)) for k in steps])
     on = steps < ramp_steps
     assert (temperatures[~on] == 500).all() and (pressures[~on] == -3).all()
-    stairs = min(100, max(1, ramp_steps // 100))
-    assert len(set(temperatures[on])) == stairs
+    stages = min(100, max(1, ramp_steps // 100))
+    assert len(set(temperatures[on])) == stages
     straight = 300 + 200 * (steps[on] + 0.5) / ramp_steps
-    assert np.abs(temperatures[on] - straight).max() <= 200 / stairs
-    assert temperatures[on].mean() == pytest.approx(400, abs=200 / stairs / 4)
+    assert np.abs(temperatures[on] - straight).max() <= 200 / stages
+    assert temperatures[on].mean() == pytest.approx(400, abs=200 / stages / 4)
     np.testing.assert_allclose(pressures, 1 - 4 * (temperatures - 300) / 200, atol=1e-12)
     for k in steps:
-        end = physics.stair_end(int(k))
+        end = physics.ramp_stage_end(int(k))
         assert end > k
         if np.isfinite(end):
             assert temperatures[int(end) - 1] == temperatures[k] != temperatures[int(end)]
@@ -43,7 +45,7 @@ def test_stairs(ramp_steps):
 
 
 @pytest.mark.parametrize("name", RAMPS)
-def test_each_step_has_the_goals_of_its_stair(models, name, monkeypatch):
+def test_each_step_has_the_goals_of_its_stage(models, name, monkeypatch):
     """Whatever the blocks are, and where they are done again."""
     seen, physics = [], RAMPS[name]
     for kind in (propagators.Propagator, propagators.CellPropagator):
@@ -67,7 +69,7 @@ def test_each_step_has_the_goals_of_its_stair(models, name, monkeypatch):
     for (first, begin), (_, end) in zip(starts, [*starts[1:], (None, len(seen))], strict=True):
         wanted = [physics.goals(first + k) for k in range(end - begin)]
         np.testing.assert_allclose(seen[begin:end], wanted, rtol=1e-12)
-    assert len(set(seen)) == 5  # the third stair to the sixth, and the end
+    assert len(set(seen)) == 5  # the third stage to the sixth, and the end
 
 
 @pytest.mark.parametrize("name", RAMPS)
@@ -89,7 +91,7 @@ def test_one_step_at_a_time_is_the_same(models, device, name):
 
 def test_the_temperature_follows(models):
     """Eight systems from 100 K to 800 K, by Langevin dynamics with much friction."""
-    physics = Physics("nvt", 100, 2, "langevin", friction=50, final_temperature=800, ramp_steps=800)
+    physics = EnsembleSettings("nvt", 100, 2, "langevin", friction=50, final_temperature=800, ramp_steps=800)
     engine = BatchEngine([alloy(physics, seed=k) for k in range(8)], models("cpu"), physics)
     temperatures = [engine.temperature(frame.kinetic).mean() for frame in engine.run(800, every=40)]
     goals = [physics.goals(k)[0] for k in range(40, 801, 40)]
@@ -155,4 +157,4 @@ def test_the_command_ramps_over_its_run(tmp_path, monkeypatch, capsys):
 )
 def test_ramps_that_cannot_be_are_refused(options, says):
     with pytest.raises(InputError, match=says):
-        Physics(temperature=300, **options)
+        EnsembleSettings(temperature=300, **options)

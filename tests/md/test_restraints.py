@@ -12,7 +12,7 @@ from engine_cases import MODEL, PHYSICS, alloy, rounding, skewed
 
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.md import BatchEngine, Distance, Engine, Minimizer, Physics, Relaxation, Tether
+from mdops.md import BatchEngine, Distance, Engine, EnsembleSettings, Minimizer, Relaxation, Tether
 from mdops.md.motion import set_velocities
 
 NVE = PHYSICS["nve"]
@@ -115,7 +115,7 @@ def test_each_structure_has_its_own(models, device):
 
 def test_a_tether_and_a_distance_hold(models):
     """With stiff springs at 300 K: |x - x0|^2 is 3 kT/k on average, and the distance stays by its length."""
-    physics = Physics("nvt", 300, 1, "langevin", friction=20)
+    physics = EnsembleSettings("nvt", 300, 1, "langevin", friction=20)
     atoms = alloy(physics)
     now = atoms.get_distance(10, 21, mic=True)
     held = [Tether([0, 8], 50.0), Distance([10], [21], 200.0, now + 0.3)]

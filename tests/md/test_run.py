@@ -19,7 +19,7 @@ import mdops
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.md import Engine, Output, Physics, UnstableRunError, run
+from mdops.md import Engine, EnsembleSettings, Output, UnstableRunError, run
 from mdops.md.log import LogState, columns
 from mdops.md.motion import degrees_of_freedom, set_velocities, temperature
 from mdops.md.outputs import ExtxyzTrajectory
@@ -27,11 +27,11 @@ from mdops.md.outputs import ExtxyzTrajectory
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
 ENSEMBLES = {
-    "nve": Physics("nve", 300, 2),
-    "nose-hoover": Physics("nvt", 300, 2),
-    "langevin": Physics("nvt", 300, 2, "langevin"),
-    "npt": Physics("npt", 300, 2, pressure=1),
-    "flexible": Physics("npt", 300, 2, pressure=1, flexible=True),
+    "nve": EnsembleSettings("nve", 300, 2),
+    "nose-hoover": EnsembleSettings("nvt", 300, 2),
+    "langevin": EnsembleSettings("nvt", 300, 2, "langevin"),
+    "npt": EnsembleSettings("npt", 300, 2, pressure=1),
+    "flexible": EnsembleSettings("npt", 300, 2, pressure=1, flexible=True),
 }
 
 
@@ -332,10 +332,10 @@ def test_the_first_checkpoints_come_early():
             found.append(physics.next_checkpoint(found[-1], atoms, **device))
         return found[1:]
 
-    assert places(Physics(), 192, 3000) == [10, 20, 40, 80, 160, 320, 640, 1000, 2000, 3000]
-    assert places(Physics(), 192, 1600, on_gpu=True) == [100, 200, 400, 800, 1600]
-    assert places(Physics(), 10**6, 40) == [10, 20, 30, 40]
-    assert places(Physics(checkpoint_every=300), 192, 900) == [300, 600, 900]
+    assert places(EnsembleSettings(), 192, 3000) == [10, 20, 40, 80, 160, 320, 640, 1000, 2000, 3000]
+    assert places(EnsembleSettings(), 192, 1600, on_gpu=True) == [100, 200, 400, 800, 1600]
+    assert places(EnsembleSettings(), 10**6, 40) == [10, 20, 30, 40]
+    assert places(EnsembleSettings(checkpoint_every=300), 192, 900) == [300, 600, 900]
 
 
 def test_what_an_op_says_of_anything_else_is_no_explosion(alloy, tmp_path, monkeypatch):
@@ -372,7 +372,7 @@ def test_a_checkpoint_of_another_version_is_refused(alloy, tmp_path, monkeypatch
 def test_an_explosion_stops_a_run_through_ase(alloy, tmp_path):
     alloy.set_constraint(FixAtoms([31]))
     with pytest.raises(UnstableRunError, match=r"blew up at step \d+ .*--timestep") as caught:
-        run(alloy, Physics("nve", 3000, 40), output(tmp_path, 500, interval=1))
+        run(alloy, EnsembleSettings("nve", 3000, 40), output(tmp_path, 500, interval=1))
     frames, step = read(tmp_path / "md.traj", ":"), int(re.search(r"step (\d+)", str(caught.value))[1])
     assert step > 5 and [f.info["step"] for f in frames] == list(range(step))
     assert all(np.isfinite(f.positions).all() for f in frames)
@@ -390,7 +390,7 @@ def test_an_explosion_stops_a_run_through_ase(alloy, tmp_path):
 )
 def test_impossible_physics(changes, says):
     with pytest.raises(InputError, match=says):
-        Physics(**changes)
+        EnsembleSettings(**changes)
 
 
 def test_impossible_output(tmp_path):
@@ -454,7 +454,7 @@ class TestVelocities:
 
     def test_without_temperature(self):
         with pytest.raises(InputError, match="no velocities"):
-            set_velocities(Atoms("Cu"), Physics("nve"), np.random.default_rng(0), anew=False)
+            set_velocities(Atoms("Cu"), EnsembleSettings("nve"), np.random.default_rng(0), anew=False)
 
 
 @pytest.mark.parametrize("name", ["nose-hoover", "langevin"])
@@ -580,7 +580,7 @@ class TestEngine:
         """Too long a time step for so hot a crystal, some ten steps long."""
         alloy.calc = calculator(device)
         with pytest.raises(UnstableRunError, match=r"blew up at step \d+") as caught:
-            run(alloy, Physics("nve", 3000, 40), output(tmp_path, 500, interval=1))
+            run(alloy, EnsembleSettings("nve", 3000, 40), output(tmp_path, 500, interval=1))
         frames, step = read(tmp_path / "md.traj", ":"), int(re.search(r"step (\d+)", str(caught.value))[1])
         assert step > 5 and [f.info["step"] for f in frames] == list(range(step))
         assert all(np.isfinite(f.positions).all() for f in frames)

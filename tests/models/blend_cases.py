@@ -15,7 +15,7 @@ import mdops
 from mdops import system as systems
 from mdops.calculator import MDOps
 from mdops.io import read_model
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.md.motion import set_velocities
 from mdops.system import System
 from mdops.train import PairLists, load_dataset, make_batch
@@ -110,7 +110,7 @@ def check_dynamics(potential, atoms, steps=40, *, jumps=False):
     """ASE and the engine have the model's forces, which conserve the energy, unless that `jumps` at the cutoff."""
     atoms.calc = MDOps(potential, dtype=potential.dtype)
     assert np.allclose(atoms.get_forces(), potential.compute(atoms)["forces"], atol=1e-10)
-    physics = Physics("nve", 100, 0.5)
+    physics = EnsembleSettings("nve", 100, 0.5)
     set_velocities(atoms, physics, np.random.default_rng(0), anew=True)
     frames = list(Engine(atoms, potential, physics).run(steps, every=10))
     last = frames[-1].atoms(atoms)

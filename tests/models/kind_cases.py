@@ -17,7 +17,7 @@ from trees import differences
 import mdops
 from mdops.calculator import MDOps
 from mdops.io import read_model
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities
 from mdops.models import model_of_tree
@@ -225,7 +225,7 @@ def check_dynamics(potential):
     slope = (energy(0, step) - energy(0, -step)) / (2 * step)
     assert slope == pytest.approx(atoms.get_volume() * (stress * strain).sum(), rel=1e-5, abs=1e-6)
 
-    physics = Physics("nve", 100, 1.0)
+    physics = EnsembleSettings("nve", 100, 1.0)
     atoms.calc = None
     atoms.info.clear()
     set_velocities(atoms, physics, np.random.default_rng(0), anew=True)

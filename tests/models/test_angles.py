@@ -22,7 +22,7 @@ import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
 from mdops.evaluators.angles import AngleMoments
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import angles
 from mdops.tables.angle_knots import choose_angle_knots
@@ -317,7 +317,7 @@ def test_engine_steps_are_captured(name):
     keys |= {"overflow": "extend"}
     double, gpu = (potential_of(elements, dtype=dtype, **keys) for dtype in (torch.float64, torch.float32))
     atoms = frames_of(elements)[0]
-    engine = Engine(atoms, gpu.cuda(), Physics("nve", 300, 1))
+    engine = Engine(atoms, gpu.cuda(), EnsembleSettings("nve", 300, 1))
     assert engine._surface.captures, gpu.explain()
     frame = list(engine.run(8, every=4))[-1]
     wanted = double.compute(frame.atoms(atoms))

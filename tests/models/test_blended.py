@@ -33,8 +33,8 @@ import mdops
 from mdops import Potential
 from mdops.errors import InputError
 from mdops.evaluators import Autograd, blended
-from mdops.evaluators.blended import Blended, SplinedBlend, Tabulated
-from mdops.md import Physics
+from mdops.evaluators.blended import Blended, PairTableEvaluator, SplinedBlend
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models.linear import LinearModel, LinearOptions
 from mdops.models.pairtab import PairTable, PairTableOptions
@@ -59,7 +59,7 @@ def test_answers_are_deepmd_kits(folder, mode):
         overflow=overflow,
         spline=mode != "exact",
     )
-    assert isinstance(potential.evaluator(), Blended | Tabulated), potential.explain()
+    assert isinstance(potential.evaluator(), Blended | PairTableEvaluator), potential.explain()
     # DeePMD-kit itself computed some models in float32.
     rounded = mode == "float32" or folder.name.endswith("float32")
     tolerance = FLOAT32 if rounded else 1e-9 if mode == "exact" else SPLINES
@@ -176,7 +176,7 @@ def test_the_parts_evaluators_are_autograd(name, table_file):
             wanted, expected = Autograd(exact)(system, pairs, **parameters, atom_virial=True)
         for potential, tolerance in ((exact, 1e-12), (splined, SPLINES)):
             evaluator = potential.evaluator()
-            assert isinstance(evaluator, Blended | Tabulated), potential.explain()
+            assert isinstance(evaluator, Blended | PairTableEvaluator), potential.explain()
             found, report = evaluator(system, pairs, **parameters, atom_virial=True)
             assert_close(found, wanted, tolerance, found.keys())
             assert torch.allclose(report.nearest.double(), expected.nearest.double())
@@ -338,7 +338,7 @@ def moved(system):
 def test_gpu_is_the_cpu(name, dtype, table_file):
     double, gpu = (potential_of(cases(table_file)[name](), dtype=dtype) for dtype in (torch.float64, dtype))
     gpu = gpu.cuda()
-    assert isinstance(gpu.evaluator(), Blended | Tabulated), gpu.explain()
+    assert isinstance(gpu.evaluator(), Blended | PairTableEvaluator), gpu.explain()
     for system in (*systems_of(double), from_atoms([alloy(repeat=4)], double.type_map)):
         parameters = parameters_of(double, system)
         wanted = double.evaluate(system, **parameters, atom_virial=True)
@@ -358,7 +358,7 @@ def test_engine_steps_are_captured(name, table_file):
         potential_of(cases(table_file)[name](), dtype=dtype) for dtype in (torch.float64, torch.float32)
     )
     atoms = alloy(repeat=3)
-    engine = Engine(atoms, gpu.cuda(), Physics("nve", 300, 1))
+    engine = Engine(atoms, gpu.cuda(), EnsembleSettings("nve", 300, 1))
     assert engine._surface.captures, gpu.explain()
     last = list(engine.run(8, every=4))[-1]
     wanted = double.compute(last.atoms(atoms))

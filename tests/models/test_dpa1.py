@@ -17,7 +17,7 @@ from mdops.data.evaluation import evaluate
 from mdops.data.statistics import neighborhoods
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.io import read_model
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import dpa1, environment, model_of_tree, registry
 from mdops.models.statistics import environment_statistics
@@ -173,7 +173,9 @@ def test_a_run_in_graphs_is_the_run_without(case, dtype, monkeypatch):
     found = []
     for graphs, size in ((False, 10**6), (True, 10**6), (True, 3)):
         monkeypatch.setattr(dpa1, "_NUMBERS_ON_GPU", size * potential.model.descriptor._numbers(20))
-        engine = Engine(structure(atoms, potential), potential, Physics("nve", 50, 0.5), graphs=graphs)
+        engine = Engine(
+            structure(atoms, potential), potential, EnsembleSettings("nve", 50, 0.5), graphs=graphs
+        )
         found.append(list(engine.run(20, every=20))[-1])
         assert bool(engine._graphs) == graphs
     for frame in found[1:]:
@@ -326,7 +328,7 @@ def test_only_the_sum_of_sel_counts():
     assert [place for place, _, _ in differences(one, other, "descriptor", types, types)] == [
         "descriptor.sel"
     ]
-    assert options(sel="auto:1.5").with_places(lambda cutoff: ([7, 9], 13), "").sel == 20
+    assert options(sel="auto:1.5").resolve_sel(lambda cutoff: ([7, 9], 13), "").sel == 20
 
 
 @pytest.mark.parametrize(
@@ -486,7 +488,7 @@ def test_engine_steps_are_the_calculators(case, device):
     atoms = alloy()
     atoms.symbols[0] = "Al"
     atoms.symbols[1] = "Cu"
-    frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(8, every=4))
+    frames = list(Engine(atoms, potential, EnsembleSettings("nve", 300, 1)).run(8, every=4))
     reference = Atoms(atoms.numbers, frames[-1].positions, cell=atoms.cell, pbc=True)
     reference.calc = MDOps(load(case))
     assert frames[-1].energy == pytest.approx(reference.get_potential_energy(), abs=1e-9)

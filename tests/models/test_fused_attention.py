@@ -444,7 +444,7 @@ class Crowding(Descriptor):
         return 1
 
     def forward(self, near):
-        there = near.kinds < near.ntypes
+        there = near.neighbor_types < near.ntypes
         squared = torch.where(there, near.displacements.square().sum(-1), self.radius**2)
         fade = (1 - squared / self.radius**2) ** 3
         own = fade.sum(1)

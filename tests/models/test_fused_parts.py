@@ -38,7 +38,7 @@ from mdops.evaluators.fused_parts import FusedParts
 from mdops.evaluators.inner_splines import InnerSplines
 from mdops.evaluators.splined import Splined
 from mdops.jit.sample_box import sample_box
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import se_e3
 from mdops.models.dpa1 import SeAttenV2
@@ -282,7 +282,7 @@ def test_engine_steps_are_the_models(name):
     atoms = alloy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(8, every=4))
+        frames = list(Engine(atoms, potential, EnsembleSettings("nve", 300, 1)).run(8, every=4))
     last = frames[-1].atoms(atoms)
     np.testing.assert_allclose(frames[-1].forces, exact.compute(last)["forces"], atol=1e-6)
 
@@ -383,7 +383,7 @@ def test_engine_steps_on_a_gpu(name, monkeypatch):
     options = {"overflow": "extend", **keys, "fitting": fitting}
     gpu = potential_of(hybrid(*parts), dtype=torch.float32, **options).cuda()
     double, atoms = potential_of(hybrid(*parts), **options), alloy(repeat=3)
-    engine = Engine(atoms, gpu, Physics("nve", 300, 1))
+    engine = Engine(atoms, gpu, EnsembleSettings("nve", 300, 1))
     assert engine._surface.captures == (name not in ("few_places_beyond", "gate_excluded"))
     if name == "attention":  # runs of a few atoms each, in a graph
         monkeypatch.setattr(SeAttenV2, "atoms_at_once", lambda self, near: 50)
@@ -395,7 +395,7 @@ def test_engine_steps_on_a_gpu(name, monkeypatch):
 @pytest.mark.gpu
 def test_captured_steps_look_at_the_places_of_all_parts():
     potential = potential_of(hybrid(A, R), dtype=torch.float32).cuda()
-    engine = Engine(alloy(), potential, Physics("nve", 300, 1))
+    engine = Engine(alloy(), potential, EnsembleSettings("nve", 300, 1))
     places = engine._surface.sel
     assert places.tolist() == [*A["sel"], *R["sel"]]
     places[2:] = 4

@@ -137,23 +137,23 @@ def test_share_takes_the_nearest_of_each_type():
     system = from_atoms([alloy()], potential.type_map)
     near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
     near = dataclasses.replace(near, truncates=True)
-    shared = near.share(NeighborSpec(2.0, (3, 1)), mixed=False)
-    assert shared.cutoff == near.cutoff and shared.count(shared.kinds).tolist() == [[3, 1]] * 32
+    shared = near.restrict_to_part(NeighborSpec(2.0, (3, 1)), mixed=False)
+    assert shared.cutoff == near.cutoff and shared.count(shared.neighbor_types).tolist() == [[3, 1]] * 32
     for t, places in enumerate((3, 1)):
-        distances = near.squared.masked_fill(near.kinds != t, torch.inf).sort(1).values[:, :places]
-        mine = shared.squared.masked_fill(shared.kinds != t, torch.inf).sort(1).values[:, :places]
+        distances = near.squared.masked_fill(near.neighbor_types != t, torch.inf).sort(1).values[:, :places]
+        mine = shared.squared.masked_fill(shared.neighbor_types != t, torch.inf).sort(1).values[:, :places]
         assert torch.equal(distances, mine)
-    together = near.share(NeighborSpec(2.0, (4,), True), mixed=True)
-    assert together.count(together.kinds).sum(1).tolist() == [4] * 32
+    together = near.restrict_to_part(NeighborSpec(2.0, (4,), True), mixed=True)
+    assert together.count(together.neighbor_types).sum(1).tolist() == [4] * 32
 
 
 def test_share_keeps_what_is_within_the_parts_cutoff_unless_it_truncates():
     potential = load_case("hybrid_a_r")
     system = from_atoms([alloy()], potential.type_map)
     near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
-    shared = near.share(NeighborSpec(3.5, (1, 1)), mixed=False)
+    shared = near.restrict_to_part(NeighborSpec(3.5, (1, 1)), mixed=False)
     within = near.within(3.5)
-    assert torch.equal(shared.count(shared.kinds), within.count(within.kinds).clamp(min=1))
+    assert torch.equal(shared.count(shared.neighbor_types), within.count(within.neighbor_types).clamp(min=1))
 
 
 def test_a_distance_that_is_nan_is_among_the_nearest():
@@ -163,7 +163,7 @@ def test_a_distance_that_is_nan_is_among_the_nearest():
     near.displacements[3, 2] = torch.nan
     near = dataclasses.replace(near, truncates=True)
     few = NeighborSpec(2.0, (2, 2))
-    for kept in (near.select(few.sel, mixed=False), near.share(few, mixed=False)):
+    for kept in (near.select(few.sel, mixed=False), near.restrict_to_part(few, mixed=False)):
         assert torch.isnan(kept.displacements).any(-1).any(-1).nonzero()[:, 0].tolist() == [3]
 
 

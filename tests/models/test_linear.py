@@ -178,7 +178,7 @@ def test_input(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
 def test_new_parts_have_weights_of_their_own(tmp_path):
-    options = config_of(section(tmp_path)).model.with_places(lambda cutoff: ([20, 30], 41), "model")
+    options = config_of(section(tmp_path)).model.resolve_sel(lambda cutoff: ([20, 30], 41), "model")
     model = find("model", "linear_ener").random(options, 7, torch.float64)
     first, second = (list(part.parameters()) for part in model.models[:2])
     assert not torch.equal(first[0], second[0])

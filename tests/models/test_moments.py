@@ -30,7 +30,7 @@ from mdops.evaluators.moment_steps import MomentSteps
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.jit.sample_box import sample_box
-from mdops.md import Physics
+from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import DescriptorFitting, dpa1
 from mdops.models.standard import StandardOptions
@@ -392,7 +392,7 @@ def test_engine_steps_are_the_calculators(name, elements, device):
     dtype = torch.float32 if device == "cuda" else torch.float64
     potential = potential_of(elements, dtype=dtype, **COMBINATIONS[name]).to(device)
     atoms = alloy()
-    frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(8, every=4))
+    frames = list(Engine(atoms, potential, EnsembleSettings("nve", 300, 1)).run(8, every=4))
     reference = Atoms(atoms.numbers, frames[-1].positions, cell=atoms.cell, pbc=True)
     reference.calc = MDOps(potential_of(elements, spline=False, **COMBINATIONS[name]))
     tolerance = 1e-6 if device == "cpu" else 1e-4
@@ -410,7 +410,7 @@ def test_energy_is_conserved(name, device):
     steps = 400 if device == "cpu" else 2000
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        frames = list(Engine(atoms, potential, Physics("nve", 300, 1)).run(steps, every=steps // 20))
+        frames = list(Engine(atoms, potential, EnsembleSettings("nve", 300, 1)).run(steps, every=steps // 20))
     conserved = np.array([frame.conserved for frame in frames]) / len(atoms)
     assert np.abs(conserved - conserved[0]).max() < 5e-4
 
@@ -419,12 +419,12 @@ def test_energy_is_conserved(name, device):
 def test_graphs_of_several_sets_of_types():
     """What a captured graph reads stays while other systems come."""
     potential = potential_of(METALS, dtype=torch.float32, **COMBINATIONS["strip_smooth_davg"]).cuda()
-    engine = Engine(alloy(), potential, Physics("nve", 300, 1))
+    engine = Engine(alloy(), potential, EnsembleSettings("nve", 300, 1))
     frames = list(engine.run(4, every=4))
     for k in range(20):
         potential.evaluate(system_of(potential, alloy(METALS[k : k + 3]), device="cuda"))
     frames += list(engine.run(4, every=4))
-    alone = list(Engine(alloy(), potential, Physics("nve", 300, 1)).run(8, every=4))
+    alone = list(Engine(alloy(), potential, EnsembleSettings("nve", 300, 1)).run(8, every=4))
     np.testing.assert_allclose(frames[-1].positions, alone[-1].positions, atol=1e-6)
 
 

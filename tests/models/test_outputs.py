@@ -16,7 +16,7 @@ from mdops.core.export import core_arrays
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.registry import find
 from mdops.models.standard import StandardOptions
@@ -214,7 +214,7 @@ def test_models_of_different_outputs_are_refused_together():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda model, atoms: Engine(atoms, model, Physics()),
+        lambda model, atoms: Engine(atoms, model, EnsembleSettings()),
         lambda model, atoms: DeepPot(model),
         lambda model, atoms: core_arrays(model),
         lambda model, atoms: model.export(),

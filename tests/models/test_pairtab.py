@@ -205,7 +205,7 @@ def model_section(tmp_path, **keys):
 def test_options(tmp_path):
     options = config_of(model_section(tmp_path, sel=[30, 20])).model
     assert options.sel == 50 and options.cutoff == 4.0
-    options = config_of(model_section(tmp_path)).model.with_places(lambda cutoff: ([20, 30], 41), "model")
+    options = config_of(model_section(tmp_path)).model.resolve_sel(lambda cutoff: ([20, 30], 41), "model")
     assert options.sel == 48  # 41 x 1.1, in fours
     model = PairTable.random(options, 1, torch.float32)
     assert model.dtype == torch.float32 and model.out_std.tolist() == [1, 1]
@@ -220,7 +220,7 @@ def test_options(tmp_path):
         with pytest.raises(ConfigError, match=rf"model\.{name}: is missing"):
             config_of({k: v for k, v in model_section(tmp_path).items() if k != name})
     with pytest.raises(ConfigError, match="has no place for a neighbour"):
-        config_of(model_section(tmp_path, sel=0)).model.with_places(None, "model")
+        config_of(model_section(tmp_path, sel=0)).model.resolve_sel(None, "model")
 
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")

@@ -18,7 +18,7 @@ from mdops.data.evaluation import evaluate
 from mdops.data.labels import SPIN_LABELS
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.models.registry import find
 from mdops.models.spin import Spin, with_virtual_types
 from mdops.train import Trainer, parse_config
@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="magnetic moments"):
         core_arrays(potential, ["float64"])
     with pytest.raises(UnsupportedModelError, match="magnetic moments"):
-        Engine(atoms, potential, Physics("nve", 300, 0.5))
+        Engine(atoms, potential, EnsembleSettings("nve", 300, 0.5))
     folder = frames(tmp_path / "data", potential)
     (folder / "set.000/spin.npy").unlink()
     with pytest.raises(DataError, match="has no spin"):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from mdops.models.angles import AngleKnots
+from mdops.nn.angle_splines import spline
 from mdops.nn.bsplines import basis, inverse_basis
-from mdops.nn.pieces import spline
 from mdops.tables.spline import basis_matrix, collocation
 
 

@@ -23,7 +23,7 @@ from mdops.calculator import MDOps
 from mdops.cli import main
 from mdops.errors import InputError
 from mdops.evaluators import fused
-from mdops.md import Output, Physics, run
+from mdops.md import EnsembleSettings, Output, run
 from mdops.ops import spline_potential_pack
 from mdops.system import from_atoms
 
@@ -355,7 +355,7 @@ def test_simulations_and_commands_take_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     model = DATA.parent / "formats" / "model.dp"
     start = crystal()
-    physics, written = Physics("nve", 300, 2), {}
+    physics, written = EnsembleSettings("nve", 300, 2), {}
 
     def simulate(matmul, steps, folder, restart=False):
         atoms = start.copy()

@@ -107,7 +107,7 @@ def test_float64_steps_are_captured():
     model.use_spline(0.5)
     model = model.to("cuda")
     system = from_atoms([sample_box(192, model.type_map)], model.type_map, "cuda")
-    system.learn_kinds(2)
+    system.find_atoms_by_type(2)
     pairs, steps = model.neighbor_list(system), model.evaluator()
     assert isinstance(steps, MomentSteps) and steps.captures
     steps(system, pairs, check=False)

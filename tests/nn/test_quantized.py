@@ -24,7 +24,7 @@ from mdops.evaluators.low_bit import frozen_fitting
 from mdops.evaluators.moment_training import MomentTraining
 from mdops.evaluators.splined import Splined
 from mdops.io import read_model, write_model
-from mdops.md import BatchEngine, Engine, Physics
+from mdops.md import BatchEngine, Engine, EnsembleSettings
 from mdops.nn.net import Layer, Net
 from mdops.nn.quantized import SCHEMES, LowBitLayer, calibrated_net, low_bit_weights, rounded_net
 from mdops.quantization import compare as costs
@@ -425,8 +425,8 @@ def test_dynamics_want_to_be_told(data, tmp_path, monkeypatch, capsys):
     for ask in (
         lambda: MDOps("low.safetensors"),
         lambda: MDOps(model),
-        lambda: Engine(atoms, model, Physics("nvt", 300)),
-        lambda: BatchEngine([atoms], load("low.safetensors"), Physics("nvt", 300)),
+        lambda: Engine(atoms, model, EnsembleSettings("nvt", 300)),
+        lambda: BatchEngine([atoms], load("low.safetensors"), EnsembleSettings("nvt", 300)),
     ):
         with pytest.raises(InputError, match=says):
             ask()
@@ -468,15 +468,15 @@ def test_the_report_has_the_errors_of_evaluate_and_the_drift(data):
 
 
 def test_a_scheme_that_loses_accuracy_says_so():
-    from mdops.quantization import Cost
+    from mdops.quantization import QuantizationReport
 
-    full = Cost("float32", 0.1, 1e-3, 0, 0, 1)
-    lost = verdict(full, Cost("ternary", 0.2, 1e-3, 0.1, 0, 1), SCHEMES["ternary"])
+    full = QuantizationReport("float32", 0.1, 1e-3, 0, 0, 1)
+    lost = verdict(full, QuantizationReport("ternary", 0.2, 1e-3, 0.1, 0, 1), SCHEMES["ternary"])
     assert "LOSES ACCURACY: force RMSE 200 for 100 meV/A;" in lost
     assert "drifts: use a thermostat, or the scheme wternary, whose inputs are not rounded" in lost
-    kept = verdict(full, Cost("w8", 0.101, 1e-3, 0.1, 0, 1), SCHEMES["w8"])
+    kept = verdict(full, QuantizationReport("w8", 0.101, 1e-3, 0.1, 0, 1), SCHEMES["w8"])
     assert "within 5%" in kept and "derivatives of its energy" in kept
-    blind = verdict(full, Cost("w8", None, None, 0.1, 0, 1), SCHEMES["w8"])
+    blind = verdict(full, QuantizationReport("w8", None, None, 0.1, 0, 1), SCHEMES["w8"])
     assert "no labels" in blind
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mdops.train.loop.pieces import PIECE, captured_step
+from mdops.train.loop.captured_optimizer import PIECE, captured_step
 
 SHAPES = (3 * PIECE + 5,), (PIECE // 16, 16), (7, 3), (1,)
 

@@ -34,7 +34,7 @@ def flat(batch):
     """All tensors of a batch, by name."""
     parts = {**vars(batch.system), **batch.neighbors._asdict(), **batch.labels, "sizes": batch.sizes}
     parts |= {f"has {name}": value for name, value in batch.present.items()}
-    parts |= {f"kind {k}": value for k, value in enumerate(batch.system.known_kinds())}
+    parts |= {f"kind {k}": value for k, value in enumerate(batch.system.known_atoms_by_type())}
     return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
 
 
@@ -54,7 +54,7 @@ def test_batches_on_a_device_are_those_of_the_host(data, lists):
         for name, value in expected.items():
             assert torch.equal(found[name], value), name
         most = max(int(lists.rows(int(frame))[2].sum()) for frame in frames)
-        assert group.batch(places).neighbors.most == len(chosen) * most
+        assert group.batch(places).neighbors.max_pairs == len(chosen) * most
         seen += len(frames)
     assert seen == len(data)
 

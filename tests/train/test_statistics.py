@@ -80,7 +80,7 @@ def test_automatic_sel_rounds_up_to_fours():
     assert found.most == brute.tolist()
     most = NeighborCounts(data, PairLists(data, 6.0)).most  # from longer lists
     for sel, ratio in (("auto:1", 1.0), ("auto", 1.1)):
-        options = SeE2AOptions(rcut=5.0, sel=sel).with_places(most, "model.descriptor")
+        options = SeE2AOptions(rcut=5.0, sel=sel).resolve_sel(most, "model.descriptor")
         assert options.sel == [4 * -(-int(ratio * n) // 4) for n in found.most]
     assert found.together == most(5.0)[1] <= sum(found.most)
 

@@ -5,17 +5,18 @@ from collections.abc import Sequence
 
 import torch
 
+from mdops.md.engine.force_provider import ForceProvider
 from mdops.md.engine.state import ForceResult, ListOrigin
-from mdops.md.engine.surface import Surface
 
 
 class Committee:
-    """Surfaces of the same atoms, which may differ in cutoff, type map, sel, dtype and device; used as one `Surface`.
+    """Providers of forces on the same atoms, used as one `ForceProvider`. They may differ in cutoff, type map, sel,
+    dtype and device.
 
     Models of the same cutoff and type map share a neighbour list, and all lists are built in the same step.
     """
 
-    def __init__(self, surfaces: Sequence[Surface]) -> None:
+    def __init__(self, surfaces: Sequence[ForceProvider]) -> None:
         self._surfaces = list(surfaces)
         first, models = surfaces[0], [surface.potential for surface in surfaces]
         self._device = first.potential.device
@@ -93,7 +94,7 @@ class Committee:
     def forces_carefully(
         self, positions: torch.Tensor, cell: torch.Tensor, order: torch.Tensor, inverse: torch.Tensor
     ) -> ForceResult:
-        """As `Surface.forces_carefully`."""
+        """As `ForceProvider.forces_carefully`."""
         results = []
         for surface in self._surfaces:
             arguments = [a.to(surface.potential.device) for a in (positions, cell, order, inverse)]

@@ -14,7 +14,7 @@ from mdops.md.engine.simulation import Simulation
 class Engine(Simulation[Atoms, Frame]):
     """A simulation of one structure; `Simulation` says how it works, and what the arguments are.
 
-    engine = Engine(atoms, mdops.load("model.dp", device="cuda"), Physics("nvt", 300))
+    engine = Engine(atoms, mdops.load("model.dp", device="cuda"), EnsembleSettings("nvt", 300))
     for frame in engine.run(10_000, every=100):
         print(frame.step, frame.energy)
     """
@@ -50,7 +50,7 @@ class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
     thermostats, barostat and conserved energy. They share the time step, the ensemble and the device, whose time
     they fill where one small structure cannot. `Simulation` says what the arguments are.
 
-        engine = BatchEngine(molecules, mdops.load("model.dp", device="cuda"), Physics("nvt", 300))
+        engine = BatchEngine(molecules, mdops.load("model.dp", device="cuda"), EnsembleSettings("nvt", 300))
         for frames in engine.run(10_000, every=100):
             print(frames.step, frames.energy, frames[7].positions)
     """

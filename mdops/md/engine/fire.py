@@ -14,7 +14,7 @@ from ase import units
 
 from mdops.md.engine.propagators import Moved, Propagator
 from mdops.md.engine.state import ForceResult, ListOrigin, State
-from mdops.md.options import Physics, Relaxation
+from mdops.md.options import EnsembleSettings, Relaxation
 from mdops.nn.sums import sum_systems
 from mdops.ops import end_cell_step, end_step
 
@@ -40,7 +40,7 @@ class Fire(Propagator):
         self, relaxation: Relaxation, cells: np.ndarray, sizes: np.ndarray, device: torch.device
     ) -> None:
         """`cells`: (S, 3, 3), A; `sizes`: (S,), atoms."""
-        super().__init__(Physics("nve"), np.ones(len(sizes)), device)
+        super().__init__(EnsembleSettings("nve"), np.ones(len(sizes)), device)
         self._relaxation = relaxation
         self._moves_cells = relaxation.cell != "fixed"
         self._pressure = relaxation.pressure * units.GPa

@@ -16,7 +16,7 @@ from mdops.md.engine.restraints import Restraints
 from mdops.md.engine.simulation import Simulation
 from mdops.md.engine.state import State
 from mdops.md.guard import Guard, UnstableRunError
-from mdops.md.options import Physics, Relaxation
+from mdops.md.options import EnsembleSettings, Relaxation
 from mdops.potential import Potential
 
 
@@ -72,7 +72,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
         super().__init__(
             at_rest,
             potential,
-            Physics("nve"),
+            EnsembleSettings("nve"),
             skin=skin,
             graphs=graphs,
             step=step,
@@ -95,7 +95,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
                     raise InputError(f"{name}the cell of a structure with fixed atoms cannot relax")
         return list(structures)
 
-    def _moves_cells(self, physics: Physics) -> bool:
+    def _moves_cells(self, physics: EnsembleSettings) -> bool:
         return self.relaxation.cell != "fixed"
 
     def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:

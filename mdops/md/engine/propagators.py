@@ -9,7 +9,7 @@ import torch
 from ase import units
 
 from mdops.md.engine.state import BATH, ForceResult, ListOrigin, State
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 from mdops.ops import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 
 _CHAIN = 3
@@ -37,13 +37,13 @@ class Propagator:
 
     joins = True
 
-    def __init__(self, physics: Physics, freedom: np.ndarray, device: torch.device) -> None:
+    def __init__(self, physics: EnsembleSettings, freedom: np.ndarray, device: torch.device) -> None:
         """`freedom`: (S,), momenta of each system that move."""
         self.dt = physics.timestep * units.fs
         self.generator: torch.Generator | None = None
         self.links, self._keep, self._conserves = 0, 1.0, not physics.has_ramp
-        self._physics, self._stair = physics, -1
-        self.aim(0)
+        self._physics, self._ramp_stage = physics, -1
+        self.set_targets(0)
         self._tau = physics.tdamp * units.fs
         self._freedom = torch.as_tensor(freedom, dtype=torch.float64, device=device)
         if physics.ensemble == "nvt" and physics.thermostat == "langevin":
@@ -55,10 +55,10 @@ class Propagator:
             self.links = _CHAIN
         self._no_noise = torch.zeros(0, 3, dtype=torch.float64, device=device)
 
-    def aim(self, step: int) -> bool:
+    def set_targets(self, step: int) -> bool:
         """Take the goals of the step after `step` steps; whether others than before."""
-        stair = self._physics.stair(step)
-        changed, self._stair = stair != self._stair, stair
+        stage = self._physics.ramp_stage(step)
+        changed, self._ramp_stage = stage != self._ramp_stage, stage
         if changed:
             temperature, pressure = self._physics.goals(step)
             self._kT, self._pressure = units.kB * temperature, pressure * units.GPa
@@ -133,7 +133,7 @@ class CellPropagator(Propagator):
     joins = False
 
     def __init__(
-        self, physics: Physics, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
+        self, physics: EnsembleSettings, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
     ) -> None:
         """`freedom`, `atoms`: (S,), momenta of each system that move, and its atoms."""
         super().__init__(physics, freedom, device)
@@ -183,7 +183,7 @@ class CellPropagator(Propagator):
 
 
 def make_propagator(
-    physics: Physics, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
+    physics: EnsembleSettings, freedom: np.ndarray, atoms: np.ndarray, device: torch.device
 ) -> Propagator:
     """The ensemble's; `freedom`, `atoms`: (S,), momenta of each system that move, and its atoms."""
     if physics.ensemble == "npt":

@@ -15,14 +15,14 @@ from mdops.errors import InputError
 from mdops.evaluators.judge import warn_extrapolated
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
+from mdops.md.engine.force_provider import Flags, ForceProvider
 from mdops.md.engine.frame import BatchFrame, Recording, to_host
 from mdops.md.engine.propagators import Propagator, make_propagator
 from mdops.md.engine.restraints import Restraints
 from mdops.md.engine.state import BATH, TALLY, ForceResult, ListOrigin, State
 from mdops.md.engine.structures import Structures
-from mdops.md.engine.surface import Flags, Surface
 from mdops.md.guard import Guard, is_refusal, refused_as_input, warn_untrained_virials
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
 
 # Of half the skin, how much a block should use up: atoms vary from block to block.
@@ -30,7 +30,7 @@ _USE = 0.8
 _LONGEST_BLOCK = 500
 
 # Steps of one CUDA graph, which copies the state once, at its end; where atoms are few enough that a step waits for
-# its kernels, and that memory for further states is nothing. In a ramp graphs last for a stair alone.
+# its kernels, and that memory for further states is nothing. In a ramp graphs last for a stage alone.
 _TOGETHER, _IN_RAMPS, _FEW_ATOMS = (8, 4, 2), (4,), 16384
 
 # What a checkpoint calls the variables of the baths.
@@ -57,7 +57,7 @@ class _QueuedSteps(NamedTuple):
 
     def read(self) -> tuple[dict[str, np.ndarray], list[int]]:
         """The tally, each column (S,); and the length of the longest row, negative where the search refused its input,
-        and the sizes of the graph (`Surface.sizes`). Waits for the block."""
+        and the sizes of the graph (`ForceProvider.sizes`). Waits for the block."""
         if self.done is not None:
             self.done.synchronize()
         tally, (longest, _, *sizes) = self.told[:-5].reshape(-1, len(TALLY)), self.told[-5:].view(torch.int64)
@@ -87,7 +87,7 @@ class Simulation(ABC, Generic[G, F]):
         self,
         structures: G,
         potential: Potential | Sequence[Potential],
-        physics: Physics,
+        physics: EnsembleSettings,
         *,
         skin: float = 1.0,
         graphs: bool = True,
@@ -149,7 +149,7 @@ class Simulation(ABC, Generic[G, F]):
         with refused_as_input():
             self._start(s.positions, s.momenta, s.cells, self._propagator.bath())
 
-    def _moves_cells(self, physics: Physics) -> bool:
+    def _moves_cells(self, physics: EnsembleSettings) -> bool:
         """Whether cells follow the pressure."""
         return physics.ensemble == "npt"
 
@@ -211,7 +211,7 @@ class Simulation(ABC, Generic[G, F]):
         for model, structures in zip(self.potentials, self._inputs, strict=True):
             own, fparam, aparam = structures.sorted(order, positions, cells, model.device)
             surfaces.append(
-                Surface(
+                ForceProvider(
                     model, own, self._skin, fparam, aparam, capacity, cells_move=cells_move,
                     atom_virial=self._atom_virial,
                 )
@@ -336,12 +336,12 @@ class Simulation(ABC, Generic[G, F]):
 
     def _steps_at_once(self, first: int, end: int) -> int:
         """Of a block; all steps of one have the same goals."""
-        return int(min(self._stride, end - first, self.physics.stair_end(first) - first))
+        return int(min(self._stride, end - first, self.physics.ramp_stage_end(first) - first))
 
     def _queue(self, first: int, steps: int, every: int) -> _QueuedSteps | None:
         """Queues a block; None where the potential refused a step at once (it asks the device itself, then)."""
         start, recordings = self._snapshot(), []
-        if self._propagator.aim(first):
+        if self._propagator.set_targets(first):
             self._graphs.clear()  # goals are constants there
         self._prepare()
         try:
@@ -438,7 +438,7 @@ class Simulation(ABC, Generic[G, F]):
         for k in range(steps):
             if k and self._rests():
                 break
-            self._propagator.aim(self.step)
+            self._propagator.set_targets(self.step)
             with self._guard.explain(self.step + 1):
                 moved = self._propagator.first_half(state)
                 result = self._forces(moved.positions, moved.cell, carefully=True)

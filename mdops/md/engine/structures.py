@@ -10,9 +10,9 @@ from ase.constraints import FixAtoms
 
 from mdops.errors import InputError
 from mdops.inputs import as_numbers
-from mdops.md.engine.surface import spatial_order
+from mdops.md.engine.force_provider import spatial_order
 from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
-from mdops.md.options import Physics
+from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
 from mdops.system import System, atom_types
 
@@ -31,7 +31,7 @@ class Structures:
         self,
         frames: Sequence[Atoms],
         potential: Potential,
-        physics: Physics,
+        physics: EnsembleSettings,
         fparam: Any,
         aparam: Any,
         *,
@@ -150,7 +150,7 @@ class Structures:
         return np.concatenate(present) if joined else np.stack(present)
 
 
-def _check(atoms: Atoms, physics: Physics, name: str, *, may_fix: bool) -> None:
+def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool) -> None:
     if len(atoms) == 0:
         raise InputError(f"{name}the engine has no atoms to move")
     check_masses(atoms, name)

@@ -133,10 +133,10 @@ class DPA4Model(DescriptorFitting):
     def kind(self) -> str:
         return self.options.NAMES[0]
 
-    def respond(
+    def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        found = super().respond(near, fparam, aparam)
+        found = super().atomic_outputs(near, fparam, aparam)
         if self.options.bridges:
             found["energy"] = found["energy"] + self.repulsion(near)
         return found
@@ -148,11 +148,13 @@ class DPA4Model(DescriptorFitting):
         assert isinstance(pairs, torch.Tensor)
         excluded = torch.nn.functional.pad(pairs, (0, 1))
         absent = (
-            silent[near.kinds] | silent[near.centers][:, None] | excluded[near.centers[:, None], near.kinds]
+            silent[near.neighbor_types]
+            | silent[near.centers][:, None]
+            | excluded[near.centers[:, None], near.neighbor_types]
         )
         r = torch.where(absent, 1.0, near.displacements.double().square().sum(-1)).sqrt()
         z = torch.nn.functional.pad(self.charges, (0, 1))
-        own, other = z[near.centers][:, None], z[near.kinds]
+        own, other = z[near.centers][:, None], z[near.neighbor_types]
         scaled = r * (own**_POWER + other**_POWER) / (_SCREENING * _BOHR)
         screened = sum(weight * torch.exp(-rate * scaled) for weight, rate in _TERMS)
         energy = _COULOMB * own * other / r * screened

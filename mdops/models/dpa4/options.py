@@ -252,7 +252,7 @@ class DPA4Options(Options):
             rises = self.inner_clamp_r_inner < self.inner_clamp_r_outer
             require(rises, "inner_clamp_r_inner", "less than inner_clamp_r_outer")
 
-    def with_places(self, most: Most, place: str) -> Self:
+    def resolve_sel(self, most: Most, place: str) -> Self:
         if not isinstance(self.sel, str):
             return self
         ratio = automatic_sel_ratio(self.sel, f"{place}.sel")

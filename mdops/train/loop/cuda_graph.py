@@ -15,9 +15,9 @@ from mdops.data.dataset import Dataset
 from mdops.data.device_frames import DeviceFrames, alike
 from mdops.data.neighbor_lists import PairLists
 from mdops.potential import Potential
-from mdops.train.loop.pieces import captured_step
+from mdops.train.loop.captured_optimizer import captured_step
 from mdops.train.loop.prediction import check_frames, predict
-from mdops.train.loop.schedule import Joined, WeightAverage
+from mdops.train.loop.schedule import FlatBuffer, WeightAverage
 from mdops.train.loss import Loss
 
 _WARM_UP = 3  # runs before a capture: libraries set themselves up in the first
@@ -51,7 +51,7 @@ class StepGraphs:
         self.potential, self.loss, self.optimizer, self.groups = potential, loss, optimizer, groups
         self._average, self._max_norm, self._reduce = average, max_norm, reduce_gradients
         self._weights = [p for p in potential.parameters() if p.requires_grad]
-        self._joined = Joined(self._weights)
+        self._joined = FlatBuffer(self._weights)
         self._gradients = self._joined.parts
         self._hold_gradients()
         _initialize_state(optimizer)

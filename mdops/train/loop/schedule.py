@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mdops.errors import ConfigError
-from mdops.train.loop.pieces import PIECE
+from mdops.train.loop.captured_optimizer import PIECE
 
 _KINDS = ("exp", "cosine", "wsd")
 _ALIGNED = 4  # numbers: 16 bytes of float32
@@ -94,7 +94,7 @@ class LearningRate:
         return max(self.start * rate ** (falls if self.smooth else math.floor(falls)), self.stop)
 
 
-class Joined:
+class FlatBuffer:
     """Room for tensors of one dtype in one piece of memory: on a GPU an operation on it takes a few microseconds, where
     one on a list of tensors keeps few multiprocessors busy. Zeros at first.
 
@@ -133,7 +133,7 @@ class WeightAverage:
             raise ConfigError(f"the decay of the weights' average is {decay}, expected 0 .. 1")
         self.decay, self.updates, self.is_in_place = decay, 0, False
         self._parameters: list[torch.Tensor] = list(parameters)
-        self._averages, self._now = Joined(self._parameters), Joined(self._parameters)
+        self._averages, self._now = FlatBuffer(self._parameters), FlatBuffer(self._parameters)
         self.values = self._averages.parts
         self._averages.take(self._parameters)
 

@@ -42,7 +42,7 @@ def random_potential(
     """
     counts = NeighborCounts(data, lists)
     counts.require_any()
-    options = config.model.with_places(counts.most, "model")
+    options = config.model.resolve_sel(counts.most, "model")
     model = find("model", options.KIND).random(options, seed, dtype)
     parameters = data_parameters(model, options, data)
     frames = statistics_frames(config, data)

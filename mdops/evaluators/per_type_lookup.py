@@ -8,7 +8,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from mdops.tracing import is_recorded
 
 
-class OfAtoms:
+class PerTypeLookup:
     """A number of each type, (ntypes,), or a row of numbers, (ntypes, m), for the atoms of a system, and another number
     for virtual ones. Kept as long as the tensor of their types, as all steps of a simulation have the same."""
 

@@ -14,7 +14,7 @@ from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.potential import Potential
-from mdops.system import Kinds, System
+from mdops.system import AtomsByType, System
 
 
 class Flags(NamedTuple):
@@ -47,7 +47,7 @@ class Flags(NamedTuple):
         )
 
 
-class Surface:
+class ForceProvider:
     """The potential energy surface of some systems, their atoms in the engine's order.
 
     Attributes:
@@ -89,7 +89,9 @@ class Surface:
         self._cells_move, self._atom_virial = cells_move, atom_virial
         # Known beforehand, as a step that is captured cannot ask for them.
         self._kinds = (
-            Kinds(system.types, system.atoms_of_types(len(potential.type_map))) if self.captures else None
+            AtomsByType(system.types, system.atoms_of_types(len(potential.type_map)))
+            if self.captures
+            else None
         )
         self.needed = torch.zeros(2, dtype=torch.int64, device=potential.device)
         self.room, self.sizes = (0, 0, 0), self.needed.new_zeros(3)
@@ -145,7 +147,7 @@ class Surface:
         if self._cells_move:
             self.origin.cell.copy_(cell)
 
-    def share_list(self, other: "Surface") -> None:
+    def share_list(self, other: "ForceProvider") -> None:
         """Take the list that `other` has built, which is of the same cutoff, types and device."""
         self._list, self.origin, self.needed = other._list, other.origin, other.needed
 
@@ -154,7 +156,7 @@ class Surface:
         assert self._list is not None
         s = self.system
         system = System(
-            positions, s.types, cell, s.pbc, s.batch, kinds=self._kinds, first_types=s.first_types
+            positions, s.types, cell, s.pbc, s.batch, atoms_by_type=self._kinds, first_types=s.first_types
         )
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))

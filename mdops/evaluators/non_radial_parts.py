@@ -14,7 +14,7 @@ from mdops.ops.neighbor_rows import NeighborRows
 from mdops.tracing import is_exported
 
 
-class OtherParts:
+class NonRadialParts:
     """Their features: of those with layers of attention by splines, where these are to be had, of others by their own
     operations."""
 

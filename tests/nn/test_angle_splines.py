@@ -2,7 +2,7 @@
 
 import torch
 
-from mdops.nn import pieces
+from mdops.nn import angle_splines
 from mdops.ops import AngleGrid, angle_moment
 
 GRID = AngleGrid(-1, 4, 2)
@@ -15,11 +15,11 @@ def test_quintic_polynomials_are_found():
     def function(theta):
         return (theta[:, None] ** torch.arange(6) @ factors)[:, None]
 
-    table = pieces.polynomials(function(pieces.points(GRID, factors)), GRID)
+    table = angle_splines.polynomials(function(angle_splines.points(GRID, factors)), GRID)
     knots = GRID.knots()
     assert knots[-1] == GRID.end and len(knots) == GRID.side and table.shape == (GRID.pieces, 6, 1)
     for x in (0.0, 0.3, 1.0):
-        value, slope = pieces.evaluate(table, x)[:, 0], pieces.evaluate(table, x, 1)[:, 0]
+        value, slope = angle_splines.evaluate(table, x)[:, 0], angle_splines.evaluate(table, x, 1)[:, 0]
         theta = knots[:-1] + x * knots.diff()
         for first, sign in ((0, 1), (GRID.side, -1)):
             own = slice(first, first + GRID.side - 1)
@@ -27,15 +27,18 @@ def test_quintic_polynomials_are_found():
             end = first + GRID.side - 1
             assert value[end] == value[end].detach() and torch.all(table[end, 2:] == 0)
             step = x * knots.diff()[-1]
-            line = pieces.evaluate(table, 1.0)[end - 1, 0] + x * pieces.evaluate(table, 1.0, 1)[end - 1, 0]
+            line = (
+                angle_splines.evaluate(table, 1.0)[end - 1, 0]
+                + x * angle_splines.evaluate(table, 1.0, 1)[end - 1, 0]
+            )
             torch.testing.assert_close(value[end], line)
             assert step >= 0 and torch.isfinite(slope).all()
 
 
 def test_pieces_meet_with_four_derivatives():
-    table = pieces.polynomials(torch.tanh(pieces.points(GRID, torch.zeros(0).double()))[:, None], GRID)[
-        ..., 0
-    ]
+    table = angle_splines.polynomials(
+        torch.tanh(angle_splines.points(GRID, torch.zeros(0).double()))[:, None], GRID
+    )[..., 0]
     widths, k = GRID.knots().diff(), torch.arange(6, dtype=torch.float64)
     for order in range(5):
         factor = torch.ones(6, dtype=torch.float64)
