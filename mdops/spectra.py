@@ -153,7 +153,7 @@ def _power(
     if len(rate) <= lags:
         raise InputError(
             f"a resolution of {resolution:g} 1/cm takes {lags + 2} frames that are {interval:g} fs apart, and there "
-            f"are {len(series)}: take longer runs, or a coarser resolution"
+            f"are {len(series)}: make a longer run, or give a larger resolution (--resolution)"
         )
     highest = np.pi / interval / _PER_CM
     if limit > highest:

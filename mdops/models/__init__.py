@@ -47,7 +47,9 @@ __all__ = [
 ]
 
 
-_ADVICE = "Train a model of a kind that is on the same data (`mdops train`), or run this one with DeePMD-kit"
+_ADVICE = (
+    "Train a model of a supported kind on the same data (`mdops train`), or run this one with DeePMD-kit"
+)
 
 
 def model_of_tree(tree: Tree, dtype: torch.dtype = torch.float64) -> AtomicModel:

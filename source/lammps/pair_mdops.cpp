@@ -387,7 +387,8 @@ class PairMDOps : public Pair {
       utils::logmesg(
           lmp,
           "pair_style mdops: the model has no part for the C core; a process of Python beside each of "
-          "LAMMPS' evaluates it\n");
+          "LAMMPS' evaluates it. If `mdops convert IN OUT.safetensors` can write that part, OUT runs "
+          "faster\n");
   }
 
   // The deviation's file: of each world one, as LAMMPS names its logs.

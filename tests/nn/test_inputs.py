@@ -210,7 +210,7 @@ def test_unsupported_models_are_refused_by_name(changes, message):
         return
     with pytest.raises(UnsupportedModelError, match=message) as report:
         build(changed(**changes))
-    assert "Train a model of a kind that is on the same data (`mdops train`), or" in str(report.value)
+    assert "Train a model of a supported kind on the same data (`mdops train`), or" in str(report.value)
 
 
 @pytest.mark.parametrize(
