@@ -46,6 +46,9 @@ class MDOps(Calculator):
     A model with magnetic moments takes those of the atoms (`atoms.set_initial_magnetic_moments`: vectors, or numbers
     along z), and `results["force_mag"]` (N, 3) is minus the derivative of the energy by them.
 
+    A model with a modifier (`dipole_charge`) gets the energy, forces and stress of its charges added; it has no
+    `stresses`.
+
     A model of other outputs has these, under their names, in the place of energies: `atoms.get_dipole_moment()` and
     `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and of each atom
     "atom_dipole" and so on. Minus the derivatives of dipoles by positions and strain are "dipole_forces" (N, 3, 3) and
@@ -124,6 +127,8 @@ class MDOps(Calculator):
             self.implemented_properties = [
                 name for output in self._outputs for name in (output.name, f"atom_{output.name}")
             ]
+        if any(m.modifier is not None for m in self.models):
+            self.implemented_properties = [name for name in self.implemented_properties if name != "stresses"]
         if any(m.model.spin is not None for m in self.models):
             self.implemented_properties = [*self.implemented_properties, "force_mag"]
         if matmul != "float32" and any(m.matmul != matmul for m in self.models):

@@ -1,12 +1,16 @@
 """A model file becomes a Potential."""
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from mdops._library import check_device
-from mdops.errors import InputError
+from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
+from mdops.long_range import DipoleCharge
 from mdops.models import model_of_tree
 from mdops.potential import Matmul, Overflow, Potential
 
@@ -24,6 +28,7 @@ def load(
     r_min: float | None = None,
     matmul: Matmul = "float32",
     allow_low_bit: bool = False,
+    modifier: bool = True,
 ) -> Potential:
     """Read a model file (docs/reference/formats.md), in evaluation mode.
 
@@ -43,6 +48,8 @@ def load(
             float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (matmul.md).
         allow_low_bit: let a low-bit model (`mdops quantize`, quantize.md) be used for dynamics, which refuses it
             otherwise. Others are not touched by it.
+        modifier: add the energy of the charges of a model with a modifier "dipole_charge" (DPLR), whose dipole model is
+            read, too: from where the file says, or from beside it. False: what the model itself gives.
 
     Raises:
         ModelFileError: the file is absent, damaged, or no model. HeadError: no head of several, or none of theirs.
@@ -66,4 +73,41 @@ def load(
         potential.use_spline(r_min)
     potential.to(place).eval()
     potential.use_matmul(matmul)
+    if modifier and file.source.get("modifier"):
+        try:
+            potential.modifier = load_charges(file.source["modifier"], Path(path).parent, device=place)
+        except ModelFileError as error:
+            raise ModelFileError(
+                f"{path}: {error} (mdops.load(..., modifier=False) does without the charges)"
+            ) from error
     return potential
+
+
+def load_charges(
+    section: Mapping[str, Any], folder: Path, *, device: str | torch.device = "cpu"
+) -> DipoleCharge:
+    """The charges of the section `modifier` of a training input, or of a model file, with their dipole model.
+
+    Args:
+        section: with the keys type, model_name, model_charge_map, sys_charge_map, ewald_h and ewald_beta.
+        folder: where the dipole model is looked for if it is not where `model_name` says.
+        device: where the dipole model computes.
+
+    Raises:
+        UnsupportedModelError: a modifier of another type, or the model is none of dipoles. ModelFileError: the section
+            lacks a key, or the dipole model cannot be read. InputError: charges do not fit its types.
+    """
+    if section.get("type") != "dipole_charge":
+        raise UnsupportedModelError(f"there is no modifier {section.get('type')!r}, only 'dipole_charge'")
+    missing = [key for key in ("model_name", "model_charge_map", "sys_charge_map") if key not in section]
+    if missing:
+        raise ModelFileError(f"the modifier dipole_charge lacks {missing[0]}")
+    name = Path(section["model_name"])
+    path = next((place for place in (name, folder / name.name) if place.exists()), None)
+    if path is None:
+        raise ModelFileError(
+            f"{name}: the dipole model of a modifier dipole_charge is neither there nor in {folder.absolute()}"
+        )
+    widths = {key: section[key] for key in ("ewald_h", "ewald_beta") if section.get(key) is not None}
+    model = load(path, device=device, dtype="float64", modifier=False)
+    return DipoleCharge(model, section["model_charge_map"], section["sys_charge_map"], **widths)

@@ -11,7 +11,7 @@ from ase.calculators.calculator import Calculator, all_changes
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.potential import Potential
-from mdops.system import from_atoms, voigt
+from mdops.system import System, element_types, from_atoms, voigt
 
 COULOMB = 14.39964535475696995031  # eV A, of two elementary charges at 1 A; DeePMD-kit's number
 _ORDER = 8  # of the B-splines of a mesh
@@ -162,37 +162,63 @@ class DipoleCharge:
         )
 
     def compute(self, atoms: Atoms | Sequence[Atoms]) -> dict[str, np.ndarray]:
-        """energy (S,), forces (N, 3) and virial (S, 3, 3) of ASE Atoms, or of a list of them; eV and A.
+        """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3) of ASE Atoms, or of a list of them; eV and
+        A. An atom has the energies of its charge and of its centroid, whose sum is the energy.
 
         Raises InputError for atoms that are not periodic in three directions, and as `Potential.compute`."""
         frames = [atoms] if isinstance(atoms, Atoms) else list(atoms)
-        found = [self._compute(one) for one in frames]
-        names: dict[str, Any] = {"energy": np.stack, "forces": np.concatenate, "virial": np.stack}
-        return {name: join([one[name] for one in found]) for name, join in names.items()}
+        found = self.answers(from_atoms(frames, self.model.type_map, self.model.device), self.model.type_map)
+        return {name: value.cpu().numpy() for name, value in found.items()}
 
-    def _compute(self, atoms: Atoms) -> dict[str, np.ndarray]:
-        if not atoms.pbc.all():
+    def answers(self, system: System, type_map: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The same, of a system whose types are those of a `type_map`, on its device.
+
+        Raises InputError as `compute`, and for an element that the dipole model does not know."""
+        device = self.model.device
+        if not bool(system.pbc.all()):
             raise InputError(
-                f"charges beyond the cutoff are summed over periodic images, and pbc is {atoms.pbc.tolist()}"
+                f"charges beyond the cutoff are summed over periodic images, and pbc is {system.pbc.tolist()}"
             )
-        system = from_atoms([atoms], self.model.type_map, self.model.device)
+        kinds = system.types.to(device).long()
+        if list(type_map) != list(self.model.type_map):
+            present = sorted(set(kinds[kinds >= 0].tolist()))
+            known = torch.full((len(type_map) + 1,), -1, device=device)  # the last is that of -1
+            for kind, own in zip(
+                present, element_types([type_map[t] for t in present], self.model.type_map), strict=True
+            ):
+                known[kind] = int(own)
+            kinds = known[kinds]
+        positions, cells, batch = (x.to(device) for x in (system.positions, system.cell, system.batch))
+        energies, of_atoms = cells.new_zeros(len(cells)), positions.new_zeros(len(positions))
+        forces, virials = torch.zeros_like(positions), torch.zeros_like(cells)
+        for s, cell in enumerate(cells):
+            rows = torch.nonzero(batch == s)[:, 0]
+            energies[s], of_atoms[rows], forces[rows], virials[s] = self._of_one(
+                positions[rows], kinds[rows], cell
+            )
+        found = {"energy": energies, "atom_energy": of_atoms, "forces": forces, "virial": virials}
+        return {name: value.to(system.positions.device) for name, value in found.items()}
+
+    def _of_one(
+        self, positions: torch.Tensor, kinds: torch.Tensor, cell: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """energy, energies of atoms (n,), forces (n, 3) and virial (3, 3) of one system; kinds (n,) are the dipole
+        model's types."""
         with torch.enable_grad():
-            strain = torch.zeros(3, 3, dtype=torch.float64, device=self.model.device, requires_grad=True)
-            place = system.positions.detach().requires_grad_()
-            positions, cell = place + place @ strain, system.cell[0] + system.cell[0] @ strain
-            answers = self.model(positions, system.types, cell)
-            kinds, real = system.types.long().clamp(min=0), system.types >= 0
-            centers = positions + answers["atom_dipole"]
-            charges = torch.cat([self.charges[kinds] * real, self.model_charges[kinds] * real])
+            strain = torch.zeros(3, 3, dtype=torch.float64, device=cell.device, requires_grad=True)
+            place = positions.detach().requires_grad_()
+            moved, box = place + place @ strain, cell.detach() + cell.detach() @ strain
+            centers = moved + self.model(moved, kinds.int(), box)["atom_dipole"]
+            known, real = kinds.clamp(min=0), kinds >= 0
+            charges = torch.cat([self.charges[known] * real, self.model_charges[known] * real])
+            charges.requires_grad_()
             is_large = len(charges) >= _MESH_FROM if self.mesh is None else self.mesh
             total = mesh_energy if is_large else reciprocal_energy
-            energy = total(torch.cat([positions, centers]), charges, cell, self.spacing, self.beta)
-            forces, virial = torch.autograd.grad(energy, (place, strain))
-        return {
-            "energy": energy.detach().cpu().numpy(),
-            "forces": -forces.cpu().numpy(),
-            "virial": -virial.cpu().numpy(),
-        }
+            energy = total(torch.cat([moved, centers]), charges, box, self.spacing, self.beta)
+            slopes = torch.autograd.grad(energy, (place, strain, charges))
+        # The energy is a form of second degree in the charges: half of what each is in is its own.
+        own = (0.5 * charges.detach() * slopes[2]).view(2, -1).sum(0)
+        return energy.detach(), own, -slopes[0], -slopes[1]
 
     def without(self, frames: Sequence[Atoms]) -> list[Atoms]:
         """Frames with energies, forces and stresses (those that they have) less those of the charges: what a model of
@@ -205,13 +231,13 @@ class DipoleCharge:
         known = dict(getattr(atoms.calc, "results", {}))
         if "energy" not in known:
             raise InputError("a frame has no energy: labels are read as ASE reads them")
-        found, volume, result = self._compute(atoms), atoms.get_volume(), atoms.copy()
-        shifted = {"energy": float(known["energy"] + sign * found["energy"])}
+        found, volume, result = self.compute(atoms), atoms.get_volume(), atoms.copy()
+        shifted = {"energy": float(known["energy"] + sign * found["energy"][0])}
         if "forces" in known:
             shifted["forces"] = known["forces"] + sign * found["forces"]
         if "stress" in known:
             full = known["stress"]
-            own = -found["virial"] / volume
+            own = -found["virial"][0] / volume
             shifted["stress"] = full + sign * (voigt(own) if np.shape(full) == (6,) else own)
         result.calc = SinglePointCalculator(result, **shifted)
         return result

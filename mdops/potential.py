@@ -12,8 +12,8 @@ import torch
 
 from mdops import evaluators
 from mdops import system as systems
-from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
-from mdops.errors import InputError
+from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked, why_no_core
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
@@ -105,7 +105,13 @@ class Potential(EvaluationContext):
 
     def evaluator(self, use: Use = "simulate") -> Any:
         """The first evaluator that can have the model where and as it is now: to "simulate", to "differentiate" in
-        positions and weights, or to "train" (differentiable in the weights)."""
+        positions and weights, or to "train" (differentiable in the weights).
+
+        Raises UnsupportedModelError where there are charges beyond the cutoff: `evaluate` alone adds them."""
+        self.require_no_modifier("a model's evaluator")
+        return self._evaluator(use)
+
+    def _evaluator(self, use: Use) -> Any:
         watch = self._watching()
         # An evaluator may keep what it made of buffers, such as the statistics of the data, which no step changes.
         state = (*self._structure(), watch, watch.buffers())
@@ -167,9 +173,12 @@ class Potential(EvaluationContext):
             exact = Potential(model_of_tree(tree, torch.float64), overflow=self.overflow)
             exact.grids, exact.source = self.grids, self.source  # grids: for their r_min
         more: Mapping[str, np.ndarray] = {}
+        without = why_no_core(self.source)
+        if without and (core or elements):
+            raise UnsupportedModelError(without)
         if core or elements:
             more = core_arrays(exact, core or tuple(PRECISIONS), elements)
-        elif core is None and Path(path).suffix == ".safetensors":
+        elif core is None and not without and Path(path).suffix == ".safetensors":
             more, _ = core_arrays_unasked(exact)
         write_model(path, tree, self.source, more)
 
@@ -287,17 +296,24 @@ class Potential(EvaluationContext):
         and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
         virial is its neighbour's. They sum to the virial to rounding. The same evaluator gives them in the same pass.
 
+        With a `modifier` the answers have the charges' part in them, of which there are no virials of atoms.
+
         A model with magnetic moments takes a system by `system_with_spins`. Its answers have the rows of virtual atoms,
         too: force_mag, minus the derivative by the spins, stands there, and all else where the atoms are.
         """
         if atom_virial:
+            self.require_no_modifier("a virial of an atom")
             self.require_atom_virials()
         if self.model.spin is not None and not system.paired:
             raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
-        answers, _ = self.evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
-        return self.with_sums({name: value.detach() for name, value in answers.items()}, system)
+        answers, _ = self._evaluator("simulate")(system, near, fparam, aparam, atom_virial=atom_virial)
+        found = self.with_sums({name: value.detach() for name, value in answers.items()}, system)
+        if self.modifier is not None:
+            more = self.modifier.answers(system, self.type_map)
+            found |= {name: found[name] + value for name, value in more.items()}
+        return found
 
     @_in_own_precision
     @torch.no_grad()

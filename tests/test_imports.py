@@ -19,11 +19,11 @@ LAYERS = [
     "io",
     "jit core export",
     "potential",
-    "loading inputs digest",
+    "loading inputs digest long_range",
     "applicability",
     "data",
     "calculator md train",
-    "domain quantization deepmd dpdata ipi learn lammps lammps_server long_range openmm spectra torchsim zbl",
+    "domain quantization deepmd dpdata ipi learn lammps lammps_server openmm spectra torchsim zbl",
     "cli",
     "__main__",
 ]

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if output.exists() and not args.overwrite:
         raise InputError(f"{output} is there already; --overwrite replaces it")
     model = load(args.input, head=args.head, device=args.device, dtype="float64", overflow="truncate")
-    model.require_energies("change-bias")
+    model.require_energies("change-bias", adds_charges=True)
     before = model.model.out_bias.cpu().numpy().copy()
     if args.bias_value is not None:
         _take(model, args.bias_value)

@@ -34,10 +34,14 @@ def run(args: argparse.Namespace) -> int:
         _show("head", f"{file.source['head']} (also {also})" if also else file.source["head"])
     _show("kind", describe(file.model))
     try:
-        potential = load(args.model, head=args.head, device=args.device, dtype=args.dtype)
+        potential = load(args.model, head=args.head, device=args.device, dtype=args.dtype, modifier=False)
     except UnsupportedModelError as error:
         _show("supported", f"no: {error}")
         return 0
+    if file.source.get("modifier"):
+        section = file.source["modifier"]
+        name = f"{section.get('type')} by {section.get('model_name')}"
+        _show("modifier", f"{name}: `Potential.compute` and the ASE calculator add its charges")
     domain = describe_domain(domain_of(potential))
     for name, value in {**_parts(potential), **domain}.items():
         _show(name, value)

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
         r_min=args.r_min, matmul=args.matmul,
     )  # fmt: skip
     known = labels_of(model.model.outputs, model.model.spin is not None)
-    data = load_dataset(args.data, model.type_map, names=label_names(args.names), known=known)
+    pairs = zip(model.type_map, model.model.has_energy.tolist(), strict=True)
+    silent = [element for element, answers in pairs if not answers]
+    data = load_dataset(args.data, model.type_map, names=label_names(args.names), known=known, silent=silent)
     evaluation = evaluate(model, data)
     _show(evaluation)
     if args.matmul != "float32":

@@ -81,6 +81,7 @@ def _errors(trainer: "Trainer") -> list[str]:
             dtype=trainer.config.training.precision,
             overflow=branch.potential.overflow,
             allow_low_bit=True,
+            modifier=False,  # whose part the labels lack
         )
         lines.append(f"errors (RMSE) of {path}, step {trainer.step}:")
         for name, frames in (("training", branch.frames), ("validation", branch.validation)):

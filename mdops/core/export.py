@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,16 @@ def core_arrays_unasked(potential: EvaluationContext) -> tuple[dict[str, np.ndar
             return core_arrays(potential, ["float32"]), ""
     except UnsupportedModelError as error:
         return {}, str(error)
+
+
+def why_no_core(source: Mapping[str, Any]) -> str | None:
+    """Why the core cannot have the model of a file of this `source`, whatever kind it is."""
+    if source.get("modifier"):
+        return (
+            "the C core has no charges beyond the cutoff, which the modifier dipole_charge of this model adds; "
+            "the ASE calculator (`mdops.MDOps`) has"
+        )
+    return None
 
 
 def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> None:

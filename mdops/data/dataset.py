@@ -136,6 +136,7 @@ def load_dataset(
     left_out: bool = False,
     labelled: bool = True,
     known: Labels = LABELS,
+    silent: Sequence[str] = (),
 ) -> Dataset:
     """Reads systems of DeePMD-kit and files that ASE reads into one dataset.
 
@@ -152,6 +153,7 @@ def load_dataset(
         left_out: read those, and no others.
         labelled: refuse frames without any label, of which nothing is to be learned.
         known: the labels to look for (`mdops.data.labels.labels_of`).
+        silent: elements whose atoms have no answers: labels of atoms may leave them out.
 
     Warns where forces contradict the energies by about an order of magnitude or more.
 
@@ -160,7 +162,7 @@ def load_dataset(
         InputError: `type_map` has an element twice, or `names` is of a label that there is not.
     """
     _check_names(type_map, names or {}, known)
-    blocks = list(_blocks(_places(paths), list(type_map), names, labelled, known))
+    blocks = list(_blocks(_places(paths), list(type_map), names, labelled, known, silent))
     if leave_out:
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks and left_out:
@@ -252,12 +254,13 @@ def _blocks(
     names: Mapping[str, str] | None,
     labelled: bool,
     known: Labels,
+    silent: Sequence[str],
 ) -> Iterator[FrameSet]:
     for place in places:
         if is_lmdb(place):
             yield from read_lmdb(place, type_map, known)
         elif place.is_dir():
-            yield from read_system(place, type_map, known)
+            yield from read_system(place, type_map, known, silent)
         else:
             yield from read_file(place, type_map, names, known, labelled=labelled)
 

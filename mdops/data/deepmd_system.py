@@ -1,14 +1,14 @@
 """Reads a system folder of DeePMD-kit: set.*/*.npy, or *.raw text."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels
+from mdops.data.labels import LABELS, PARAMETERS, Labels, silent_types
 from mdops.errors import DataError
 
 _MIXED = "real_atom_types"  # the types of each frame
@@ -19,8 +19,11 @@ def is_system(folder: Path) -> bool:
     return (folder / "type.raw").is_file()
 
 
-def read_system(folder: Path, type_map: list[str], known: Labels = LABELS) -> Iterator[FrameSet]:
-    """The blocks of a system, one a set; arrays of .npy files are memory maps.
+def read_system(
+    folder: Path, type_map: list[str], known: Labels = LABELS, silent: Sequence[str] = ()
+) -> Iterator[FrameSet]:
+    """The blocks of a system, one a set; arrays of .npy files are memory maps. Labels of atoms such as atomic_dipole
+    may be of the atoms alone that are of no `silent` element; of these they are zero then.
 
     Types are those of `type_map` (the system's own numbers where it has no type_map.raw). In the mixed
     format, real_atom_types.npy tells the types of every frame.
@@ -45,7 +48,7 @@ def read_system(folder: Path, type_map: list[str], known: Labels = LABELS) -> It
         )
     first: FrameSet | None = None
     for place in sets or [folder]:
-        block = _read_set(folder, place, own, elements, type_map, periodic, known)
+        block = _read_set(folder, place, own, elements, type_map, periodic, known, silent)
         first = first or block
         if set(block.labels) != set(first.labels):
             labels = [", ".join(sorted(b.labels)) or "nothing" for b in (block, first)]
@@ -93,6 +96,7 @@ def _read_set(
     type_map: list[str],
     periodic: bool,
     known: Labels,
+    silent: Sequence[str],
 ) -> FrameSet:
     atoms = len(own)
     positions = _array(place, ("coord",))
@@ -119,6 +123,8 @@ def _read_set(
             found = known[label].arranged(np.asarray(array), frames, atoms)
             labels[label] = shaped(array, names[0], (3 * atoms, 3 * atoms)) if found is None else found
         elif array is not None:
+            if silent_types(label, [0], None):
+                array = _of_all_atoms(array, own, elements or type_map, silent, known[label].shape, frames)
             labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms, known))
     box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
     if box is None:
@@ -149,6 +155,26 @@ def _label_shape(label: str, values: int, atoms: int, known: Labels) -> tuple[in
     if label in known:
         return (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
     return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
+
+
+def _of_all_atoms(
+    array: np.ndarray,
+    own: np.ndarray,
+    elements: Sequence[str],
+    silent: Sequence[str],
+    shape: tuple[int, ...],
+    frames: int,
+) -> np.ndarray:
+    """A label of atoms that has numbers of some elements alone with zeros for the atoms of the silent ones; any other
+    as it is."""
+    chosen = np.array([t >= len(elements) or elements[t] not in silent for t in own])
+    if array.size == frames * len(own) * int(np.prod(shape)) or (
+        array.size != frames * int(chosen.sum()) * int(np.prod(shape))
+    ):
+        return array
+    found = np.zeros((frames, len(own), *shape))
+    found[:, chosen] = np.asarray(array).reshape(frames, -1, *shape)
+    return found
 
 
 def _check_own(types: np.ndarray, elements: list[str] | None, place: Path, lowest: int) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -45,6 +45,15 @@ Use = Literal["simulate", "differentiate", "train"]
 Answers = dict[str, torch.Tensor]
 T = TypeVar("T")
 
+
+class Modifier(Protocol):
+    """What is added to the answers of a model of energies."""
+
+    def answers(self, system: System, type_map: Sequence[str]) -> Answers:
+        """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A; types are those of the
+        `type_map`."""
+
+
 _EXACT = "the embedding nets are evaluated exactly (spline=False)"
 
 
@@ -66,6 +75,7 @@ class EvaluationContext(nn.Module, ABC):
         spline_tolerance: the bound on the error of splines, None where nets run themselves; for evaluators that choose
             knots as they make their tables.
         smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
+        modifier: the charges beyond the cutoff that `Potential.evaluate` adds (mdops.long_range); None: there are none.
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
@@ -80,6 +90,7 @@ class EvaluationContext(nn.Module, ABC):
         self.spline_types: tuple[int, ...] | None = None
         self.spline_tolerance: float | None = None
         self.smoothing = 0.0
+        self.modifier: Modifier | None = None
         self._no_spline: str | None = None
         self._no_angle_spline: str | None = None
         self._no_attention_spline: str | None = None
@@ -397,9 +408,10 @@ class EvaluationContext(nn.Module, ABC):
         """Whether the answers are energies, forces and virials, and nothing else."""
         return self.model.outputs == (ENERGY,)
 
-    def require_energies(self, what: str) -> None:
+    def require_energies(self, what: str, *, adds_charges: bool = False) -> None:
         """Raises UnsupportedModelError, naming what it is that needs energies, where there are none, or where they are
-        of magnetic moments, too."""
+        of magnetic moments, too; or where charges are to be added, unless it `adds_charges` as `Potential.evaluate`
+        does."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
             raise UnsupportedModelError(f"{what} needs energies and forces, and this model answers {names}")
@@ -407,6 +419,16 @@ class EvaluationContext(nn.Module, ABC):
             raise UnsupportedModelError(
                 f"{what} has no place for the magnetic moments of this model: `Potential.compute` and the ASE "
                 "calculator have"
+            )
+        if not adds_charges:
+            self.require_no_modifier(what)
+
+    def require_no_modifier(self, what: str) -> None:
+        """Raises UnsupportedModelError, naming what it is that would lack them, where there are charges to add."""
+        if self.modifier is not None:
+            raise UnsupportedModelError(
+                f"{what} has no charges beyond the cutoff, which the modifier dipole_charge of this model adds: "
+                "`Potential.compute` and the ASE calculator have (mdops.load(..., modifier=False): the model alone)"
             )
 
     def truncated(self, near: Neighborhood) -> Neighborhood:

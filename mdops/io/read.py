@@ -45,6 +45,9 @@ def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFi
         found = reader(path, head) if reader is read_torch else reader(path)
         require_head(found.source, head)
         found.model = upgrade(found.model)
+        definition = found.source.get("model_def_script")
+        if isinstance(definition, dict) and isinstance(definition.get("modifier"), dict):
+            found.source["modifier"] = definition["modifier"]
         return found
     except HeadError as error:
         raise HeadError(f"{path}: {error}", error.heads) from error

@@ -51,7 +51,8 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
     from the model's options.
     """
     distance = source.get("min_nbor_dist")
-    known = {*_SHOWN, "format", "imported_from", "min_nbor_dist", "model_def_script"}
+    known = {*_SHOWN, "format", "imported_from", "min_nbor_dist", "model_def_script", "modifier"}
+    modifier = {"modifier": source["modifier"]} if source.get("modifier") else {}
     own = {key: value for key, value in source.items() if key not in known}
     origin = source.get("imported_from", source.get("format"))
     if origin is not None:
@@ -67,8 +68,10 @@ def header_of(model: dict[str, Any], source: dict[str, Any]) -> dict[str, Any]:
         **({_QUANTIZED: quantized} if quantized else {}),
         "@variables": {} if distance is None else {"min_nbor_dist": np.asarray(distance, np.float64)},
         "model": _as_filed(model),
-        "model_def_script": source.get("model_def_script")
-        or json.loads(json.dumps(definition("model", model))),
+        "model_def_script": {
+            **(source.get("model_def_script") or json.loads(json.dumps(definition("model", model)))),
+            **modifier,
+        },
     }
 
 

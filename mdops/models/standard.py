@@ -16,7 +16,7 @@ from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tre
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.spin import Spin, spin_of, without_virtual_types
-from mdops.options import Most, Options, are_types, check_pairs, key, variant
+from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,7 @@ class ModelOptions(Options):
     }
     ADVICE: ClassVar[dict[str, str]] = {
         "bridging_method": "use_srtab has a table for small distances (`mdops zbl` writes one)",
-        "modifier": "train on labels less the energy of the charges, which mdops.long_range takes off",
+        "modifier": "it goes with a model of type standard",
         "shared_dict": "it is for several models, which stand in model_dict",
         "spin": "the nearest are types of their own for atoms of different magnetic moments",
         "type_embedding": "the descriptors se_atten and se_atten_v2 embed types by themselves",
@@ -111,6 +111,20 @@ class PartsOptions(ModelOptions):
 
 
 @dataclass(kw_only=True)
+class ModifierOptions:
+    """Charges beyond the cutoff (mdops.long_range), whose part of the labels the model is not trained on."""
+
+    type: str = key("dipole_charge", "its kind", choices=("dipole_charge",))
+    model_name: str = key(doc="the file of the dipole model, of any format that mdops reads")
+    model_charge_map: list[float] = key(
+        doc="the charge of the centroid of each type that has a dipole", unit="e"
+    )
+    sys_charge_map: list[float] = key(doc="the charge at the atoms of each type", unit="e")
+    ewald_h: float = key(1.0, "spacing of the grid that has the sum's wave vectors", unit="A", above=0)
+    ewald_beta: float = key(0.4, "inverse width of the charges", unit="1/A", above=0)
+
+
+@dataclass(kw_only=True)
 class StandardOptions(PartsOptions):
     KIND = "standard"
     NAMES: ClassVar[tuple[str, ...]] = ("standard",)
@@ -119,12 +133,28 @@ class StandardOptions(PartsOptions):
         *ModelOptions.IGNORED,
         *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
     )
-    NEUTRAL: ClassVar[dict[str, Any]] = {k: v for k, v in ModelOptions.NEUTRAL.items() if k != "spin"}
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        k: v for k, v in ModelOptions.NEUTRAL.items() if k not in ("spin", "modifier")
+    }
 
     spin: dict | None = key(
         None,
         'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}',
     )
+    modifier: ModifierOptions | None = section(ModifierOptions, optional=True)
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        super().check(place, type_map)
+        if self.modifier is None:
+            return
+        if place != "model" or self.spin is not None:
+            other = "a model with magnetic moments" if self.spin is not None else "a part of a model"
+            raise ConfigError(f"{place}.modifier: is of whole models of energies, and this is {other}")
+        if len(self.modifier.sys_charge_map) != len(type_map):
+            raise ConfigError(
+                f"{place}.modifier.sys_charge_map: has {len(self.modifier.sys_charge_map)} charges for the types "
+                f"{', '.join(type_map)}"
+            )
 
 
 @register

@@ -214,7 +214,11 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
         ),
         ("model.shared_dict", {}, "model.shared_dict: is not supported: it is for several models"),
         ("model.spin", {"use_spin": [True], "virtual_len": [0.4]}, "use_spin and virtual_scale"),
-        ("model.modifier", {"type": "dipole_charge"}, "labels less the energy of the charges"),
+        (
+            "model",
+            {"type": "dpa4", "type_map": ["O"], "modifier": {"type": "dipole_charge"}},
+            "a model of type standard",
+        ),
         ("nvnmd", {"version": 1}, "the model trains in floating point"),
     ],
 )

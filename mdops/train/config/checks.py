@@ -28,7 +28,9 @@ def check(config: Config) -> None:
 
 
 def _require_energies(config: Config) -> None:
-    """Of parts of blends, which are sums of energies."""
+    """Of parts of blends, which are sums of energies, and of models beside charges."""
+    if getattr(config.model, "modifier", None) and registry.outputs_of(config.model) != (ENERGY,):
+        raise ConfigError("model.modifier: adds the energy of charges, and this model answers no energies")
     for i, part in enumerate(getattr(config.model, "models", [config.model])):
         fitting = getattr(part, "fitting_net", None)
         if fitting is None or registry.outputs_of(config.model) != (ENERGY,):

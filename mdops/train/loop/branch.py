@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.potential import Potential
 from mdops.train.config.sections import Config
+from mdops.train.loop.charges import require_own_labels, take_off_charges
 from mdops.train.loop.cuda_graph import Outcome, step_graphs
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import make_loss, require_labels, trained_labels
@@ -66,12 +68,15 @@ class Branch:
         self.name, self.config, self.folder = name, config, folder
         self._processes, self._seed, self._state = processes, seed, state
         self.taken: int = state.get("taken", 0)
+        self._modifier = getattr(config.model, "modifier", None)
         earlier = restored(state["model"], config) if state else None
         if earlier is None and pretrained is not None:
             earlier = pretrained.potential
         self._load_data(earlier)
         self.loss: Loss = make_loss(config, self.frames.data, None if earlier is None else earlier.model)
         require_labels(self.loss, self.frames.data)
+        if self._modifier is not None:
+            require_own_labels(self.loss)
         self.potential = earlier if earlier is not None and state else self._initial_model(pretrained)
         self._curve: LearningCurve | None = None
         self._scalars: ScalarLog | None = None
@@ -92,6 +97,9 @@ class Branch:
                 self.validation = Frames(training.validation_data, *parts)
             except NothingLeftOutError as error:
                 warnings.warn(f"{error}: there is no validation", stacklevel=2)
+        if self._modifier is not None:
+            for own in filter(None, (self.frames, self.validation)):
+                take_off_charges(own.data, self._modifier, model.type_map, self.folder, self._processes)
         largest = self.frames.sampler.largest
         if largest < self._processes.count:
             raise ConfigError(
@@ -276,6 +284,8 @@ class Branch:
         progress = {"step": step, "steps": steps}
         learned = {"frames": len(data), "labels": trained_labels(self.loss, data)}
         potential.source = {**potential.source, "training": {**progress, **learned}}
+        if self._modifier is not None:
+            potential.source["modifier"] = asdict(self._modifier)
         with self._in_place(averaged):
             potential.save(path, core=None if step >= steps else ())
 

@@ -57,6 +57,7 @@ class Frames:
             leave_out=config.leave_out,
             left_out=getattr(config, "left_out", False),
             known=known,
+            silent=[type_map[t] for t in silent],
         )
         index = np.array([type_map.index(element) for element in elements], dtype=data.types.dtype)
         self.data: Dataset = replace(

@@ -98,6 +98,7 @@ def read_pretrained(
     dtype, name, is_new = _DTYPES[config.training.precision], "the model to begin with", False
     if isinstance(path, Potential):
         potential = copy.deepcopy(path)
+        potential.modifier = None  # the labels are without its part
         if potential.dtype != dtype:
             raise InputError(f"{name} computes in {potential.dtype}, and training.precision is {dtype}")
     else:
@@ -107,6 +108,10 @@ def read_pretrained(
         potential = Potential(model_of_tree(file.model, dtype))
         potential.source = {k: v for k, v in file.source.items() if k not in ("head", "head_aliases")}
     require_types(potential.model, config.model, name)
+    if potential.source.get("modifier") and not getattr(config.model, "modifier", None):
+        raise ConfigError(
+            f"{name} was trained beside charges (modifier), and the input has no section model.modifier"
+        )
     if not use_pretrain_script:
         require_same(potential.model, config.model, name, descriptor_alone=is_new)
     if finetune or is_new:
