@@ -19,7 +19,7 @@ from mdops.data.labels import labels_of
 from mdops.errors import ConfigError, DataError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.loading import load_charges
-from mdops.md import Engine, Physics
+from mdops.md import Engine, EnsembleSettings
 from mdops.train import Trainer, parse_config
 from mdops.train.loop import charges as charges_of_training
 
@@ -172,7 +172,7 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
     path, atoms = folder / "model.safetensors", labelled()[0]
     model = mdops.load(path, dtype="float64")
     calls = {
-        "the engine": lambda: Engine(atoms, model, Physics("nve")),
+        "the engine": lambda: Engine(atoms, model, EnsembleSettings("nve")),
         "a program": model.export,
         "the core": lambda: model.save(tmp_path / "x.safetensors", core=["float64"]),
         "a Hessian": lambda: model.hessians(atoms),
