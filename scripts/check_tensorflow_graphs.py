@@ -4,9 +4,9 @@
 
 scripts/random_tensorflow_graphs.py, in a process of that Python, trains a model of each seed for a few steps, freezes
 it, compresses it where DeePMD-kit can, and evaluates both. mdops has to give the same energies, forces, virials and
-atomic energies: to 1e-10 of the largest in float64, to 1e-5 where a net of the model is float32. With --folder graphs
-are kept there, and those that are there already are used, without TensorFlow, too ("-" for PYTHON). TensorFlow may need
-CUDA's runtime on LD_LIBRARY_PATH.
+atomic energies, or dipoles with their derivatives, polarizabilities, densities of states: to 1e-10 of the largest in
+float64, to 1e-5 where a net of the model is float32. With --folder graphs are kept there, and those that are there
+already are used, without TensorFlow, too ("-" for PYTHON). TensorFlow may need CUDA's runtime on LD_LIBRARY_PATH.
 """
 
 import argparse
@@ -100,13 +100,13 @@ def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> 
         if key in case
     }
     found = potential.evaluate(system, **extra)
-    largest = max(np.abs(case["forces"]).max(), SMALL)
-    scales = {
-        "energy": np.abs(case["atom_energy"]).sum(),
-        "atom_energy": np.abs(case["atom_energy"]).max(),
-        "forces": largest,
-        "virial": np.abs(case["virial"]).max() + largest,
-    }
+    scales = {key: np.abs(case[key]).max() for key in found.keys() & case.keys()}
+    if "forces" in scales:
+        scales["forces"] = max(scales["forces"], SMALL)
+        scales["virial"] += scales["forces"]
+    for key in ("energy", "dipole", "dos"):
+        if key in scales:
+            scales[key] = np.abs(case.get(f"atom_{key}", case[key])).sum()
     return max(
         float(np.abs(found[key].numpy().reshape(-1) - case[key].reshape(-1)).max() / scale)
         for key, scale in scales.items()

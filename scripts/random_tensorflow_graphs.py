@@ -21,8 +21,10 @@ ELEMENTS = ["O", "H", "C"]
 SMOOTH = ["tanh", "gelu", "gelu_tf", "softplus", "sigmoid", "silu", "silut:3.0"]
 KINDS = [
     "se_e2_a", "se_e2_a", "se_e2_a", "se_e2_r", "se_e3", "hybrid", "se_a_tebd", "se_a_ebd_v2",
-    "se_atten", "se_atten", "se_atten_v2", "zbl",
+    "se_atten", "se_atten", "se_atten_v2", "zbl", "dipole", "polar", "dos",
 ]  # fmt: skip
+WIDTHS = {"dipole": 3, "polar": 9, "dos": 5}  # of the answers of an atom that are no energies
+LABELS = {"dipole": "dipole", "polar": "polarizability", "dos": "dos"}
 STEPS = 4
 
 
@@ -42,7 +44,8 @@ def section(random: np.random.Generator, kind: str) -> dict:
         parts = [descriptor(random, str(k), types) for k in random.choice(["se_e2_a", "se_e2_r", "se_e3"], 2)]
         model["descriptor"] = {"type": "hybrid", "list": parts}
     else:
-        model["descriptor"] = descriptor(random, "se_e2_a" if kind == "zbl" else kind, types)
+        plain = kind == "zbl" or kind in WIDTHS
+        model["descriptor"] = descriptor(random, "se_e2_a" if plain else kind, types)
     model["fitting_net"] = {
         "neuron": [[12, 12], [10, 20, 20], [8]][random.integers(3)],
         "resnet_dt": bool(random.integers(2)),
@@ -52,7 +55,16 @@ def section(random: np.random.Generator, kind: str) -> dict:
         "numb_aparam": int(random.choice([0, 0, 1])),
         "seed": 1,
     }
-    if random.random() < 0.2:
+    if kind in WIDTHS:
+        fitting = model["fitting_net"]
+        fitting |= {"type": kind, "numb_fparam": 0, "numb_aparam": 0}
+        if kind == "dos":
+            fitting["numb_dos"] = WIDTHS[kind]
+        elif types > 1 and random.random() < 0.5:
+            fitting["sel_type"] = [int(t) for t in random.permutation(types)[: types - 1]]
+        if kind == "polar":
+            fitting |= {"fit_diag": bool(random.integers(2)), "scale": list(random.uniform(0.5, 2, types))}
+    elif random.random() < 0.2:
         model["fitting_net"]["atom_ener"] = [-1.5, *[None] * (types - 1)]
     if kind == "zbl":
         model |= {"use_srtab": "table.txt", "smin_alpha": 0.1, "sw_rmin": 0.9, "sw_rmax": 1.6}
@@ -125,6 +137,8 @@ def write_data(random: np.random.Generator, folder: Path, model: dict) -> None:
         "fparam": random.normal(size=(count, model["fitting_net"]["numb_fparam"])),
         "aparam": random.normal(size=(count, n * model["fitting_net"]["numb_aparam"])),
     }
+    for kind, label in LABELS.items():
+        arrays[label] = random.normal(size=(count, WIDTHS[kind]))
     for name, array in arrays.items():
         if array.size:
             np.save(data / f"{name}.npy", array)
@@ -141,6 +155,7 @@ def answers(path: Path, model: dict, random: np.random.Generator) -> dict[str, n
     from deepmd.tf.infer import DeepPotential
 
     potential = DeepPotential(str(path))
+    output = model["fitting_net"].get("type", "ener")
     types, positions, cell = structures(random, len(model["type_map"]), 1)[0]
     close = np.array([[0.0, 0, 0], [0.75, 0, 0], [0, 2.0, 0]])
     cases = {
@@ -165,17 +180,36 @@ def answers(path: Path, model: dict, random: np.random.Generator) -> dict[str, n
             atomic=True,
             **extra,
         )
-        energy, forces, virial, atom_energy = values[:4]
         found |= {f"{name}/{key}": value[0] for key, value in extra.items()}
         found |= {f"{name}/types": kinds, f"{name}/positions": places}
-        found |= {f"{name}/energy": energy[0], f"{name}/forces": forces[0]}
-        found |= {
-            f"{name}/virial": virial[0].reshape(3, 3),
-            f"{name}/atom_energy": atom_energy[0].reshape(-1),
-        }
+        if output == "ener":
+            named = zip(("energy", "forces", "virial", "atom_energy"), values[:4], strict=True)
+        elif output == "dos":
+            named = zip(("dos", "atom_dos"), values, strict=True)
+        else:
+            named = [(f"atom_{LABELS[output]}", values)]
+            if output == "dipole":
+                whole = potential.eval_full(
+                    places.reshape(1, -1), None if box is None else box.reshape(1, 9), kinds.tolist()
+                )
+                named += [
+                    ("dipole", whole[0]),
+                    ("forces", whole[1].transpose(0, 2, 1, 3)),
+                    ("virial", whole[2]),
+                ]
+        found |= {f"{name}/{key}": value[0] for key, value in named}
         if box is not None:
             found[f"{name}/cell"] = box
     return found
+
+
+def loss(kind: str) -> dict:
+    if kind == "dos":
+        return {"type": "dos", "start_pref_dos": 1, "limit_pref_dos": 1}
+    if kind in WIDTHS:
+        return {"type": "tensor", "pref": 1, "pref_atomic": 0}
+    weights = {f"{end}_pref_{of}": 1 for end in ("start", "limit") for of in "ef"}
+    return {"type": "ener", **weights}
 
 
 def make(folder: Path, seed: int) -> None:
@@ -194,13 +228,7 @@ def make(folder: Path, seed: int) -> None:
         script = {
             "model": model,
             "learning_rate": {"type": "exp", "start_lr": 1e-3, "stop_lr": 1e-5, "decay_steps": 2},
-            "loss": {
-                "type": "ener",
-                "start_pref_e": 1,
-                "limit_pref_e": 1,
-                "start_pref_f": 1,
-                "limit_pref_f": 1,
-            },
+            "loss": loss(kind),
             "training": training,
         }
         (folder / f"{seed}.json").write_text(json.dumps({"kind": kind, **script}, indent=1))

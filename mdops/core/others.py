@@ -31,6 +31,8 @@ def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bo
         return f"of its descriptors {other.kind} goes by PyTorch's operations"
     if other.options.is_smooth and other.options.cubic_switch:
         return "its attention fades as in DeePMD-kit's TensorFlow backend (cubic_switch), which the core does not know"
+    if other.options.shortest_row:
+        return "its directions fade as in DeePMD-kit's TensorFlow backend (shortest_row), which the core does not know"
     if bool(other.mean.any()):
         return (
             "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which a program "

@@ -113,7 +113,8 @@ class AttentionSums:
         )
         rows = rows._replace(environment=d.all_rows(rows.environment, *listed))
         if d.layers:
-            t = self._behind_layers(rows, self._neighbors(rows, found, atoms, slots), tables)
+            directions = d.directions(rows, displacements, found.slots, types, s.std)
+            t = self._behind_layers(rows, self._neighbors(rows, directions, found, atoms, slots), tables)
         else:
             t = row_moments(rows.environment, rows.g, found.offsets, leaves_rest=True) / d.slots
         if s.has_mean:
@@ -123,7 +124,14 @@ class AttentionSums:
             t = t + F.pad(added[:, None], (0, 0, 0, t.shape[1] - 1))
         return t
 
-    def _neighbors(self, rows: SplineRows, found: NeighborRows, atoms: int, slots: int) -> Neighbors:
+    def _neighbors(
+        self,
+        rows: SplineRows,
+        directions: torch.Tensor | None,
+        found: NeighborRows,
+        atoms: int,
+        slots: int,
+    ) -> Neighbors:
         """What the layers know."""
         d, total = self._descriptor, rows.g.shape[0]
         empty, plan = (d.slots - found.offsets.diff()).clamp(min=0).to(rows.g.dtype), None
@@ -131,7 +139,6 @@ class AttentionSums:
             room = {"max_total": total, "max_batch": atoms, "max_length": slots}
             plan = ragged_plan(found.offsets, **room, longest_first=False)
         switch = rows.switch if d.options.is_smooth else None
-        directions = rows.directions if d.options.attn_dotr else None
         return Neighbors(found.offsets, plan, switch, directions, empty, fused=True)
 
     def _behind_layers(self, rows: SplineRows, near: Neighbors, tables: AttentionTables) -> torch.Tensor:

@@ -58,6 +58,8 @@ def write_model(
         raise ModelFileError(
             f"{path}: not written: {own}, for which DeePMD-kit's files have no place; .safetensors and .json have"
         )
+    if path.suffix in _DEEPMD:
+        model = _without(model, "shortest_row")  # as DeePMD-kit converts its graphs
     if more and encode is not encode_safetensors:
         raise ModelFileError(f"{path}: what the C core needs goes into .safetensors alone")
     try:
@@ -69,6 +71,15 @@ def write_model(
     except (ModelFileError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: not written: {error}") from error
     replace_file(path, data, beside=_unfinished(path.name, str(os.getpid())))
+
+
+def _without(node: Any, key: str) -> Any:
+    """The tree without this key of its nodes."""
+    if isinstance(node, list):
+        return [_without(one, key) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {name: _without(value, key) for name, value in node.items() if name != key}
 
 
 def _own_kind(node: Any) -> str | None:

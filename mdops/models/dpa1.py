@@ -34,7 +34,7 @@ from mdops.ops.add_norm import add_norm
 from mdops.ops.attention_layer import AttentionWeights, attention_layer, has_layer
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import attention_scale, unit_three
-from mdops.ops.neighbor_rows import NeighborRows
+from mdops.ops.neighbor_rows import EnvironmentRows, NeighborRows, SplineRows
 from mdops.options import key, saved_precision
 from mdops.tracing import is_exported
 
@@ -89,6 +89,13 @@ class SeAttenV2Options(MixedTypesOptions):
     zero_padding: bool = key(
         False,
         "absent neighbours have a type embedding of zeros, as in TensorFlow, not that of the first atom",
+        where="file",
+    )
+
+    shortest_row: float = key(
+        0.0,
+        "attn_dotr: rows of the environment matrix that are shorter count by their length over this, as in TensorFlow",
+        low=0,
         where="file",
     )
 
@@ -504,7 +511,7 @@ class SeAttenV2(MomentDescriptor):
                 fused = near.first_derivative_only and has_layer(
                     g.device, g.dtype, g.shape[1], self.options.attn
                 )
-                directions = rows.directions if self.options.attn_dotr else None
+                directions = self.directions(rows, d, found.slots, near.types[chunk], self.std)
                 known = self._neighbors(found.offsets, count, slots, sw, directions, fused)
                 for layer in self.layers:
                     g = layer(g, known)
@@ -526,6 +533,30 @@ class SeAttenV2(MomentDescriptor):
         """Of the ops that make rows."""
         lengths = {"cutoff": self.cutoff, "cutoff_smooth": self.cutoff_smooth}
         return {**lengths, "protection": self.protection}
+
+    def directions(
+        self,
+        rows: EnvironmentRows | SplineRows,
+        displacements: torch.Tensor,
+        slots: torch.Tensor,
+        types: torch.Tensor,
+        std: torch.Tensor,
+    ) -> torch.Tensor | None:
+        """(E, 3), of which attention takes the cosines, if it does; of the pair vectors (N, K, 3), the rows' slots, the
+        types (N,) and the deviations (ntypes, 2)."""
+        shortest = self.options.shortest_row
+        if not self.options.attn_dotr:
+            return None
+        if not shortest:
+            return rows.directions
+        slot = slots[: rows.switch.shape[0]]
+        at = slot.clamp(min=0)
+        pairs = displacements.reshape(-1, 3).index_select(0, at)
+        r = torch.where(slot >= 0, pairs.square().sum(1), 1.0).sqrt()
+        centers = types.long().clamp(min=0)[at // displacements.shape[1]]
+        # Rows of the matrix have lost these digits near the cutoff; the switch has not.
+        length = rows.switch * r / ((r + self.protection).square() * std[centers, 1])
+        return rows.directions * (length / shortest).clamp(max=1)[:, None]
 
     def all_rows(self, environment: torch.Tensor, *listed: torch.Tensor) -> torch.Tensor:
         """(E, (lmax + 1)^2), what g is summed with, from the rows of the environment matrix (E, 4), and what these are
@@ -676,7 +707,7 @@ class SeAttenV2(MomentDescriptor):
         }
         if self.type_nets is not None:
             tree["embeddings_strip"] = self.type_nets.to_tree(precision, o.resnet_dt)
-        for own in ("cubic_switch", "zero_padding"):  # which DeePMD-kit's files do not have
+        for own in ("cubic_switch", "zero_padding", "shortest_row"):  # which DeePMD-kit's files do not have
             if not tree[own]:
                 del tree[own]
         if self.degree_gain is None:

@@ -163,10 +163,10 @@ class Writer:
         return last
 
 
-def energy_graph(
+def model_graph(
     model: dict, *, op: str = "ProdEnvMatA", script: bytes = b"", bias: str = "added"
 ) -> list[Node]:
-    """The graph of a standard model of energies.
+    """The graph of a standard model of energies, dipoles, polarizabilities or densities of states.
 
     Args:
         op: of the environment matrix, as versions name it.
@@ -178,7 +178,11 @@ def energy_graph(
         w.constant("train_attr/training_script", script)
     w.constant("train_attr/min_nbor_dist", np.float64(0.9))
     w.constant("model_attr/tmap", " ".join(model["type_map"]).encode())
-    w.constant("model_attr/model_type", b"ener")
+    fitting = model["fitting"]
+    w.constant("model_attr/model_type", fitting["type"].encode())
+    if fitting["type"] in ("dipole", "polar"):
+        selected = [t for t in range(ntypes) if t not in fitting["exclude_types"]]
+        w.constant("model_attr/sel_type", np.array(selected, np.int32))
     w.add("t_coord", "Placeholder")
     parts = descriptor["list"] if descriptor["type"] == "hybrid" else [descriptor]
     features = []
@@ -187,7 +191,7 @@ def energy_graph(
         w.constant(f"descrpt_attr{suffix}/ntypes", np.int32(ntypes))
         features.append(_descriptor(w, part, ntypes, suffix, op))
     x = w.add("features", "ConcatV2", *features)
-    _fitting(w, model["fitting"], x, ntypes, bias, model["@variables"]["out_bias"])
+    _fitting(w, fitting, x, ntypes, bias, model["@variables"]["out_bias"])
     return w.nodes
 
 
@@ -253,8 +257,10 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np
         if node[f"numb_{name}"]:
             w.variable(f"fitting_attr/t_{name}_avg", arrays[f"{name}_avg"])
             w.variable(f"fitting_attr/t_{name}_istd", arrays[f"{name}_inv_std"])
-    energies = []
+    kind, answers = node["type"], []
     for t, net in enumerate(node["nets"]["networks"]):
+        if t in node["exclude_types"]:
+            continue
         y = x
         for k, layer in enumerate(net["layers"]):
             last = k == len(net["layers"]) - 1
@@ -262,20 +268,49 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np
                 variables = dict(layer["@variables"])
                 variables["b"] = variables["b"] + arrays["bias_atom_e"].reshape(-1)[t]
                 layer = {**layer, "@variables": variables}
+            if last and node.get("fit_diag") is False:  # the transpose is added, and not half of it
+                halves = {name: None if a is None else a / 2 for name, a in layer["@variables"].items()}
+                layer = {**layer, "@variables": halves}
             scope = f"{'final_layer' if last else f'layer_{k}'}_type_{t}"
             y = w.layer(y, layer, scope, tuple(f"{scope}/{kind}" for kind in ("matrix", "bias", "idt")))
-        energies.append(y)
+        answers.append(_matrix(w, node, y, t) if kind == "polar" else y)
+    if kind in ("dipole", "polar"):
+        w.add(f"o_{kind}", "ConcatV2", *answers)
+        return
     if bias == "added":
-        energies.append(
-            w.add(
-                "lookup",
-                "GatherV2",
-                w.variable("fitting_attr/t_bias_atom_e", arrays["bias_atom_e"].reshape(-1)),
-            )
-        )
+        name = "t_bias_dos" if kind == "dos" else "t_bias_atom_e"
+        values = arrays["bias_atom_e"] if kind == "dos" else arrays["bias_atom_e"].reshape(-1)
+        answers.append(w.add("lookup", "GatherV2", w.variable(f"fitting_attr/{name}", values)))
     if out_bias.any():
-        energies.append(w.add("gather", "GatherV2", w.variable("model_attr/model_attr/t_out_bias", out_bias)))
-    w.add("o_energy", "Sum", w.add("o_atom_energy", "AddN", *energies))
-    w.add("o_force", "Reshape", "o_energy")
-    w.add("o_virial", "Reshape", "o_energy")
-    w.add("o_atom_virial", "Reshape", "o_energy")
+        answers.append(w.add("gather", "GatherV2", w.variable("model_attr/model_attr/t_out_bias", out_bias)))
+    name = "dos" if kind == "dos" else "energy"
+    w.add(f"o_{name}", "Sum", w.add(f"o_atom_{name}", "AddN", *answers))
+    for output in ("force", "virial", "atom_virial") if kind == "ener" else ():
+        w.add(f"o_{output}", "Reshape", "o_energy")
+
+
+def _matrix(w: Writer, node: dict, y: str, kind: int) -> str:
+    """The polarizability of an atom of a type, of what its net gives."""
+    scope = f"polar_{kind}"
+    if "o_rot_mat" not in {n.name for n in w.nodes}:
+        w.add("o_rot_mat", "Placeholder")
+    y = w.add(f"{scope}/Reshape", "Reshape", y)
+    if node["fit_diag"]:
+        y = w.add(f"{scope}/MatrixDiag", "MatrixDiag", y)
+    else:
+        y = w.add(f"{scope}/add", "AddV2", y, w.add(f"{scope}/transpose", "Transpose", y))
+    y = w.add(f"{scope}/MatMul", "BatchMatMulV2", y, "o_rot_mat")
+    y = w.add(f"{scope}/MatMul_1", "BatchMatMulV2", "o_rot_mat", y)
+    y = w.add(f"{scope}/Reshape_1", "Reshape", y)
+    scale = float(node["@variables"]["scale"].reshape(-1)[kind])
+    shift = scale * float(node["@variables"]["constant_matrix"][kind])
+    y = w.add(f"{scope}/mul", "Mul", y, w.constant(f"{scope}/mul/y", np.float64(scale)))
+    eye = w.add(f"{scope}/eye", "MatrixDiag", w.constant(f"{scope}/ones", np.ones(3)))
+    # As newer versions: the values of all types, of which a slice is taken.
+    begin, size = (
+        w.constant(f"{scope}/Slice/{name}", np.array([value], np.int32))
+        for name, value in (("begin", 1), ("size", 1))
+    )
+    values = w.variable(f"{scope}/t_constant_matrix", np.array([7.0, shift]))
+    chosen = w.add(f"{scope}/Slice", "Slice", values, begin, size)
+    return w.add(f"{scope}/add_1", "AddV2", y, w.add(f"{scope}/mul_1", "Mul", chosen, eye))

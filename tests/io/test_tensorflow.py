@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from graphs import Node, energy_graph, field, mutated, text, wire
+from graphs import Node, field, model_graph, mutated, text, wire
 from trees import differences
 
 from mdops import load
@@ -37,6 +37,12 @@ FITTINGS = {
     "plain": {},
     "parameters": {"numb_fparam": 2, "numb_aparam": 1, "resnet_dt": False, "neuron": [7, 14, 14]},
 }
+OTHERS = {
+    "dipole": {"type": "dipole"},
+    "polar": {"type": "polar", "fit_diag": False, "scale": [0.5, 3.0]},
+    "diagonal": {"type": "polar"},
+    "dos": {"type": "dos", "numb_dos": 4},
+}
 
 
 def model(descriptor, fitting="plain", seed=1):
@@ -44,14 +50,19 @@ def model(descriptor, fitting="plain", seed=1):
     section = {
         "type_map": ["O", "H"],
         "descriptor": DESCRIPTORS[descriptor],
-        "fitting_net": {"neuron": [9, 9], **FITTINGS[fitting]},
+        "fitting_net": {"neuron": [9, 9], **(FITTINGS | OTHERS)[fitting]},
     }
     made = DescriptorFitting.random(parse(StandardOptions, section), seed, torch.float64)
     random = np.random.default_rng(seed)
     for part in made.descriptor.parts:
         part.set_statistics(random.random(2) / 10, 0.1 + random.random((2, 2)) / 10)
-    made.fitting.bias.copy_(torch.tensor([-3.0, -1.0]))
-    made.out_bias.copy_(torch.tensor([0.5, -0.25]))
+    if fitting in ("dipole", "polar", "diagonal"):
+        made.fitting.options.exclude_types = made.options.atom_exclude_types = [0]
+    else:
+        made.fitting.bias.view(2, -1).copy_(torch.tensor([[-3.0], [-1.0]]))
+        made.out_bias.view(2, -1).copy_(torch.tensor([[0.5], [-0.25]]))
+    if "polar" in made.fitting.options.KIND:
+        made.fitting.constant.copy_(torch.tensor([0.0, 1.5]))
     made.set_parameter_statistics(
         {name: (random.random(n), 1 + random.random(n)) for name, n in made.parameter_sizes.items()}
     )
@@ -61,7 +72,7 @@ def model(descriptor, fitting="plain", seed=1):
 
 
 def answers(path, structure=None, overflow="extend"):
-    """Energy, forces, virial and atom_energy in float64, of a structure (types, positions, cell) or of random atoms."""
+    """All answers in float64, of a structure (types, positions, cell) or of random atoms."""
     potential = load(path, dtype="float64", spline=False, overflow=overflow)
     if structure is None:
         random = np.random.default_rng(1)
@@ -81,7 +92,7 @@ def answers(path, structure=None, overflow="extend"):
     )
     inputs = {name: torch.full((n,), 0.3) for name, n in potential.model.parameter_sizes.items() if n}
     found = potential.evaluate(system, **inputs)
-    return {name: found[name].numpy() for name in ("energy", "forces", "virial", "atom_energy")}
+    return {name: value.numpy() for name, value in found.items()}
 
 
 def assert_same(found, wanted, tolerance=1e-12):
@@ -97,7 +108,7 @@ def assert_same(found, wanted, tolerance=1e-12):
 
 def written(tree, path, **options):
     """The path, after the tree was written there as a graph."""
-    nodes = energy_graph(tree, **options)
+    nodes = model_graph(tree, **options)
     path.write_bytes(wire(nodes) if path.suffix == ".pb" else text(nodes).encode())
     return path
 
@@ -115,6 +126,27 @@ def test_a_graph_is_the_model_that_it_was_written_from(descriptor, fitting, tmp_
         assert found.source["min_nbor_dist"] == 0.9
         assert found.model["type_map"] == ["O", "H"]
         assert_same(answers(path), wanted)
+
+
+@pytest.mark.parametrize("fitting", OTHERS)
+@pytest.mark.parametrize("descriptor", ["two_sided", "one_sided"])
+def test_a_graph_may_have_other_outputs_and_answer_for_some_types(descriptor, fitting, tmp_path):
+    tree = model(descriptor, fitting)
+    write_model(tmp_path / "model.safetensors", tree)
+    path, wanted = written(tree, tmp_path / "graph.pb"), answers(tmp_path / "model.safetensors")
+    (name,) = (name for name in wanted if name.startswith("atom_"))
+    silent = np.linalg.norm(wanted[name].reshape(24, -1), axis=1) == 0
+    assert silent.any() == (fitting != "dos") and not silent.all()
+    assert_same(answers(path), wanted)
+
+
+def test_polarizabilities_without_their_operations_are_refused(tmp_path):
+    nodes = [node for node in model_graph(model("two_sided", "polar")) if node.name != "polar_1/add_1"]
+    for node in nodes:
+        node.inputs = tuple("polar_1/mul" if name == "polar_1/add_1" else name for name in node.inputs)
+    (tmp_path / "graph.pb").write_bytes(wire(nodes))
+    with pytest.raises(ModelFileError, match="should be followed by Add"):
+        read_model(tmp_path / "graph.pb")
 
 
 @pytest.mark.parametrize("op", ["DescrptNorot", "DescrptSeA", "ProdEnvMatA"])
@@ -215,7 +247,7 @@ def test_a_training_may_begin_with_a_graph(tmp_path):
 
 
 REFUSED = {
-    "model_attr/model_type": (b"dipole", "a model of dipole"),
+    "model_attr/model_type": (b"wannier", "a model of wannier"),
     "spin_attr/ntypes_spin": (np.int32(1), "spin"),
     "modifier_attr/type": (b"dipole_charge", "modifier"),
 }
@@ -224,7 +256,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_models_are_refused_by_name(name, tmp_path):
     value, message = REFUSED[name]
-    nodes = [node for node in energy_graph(model("two_sided")) if node.name != name]
+    nodes = [node for node in model_graph(model("two_sided")) if node.name != name]
     (tmp_path / "graph.pb").write_bytes(wire([*nodes, Node(name, "Const", (), {"value": value})]))
     with pytest.raises(UnsupportedModelError, match=message):
         read_model(tmp_path / "graph.pb")
@@ -232,7 +264,7 @@ def test_other_models_are_refused_by_name(name, tmp_path):
 
 @pytest.mark.parametrize("op", ["PairTab", "SoftMinSwitch", "DescrptSeAMask", "MapFltNvnmd"])
 def test_operations_that_would_change_the_energy_are_refused(op, tmp_path):
-    (tmp_path / "graph.pb").write_bytes(wire([*energy_graph(model("two_sided")), Node("other", op)]))
+    (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), Node("other", op)]))
     with pytest.raises(UnsupportedModelError, match="not read from TensorFlow graphs"):
         read_model(tmp_path / "graph.pb")
 
@@ -265,7 +297,7 @@ def test_sizes_are_not_believed(tmp_path):
         tensor = field(1, 2) + field(2, dims) + field(6, np.float64(1).tobytes())
         attribute = field(5, field(1, b"value") + field(2, field(8, tensor)))
         node = field(1, b"fitting_attr/dfparam") + field(2, b"Const") + attribute
-        nodes = [node for node in energy_graph(model("two_sided")) if node.name != "fitting_attr/dfparam"]
+        nodes = [node for node in model_graph(model("two_sided")) if node.name != "fitting_attr/dfparam"]
         (tmp_path / "graph.pb").write_bytes(field(1, node) + wire(nodes))
         with pytest.raises(ModelFileError, match="has the shape"):
             read_model(tmp_path / "graph.pb")
@@ -273,7 +305,7 @@ def test_sizes_are_not_believed(tmp_path):
 
 def test_changed_bytes_are_refused_or_change_what_they_say(tmp_path):
     """A short run of scripts/mutate_graphs.py."""
-    data = wire(energy_graph(tabulated(model("one_sided"))))
+    data = wire(model_graph(tabulated(model("one_sided"))))
     path = tmp_path / "graph.pb"
     for seed in range(300):
         path.write_bytes(mutated(data, np.random.default_rng(seed)))

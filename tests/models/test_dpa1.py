@@ -145,6 +145,45 @@ def test_chunks_change_no_answer(case, monkeypatch):
         monkeypatch.setattr(environment, "CHUNK", 2**24)
 
 
+@pytest.mark.parametrize("spline", [False, True])
+def test_directions_of_short_rows_fade_as_in_tensorflow(spline, tmp_path):
+    """R / max(|R|, shortest_row), by the pair vectors alone; what they are for is the answer."""
+    tree, one = read_model(KINDS / "dpa1_rough" / "model.dp").model, references(KINDS / "dpa1_rough")[0]
+    tree["descriptor"]["shortest_row"] = 0.2
+    mdops.io.write_model(tmp_path / "m.safetensors", tree)
+    potential = mdops.load(tmp_path / "m.safetensors", dtype="float64", spline=spline)
+    assert potential.evaluator("simulate").name == ("fused attention" if spline else "autograd")
+    d, seen, original = potential.model.descriptor, [], dpa1.DPA1.directions
+
+    def directions(self, rows, displacements, slots, types, std):
+        found = original(self, rows, displacements, slots, types, std)
+        length = rows.environment[:, 1:4].norm(dim=1, keepdim=True)
+        wanted = rows.environment[:, 1:4] / length.clamp(min=0.2)
+        seen.append((float((found - wanted).abs().max()), int((length < 0.2).sum()), len(length)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(d), "directions", directions)
+        found = potential.evaluate(one.system)
+    assert all(error < 1e-9 for error, *_ in seen) and all(0 < short < rows for _, short, rows in seen)
+    with pytest.MonkeyPatch.context() as patch:  # 1e-12 of PyTorch makes other answers
+        patch.setattr(type(d), "directions", lambda self, rows, *rest: rows.directions)
+        assert (potential.evaluate(one.system)["forces"] - found["forces"]).abs().max() > 1e-6
+    exact = mdops.load(tmp_path / "m.safetensors", dtype="float64", spline=False)
+    assert_close(found, exact.evaluate(one.system), (1e-9, 1e-7))
+    step, system = 1e-5, copy.copy(one.system)
+    for k in (0, 5):
+        energies = []
+        for sign in (1, -1):
+            system.positions = one.system.positions.clone()
+            system.positions[k, 1] += sign * step
+            energies.append(float(exact.evaluate(system)["energy"].sum()))
+        slope = (energies[1] - energies[0]) / (2 * step)
+        assert abs(slope - float(found["forces"][k, 1])) < 1e-5
+    exact.save(tmp_path / "m.dp")  # DeePMD-kit's files have no such key
+    assert "shortest_row" not in read_model(tmp_path / "m.dp").model["descriptor"]
+
+
 def test_nets_without_attention_are_taken_in_chunks(monkeypatch):
     """In simulations, too, where there are no runs of atoms."""
     potential, made = load("dpa1_concat_attn0"), counted(monkeypatch)

@@ -1,4 +1,4 @@
-"""From the constants of a graph to the tree of the fitting of energies."""
+"""From the constants of a graph to the tree of its fitting."""
 
 import re
 
@@ -6,12 +6,15 @@ import numpy as np
 import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.tensorflow.graph import Graph
+from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, collection, fitting_net, layers_by_name
 from mdops.io.tensorflow.places import Part
 from mdops.nn.net import Net
 
 _SCOPE = "fitting_attr"
+
+# Keys of the node, bias_atom_e, and further arrays of a kind of fitting.
+Own = tuple[Tree, np.ndarray, Tree]
 
 
 class Fitting:
@@ -21,11 +24,12 @@ class Fitting:
         nets: their layers, by the number of the type of atom; by "" where one net is for all.
         inputs: how many numbers they take.
         extra: how many of these are frame and atomic parameters, (fparam, aparam).
+        absent: the types whose atoms have no answer (`sel_type`).
     """
 
-    def __init__(self, graph: Graph, stated: Tree) -> None:
-        """`stated` is the section of the training input; empty where there is none."""
-        self.graph = graph
+    def __init__(self, graph: Graph, kind: str, stated: Tree, ntypes: int) -> None:
+        """`kind` is that of the model; `stated` the section of the training input, empty where there is none."""
+        self.graph, self.kind, self.stated = graph, kind, stated
         if stated.get("tot_ener_zero"):
             raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
         self.nets = {net: layers for (net,), layers in _layers(graph, stated.get("layer_name")).items()}
@@ -35,6 +39,7 @@ class Fitting:
                 f"it has no fitting nets, or nets that do not fit each other: {sorted(self.nets)}"
             )
         (self.inputs,) = widths
+        self.absent = self._absent(ntypes)
         self.masks = bool(stated.get("use_aparam_as_mask"))
         counts = [graph.optional(f"{_SCOPE}/{name}") for name in ("dfparam", "daparam")]
         fparam, aparam = (0 if count is None else int(count.reshape(-1)[0]) for count in counts)
@@ -43,6 +48,18 @@ class Fitting:
             raise ModelFileError(
                 f"the fitting nets take {self.inputs} numbers, of which {self.extra} are parameters"
             )
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the nets give."""
+        return _outputs(list(self.nets.values()))
+
+    def _absent(self, ntypes: int) -> list[int]:
+        selected = self.graph.optional("model_attr/sel_type")
+        if self.kind == "ener" or selected is None:
+            return []
+        known = {int(t) for t in selected.reshape(-1)}
+        return [t for t in range(ntypes) if t not in known]
 
     def tree(self, parts: list[Part], types: np.ndarray | None, type_map: list[str]) -> Tree:
         """The node, of nets that take the features of these parts in their order, and bias_atom_e.
@@ -65,22 +82,107 @@ class Fitting:
             end = features if mixed is None else sum(part.width for part in parts[: mixed + 1])
             nets = [_moved(self.nets[""], features, width, end)]
         else:
-            missing = [t for t in range(ntypes) if str(t) not in self.nets]
+            missing = [t for t in range(ntypes) if str(t) not in self.nets and t not in self.absent]
             if missing or types is not None:
                 raise ModelFileError(f"the fitting net of type {missing[:1]} is missing")
-            nets = [self.nets[str(t)] for t in range(ntypes)]
+            # A type without answers needs some net; nothing of it counts.
+            nets = [self.nets.get(str(t), next(iter(self.nets.values()))) for t in range(ntypes)]
         at = 0
         for k, part in enumerate(parts):
             if part.scale != 1.0:
                 nets = [_scaled(layers, slice(at, at + part.width), part.scale) for layers in nets]
             at += part.width + (width if k == mixed else 0)
-        trees = [fitting_net(layers) for layers in nets]
-        bias = self._bias(ntypes)
-        vacuum = self._vacuum(bias, types, mixed is not None)
-        return self._node(trees, bias, vacuum, features + (width if mixed is not None else 0), type_map)
+        axes = sum(part.node["neuron"][-1] for part in parts if "neuron" in part.node)
+        own, bias, arrays = getattr(self, f"_{self.kind}")(nets, axes, ntypes)
+        if self.kind == "ener":
+            own["atom_ener"] = self._vacuum(bias, types, mixed is not None)
+        if own.get("fit_diag") is False:  # TensorFlow adds the transpose, and does not halve
+            nets = [_doubled(layers) for layers in nets]
+        width = features + (width if mixed is not None else 0)
+        return self._node([fitting_net(layers) for layers in nets], own, bias, arrays, width, type_map)
+
+    def _ener(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
+        return {"var_name": "energy", "dim_out": 1}, self._bias("t_bias_atom_e", ntypes, 1), {}
+
+    def _dos(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
+        width = _outputs(nets)
+        own = {"var_name": "dos", "dim_out": width, "atom_ener": None}
+        return own, self._bias("t_bias_dos", ntypes, width), {}
+
+    def _dipole(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
+        _require_outputs(nets, axes)
+        own = {"embedding_width": axes, "r_differentiable": True, "c_differentiable": True}
+        return {**own, "var_name": "dipole"}, np.zeros((ntypes, axes)), {}
+
+    def _polar(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
+        width = _require_outputs(nets, axes, axes * axes)
+        own = {"embedding_width": axes, "fit_diag": width == axes, "shift_diag": True, "var_name": "polar"}
+        scale, shift = self._polar_statistics(ntypes)
+        # TensorFlow adds the shift to what is scaled already.
+        if ((scale == 0) & (shift != 0)).any():
+            raise UnsupportedModelError("polarizabilities with a scale of 0 and a shift are not supported")
+        constant = np.divide(shift, scale, out=np.zeros_like(shift), where=scale != 0)
+        arrays = {"scale": scale.reshape(-1, 1), "constant_matrix": constant}
+        return own, np.zeros((ntypes, width)), arrays
+
+    def _polar_statistics(self, ntypes: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ntypes,) each: by what polarizabilities are multiplied, and what is added to their diagonals."""
+        if "" not in self.nets:
+            found = {int(t): self._scale_and_shift(layers[-1]["name"]) for t, layers in self.nets.items()}
+            scale, shift = np.array([found.get(t, (1.0, 0.0)) for t in range(ntypes)]).T
+            return scale, shift
+        stated = self.stated.get("scale")
+        if not self.stated:
+            raise UnsupportedModelError(
+                "polarizabilities by one net for all types, in a graph without its training input, are not supported"
+            )
+        scale = np.broadcast_to(np.asarray(1.0 if stated is None else stated, np.float64), ntypes).copy()
+        name = f"{_SCOPE}/t_constant_matrix"
+        shift = self.graph.value(name).reshape(-1) if self.graph.is_taken(name) else np.zeros(ntypes)
+        if shift.shape != (ntypes,):
+            raise ModelFileError(f"{name} has {shift.size} numbers for {ntypes} types")
+        return scale, shift.astype(np.float64)
+
+    def _scale_and_shift(self, matrix: str) -> tuple[float, float]:
+        """Of the type of a net, by the operations behind its last layer: the product with the vectors on both sides,
+        then with a number, then a sum."""
+        node, products = self.graph.nodes[matrix], 0
+        while products < 3:
+            behind = [n for n in self.graph.forward(node.name) if n.op not in ("Shape", "Transpose")]
+            if not behind:
+                raise ModelFileError(f"nothing follows {node.name}, the layer of a polarizability")
+            node = behind[0]
+            products += node.op in ("MatMul", "BatchMatMul", "BatchMatMulV2")
+        (reshaped,) = self._behind(node.name, "Reshape")
+        (scaled,) = self._behind(reshaped.name, "Mul")
+        (shifted,) = self._behind(scaled.name, "Add", "AddV2")
+        (other,) = (name for name in shifted.inputs if self.graph.origin(name).name != scaled.name)
+        return self._factor(scaled.name), self._factor(other)
+
+    def _behind(self, name: str, *ops: str) -> list[Node]:
+        """The node of one of these operations that takes `name`, which has to be the only one."""
+        found = [node for node in self.graph.forward(name) if node.op in ops]
+        if len(found) != 1:
+            raise ModelFileError(f"{name} should be followed by {ops[0]}, as in a model of polarizabilities")
+        return found
+
+    def _factor(self, product: str) -> float:
+        """The number that a product has as one of its factors: a constant, or one value of a constant vector."""
+        for name in self.graph.origin(product, ("Identity", "Cast")).inputs:
+            node = self.graph.origin(name)
+            if node.op == "Slice":
+                values = self.graph.value(node.inputs[0]).reshape(-1)
+                first = int(self.graph.value(node.inputs[1]).reshape(-1)[0])
+                if 0 <= first < values.size:
+                    return float(values[first])
+            elif node.op == "Const":
+                values = self.graph.value(name if name in self.graph else node.name)
+                if values.size == 1:
+                    return float(values.item())
+        raise ModelFileError(f"{product} should multiply with a number, as in a model of polarizabilities")
 
     def _node(
-        self, nets: list[Tree], bias: np.ndarray, vacuum: list[float | None], width: int, type_map: list[str]
+        self, nets: list[Tree], own: Tree, bias: np.ndarray, arrays: Tree, width: int, type_map: list[str]
     ) -> Tree:
         first, (fparam, aparam) = nets[0], self.extra
         values = {
@@ -88,28 +190,30 @@ class Fitting:
             for name, count in (("fparam", fparam), ("aparam", aparam))
             for ours, theirs in (("avg", "avg"), ("inv_std", "istd"))
         }
+        shared = len(nets) == 1 and "" in self.nets
         return {
             "@class": "Fitting",
-            "@version": 4,
-            "type": "ener",
-            "var_name": "energy",
-            "dim_out": 1,
+            "@version": 5 if self.kind == "polar" else 4,
+            "type": self.kind,
             "ntypes": len(type_map),
             "dim_descrpt": width,
             **{key: first[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")},
+            **own,
             "numb_fparam": fparam,
             "numb_aparam": aparam,
             "dim_case_embd": 0,
             "default_fparam": None,
             "rcond": None,
-            "atom_ener": vacuum,
             "use_aparam_as_mask": self.masks,
-            "exclude_types": [],
-            "mixed_types": len(nets) == 1 and "" in self.nets,
-            "nets": collection(
-                nets, 0 if len(nets) == 1 and "" in self.nets else 1, len(type_map), "fitting_network"
-            ),
-            "@variables": {"bias_atom_e": bias.reshape(-1, 1), "case_embd": None, **values},
+            "exclude_types": self.absent,
+            "mixed_types": shared,
+            "nets": collection(nets, 0 if shared else 1, len(type_map), "fitting_network"),
+            "@variables": {
+                "bias_atom_e": bias.reshape(len(type_map), -1),
+                "case_embd": None,
+                **values,
+                **arrays,
+            },
             "type_map": type_map,
             "tot_ener_zero": False,
             "trainable": [True] * (len(first["neuron"]) + 1),
@@ -126,13 +230,14 @@ class Fitting:
         )
         return [{**first, "w": np.concatenate([weight[:features], weight[end:]]), "b": bias}, *layers[1:]]
 
-    def _bias(self, ntypes: int) -> np.ndarray:
-        """(ntypes,), eV, that the graph adds to the nets' energies; zeros where the bias of the last layers has it."""
-        name = f"{_SCOPE}/t_bias_atom_e"
-        values = self.graph.value(name).reshape(-1) if self.graph.is_taken(name) else np.zeros(ntypes)
-        if values.shape != (ntypes,):
+    def _bias(self, name: str, ntypes: int, width: int) -> np.ndarray:
+        """(ntypes,) or (ntypes, width), which the graph adds to what the nets give; zeros where their last layers have
+        it in their bias."""
+        name, shape = f"{_SCOPE}/{name}", (ntypes, width) if width > 1 else (ntypes,)
+        values = self.graph.value(name) if self.graph.is_taken(name) else np.zeros(shape)
+        if values.size != ntypes * width:
             raise ModelFileError(f"{name} has {values.size} numbers for {ntypes} types")
-        return values.astype(np.float64)
+        return values.reshape(shape).astype(np.float64)
 
     def _vacuum(self, bias: np.ndarray, types: np.ndarray | None, mixed: bool) -> list[float | None]:
         """What `atom_ener` has to be: not None for the types whose nets are evaluated for features of zero, too.
@@ -178,6 +283,29 @@ def _layers(graph: Graph, names: object) -> dict[tuple[str, ...], Layers]:
         return last if scope == "final_layer" else int(scope[6:])
 
     return layers_by_name(graph, pattern, number)
+
+
+def _outputs(nets: list[Layers]) -> int:
+    """How many numbers the nets give."""
+    (width, *others) = {layers[-1]["w"].shape[1] for layers in nets}
+    if others:
+        raise ModelFileError(f"the fitting nets give {width} numbers, and {others[0]}")
+    return int(width)
+
+
+def _require_outputs(nets: list[Layers], *widths: int) -> int:
+    """How many numbers the nets give: one of these."""
+    found = _outputs(nets)
+    if found not in widths:
+        raise ModelFileError(f"the fitting nets give {found} numbers, and should give {widths[0]}")
+    return found
+
+
+def _doubled(layers: Layers) -> Layers:
+    """The net that gives twice as much."""
+    last = layers[-1]
+    bias = None if last["b"] is None else 2 * last["b"]
+    return [*layers[:-1], {**last, "w": 2 * last["w"], "b": bias}]
 
 
 def _moved(layers: Layers, features: int, width: int, to: int) -> Layers:

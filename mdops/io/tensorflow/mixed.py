@@ -10,6 +10,7 @@ from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, la
 from mdops.io.tensorflow.places import Part, Place
 
 _NORM_EPSILON = 1e-3
+_SHORTEST_ROW = 1e-6  # the root of what tf.nn.l2_normalize takes as the least square
 _PROJECTIONS = ("c_query", "c_key", "c_value")
 
 
@@ -78,6 +79,8 @@ def mixed_part(place: Place) -> Part:
         "ln_eps": epsilon,
         "smooth_type_embedding": smooth,
         "cubic_switch": _smooth_length(place, environment) if smooth and (strip or layers) else 0.0,
+        # Smooth attention has faded before rows are so short.
+        "shortest_row": _SHORTEST_ROW if layers and attention["dotr"] and not smooth else 0.0,
         "zero_padding": has_mean and not (strip and smooth),
         "spin": None,
         "embeddings": collection([first], 0, place.ntypes, "embedding_network"),

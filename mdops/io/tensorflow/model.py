@@ -24,7 +24,14 @@ _OTHERS = {
     "PairTab": "a model with a table of pairs (use_srtab)",
     "SoftMinSwitch": "a model with a table of pairs (use_srtab)",
 }
-_OUTPUTS = ("energy", "force", "virial", "atom_energy", "atom_virial")
+# Of each kind of model that is read, the outputs that its graph has to have.
+_OUTPUTS = {
+    "ener": ("energy", "force", "virial", "atom_energy", "atom_virial"),
+    "dipole": ("dipole",),
+    "polar": ("polar",),
+    "dos": ("dos",),
+}
+_WIDTHS = {"ener": 1, "dipole": 3, "polar": 9}  # of the answer of an atom, where it is not what the nets give
 
 
 def model_tree(graph: Graph) -> tuple[Tree, Tree]:
@@ -34,16 +41,16 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         ModelFileError: the graph is no Deep Potential, or parts of it are missing or do not fit each other.
         UnsupportedModelError: a kind of model, or an option, that is not read.
     """
-    _refuse_others(graph)
+    kind = _kind(graph)
     script = _training_input(graph)
     stated = _section(script, "model")
-    if stated.get("type", "standard") not in ("standard", "frozen", "ener"):
+    if stated.get("type", "standard") not in ("standard", "frozen", *_OUTPUTS):
         raise UnsupportedModelError(f"a {stated['type']} model is not read from TensorFlow graphs")
     operations = sorted(graph.of_op(*ENVIRONMENT), key=lambda node: _suffix(graph, node))
     sections = _descriptor_sections(stated, len(operations))
     type_map = _type_map(graph, stated, operations[0])
     types = _type_embedding(graph, len(type_map))
-    fitting = Fitting(graph, _section(stated, "fitting_net"))
+    fitting = Fitting(graph, kind, _section(stated, "fitting_net"), len(type_map))
     width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.values.shape[1])
     parts = [
         part_of(
@@ -64,19 +71,19 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         "@version": 2,
         "type": "standard",
         "type_map": type_map,
-        "atom_exclude_types": [],
+        "atom_exclude_types": fitting.absent,
         "pair_exclude_types": [],
         "rcond": None,
         "preset_out_bias": None,
-        "@variables": _out_bias(graph, len(type_map)),
+        "@variables": _out_bias(graph, len(type_map), _WIDTHS.get(kind, fitting.outputs)),
         "descriptor": _descriptor(parts),
         "fitting": fitting.tree(parts, None if types is None else types.values, type_map),
     }
     return tree, _source(graph, script)
 
 
-def _refuse_others(graph: Graph) -> None:
-    """Raises for what is no Deep Potential of energies, naming what it is."""
+def _kind(graph: Graph) -> str:
+    """Of the model: a key of `_OUTPUTS`. Raises for what is not read, naming what it is."""
     for op, what in _OTHERS.items():
         if graph.of_op(op):
             raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs")
@@ -87,9 +94,9 @@ def _refuse_others(graph: Graph) -> None:
             "it is a TensorFlow graph, and no Deep Potential: it has no operation that makes an environment matrix"
         )
     kind = graph.text("model_attr/model_type") or "ener"
-    if kind != "ener":
+    if kind not in _OUTPUTS:
         raise UnsupportedModelError(
-            f"a model of {kind} is not read from TensorFlow graphs; models of energies (ener) are"
+            f"a model of {kind} is not read from TensorFlow graphs; models of {', '.join(_OUTPUTS)} are"
         )
     if "modifier_attr/type" in graph:
         raise UnsupportedModelError(
@@ -97,9 +104,10 @@ def _refuse_others(graph: Graph) -> None:
         )
     if "spin_attr/ntypes_spin" in graph:
         raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
-    missing = [name for name in _OUTPUTS if f"o_{name}" not in graph and f"{name}_test" not in graph]
+    missing = [name for name in _OUTPUTS[kind] if f"o_{name}" not in graph and f"{name}_test" not in graph]
     if missing:
         raise ModelFileError(f"it is cut short, or no model: the graph has no output o_{missing[0]}")
+    return kind
 
 
 def _training_input(graph: Graph) -> Tree:
@@ -169,19 +177,19 @@ def _type_embedding(graph: Graph, ntypes: int) -> Types | None:
         return Types(layers, net(torch.eye(ntypes, dtype=torch.float64)).numpy())
 
 
-def _out_bias(graph: Graph, ntypes: int) -> Tree:
-    """out_bias and out_std (1, ntypes, 1), where the graph uses them."""
+def _out_bias(graph: Graph, ntypes: int, width: int) -> Tree:
+    """out_bias and out_std (1, ntypes, width), where the graph uses them."""
     arrays = {}
     for name, default in (("out_bias", 0.0), ("out_std", 1.0)):
         places = (f"{scope}t_{name}" for scope in ("model_attr/", "model_attr/model_attr/"))
         place = next(filter(graph.is_taken, places), "")
-        values = graph.value(place) if place else np.full(ntypes, default)
-        if values.size != ntypes:
+        values = graph.value(place) if place else np.full(ntypes * width, default)
+        if values.size != ntypes * width:
             raise ModelFileError(f"{place} has {values.size} numbers for {ntypes} types")
-        arrays[name] = values.reshape(1, ntypes, 1)
+        arrays[name] = values.reshape(1, ntypes, width)
     if (arrays["out_std"] != 1.0).any():
         raise UnsupportedModelError(
-            "energies that are multiplied with a deviation (out_std) are not supported"
+            "answers that are multiplied with a deviation (out_std) are not supported"
         )
     return arrays
 
