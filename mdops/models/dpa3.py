@@ -166,6 +166,8 @@ class DPA3(GraphDescriptor):
             self.register_buffer(name, value)
         self.register_buffer("excluded", pair_matrix(options.exclude_types, len(type_map)))
         self._makes_axes = True
+        for layer in self.own_layers[-1:]:
+            layer.makes_angles = False
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -234,6 +236,9 @@ class DPA3(GraphDescriptor):
         self._makes_axes = False
         for layer in self.own_layers[-1:]:
             layer.is_last = True
+        if not self.options.repflow.sequential_update:
+            for layer in self.own_layers[-2:]:
+                layer.makes_angles = False
 
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
         axes = symmetric_sums(local[0], graph, self.options.repflow.edge_scale) if self._makes_axes else None

@@ -262,9 +262,11 @@ class RepflowLayer(nn.Module):
 
     Attributes:
         is_last: whether nobody reads the edges and angles that it gives, which are then the old ones.
+        makes_angles: whether a later layer reads the angles that it gives; else they are the old ones.
     """
 
     is_last = False
+    makes_angles = True
 
     def __init__(
         self,
@@ -299,7 +301,8 @@ class RepflowLayer(nn.Module):
             return nodes_now, local
         if self.options.update_angle:
             given = self._for_angles(nodes, e, edges)
-            received, a = self._along_angles([_FROM_ANGLES, _TO_ANGLES], a, *given, edges)
+            to_angles = [_TO_ANGLES] if self.makes_angles else []
+            received, a = self._along_angles([_FROM_ANGLES, *to_angles], a, *given, edges)
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
         return nodes_now, (self._ended("e", updated), a)

@@ -91,11 +91,14 @@ def test_the_last_layer_makes_edges_and_angles_for_axes_alone():
     potential = new_potential(INPUT)
     (descriptor,) = potential.model.descriptors
     assert [layer.is_last for layer in descriptor.layers] == [False, True]
+    assert [layer.makes_angles for layer in descriptor.layers] == [False, False]
     system = from_atoms([alloy()], potential.type_map)
     near = potential.evaluator().neighborhood(system, potential.neighbor_list(system))
     near = near.select(descriptor.spec.sel, mixed=True)
     alone = descriptor(near)
     descriptor.layers[-1].is_last, descriptor._makes_axes = False, True
+    for layer in descriptor.layers:
+        layer.makes_angles = True
     both = descriptor(near)
     torch.testing.assert_close(alone.values, both.values, rtol=1e-12, atol=1e-13)
     assert alone.axes is None
