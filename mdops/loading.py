@@ -75,7 +75,8 @@ def load(
     potential.use_matmul(matmul)
     if modifier and file.source.get("modifier"):
         try:
-            potential.modifier = load_charges(file.source["modifier"], Path(path).parent, device=place)
+            section, folder = file.source["modifier"], Path(path).parent
+            potential.modifier = load_charges(section, folder, device=place, spline=spline)
         except ModelFileError as error:
             raise ModelFileError(
                 f"{path}: {error} (mdops.load(..., modifier=False) does without the charges)"
@@ -84,14 +85,14 @@ def load(
 
 
 def load_charges(
-    section: Mapping[str, Any], folder: Path, *, device: str | torch.device = "cpu"
+    section: Mapping[str, Any], folder: Path, *, device: str | torch.device = "cpu", spline: bool = True
 ) -> DipoleCharge:
     """The charges of the section `modifier` of a training input, or of a model file, with their dipole model.
 
     Args:
         section: with the keys type, model_name, model_charge_map, sys_charge_map, ewald_h and ewald_beta.
         folder: where the dipole model is looked for if it is not where `model_name` says.
-        device: where the dipole model computes.
+        device: where the dipole model computes. spline: as of `load`, for that model.
 
     Raises:
         UnsupportedModelError: a modifier of another type, or the model is none of dipoles. ModelFileError: the section
@@ -109,5 +110,5 @@ def load_charges(
             f"{name}: the dipole model of a modifier dipole_charge is neither there nor in {folder.absolute()}"
         )
     widths = {key: section[key] for key in ("ewald_h", "ewald_beta") if section.get(key) is not None}
-    model = load(path, device=device, dtype="float64", modifier=False)
+    model = load(path, device=device, dtype="float64", modifier=False, spline=spline)
     return DipoleCharge(model, section["model_charge_map"], section["sys_charge_map"], **widths)

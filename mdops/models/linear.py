@@ -40,7 +40,7 @@ class LinearOptions(ModelOptions):
     models: list[Any] = variants(
         _kinds_of_parts,
         "standard",
-        "the models that are summed, of mixed types; each with the type_map of the sum",
+        "the models that are summed; each with the type_map of the sum",
         partial(nearest, "model"),
     )
     weights: str | list[float] = key(
@@ -130,7 +130,7 @@ class Blend(AtomicModel):
         out_std: torch.Tensor,
         models: Sequence[AtomicModel],
     ) -> None:
-        """Raises UnsupportedModelError for parts that are not of mixed types, or do not go together."""
+        """Raises UnsupportedModelError for parts that do not go together."""
         super().__init__(options, type_map, out_bias, out_std)
         self.models = nn.ModuleList(models)
         for i, part in enumerate(models):
@@ -139,7 +139,6 @@ class Blend(AtomicModel):
                 raise UnsupportedModelError(
                     f"the part models[{i}] answers {answered}, and energies are summed"
                 )
-            _refuse_unmixed(part, f"the part models[{i}] of a {options.NAMES[0]} model")
             missing = [name for name in self.type_map if name not in part.type_map]
             if missing:
                 raise UnsupportedModelError(f"the part models[{i}] does not know the type {missing[0]}")
@@ -163,7 +162,7 @@ class Blend(AtomicModel):
 
     @property
     def mixed_types(self) -> bool:
-        return True
+        return all(part.mixed_types for part in self.models)
 
     @property
     def parts(self) -> list[AtomicModel]:
@@ -280,16 +279,6 @@ def _described(part: AtomicModel) -> str:
     of = f" of {kinds}" if kinds else ""
     lines = [f"{name} {line}" for name, line in part.summary().items()]
     return "; ".join([f"{part.kind}{of}, cutoff {part.cutoff:g} A", *lines])
-
-
-def _refuse_unmixed(part: AtomicModel, place: str) -> None:
-    if not part.mixed_types:
-        kinds = " and ".join(descriptor.kind for descriptor in part.descriptors) or part.kind
-        raise UnsupportedModelError(
-            f"{place} is of {kinds}, which has places and weights for each type of neighbours. DeePMD-kit and mdops "
-            "combine models of mixed types alone: give the part a descriptor such as dpa1 or se_atten_v2, or a pair "
-            "table (pairtab)"
-        )
 
 
 @register

@@ -195,6 +195,19 @@ def model_graph(
     return w.nodes
 
 
+def table_nodes(model: dict, adds_bias: bool = True) -> list[Node]:
+    """What a graph of the net of a zbl model has beside the net's."""
+    w, tab = Writer(), model["models"][1]["tab"]["@variables"]
+    attributes = {"alpha": model["smin_alpha"], "rmin": model["sw_rmin"], "rmax": model["sw_rmax"]}
+    w.add("SoftMinSwitch", "SoftMinSwitch", "t_coord", **attributes)
+    tables = [w.variable(f"model_attr/t_{name}", tab[name]) for name in ("tab_info", "tab_data")]
+    y = w.add("PairTab", "PairTab", *tables, "t_coord", "SoftMinSwitch")
+    if adds_bias:
+        y = w.add("add_6", "AddV2", y, "lookup")
+    w.add("sub_1", "Sub", y, "o_atom_energy")
+    return w.nodes
+
+
 def _descriptor(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:
     radial = node["type"] == "se_r"
     davg, dstd = (

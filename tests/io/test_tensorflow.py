@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from graphs import Node, field, model_graph, mutated, text, wire
+from graphs import Node, field, model_graph, mutated, table_nodes, text, wire
 from trees import differences
 
 from mdops import load
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.models import DescriptorFitting
+from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.standard import StandardOptions
+from mdops.models.zbl import ZBLModel, ZBLOptions
 from mdops.nn.net import TabulatedNet
 from mdops.options import differences as differing
 from mdops.options import parse
@@ -140,6 +142,69 @@ def test_a_graph_may_have_other_outputs_and_answer_for_some_types(descriptor, fi
     assert_same(answers(path), wanted)
 
 
+@pytest.mark.parametrize("adds_bias", [True, False])
+def test_a_graph_may_have_a_table_of_pairs(adds_bias, tmp_path):
+    net, random = model("two_sided"), np.random.default_rng(3)
+    net["fitting"]["atom_ener"] = []
+    rows = np.column_stack([0.25 + 0.25 * np.arange(20), random.normal(size=(20, 3))])
+    np.savetxt(tmp_path / "table.txt", rows)
+    section = {"type_map": ["O", "H"], "tab_file": str(tmp_path / "table.txt"), "rcut": 5.0, "sel": 50}
+    table = PairTable.random(parse(PairTableOptions, section), 1, torch.float64)
+    if adds_bias:
+        table.out_bias.copy_(torch.from_numpy(net["fitting"]["@variables"]["bias_atom_e"]).reshape(-1))
+    zeros = torch.zeros(2, dtype=torch.float64)
+    keys = {"use_srtab": "", "smin_alpha": 0.125, "sw_rmin": 0.75, "sw_rmax": 2.5, "type_map": ["O", "H"]}
+    parts = [DescriptorFitting.from_tree(net, torch.float64), table]
+    options = ZBLOptions(
+        descriptor=parts[0].options.descriptor, fitting_net=parts[0].options.fitting_net, **keys
+    )
+    tree = ZBLModel(options, ["O", "H"], zeros, zeros + 1, parts).to_tree()
+    write_model(tmp_path / "model.safetensors", tree)
+    graph = [*model_graph(net), *table_nodes(tree, adds_bias)]
+    (tmp_path / "graph.pb").write_bytes(wire(graph))
+    random = np.random.default_rng(1)
+    grid = np.stack(np.meshgrid(*[np.arange(3)] * 3), -1).reshape(-1, 3)[:24] * 2.4
+    structure = random.integers(0, 2, 24), grid + random.random((24, 3)) * 0.9, np.eye(3) * 7.5
+    wanted = answers(tmp_path / "model.safetensors", structure)
+    assert_same(answers(tmp_path / "graph.pb", structure), wanted)
+    plain = written(net, tmp_path / "plain.pb")
+    assert abs(answers(plain, structure)["forces"] - wanted["forces"]).max() > 0.01
+    (tmp_path / "graph.pb").write_bytes(wire([node for node in graph if node.name != "SoftMinSwitch"]))
+    with pytest.raises(ModelFileError, match="SoftMinSwitch, which is not there"):
+        read_model(tmp_path / "graph.pb")
+
+
+def test_a_graph_may_have_a_modifier(tmp_path):
+    """Of charges; the nodes of its dipole model are in a scope of their own, and its file is read beside."""
+    values = {
+        "type": b"dipole_charge",
+        "mdl_name": b"dipole.pb",
+        "mdl_charge_map": b"-8",
+        "sys_charge_map": b"6 1",
+        "ewald_h": np.array(1.0),
+        "ewald_beta": np.array(0.4),
+    }
+    nodes = [Node(f"modifier_attr/{name}", "Const", (), {"value": value}) for name, value in values.items()]
+    nodes.append(Node("dipole_charge/ProdEnvMatA", "ProdEnvMatA"))
+    (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), *nodes]))
+    assert read_model(tmp_path / "graph.pb").source["modifier"] == {
+        "type": "dipole_charge",
+        "model_name": "dipole.pb",
+        "model_charge_map": [-8.0],
+        "sys_charge_map": [6.0, 1.0],
+        "ewald_h": 1.0,
+        "ewald_beta": float(np.float32(0.4)),
+    }
+    dipoles = model("one_sided", "dipole")
+    dipoles["fitting"]["exclude_types"] = dipoles["atom_exclude_types"] = [1]
+    written(dipoles, tmp_path / "dipole.pb")
+    assert load(tmp_path / "graph.pb").modifier.charges.tolist() == [6.0, 1.0]
+    nodes[2].attributes["value"] = b"much"
+    (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), *nodes]))
+    with pytest.raises(ModelFileError, match="charges that are no numbers"):
+        read_model(tmp_path / "graph.pb")
+
+
 def test_polarizabilities_without_their_operations_are_refused(tmp_path):
     nodes = [node for node in model_graph(model("two_sided", "polar")) if node.name != "polar_1/add_1"]
     for node in nodes:
@@ -249,7 +314,7 @@ def test_a_training_may_begin_with_a_graph(tmp_path):
 REFUSED = {
     "model_attr/model_type": (b"wannier", "a model of wannier"),
     "spin_attr/ntypes_spin": (np.int32(1), "spin"),
-    "modifier_attr/type": (b"dipole_charge", "modifier"),
+    "modifier_attr/type": (b"other", "modifier"),
 }
 
 
@@ -262,7 +327,7 @@ def test_other_models_are_refused_by_name(name, tmp_path):
         read_model(tmp_path / "graph.pb")
 
 
-@pytest.mark.parametrize("op", ["PairTab", "SoftMinSwitch", "DescrptSeAMask", "MapFltNvnmd"])
+@pytest.mark.parametrize("op", ["DprcPairwiseIdx", "DescrptSeAMask", "MapFltNvnmd"])
 def test_operations_that_would_change_the_energy_are_refused(op, tmp_path):
     (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), Node("other", op)]))
     with pytest.raises(UnsupportedModelError, match="not read from TensorFlow graphs"):

@@ -73,12 +73,15 @@ def test_what_is_too_near_for_a_part():
     )
 
 
-def test_unmixed_parts_are_refused():
-    standard = read_model(DATA / "base" / "model.dp").model
-    with pytest.raises(
-        UnsupportedModelError, match=r"models\[1\] of a linear_ener model is of se_e2_a.*such as dpa1"
-    ):
-        build(sum_of(table(), standard))
+def test_a_part_may_have_places_for_each_type():
+    tree = sum_of(table())
+    net = read_model(DATA / "base" / "model.dp").model
+    net["type_map"] = net["descriptor"]["type_map"] = net["fitting"]["type_map"] = tree["type_map"]
+    tree["models"].append(net)
+    atoms, potential = alloy(), build(tree)
+    alone = [build(part).compute(atoms)["forces"] for part in tree["models"]]
+    np.testing.assert_allclose(potential.compute(atoms)["forces"], sum(alone), atol=1e-12)
+    assert not potential.model.mixed_types
 
 
 def test_parts_of_other_types_and_parameters_are_refused():

@@ -88,13 +88,24 @@ def test_too_near_for_the_table():
         potential_of("zbl_switch").compute(pair(0.3))
 
 
-def test_unmixed_parts_are_refused():
+def test_a_net_with_places_for_each_type():
+    """As DeePMD-kit's TensorFlow backend has: atoms far from others have the net's energies, and slopes are right."""
     tree = copy.deepcopy(tree_of("zbl_switch"))
-    tree["models"][0] = read_model(DATA / "base" / "model.dp").model
-    with pytest.raises(
-        UnsupportedModelError, match=r"models\[0\] of a zbl model is of se_e2_a.*such as dpa1"
-    ):
-        build(tree)
+    net, types = read_model(DATA / "base" / "model.dp").model, tree["type_map"]
+    net["type_map"] = net["descriptor"]["type_map"] = net["fitting"]["type_map"] = types
+    tree["models"][0] = net
+    potential, alone, atoms = build(tree), build(net), alloy((1, 1, 1))
+    weights = near_weight(potential, atoms)
+    assert ((weights > 0) & (weights < 1)).any() and not potential.model.mixed_types
+    check_slopes(potential, atoms)
+    wide = alloy((1, 1, 1))
+    wide.set_cell(1.3 * wide.cell, scale_atoms=True)
+    assert not near_weight(potential, wide).any()
+    np.testing.assert_allclose(potential.compute(wide)["forces"], alone.compute(wide)["forces"], atol=1e-12)
+
+
+def test_other_parts_are_refused():
+    tree = copy.deepcopy(tree_of("zbl_switch"))
     with pytest.raises(UnsupportedModelError, match="a zbl model of pairtab and standard is not supported"):
         build({**tree, "models": tree["models"][::-1]})
 

@@ -12,8 +12,11 @@ from mdops.io.tensorflow.descriptors import part_of
 from mdops.io.tensorflow.fitting import Fitting
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Tree, embedding_net, layers_by_name
+from mdops.io.tensorflow.pair_table import with_table
 from mdops.io.tensorflow.places import ENVIRONMENT, Part, Place, Types
 from mdops.nn.net import Net
+
+_CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
 
 # Of each kind of model that is not read, an operation or a constant that only its graphs have.
 _OTHERS = {
@@ -21,8 +24,6 @@ _OTHERS = {
     "DescrptSeAEf": "the descriptor se_a_ef",
     "DescrptSeAMask": "the descriptor se_a_mask",
     "DprcPairwiseIdx": "a model of pairwise_dprc",
-    "PairTab": "a model with a table of pairs (use_srtab)",
-    "SoftMinSwitch": "a model with a table of pairs (use_srtab)",
 }
 # Of each kind of model that is read, the outputs that its graph has to have.
 _OUTPUTS = {
@@ -46,7 +47,8 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     stated = _section(script, "model")
     if stated.get("type", "standard") not in ("standard", "frozen", *_OUTPUTS):
         raise UnsupportedModelError(f"a {stated['type']} model is not read from TensorFlow graphs")
-    operations = sorted(graph.of_op(*ENVIRONMENT), key=lambda node: _suffix(graph, node))
+    own = (node for node in graph.of_op(*ENVIRONMENT) if not node.name.startswith(_CHARGES))
+    operations = sorted(own, key=lambda node: _suffix(graph, node))
     sections = _descriptor_sections(stated, len(operations))
     type_map = _type_map(graph, stated, operations[0])
     types = _type_embedding(graph, len(type_map))
@@ -79,7 +81,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         "descriptor": _descriptor(parts),
         "fitting": fitting.tree(parts, None if types is None else types.values, type_map),
     }
-    return tree, _source(graph, script)
+    return with_table(graph, tree), _source(graph, script)
 
 
 def _kind(graph: Graph) -> str:
@@ -98,9 +100,10 @@ def _kind(graph: Graph) -> str:
         raise UnsupportedModelError(
             f"a model of {kind} is not read from TensorFlow graphs; models of {', '.join(_OUTPUTS)} are"
         )
-    if "modifier_attr/type" in graph:
+    modifier = graph.text("modifier_attr/type") if "modifier_attr/type" in graph else "dipole_charge"
+    if modifier != "dipole_charge":
         raise UnsupportedModelError(
-            "a model with a modifier of its data (DPLR) is not read from TensorFlow graphs"
+            f"a model with a modifier {modifier} of its data is not read from TensorFlow graphs; dipole_charge is"
         )
     if "spin_attr/ntypes_spin" in graph:
         raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
@@ -200,6 +203,25 @@ def _descriptor(parts: list[Part]) -> Tree:
     return {"@class": "Descriptor", "@version": 1, "type": "hybrid", "list": [part.node for part in parts]}
 
 
+def _modifier(graph: Graph) -> Tree:
+    """The section of a training input that says the same."""
+    names = ("mdl_name", "mdl_charge_map", "sys_charge_map")
+    name, centroids, atoms = (graph.text(f"modifier_attr/{key}") or "" for key in names)
+    grid = {key: graph.value(f"modifier_attr/{key}").reshape(-1) for key in ("ewald_h", "ewald_beta")}
+    try:
+        charges = {
+            "model_charge_map": [float(charge) for charge in centroids.split()],
+            "sys_charge_map": [float(charge) for charge in atoms.split()],
+        }
+        # TensorFlow's operation takes both in float32.
+        lengths = {key: float(np.float32(value[0])) for key, value in grid.items()}
+    except (ValueError, IndexError) as error:
+        raise ModelFileError(
+            "it is damaged: its modifier dipole_charge has charges that are no numbers"
+        ) from error
+    return {"type": "dipole_charge", "model_name": name, **charges, **lengths}
+
+
 def _source(graph: Graph, script: Tree) -> Tree:
     """What the graph says of its origin."""
     source: dict[str, Any] = {"software": "deepmd-kit", "backend": "TensorFlow"}
@@ -211,6 +233,8 @@ def _source(graph: Graph, script: Tree) -> Tree:
         source["min_nbor_dist"] = float(distance.item())
     if script:
         source["training_input"] = script
+    if "modifier_attr/type" in graph:
+        source["modifier"] = _modifier(graph)
     if any(node.op.startswith("TabulateFusion") for node in graph.nodes.values()):
         source["tabulated"] = True
     return source
