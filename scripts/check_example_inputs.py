@@ -1,15 +1,22 @@
-"""Reads every example input of DeePMD-kit, and writes which are accepted into docs/notes/example-inputs.md.
+"""Reads every example input of DeePMD-kit, trains it some steps, and writes what came of it into
+docs/notes/example-inputs.md.
 
-    python scripts/check_example_inputs.py --examples examples
+    python scripts/check_example_inputs.py --examples examples --train 3
 
 `--examples` is the folder of that name in DeePMD-kit's repository, with its data. Every .json file with a section
-`training` counts. An input is accepted if mdops reads it as it is; what it trains is another question
-(`check_training.py`, `check_output_training.py`, `check_multi_task.py`).
+`training` counts. An input is accepted if mdops reads it as it is. Each that is accepted is then trained by
+mdops in a folder of its own, with as many steps as told and a line of the learning curve for each; whether it
+learns what DeePMD-kit does is another question (`check_training.py`, `check_output_training.py`,
+`check_multi_task.py`).
 """
 
 import argparse
 import json
 import os
+import re
+import subprocess
+import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -17,21 +24,57 @@ from mdops.errors import MDOpsError
 from mdops.train import read_input
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "notes" / "example-inputs.md"
+_LENGTH = "numb?_(step|epoch)|stop_batch"  # keys of how long to train
 _LONGEST = 160
+# Models that an input takes from another one's training: their names in it, and that input.
+_BEFORE = {
+    "water/dplr/train/ener.json": (["dw.pb"], "dw.json"),
+    "water/linear/input.json": (["model0.pb", "model1.pb"], "../se_e2_a/input.json"),
+}
+# Without errors on all data, which a command tells at the end: they take longer than some steps.
+_TRAINING = """
+import os, sys
+from mdops.train import Trainer, read_input
+os.makedirs(sys.argv[2])
+Trainer(read_input(sys.argv[1]), sys.argv[2]).run()
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--examples", type=Path, required=True, help="DeePMD-kit's folder examples")
-    root = parser.parse_args().examples.resolve()
-    rows = [(path.relative_to(root), said(path)) for path in sorted(root.rglob("*.json")) if is_input(path)]
-    accepted = sum(not text for _, text in rows)
-    lines = [f"| {path} | {'refused: ' + text if text else 'accepted'} |" for path, text in rows]
-    head = PAGE.read_text().partition("<!-- table -->")[0]
-    count = f"{accepted} of {len(rows)} are accepted.\n\n| input | |\n|---|---|\n"
-    PAGE.write_text(f"{head}<!-- table -->\n\n{count}" + "\n".join(lines) + "\n")
-    print(f"{accepted} of {len(rows)}")
-    return 0
+    parser.add_argument(
+        "--train", type=int, default=3, metavar="STEPS", help="of each input that is accepted"
+    )
+    parser.add_argument("--seconds", type=float, default=600, help="after which a training is given up")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="these inputs alone; others stay on the page"
+    )
+    arguments = parser.parse_args()
+    root = arguments.examples.resolve()
+    paths = [path for path in sorted(root.rglob("*.json")) if is_input(path)]
+    head, _, table = PAGE.read_text().partition("<!-- table -->")
+    rows = {str(path.relative_to(root)): "" for path in paths}
+    rows |= {
+        name: text
+        for name, text in re.findall(r"^[|] (\S+[.]json) [|] (.*) [|]$", table, re.M)
+        if name in rows
+    }
+    for path in paths:
+        name = str(path.relative_to(root))
+        if re.search(arguments.only, name):
+            refusal = said(path)
+            rows[name] = (
+                f"refused: {refusal}" if refusal else trained(root, path, arguments.train, arguments.seconds)
+            )
+            print(name, rows[name], sep=": ", flush=True)
+    runs = sum(text.startswith("trains") for text in rows.values())
+    accepted = sum(not text.startswith("refused") for text in rows.values())
+    count = f"{accepted} of {len(rows)} are accepted, and {runs} of these train."
+    print(count)
+    lines = [f"| {name} | {text} |\n" for name, text in rows.items()]
+    PAGE.write_text(f"{head}<!-- table -->\n\n{count}\n\n| input | |\n|---|---|\n" + "".join(lines))
+    return int(runs < accepted)
 
 
 def is_input(path: Path) -> bool:
@@ -39,6 +82,47 @@ def is_input(path: Path) -> bool:
         return "training" in json.loads(path.read_text())
     except ValueError:
         return False
+
+
+def trained(root: Path, path: Path, steps: int, seconds: float) -> str:
+    """What comes of a training of so many steps: the root of the loss of each, by branch, or why there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = path.read_text()
+        names, before = _BEFORE.get(str(path.relative_to(root)), ([], ""))
+        if names:
+            first = path.parent / before
+            problem = _train(first, first.read_text(), f"{folder}/0", steps, seconds)
+            if problem:
+                return f"fails: {before}: {problem}"
+            for name in names:
+                text = text.replace(name, f"{folder}/0/model.safetensors")
+        problem = _train(path, text, f"{folder}/1", steps, seconds)
+        if problem:
+            return f"fails: {problem}"
+        curves = sorted(Path(folder, "1").rglob("*.out"))
+        return "trains: " + "; ".join(", ".join(_losses(curve)) for curve in curves)
+
+
+def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> str:
+    """Trains an input of this text where `path` stands; why it failed, or nothing."""
+    tree = json.loads(text)
+    training = {key: value for key, value in tree["training"].items() if not re.match(_LENGTH, key)}
+    training |= {"numb_steps": steps, "disp_freq": 1, "save_freq": steps, "disp_file": "lcurve.out"}
+    given = Path(f"{folder}.json")
+    given.write_text(json.dumps({**tree, "training": training}))
+    command = [sys.executable, "-c", _TRAINING, str(given), folder]
+    try:
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return f"no end after {seconds:g} s"
+    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1].replace("|", "/")
+
+
+def _losses(curve: Path) -> list[str]:
+    """The second column of a learning curve's lines: the root of the loss on the training's batches."""
+    lines = [line.split() for line in curve.read_text().splitlines()]
+    names = [name for name in lines[0] if name != "#"]
+    return [line[names.index("rmse_trn")] for line in lines[1:] if line[0] != "#"]
 
 
 def said(path: Path) -> str:

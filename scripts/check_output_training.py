@@ -1,4 +1,4 @@
-"""Trains DeePMD-kit's example inputs of other outputs than energies with mdops and with DeePMD-kit itself.
+"""Trains with every kind of loss by mdops and by DeePMD-kit itself: DeePMD-kit's example inputs, and variants of them.
 
     python scripts/check_output_training.py PYTHON_WITH_DEEPMD --examples examples \
         [--out benchmarks/results/output_training_beside_deepmd.json]
@@ -17,6 +17,7 @@ import copy
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -38,13 +39,33 @@ from mdops.data.labels import labels_of  # noqa: E402
 from mdops.train import load_dataset, parse_config  # noqa: E402
 from mdops.train.loop.factories import make_loss  # noqa: E402
 
-# With the steps of each.
+# With the steps of each; what stands behind # is of VARIANTS.
 INPUTS = {
     "water_tensor/dipole/dipole_input_torch.json": 200,
     "water_tensor/polar/polar_input_torch.json": 200,
     "dos/train/input_torch.json": 200,
     "property/train/input_torch.json": 200,
     "population/train/input_torch.json": 20,
+    "hessian/single_task/input.json": 100,
+    "spin/se_e2_a/input_torch.json": 100,
+    "fparam/train/input.json": 100,
+    "fparam/train/input_aparam.json": 100,
+    "water/dplr/train/ener.json#virials": 20,
+    "water/dplr/train/ener.json#absolute": 20,
+    "water/dplr/train/ener.json#huber": 20,
+    "water/dplr/train/ener.json#lengths": 20,
+    "water/dplr/train/ener.json#intensive": 20,
+    "water/dplr/train/ener.json#forces": 20,
+}
+_VIRIALS = {"start_pref_v": 0.02, "limit_pref_v": 1.0}
+# What is changed in the section `loss`; these inputs are without their modifier, which PyTorch's DeePMD-kit has not.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "virials": _VIRIALS,
+    "absolute": {**_VIRIALS, "loss_func": "mae"},
+    "huber": {**_VIRIALS, "use_huber": True, "huber_delta": 0.05},
+    "lengths": {**_VIRIALS, "loss_func": "mae", "f_use_norm": True},
+    "intensive": {**_VIRIALS, "intensive_ener_virial": True},
+    "forces": {"start_pref_e": 0, "limit_pref_e": 0},
 }
 SAME_STEPS, FRAMES, LIMIT = 4, 2, 1e-5  # all frames in a batch: DeePMD-kit takes a deviation of properties
 
@@ -80,8 +101,12 @@ def main() -> int:
 
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """A row of the result."""
-    path = args.examples / name
-    tree, folder = json.loads(path.read_text()), args.work / name.replace("/", "-").removesuffix(".json")
+    place, _, variant = name.partition("#")
+    path = args.examples / place
+    tree, folder = json.loads(path.read_text()), args.work / re.sub("[/#]|[.]json", "-", name)
+    if variant:
+        tree["loss"] |= VARIANTS[variant]
+        tree["model"].pop("modifier", None)
     for section in ("training_data", "validation_data"):
         data = tree["training"].get(section)
         if data:
@@ -227,7 +252,7 @@ def load(model: str) -> mdops.Potential:
 
 def evaluated(model: str, systems: list[str]) -> Any:
     potential = load(model)
-    known = labels_of(potential.model.outputs)
+    known = labels_of(potential.model.outputs, potential.model.spin is not None)
     return evaluate(potential, load_dataset(systems, potential.type_map, known=known))
 
 

@@ -16,6 +16,7 @@ from mdops.cli import main
 from mdops.data.dataset import load_dataset
 from mdops.data.evaluation import evaluate
 from mdops.data.labels import labels_of
+from mdops.domain import Domain
 from mdops.errors import ConfigError, DataError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.loading import load_charges
@@ -173,6 +174,7 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
     model = mdops.load(path, dtype="float64")
     calls = {
         "the engine": lambda: Engine(atoms, model, EnsembleSettings("nve")),
+        "a part of a system in LAMMPS": lambda: Domain(model),
         "a program": model.export,
         "the core": lambda: model.save(tmp_path / "x.safetensors", core=["float64"]),
         "a Hessian": lambda: model.hessians(atoms),
