@@ -1,14 +1,15 @@
 """Layers of DPA-3 on a CPU: ops beside the products that they cannot do without, steps and training beside DeePMD-kit.
 
     python benchmarks/message_passing.py --inputs examples/water [--atoms 192] [--clock process_time]
-        [--deepmd PYTHON] [--training 192] [--json FILE]
+        [--deepmd PYTHON] [--training 192] [--memory 1536 [--at-once 384]] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose `dpa3/input_torch.json` gives the sizes.
 `products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
 `layer_output`: what the op does besides is bytes and sums. All in turn; the least of many calls, for steps the median.
 With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
 machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
-of three.
+of three. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
+and angles of all atoms, or of so many at once as `--at-once` says.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from machine import machine
 
 from mdops import Potential
 from mdops.jit.sample_box import sample_box
+from mdops.models.graph import GraphDescriptor
 from mdops.models.repflow import Edges
 from mdops.ops import EdgeIndex
 from mdops.ops.activation import kernel_code
@@ -136,6 +139,35 @@ def steps(potential: Potential, atoms: int, clock: str, python: str | None, roun
     return {name: 1e3 * statistics.median(values) / atoms for name, values in times.items()}
 
 
+def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, float]:
+    """kB and processor microseconds an atom of the first step."""
+    first, systems = (
+        potential.evaluator(),
+        [from_atoms([sample_box(n, ["O", "H"])], potential.type_map) for n in (24, atoms)],
+    )
+    lists = [potential.neighbor_list(system) for system in systems]
+    with (
+        torch.no_grad(),
+        mock.patch.multiple(
+            GraphDescriptor,
+            _fills_memory=lambda self, local: at_once is not None,
+            _atoms_at_once=lambda self, local, atoms: at_once,
+        ),
+    ):
+        first(systems[0], lists[0], check=False)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before, start = _resident("VmRSS"), time.process_time()
+        first(systems[1], lists[1], check=False)
+    now = time.process_time()
+    return {"kB/atom": (_resident("VmHWM") - before) / atoms, "us/atom": 1e6 * (now - start) / atoms}
+
+
+def _resident(name: str) -> int:
+    """In kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
 def training(inputs: Path, atoms: int, python: str | None) -> dict[str, float]:
     """Processor seconds of a training step of one frame, of all threads."""
     tree = json.loads((inputs / "dpa3/input_torch.json").read_text())
@@ -207,11 +239,20 @@ def main() -> None:
     parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
     parser.add_argument("--deepmd", help="a Python that has DeePMD-kit")
     parser.add_argument("--training", type=int, help="atoms of a frame that a training step has")
+    parser.add_argument(
+        "--memory", type=int, help="atoms of a step whose memory is measured; nothing else is"
+    )
+    parser.add_argument(
+        "--at-once", type=int, help="atoms whose edges and angles are there at once; all by default"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     potential = model_of("dpa3", args.inputs)
+    if args.memory:
+        print(memory(potential, args.memory, args.at_once))
+        return
     results: dict[str, Any] = {"machine": machine(), "clock": args.clock, "atoms": args.atoms}
     results["ops, us/atom"] = ops(potential, args.atoms, args.clock)
     print(json.dumps(results, indent=1), flush=True)

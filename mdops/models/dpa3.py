@@ -140,6 +140,7 @@ class DPA3(GraphDescriptor):
     }
     mixed: ClassVar[bool] = True
     starts_from_types = True
+    goes_in_runs = True
 
     mean: torch.Tensor
     std: torch.Tensor

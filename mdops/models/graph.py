@@ -1,12 +1,15 @@
 """Descriptors that pass messages between atoms, in layers on a graph of edges and angles."""
 
+import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from mdops.memory import memory
 from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborGraph, NeighborList
@@ -14,9 +17,11 @@ from mdops.ops import NeighborGraph, NeighborList
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
 
-# A layer keeps so many times the memory of the numbers of edges and angles for the gradient; of a GPU's memory that may
-# take a share.
-_KEPT, _SHARE = 3, 0.5
+# What a layer keeps for the gradient, and what it needs while it runs there and back, in memories of the numbers of
+# edges and angles.
+_KEPT, _RUNNING = 3, 8
+# What may be kept of all layers, and what a run of atoms may need, as shares of the device's memory.
+_SHARE, _SHARE_OF_RUN = 0.5, 1 / 16
 
 
 def neighbor_graph_of(
@@ -29,7 +34,7 @@ def neighbor_graph_of(
     excluded: torch.Tensor | None = None,
 ) -> NeighborGraph:
     """The edges of `near` within a cutoff, and the angles between edges within a second one; the nodes are its atoms.
-    Without `near.graph_room` it waits for the device.
+    Without `near.graph_room` it waits for the device. Of some atoms alone (`near.nodes`) neighbours are nodes of all.
 
     Args:
         cutoff, angle_cutoff: A; without the second there are no angles.
@@ -48,6 +53,7 @@ def neighbor_graph_of(
         edge_sel=sel if near.truncates else None,
         angle_sel=angle_sel if near.truncates else None,
         pair_mask=torch.stack(both).any(0) if both else None,
+        nodes=near.nodes,
         edge_capacity=room[0],
         angle_capacity=room[1],
     )
@@ -64,10 +70,13 @@ class GraphDescriptor(Descriptor):
     Attributes:
         layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
         starts_from_types: whether the first nodes follow from the types of the atoms alone.
+        goes_in_runs: whether a layer also takes, after these three, the nodes of the atoms of its graph, where that is
+            of some of the atoms alone.
     """
 
     layers: nn.ModuleList
     starts_from_types = False
+    goes_in_runs = False
 
     @property
     def reach(self) -> int:
@@ -86,19 +95,22 @@ class GraphDescriptor(Descriptor):
         """The numbers of each atom, of what the last layer gave."""
 
     def _fills_memory(self, local: Any) -> bool:
-        """Whether what all layers keep for the gradient may not fit into a GPU."""
-        numbers = [value for value in (local or ()) if value is not None]
-        if not numbers or numbers[0].device.type != "cuda":
-            return False
-        kept = _KEPT * len(self.layers) * sum(value.numel() * value.element_size() for value in numbers)
-        has: int = torch.cuda.get_device_properties(numbers[0].device).total_memory
-        return kept > _SHARE * has
+        """Whether what all layers keep for the gradient may not fit into the device's memory."""
+        return _KEPT * len(self.layers) * _bytes(local) > _SHARE * _memory(local)
+
+    def _atoms_at_once(self, local: Any, atoms: int) -> int:
+        """Of so many, of how many a layer takes edges and angles together, where all may not fit."""
+        return max(1, int(atoms * _SHARE_OF_RUN * _memory(local) / (_RUNNING * _bytes(local))))
 
     def forward(self, near: Neighborhood) -> Features:
         graph = self.graph(near)
         nodes, local = self.start(graph)
-        exchange, is_known = near.system.exchange, self.starts_from_types
         forgets = near.first_derivative_only and self._fills_memory(local)
+        if forgets and self.goes_in_runs and near.graph_room is None:
+            size = self._atoms_at_once(local, near.system.atoms)
+            del graph, nodes, local
+            return self._in_runs(near, size)
+        exchange, is_known = near.system.exchange, self.starts_from_types
         for layer in self.layers:
             nodes = nodes if exchange is None or is_known else exchange(nodes)
             run = _run_again if forgets else _run
@@ -106,12 +118,52 @@ class GraphDescriptor(Descriptor):
             is_known = False
         return self.finish(nodes, local, graph)
 
+    def _in_runs(self, near: Neighborhood, size: int) -> Features:
+        """Each layer with the edges and angles of so many atoms after so many. Kept are the numbers between layers."""
+        runs = [slice(first, first + size) for first in range(0, near.system.atoms, size)]
+        graphs = [self.graph(near.of_atoms(run)) for run in runs]
+        nodes = torch.cat([self.start(graph)[0] for graph in graphs])
+        exchange, is_known = near.system.exchange, self.starts_from_types
+        local: list[Any] = [None] * len(runs)
+        for k, layer in enumerate(self.layers):
+            nodes = nodes if exchange is None or is_known else exchange(nodes)
+            # The first layer makes what it takes once more, rather than to keep it.
+            step = functools.partial(self._begin, layer) if k == 0 else layer
+            given = zip(local, graphs, nodes.split(size), strict=True)
+            found = [_run_again(step, nodes, of_run, graph, own) for of_run, graph, own in given]
+            nodes, local = torch.cat([own for own, _ in found]), [of_run for _, of_run in found]
+            is_known = False
+        parts = [self.finish(*of_run) for of_run in zip(nodes.split(size), local, graphs, strict=True)]
+        axes = [part.axes for part in parts if part.axes is not None]
+        return Features(torch.cat([part.values for part in parts]), torch.cat(axes) if axes else None)
+
+    def _begin(self, layer: nn.Module, nodes: torch.Tensor, _: Any, graph: Any, own: torch.Tensor) -> Any:
+        return layer(nodes, self.start(graph)[1], graph, own)
+
 
 def _run(layer: nn.Module, nodes: torch.Tensor, local: Any, graph: Any) -> Any:
     return layer(nodes, local, graph)
 
 
-def _run_again(layer: nn.Module, nodes: torch.Tensor, local: Any, graph: Any) -> Any:
+def _run_again(layer: Callable[..., Any], *given: Any) -> Any:
     """The layer keeps nothing but what it takes, and runs once more for its gradient."""
     options: dict[str, Any] = {"preserve_rng_state": False, "determinism_check": "none"}
-    return checkpoint(layer, nodes, local, graph, use_reentrant=False, **options)
+    return checkpoint(layer, *given, use_reentrant=False, **options)
+
+
+def _numbers(local: Any) -> list[torch.Tensor]:
+    return [value for value in (local or ()) if value is not None]
+
+
+def _bytes(local: Any) -> int:
+    """Of the numbers of edges and angles."""
+    return sum(value.numel() * value.element_size() for value in _numbers(local))
+
+
+def _memory(local: Any) -> int:
+    """Of the device that they are on, in bytes."""
+    numbers = _numbers(local)
+    if numbers and numbers[0].device.type == "cuda":
+        total: int = torch.cuda.get_device_properties(numbers[0].device).total_memory
+        return total
+    return memory()

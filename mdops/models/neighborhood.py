@@ -60,6 +60,7 @@ class Neighborhood:
         first_derivative_only: whether what is asked for is differentiated at most once, and by the displacements alone:
             in simulations, where weights are constants.
         max_pairs, graph_room: of `NeighborList`.
+        nodes: how many atoms `neighbors` are indices of, where the rows are those of some of them; None: of all.
     """
 
     system: System
@@ -74,6 +75,7 @@ class Neighborhood:
     first_derivative_only: bool = False
     max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
+    nodes: int | None = None
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":
@@ -156,6 +158,7 @@ class Neighborhood:
             images=self.images[run],
             counts=self.counts[run],
             displacements=self.displacements[run],
+            nodes=self.nodes or self.system.atoms,
         )
 
     def with_pairs(self, displacements: torch.Tensor) -> "Neighborhood":

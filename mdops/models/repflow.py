@@ -242,6 +242,13 @@ class Edges(NamedTuple):
     angle_switch: torch.Tensor
 
 
+class Ends(NamedTuple):
+    """The nodes (N, n_dim) that edges begin at, and those (M, n_dim) that `of_neighbor` of their graph names."""
+
+    centers: torch.Tensor
+    neighbors: torch.Tensor
+
+
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
 
 
@@ -283,43 +290,48 @@ class RepflowLayer(nn.Module):
             nn.ParameterList(residuals[f"{name}_residual"]) for name in "nea"
         )
 
-    def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
-        """The new numbers, of (N, n_dim), and of edges and angles."""
+    def forward(
+        self, nodes: torch.Tensor, local: Local, edges: Edges, own: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, Local]:
+        """The new numbers of nodes, and of edges and angles.
+
+        Args:
+            nodes: (M, n_dim), of all atoms.
+            own: (N, n_dim), of those whose edges and angles these are; None: of all.
+        """
         e, a = local
+        at = Ends(nodes if own is None else own, nodes)
         if self.options.sequential_update:
-            _, e = self._along_edges([_TO_EDGES], nodes, e, edges)
-            given = self._for_angles(nodes, e, edges)
+            _, e = self._along_edges([_TO_EDGES], at, e, edges)
+            given = self._for_angles(at.centers, e, edges)
             _, a = self._along_angles([_TO_ANGLES], a, *given, edges)
             received, _ = self._along_angles([_FROM_ANGLES], a, *given, edges)
             e = self._after_angles(e, e, received, edges)
-            received, _ = self._along_edges([_TO_NODES], nodes, e, edges)
-            return self._nodes(nodes, e, received, edges), (e, a)
+            received, _ = self._along_edges([_TO_NODES], at, e, edges)
+            return self._nodes(at, e, received, edges), (e, a)
         to_edges = [] if self.is_last else [_TO_EDGES]
-        received, updated = self._along_edges([_TO_NODES, *to_edges], nodes, e, edges)
-        nodes_now = self._nodes(nodes, e, received, edges)
+        received, updated = self._along_edges([_TO_NODES, *to_edges], at, e, edges)
+        nodes_now = self._nodes(at, e, received, edges)
         if self.is_last:
             return nodes_now, local
         if self.options.update_angle:
-            given = self._for_angles(nodes, e, edges)
+            given = self._for_angles(at.centers, e, edges)
             to_angles = [_TO_ANGLES] if self.makes_angles else []
             received, a = self._along_angles([_FROM_ANGLES, *to_angles], a, *given, edges)
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
         return nodes_now, (self._ended("e", updated), a)
 
-    def _nodes(
-        self, nodes: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
-    ) -> torch.Tensor:
-        symmetric = [
-            self._axis_product(rows, edges) for rows in (e, edge_gather(nodes, edges.graph.of_neighbor))
-        ]
+    def _nodes(self, at: Ends, e: torch.Tensor, received: torch.Tensor, edges: Edges) -> torch.Tensor:
+        of_neighbors = edge_gather(at.neighbors, edges.graph.of_neighbor)
+        symmetric = [self._axis_product(rows, edges) for rows in (e, of_neighbors)]
         messages = [
-            self._after("node_self_mlp", nodes),
+            self._after("node_self_mlp", at.centers),
             self._after("node_sym_linear", torch.cat(symmetric, 1)),
             *received.chunk(self.options.n_multi_edge_message, dim=1),
         ]
         weighed = (w * message for w, message in zip(self._weights("n"), messages, strict=True))
-        return self._ended("n", sum(weighed, nodes))
+        return self._ended("n", sum(weighed, at.centers))
 
     def _axis_product(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
         sums = symmetric_sums(rows, edges, self.options.edge_scale)
@@ -343,12 +355,12 @@ class RepflowLayer(nn.Module):
         return *weight.split(widths), torch.cat([layer.tensors[1] for layer in layers])
 
     def _along_edges(
-        self, names: Sequence[str], nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+        self, names: Sequence[str], at: Ends, e: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of f(W [n_i, n_j, e_ij] + b), by these products: what the nodes receive, and the edges with their own."""
         n, graph = self.options.n_dim, edges.graph
         center, neighbor, edge, bias = self._joined(names, n, n, self.options.e_dim)
-        p, q = linear(nodes, center, bias), linear(nodes, neighbor)
+        p, q = linear(at.centers, center, bias), linear(at.neighbors, neighbor)
         scale = self._weights("e")[0] if _TO_EDGES in names else None
         ends = graph.of_center, graph.of_neighbor
         received, kept = message(e, edge, p, q, edges.switch, scale, *ends, self.activation_name)

@@ -75,16 +75,42 @@ def test_statistics_are_learned_where_the_deviation_is_not_fixed():
 
 
 def test_layers_that_run_again_give_the_same(monkeypatch):
-    """As where what they keep would fill a GPU's memory."""
+    """As of kinds whose atoms do not go in runs, where what they keep would fill the memory."""
     potential, atoms = load_case("dpa3_base"), alloy()
     wanted, runs = potential.compute(atoms), []
     for layer in potential.model.descriptor.layers:
         layer.register_forward_pre_hook(lambda *_: runs.append(1))
     monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda self, local: True)
+    monkeypatch.setattr(type(potential.model.descriptor), "goes_in_runs", False)
     found = potential.compute(atoms)
     assert len(runs) == 2 * len(potential.model.descriptor.layers)
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize("case", ["dpa3_base", "dpa3_sequential", "dpa3_no_angles", "dpa3_virtual"])
+def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
+    """As where all would fill the memory."""
+    potential, atoms = load_case(case), alloy()
+    wanted, rows = potential.compute(atoms), []
+    for layer in potential.model.descriptor.layers:
+        layer.register_forward_pre_hook(lambda _, given: rows.append(len(given[-1])))
+    monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda self, local: True)
+    monkeypatch.setattr(GraphDescriptor, "_atoms_at_once", lambda self, local, atoms: 5)
+    found = potential.compute(atoms)
+    layers = len(potential.model.descriptor.layers)
+    assert max(rows) == 5 and sum(rows) == 2 * layers * len(atoms)
+    np.testing.assert_array_equal(found["atom_energy"], wanted["atom_energy"])
+    for name in ("forces", "virial"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-13)
+
+
+def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
+    descriptor = load_case("dpa3_base").model.descriptor
+    local = torch.zeros(1000), torch.zeros(1000)  # 8,000 bytes
+    for memory, forgets, size in ((96_000, False, 9), (95_999, True, 9), (1000, True, 1)):
+        monkeypatch.setattr("mdops.models.graph.memory", lambda given=memory: given)
+        assert (descriptor._fills_memory(local), descriptor._atoms_at_once(local, 100)) == (forgets, size)
 
 
 def test_the_last_layer_makes_edges_and_angles_for_axes_alone():
