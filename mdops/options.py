@@ -346,6 +346,8 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
         if name is None:
             if keyword in advice:
                 raise ConfigError(f"{place}: is not supported: {advice[keyword]}")
+            for section in (name for name, hint in hints.items() if _has_key(hint, str(keyword))):
+                raise ConfigError(f"{place}: there is no such key here; it belongs into {section!r}")
             own = [
                 known for known in names if names[known] == known
             ] or names  # rather than other names of the same
@@ -362,6 +364,14 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
         elif name not in values and (_required(field) or "kinds" in field.metadata):
             raise ConfigError(f"{place}: is missing")
     return kind(**values)
+
+
+def _has_key(hint: Any, keyword: str) -> bool:
+    """Whether a field of this type is a section that has the key."""
+    return any(
+        dataclasses.is_dataclass(part) and keyword in {field.name for field in dataclasses.fields(part)}
+        for part in (hint, *typing.get_args(hint))
+    )
 
 
 def _field_value(value: Any, field: dataclasses.Field[Any], hint: Any, place: str) -> Any:

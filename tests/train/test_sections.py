@@ -248,6 +248,11 @@ def test_nvnmd_is_refused_unless_it_is_off():
             1.0,
             "model.descriptor.rcut_smoth: there is no such key; the nearest is 'rcut_smth'",
         ),
+        (
+            "model.descriptor",
+            {"type": "dpa3", "nlayers": 2},
+            "model.descriptor.nlayers: there is no such key here; it belongs into 'repflow'",
+        ),
         ("trainning", {}, "trainning: there is no such key; the nearest is 'training'"),
         ("training.training_data.batchsize", 1, "nearest is 'batch_size'"),
         ("model.descriptor.rcut", "6", "model.descriptor.rcut: is '6', expected a number"),
