@@ -6,16 +6,12 @@ Four crystals of 32 atoms are all that it is given. The committee explores by it
 is not sure of. learned/report.html tells how good the potential is, and where. Some five minutes on two cores.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-import ase.io
 from ase import Atoms
 from ase.build import bulk
-
-from mdops.learn import learn, parse_config
+from study.learning import learn_as_told
 
 TEMPERATURES = [300, 600, 1000, 2000]  # K; at the last one the crystals melt
 TIMESTEP = 2.0  # fs
@@ -59,27 +55,5 @@ def tree(structures: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("learned"), help="folder to write into; default: learned"
-    )
-    parser.add_argument(
-        "--change", type=json.loads, default={}, help="keys of sections in JSON, for other runs than this"
-    )
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    ase.io.write(args.out / "start.extxyz", cells())
-    given = tree(args.out.absolute() / "start.extxyz")
-    for section, keys in args.change.items():
-        given[section] = {**given.get(section, {}), **keys}
-    result = learn(parse_config(given), args.out)
-    print(
-        f"{1000 * result.errors['forces']:.1f} meV/A on fresh frames, {result.calls} calls: {result.report}"
-    )
-
-
 if __name__ == "__main__":
-    main()
+    learn_as_told(__doc__ or "", cells(), tree)
