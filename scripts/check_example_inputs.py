@@ -68,13 +68,18 @@ def main() -> int:
                 f"refused: {refusal}" if refusal else trained(root, path, arguments.train, arguments.seconds)
             )
             print(name, rows[name], sep=": ", flush=True)
+            write(head, rows)
+    return int(any(text.startswith("fails") for text in rows.values()))
+
+
+def write(head: str, rows: dict[str, str]) -> None:
+    """The page, after each input: a run may be cut off."""
     runs = sum(text.startswith("trains") for text in rows.values())
+    tried = runs + sum(text.startswith("fails") for text in rows.values())
     accepted = sum(not text.startswith("refused") for text in rows.values())
-    count = f"{accepted} of {len(rows)} are accepted, and {runs} of these train."
-    print(count)
+    count = f"{accepted} of {len(rows)} are accepted; of {tried} of these that were tried, {runs} train."
     lines = [f"| {name} | {text} |\n" for name, text in rows.items()]
     PAGE.write_text(f"{head}<!-- table -->\n\n{count}\n\n| input | |\n|---|---|\n" + "".join(lines))
-    return int(runs < accepted)
 
 
 def is_input(path: Path) -> bool:

@@ -112,6 +112,7 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
         if data:
             given = [data["systems"]] if isinstance(data["systems"], str) else data["systems"]
             data["systems"] = [str((path.parent / system).resolve()) for system in given]
+    tree["model"].setdefault("type_map", parse_config(tree).model.type_map)  # which DeePMD-kit has to be told
     row: dict[str, Any] = {"input": name, "failed": False}
     row["statistics"] = statistics(args, folder / "statistics", tree)
     row["same start"] = {
