@@ -255,8 +255,8 @@ def _made_of_s(
     table = interpolate(function, grid, descriptor.mean)
     step = grid.s_max / grid.intervals
     sizes, errors = [], []
-    every = looked_at(grid)
-    for fraction, s in between_knots(grid, table.device):
+    every = looked_at(grid.intervals)
+    for fraction, s in between_knots(grid, every, table.device):
         exact = value_and_slope(function, s, step / 64)
         found = evaluate(table, fraction, 0, every), evaluate(table, fraction, 1, every) / step
         sizes.append([x.abs().max() for x in exact])

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import torch
 
 DEGREE = 5
@@ -25,40 +26,47 @@ def basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch
     return torch.stack(values, 1)
 
 
+class Collocation:
+    """The matrix (B, B) of all B-splines at as many points: nothing is farther from its diagonal than a block is wide,
+    so that it is taken apart block by block, without exchanging rows, which a matrix of B-splines does not need."""
+
+    def __init__(self, x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> None:
+        """Arguments are those of `basis`, for B points and B + 6 knots."""
+        self.size = len(x)
+        row, column = torch.arange(self.size)[:, None], interval[:, None] + torch.arange(AROUND)
+        count = -(-self.size // _BLOCK)
+        blocks = torch.zeros(
+            count, 3, _BLOCK, _BLOCK, dtype=torch.float64
+        )  # before, on and behind the diagonal
+        beside = column // _BLOCK - row // _BLOCK + 1
+        blocks[row // _BLOCK, beside, row % _BLOCK, column % _BLOCK] = basis(x, interval, knots)
+        beyond = torch.arange(self.size - (count - 1) * _BLOCK, _BLOCK)
+        blocks[-1, 1, beyond, beyond] = 1.0
+        # NumPy, for its small products are quick where other work fills the cores.
+        parts = blocks.numpy()
+        self._pivots = [np.linalg.inv(parts[0, 1])]
+        self._lefts: list[np.ndarray] = []
+        self._rights: list[np.ndarray] = []
+        for before, here in itertools.pairwise(parts):
+            self._lefts.append(here[0] @ self._pivots[-1])
+            self._rights.append(self._pivots[-1] @ before[2])
+            self._pivots.append(np.linalg.inv(here[1] - self._lefts[-1] @ before[2]))
+
+    def solve(self, values: torch.Tensor) -> torch.Tensor:
+        """(..., B, M), float64, without a graph: the coefficients of the splines with these values (..., B, M) at the
+        points."""
+        rows = values.detach().movedim(-2, 0).reshape(self.size, -1).numpy()
+        parts = [rows[k : k + _BLOCK] for k in range(0, self.size, _BLOCK)]
+        parts[-1] = np.pad(parts[-1], ((0, _BLOCK - len(parts[-1])), (0, 0)))
+        for k, left in enumerate(self._lefts):
+            parts[k + 1] = parts[k + 1] - left @ parts[k]
+        parts[-1] = self._pivots[-1] @ parts[-1]
+        for k in range(len(parts) - 2, -1, -1):
+            parts[k] = self._pivots[k] @ parts[k] - self._rights[k] @ parts[k + 1]
+        found = torch.from_numpy(np.concatenate(parts)[: self.size])
+        return found.view(self.size, *values.shape[:-2], values.shape[-1]).movedim(0, -2).contiguous()
+
+
 def inverse_basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch.Tensor:
-    """(B, B): the inverse of the matrix of all B-splines at as many points; arguments as of `basis`. Points and knots
-    are the same from both ends."""
-    matrix = torch.zeros(len(x), len(knots) - DEGREE - 1, dtype=torch.float64)
-    matrix.scatter_(1, interval[:, None] + torch.arange(AROUND), basis(x, interval, knots))
-    return _inverse(matrix)
-
-
-def _inverse(matrix: torch.Tensor) -> torch.Tensor:
-    """Of a matrix that is the same turned by half a turn: it takes vectors that are the same from both ends to such
-    ones, and those that change their sign to such ones. Each kind has half as many numbers."""
-    n, half = len(matrix), len(matrix) // 2
-    near, far = matrix[: n - half, : n - half].clone(), matrix[: n - half, n - half :].flip(1)
-    odd = _inverse_of_band(near[:half, :half] - far[:half])
-    near[:, :half] += far
-    even = _inverse_of_band(near)
-    both = even[:half, :half]
-    # The row and the column in the middle, if there are any, are of the first kind alone.
-    left = torch.cat([0.5 * (both + odd), 0.5 * even[half:, :half], 0.5 * (both - odd).flip(0)])
-    middle = torch.cat([even[:, half:], even[:half, half:].flip(0)])
-    return torch.cat([left, middle, left.flip(0, 1)], 1)
-
-
-def _inverse_of_band(matrix: torch.Tensor) -> torch.Tensor:
-    """Of a matrix with nothing farther from its diagonal than a block is wide: block by block, without exchanging rows,
-    which a matrix of B-splines does not need."""
-    blocks = [slice(k, k + _BLOCK) for k in range(0, len(matrix), _BLOCK)]
-    rows = torch.eye(len(matrix), dtype=matrix.dtype)
-    pivots = [torch.linalg.inv(matrix[blocks[0], blocks[0]])]
-    for before, here in itertools.pairwise(blocks):
-        left = matrix[here, before] @ pivots[-1]
-        pivots.append(torch.linalg.inv(matrix[here, here] - left @ matrix[before, here]))
-        rows[here] -= left @ rows[before]
-    rows[blocks[-1]] = pivots[-1] @ rows[blocks[-1]]
-    for here, after, pivot in zip(blocks[-2::-1], blocks[:0:-1], pivots[-2::-1], strict=True):
-        rows[here] = pivot @ (rows[here] - matrix[here, after] @ rows[after])
-    return rows
+    """(B, B): the inverse of the matrix of all B-splines at as many points; arguments as of `basis`."""
+    return Collocation(x, interval, knots).solve(torch.eye(len(x), dtype=torch.float64))

@@ -46,7 +46,7 @@ def harmonic_tables(
         return None
     intervals, error = found
     exact, dtype, device = descriptor.double_copy(), descriptor.mean.dtype, descriptor.mean.device
-    points, inverse = collocation(intervals)
+    points, matrix = collocation(intervals)
     points = points * (descriptor.cutoff / intervals)
     width, kinds = descriptor.options.channels, torch.tensor(types)
     beside = padded_basis(intervals) - (intervals + 5)
@@ -54,7 +54,7 @@ def harmonic_tables(
     slopes: list[torch.Tensor] = []
     for center in types:  # one after the other: of many types all would fill the memory
         values = functions(exact, points, torch.tensor([center]), kinds)[0]
-        table = F.pad(inverse @ values, (0, 0, 0, beside))
+        table = F.pad(matrix.solve(values), (0, 0, 0, beside))
         steep = knot_slopes(table.mT, descriptor.cutoff, intervals).mT
         for found_of, own in ((tables, table), (slopes, steep)):
             found_of.append(own.flatten(0, 1).to(device, dtype))
@@ -82,7 +82,7 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int) -> flo
     """The largest error of splines in the slope of a function that is summed, over the largest slope there is, beyond
     0.5 A. `descriptor` is in float64."""
     cutoff, kinds = descriptor.cutoff, torch.tensor(types)
-    points, inverse = collocation(intervals)
+    points, matrix = collocation(intervals)
     step = cutoff / intervals
 
     def function(r: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int) -> flo
     def of_chi(r: torch.Tensor) -> torch.Tensor:
         return envelope(r, cutoff)[None, None, :, None]
 
-    table = inverse @ function(points * step)
+    table = matrix.solve(function(points * step))
     first = math.ceil(DEFAULT_R_MIN / step)
     off, size = 0.0, 0.0
     for fraction in _BETWEEN:

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from mdops.models.moments import MomentDescriptor, TypeChoice
-from mdops.nn.bsplines import inverse_basis
+from mdops.nn.bsplines import Collocation
 
 DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
@@ -20,12 +20,13 @@ BEFORE_LAYERS = {torch.float32: 1.0, torch.float64: 0.1}
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
 # Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
-_MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 2048, 4096, 1e-6
+_MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 4096, 8192, 1e-6
 _BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
 # Of more intervals than these, every other one or fewer are looked at. What a spline cannot follow in one interval
 # makes it swing beside, by 0.43 of that in each next one: it does not go unseen. The largest error may be a few percent
 # larger than what is seen, for which some of the tolerance is left.
 _LOOKED_AT, _ROOM = 1024, 0.9
+_GLANCED_AT = 128  # while the number of intervals is searched; the one that is found is looked at in full
 _MOST_AT_ONCE = 2**18  # numbers, of the nets' answers at a fifth of the places
 
 
@@ -64,8 +65,8 @@ def basis_matrix(x: torch.Tensor, intervals: int, derivative: int = 0) -> torch.
 
 
 @lru_cache(maxsize=8)
-def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points x (B,) in [0, intervals] and the inverse P (B, B) of the basis there: C = P G(x).
+def collocation(intervals: int) -> tuple[torch.Tensor, Collocation]:
+    """Points x (B,) in [0, intervals], and what takes values there to coefficients.
 
     The points are the knots, and two more at each end between the first and between the last ones.
     """
@@ -73,18 +74,19 @@ def collocation(intervals: int) -> tuple[torch.Tensor, torch.Tensor]:
     quarter = torch.tensor([0.25, 0.5], dtype=torch.float64)
     x = torch.cat([x, quarter, intervals - quarter]).sort().values
     knots = torch.arange(-5, intervals + 6, dtype=torch.float64)
-    return x, inverse_basis(x, x.long().clamp(max=intervals - 1), knots)
+    return x, Collocation(x, x.long().clamp(max=intervals - 1), knots)
 
 
 @lru_cache(maxsize=8)
 def collocation_on(
     intervals: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`collocation` as a model has it; kept, for no step of a training to wait for a copy.
+    """The points of `collocation` and the inverse P (B, B) of the basis there, C = P G(x), as a model has them; kept,
+    for no step of a training to wait for a copy.
 
     Whoever captures a CUDA graph with it has to hold it as long: other grids take its place here."""
-    x, inverse = collocation(intervals)
-    return x.to(device), inverse.to(device, dtype)
+    x, matrix = collocation(intervals)
+    return x.to(device), matrix.solve(torch.eye(len(x), dtype=torch.float64)).to(device, dtype)
 
 
 def all_types(descriptor: MomentDescriptor) -> TypeChoice:
@@ -126,8 +128,12 @@ def coefficients(
 
 def interpolate(function: Functions, grid: SplineGrid, like: torch.Tensor) -> torch.Tensor:
     """C (n, F, B, M) of functions of s, (n, F, P, M) at s (P,); of the device and dtype of `like`."""
+    step = grid.s_max / grid.intervals
+    if like.device.type == "cpu" and not torch.is_grad_enabled():
+        x, matrix = collocation(grid.intervals)
+        return matrix.solve(function(x * step).double()).to(like.dtype)
     x, inverse = collocation_on(grid.intervals, like.device, like.dtype)
-    return torch.einsum("bp,ctpm->ctbm", inverse, function(x * (grid.s_max / grid.intervals)))
+    return torch.einsum("bp,ctpm->ctbm", inverse, function(x * step))
 
 
 def bending_weights(
@@ -195,14 +201,14 @@ def value_and_slope(function: Functions, s: torch.Tensor, h: float) -> tuple[tor
     return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
 
 
-def looked_at(grid: SplineGrid) -> int:
-    """1 where errors are looked at in all intervals, 2 where in every other one, and so on."""
-    return -(-grid.intervals // _LOOKED_AT)
+def looked_at(intervals: int, looks: int | None = None) -> int:
+    """1 where errors are looked at in all intervals, 2 where in every other one, and so on: at so many or fewer."""
+    return -(-intervals // (looks or _LOOKED_AT))
 
 
-def between_knots(grid: SplineGrid, device: torch.device) -> list[tuple[float, torch.Tensor]]:
-    """Where errors are looked at: fractions of an interval, and the s (P,) in all intervals, or in some of many."""
-    interval = torch.arange(0, grid.intervals, looked_at(grid), dtype=torch.float64, device=device)
+def between_knots(grid: SplineGrid, every: int, device: torch.device) -> list[tuple[float, torch.Tensor]]:
+    """Where errors are looked at: fractions of an interval, and the s (P,) in each so many intervals."""
+    interval = torch.arange(0, grid.intervals, every, dtype=torch.float64, device=device)
     return [(fraction, (interval + fraction) * (grid.s_max / grid.intervals)) for fraction in _BETWEEN]
 
 
@@ -263,9 +269,10 @@ def spline_error(
     intervals: int,
     mask: torch.Tensor | None = None,
     types: TypeChoice | None = None,
+    looks: int | None = None,
 ) -> float:
     """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
-    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all.
+    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all; `looks`: of `looked_at`.
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
@@ -280,7 +287,8 @@ def spline_error(
         return embed(descriptor, s, mask, types)
 
     table = interpolate(function, grid, descriptor.mean).double()
-    places, every = between_knots(grid, device), looked_at(grid)
+    every = looked_at(intervals, looks)
+    places = between_knots(grid, every, device)
     falls = _fall(descriptor, torch.cat([s for _, s in places])).chunk(len(places))
     errors: list[torch.Tensor] = []  # (forms, P) each
     sizes: list[torch.Tensor] = []
@@ -326,10 +334,14 @@ def choose_grid(
     """
     s_max = float(1.0 / (r_min + descriptor.protection))
     most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
+    looks = _GLANCED_AT
     while True:
-        error = spline_error(descriptor, s_max, intervals, mask, types)
+        error = spline_error(descriptor, s_max, intervals, mask, types, looks)
         enough = tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
         if error <= enough or intervals >= most:
-            return SplineGrid(s_max, intervals, r_min, error)
+            if looks >= min(intervals, _LOOKED_AT):
+                return SplineGrid(s_max, intervals, r_min, error)
+            looks = _LOOKED_AT
+            continue
         wanted = int(intervals * min((error / enough) ** (1 / 6), 4.0)) + 8
         intervals = min(wanted // 8 * 8, most)

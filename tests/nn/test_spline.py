@@ -124,7 +124,7 @@ def test_rough_nets_keep_the_bound_of_float64_with_more_knots(monkeypatch):
 
 def test_float32_has_no_more_knots_than_rounding_allows():
     grid = choose_grid(rough(200), 0.5, TOLERANCE[torch.float32])
-    assert grid.intervals == 2048 and grid.error > TOLERANCE[torch.float32]
+    assert grid.intervals == 4096 and grid.error > TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("intervals", [100, 1500])
