@@ -16,7 +16,7 @@ from mdops.inputs import as_numbers, check_models, takes
 from mdops.loading import load
 from mdops.models import Output
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System, atom_spins, element_types, voigt
+from mdops.system import System, atom_spins, charges_and_spins, element_types, voigt
 from mdops.verlet import VerletList
 
 __all__ = ["MDOps"]
@@ -237,6 +237,7 @@ class MDOps(Calculator):
             "pbc": atoms.pbc,
             "fparam": _optional("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
             "aparam": _optional("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
+            "charge_spin": charges_and_spins([atoms]),
             "spins": atom_spins([atoms]) if any(m.model.spin is not None for m in self.models) else None,
         }
 
@@ -251,8 +252,16 @@ class MDOps(Calculator):
             old = self._constant = numbers.copy(), pbc.copy(), fresh
         x = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.float64))
         h = torch.from_numpy(np.ascontiguousarray(cell, dtype=np.float64))[None]
+        given = state["charge_spin"]
         return [
-            System(x.to(part.types.device), part.types, h.to(part.types.device), part.pbc, part.batch)
+            System(
+                x.to(part.types.device),
+                part.types,
+                h.to(part.types.device),
+                part.pbc,
+                part.batch,
+                charge_spin=None if given is None else torch.from_numpy(given).to(part.types.device),
+            )
             for part in old[2]
         ]
 

@@ -22,6 +22,9 @@ __all__ = [
     "require_finite",
 ]
 
+# Charges, e, and multiplicities, 2 S + 1, that models have embeddings for.
+CHARGES, MULTIPLICITIES = range(-100, 100), range(100)
+
 
 class AtomsByType:
     """For each type the indices (int64) of its atoms, which hold for one tensor of types (N,), as it was then. What is
@@ -54,6 +57,8 @@ class System:
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
         exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
             images, as their owners have them; None where there are no ghosts.
+        charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these;
+            None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).
     """
 
@@ -66,6 +71,7 @@ class System:
     first_types: torch.Tensor | None = None
     exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
     paired: bool = False
+    charge_spin: torch.Tensor | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""
@@ -168,8 +174,39 @@ def from_atoms(
         tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
         tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
     )
+    charge_spin = charges_and_spins(frames)
+    system.charge_spin = None if charge_spin is None else tensor(charge_spin, torch.float64)
     _check_values(system, len(type_map))
     return system
+
+
+def charges_and_spins(frames: Sequence[Atoms]) -> np.ndarray | None:
+    """(S, 2) float64: `atoms.info["charge_spin"]` of each frame, its charge and multiplicity; None if no frame has one.
+
+    Raises InputError where some frames have one and others do not, and as `checked_charge_spin`."""
+    given = [atoms.info.get("charge_spin") for atoms in frames]
+    lacking = [number for number, one in enumerate(given) if one is None]
+    if len(lacking) == len(given):
+        return None
+    if lacking:
+        raise InputError(f"system {lacking[0]} has no `charge_spin` in its `info`, and others have one")
+    return np.concatenate([checked_charge_spin(one, 1) for one in given])
+
+
+def checked_charge_spin(value: Any, systems: int) -> np.ndarray:
+    """(S, 2) float64, of as much or of (2,), for all systems.
+
+    Raises InputError for what is no charge (-100 to 99) and multiplicity (0 to 99) of each system."""
+    expected = "expected a charge, -100 to 99, and a multiplicity, 0 to 99"
+    try:
+        array = np.asarray(value, dtype=np.float64)
+        array = np.broadcast_to(array, (systems, 2)).copy()
+    except (TypeError, ValueError):
+        raise InputError(f"charge_spin is {value!r}, {expected}, of each of {systems} systems") from None
+    for pair in np.unique(array, axis=0):
+        if not all(number in known for number, known in zip(pair, (CHARGES, MULTIPLICITIES), strict=True)):
+            raise InputError(f"charge_spin is {pair.tolist()}, {expected}, which are whole numbers")
+    return array
 
 
 def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:

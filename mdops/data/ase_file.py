@@ -10,7 +10,7 @@ from ase.io import iread
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
 
@@ -132,7 +132,7 @@ def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np
         if found is not None:
             return found
     if label in PARAMETERS:
-        shape: tuple[int, ...] = (-1,) if label == "fparam" else (atoms, -1)
+        shape: tuple[int, ...] = (-1,) if is_of_frame(label, known) else (atoms, -1)
     else:
         shape = (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
     try:

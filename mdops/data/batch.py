@@ -61,6 +61,7 @@ class Batch:
                 system.batch.to(device),
                 None if kinds is None else AtomsByType(types, [index.to(device) for index in kinds]),
                 paired=system.paired,
+                charge_spin=moved(system.charge_spin),
             ),
             neighbors=near._replace(
                 neighbors=near.neighbors.to(device),
@@ -117,6 +118,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
     system = frames_system(data, frames)
+    system.charge_spin = parameters["charge_spin"]
     system.find_atoms_by_type(data.ntypes)
     return Batch(
         system,

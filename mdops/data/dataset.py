@@ -17,6 +17,7 @@ from mdops.data.storage import Storage
 from mdops.data.units_check import units_warning
 from mdops.errors import DataError, InputError
 from mdops.models.spin import Spin
+from mdops.system import checked_charge_spin
 
 _CHUNK = 1024  # frames that are checked and copied at a time
 
@@ -185,7 +186,7 @@ def load_dataset(
         if message:
             doubted.add(block.system)
             warnings.warn(message, stacklevel=2)
-    _require_all_or_none(data)
+    _check_parameters(data)
     for label, name in (names or {}).items():
         if not data.has("virial" if label == "stress" else label):
             raise DataError(f"{', '.join(data.systems)}: no frame has {name!r}, the name given for {label}")
@@ -311,7 +312,7 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
     of = {name: atoms if label.of_atom else frames for name, label in known.items()}
     of |= {name: int((sizes**2).sum()) for name, label in known.items() if label.of_pairs}
     shapes = {name: (of[name], *label.shape) for name, label in known.items()}
-    for name, rows in zip(PARAMETERS, (frames, atoms), strict=True):
+    for name, rows in zip(PARAMETERS, (frames, atoms, frames), strict=True):
         shapes[name] = (rows, _width(blocks, name))
     labelled = [name for name in (*known, *PARAMETERS) if any(name in block.labels for block in blocks)]
     systems = list(dict.fromkeys(block.system for block in blocks))
@@ -367,9 +368,17 @@ def _fill(data: Dataset, block: FrameSet, first: int) -> None:
         data.present[name][frames] = True
 
 
-def _require_all_or_none(data: Dataset) -> None:
-    """A model takes parameters, or does not: frames that lack them cannot be mixed in."""
+def _check_parameters(data: Dataset) -> None:
+    """A model takes parameters, or does not: frames that lack them cannot be mixed in. Charges and multiplicities are
+    some that there are embeddings for."""
     for name in PARAMETERS:
         if data.has(name) and not data.present[name].all():
             lacking = int(np.argmin(data.present[name]))
             raise DataError(f"{data.name(lacking)}: has no {name}, and other frames have one")
+    if data.has("charge_spin"):
+        values, first = np.unique(data.labels["charge_spin"], axis=0, return_index=True)
+        for value, frame in zip(values, first.tolist(), strict=True):
+            try:
+                checked_charge_spin(value, 1)
+            except InputError as error:
+                raise DataError(f"{data.name(frame)}: {error}") from None

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels, silent_types
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.errors import DataError
 
 _MIXED = "real_atom_types"  # the types of each frame
@@ -154,7 +154,7 @@ def _label_shape(label: str, values: int, atoms: int, known: Labels) -> tuple[in
     """One frame's shape; the parameters' width is what the file has."""
     if label in known:
         return (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
-    return (values,) if label == "fparam" else (atoms, max(1, values // atoms))
+    return (values,) if is_of_frame(label, known) else (atoms, max(1, values // atoms))
 
 
 def _of_all_atoms(

@@ -91,6 +91,7 @@ class DeviceFrames:
                 system,
                 AtomsByType(types, kinds),
                 paired=self._spin is not None,
+                charge_spin=taken.get("charge_spin"),
             ),
             NeighborList(
                 taken["neighbors"],

@@ -103,7 +103,8 @@ SPIN_LABELS: Labels = {
         "spin", (3,), True, "spin", "", 1, "", ("spin",), "initial_magmoms", "spin", compared=False
     ),
 }
-PARAMETERS = ("fparam", "aparam")  # inputs of a model: of a frame, and of each atom
+# Inputs of a model: of a frame, of each atom, and a frame's charge and multiplicity.
+PARAMETERS = ("fparam", "aparam", "charge_spin")
 
 
 def labels_of(outputs: Sequence[Output], has_spin: bool = False) -> Labels:
@@ -140,4 +141,4 @@ def silent_types(label: str, silent: Sequence[int], spin: Spin | None) -> tuple[
 
 def is_of_frame(name: str, known: Labels) -> bool:
     """Whether a label, or a parameter, is one of a frame, or of the pairs of its atoms, and not one of an atom."""
-    return name == "fparam" if name in PARAMETERS else not known[name].of_atom
+    return name != "aparam" if name in PARAMETERS else not known[name].of_atom

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
 from mdops.errors import DataError, InputError
 
 HEAD = b"__metadata__"
@@ -215,8 +215,9 @@ class _Frame:
                 self.labels[label] = shaped(name, (atoms, *shape) if known[label].of_atom else shape)
             else:
                 array = reader.array(number, record, name).astype(np.float64)
-                width = array.size if label == "fparam" else array.size // max(atoms, 1)
-                self.labels[label] = shaped(name, (width,) if label == "fparam" else (atoms, width))
+                whole = is_of_frame(label, known)
+                width = array.size if whole else array.size // max(atoms, 1)
+                self.labels[label] = shaped(name, (width,) if whole else (atoms, width))
 
     @property
     def key(self) -> tuple[Any, ...]:

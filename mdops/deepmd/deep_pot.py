@@ -10,7 +10,7 @@ import torch
 from mdops.errors import InputError
 from mdops.loading import load
 from mdops.potential import Overflow, Potential
-from mdops.system import System, from_tensors, require_finite
+from mdops.system import System, checked_charge_spin, from_tensors, require_finite
 
 # Atoms of a batch where nobody tells: what fills the device, and needs little memory.
 _BATCH_ATOMS = {"cpu": 4096, "cuda": 65536}
@@ -19,19 +19,21 @@ _DTYPES = {"fp32": np.float32, "fp64": np.float64}
 
 class _Frames(NamedTuple):
     """F frames of n atoms: coords (F, n, 3), cells (F, 3, 3) or None, types (F, n), fparam (F, p) or None, aparam
-    (F, n, q) or None."""
+    (F, n, q) or None, charge_spin (F, 2) or None."""
 
     coords: np.ndarray
     cells: np.ndarray | None
     types: np.ndarray
     fparam: np.ndarray | None
     aparam: np.ndarray | None
+    charge_spin: np.ndarray | None
 
     def part(self, pick: slice) -> "_Frames":
-        cells, fparam, aparam = (
-            None if array is None else array[pick] for array in (self.cells, self.fparam, self.aparam)
+        cells, *others = (
+            None if array is None else array[pick]
+            for array in (self.cells, self.fparam, self.aparam, self.charge_spin)
         )
-        return _Frames(self.coords[pick], cells, self.types[pick], fparam, aparam)
+        return _Frames(self.coords[pick], cells, self.types[pick], *others)
 
 
 class DeepPot:
@@ -92,6 +94,7 @@ class DeepPot:
         fparam: Any = None,
         aparam: Any = None,
         mixed_type: bool = False,
+        charge_spin: Any = None,
     ) -> tuple[np.ndarray, ...]:
         """Energies, forces and virials of F frames of n atoms each.
 
@@ -103,6 +106,8 @@ class DeepPot:
             fparam: (F, p), or (p,) for all frames.
             aparam: (F, n, q); (n, q) for all frames, or (q,) for all atoms.
             mixed_type: each frame has its own types.
+            charge_spin: (F, 2), or (2,) for all frames, the charge, e, and the multiplicity, for models with embeddings
+                of these; None: their default.
 
         Returns:
             energy (F, 1), eV; force (F, n, 3), eV/A; virial (F, 9), W = -dE/d(strain), eV; with `atomic` also
@@ -113,6 +118,8 @@ class DeepPot:
         """
         frames = self._frames(coords, cells, atom_types, fparam, aparam, mixed_type)
         f, n, _ = frames.coords.shape
+        if charge_spin is not None:
+            frames = frames._replace(charge_spin=checked_charge_spin(charge_spin, f))
         shapes = {"energy": (f, 1), "forces": (f, n, 3), "virial": (f, 9)}
         if atomic:
             shapes |= {"atom_energy": (f, n, 1), "atom_virial": (f, n, 9)}
@@ -230,6 +237,7 @@ class DeepPot:
             types.astype(np.int32),
             None if fparam is None else _fitting("fparam", fparam, [(f, p), (1, p)]),
             None if aparam is None else _fitting("aparam", aparam, [(f, n, q), (1, n, q), (1, 1, q)]),
+            None,
         )
 
     def _in_batches(
@@ -251,7 +259,7 @@ class DeepPot:
 
     def _system(self, frames: _Frames) -> System:
         f, n = frames.types.shape
-        return from_tensors(
+        system = from_tensors(
             self._tensor(frames.coords.reshape(-1, 3)),
             self._tensor(frames.types.reshape(-1)),
             self._tensor(frames.cells),
@@ -259,6 +267,8 @@ class DeepPot:
             self._tensor(np.repeat(np.arange(f, dtype=np.int32), n)),
             self.get_ntypes(),
         )
+        system.charge_spin = self._tensor(frames.charge_spin)
+        return system
 
     @overload
     def _tensor(self, array: np.ndarray) -> torch.Tensor: ...

@@ -443,6 +443,7 @@ def _renamed(
         system.pbc,
         system.batch,
         first_types=torch.where(first >= 0, names[first.long().clamp(min=0)].to(first.dtype), first),
+        charge_spin=system.charge_spin,
     )
     counts = neighbors.counts.new_zeros(len(types), ntypes).index_copy(1, names, neighbors.counts)
     rows = neighbors.neighbors, neighbors.images

@@ -1,5 +1,7 @@
 """Second derivatives of the energy by positions, by autograd through the model's own operations."""
 
+from dataclasses import replace
+
 import torch
 
 from mdops.evaluators.autograd import Autograd
@@ -21,7 +23,7 @@ def hessians(
     the ops of mdops have no third derivatives."""
     with torch.enable_grad():
         positions = system.positions.detach().requires_grad_()
-        moved = System(positions, system.types, system.cell, system.pbc, system.batch)
+        moved = replace(system, positions=positions)
         answers, _ = Autograd(potential)(moved, neighbors, fparam, aparam, create_graph=True)
         sizes = torch.bincount(system.batch.long(), minlength=system.count).tolist()
         first = torch.tensor([sum(sizes[:k]) for k in range(len(sizes))])

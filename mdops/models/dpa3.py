@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
+from mdops.models.charge_spin import EXPECTED, charge_spin_rows, is_charge_spin
 from mdops.models.contract import EnvironmentDescriptor, Features, Tree, renumbered, without_none
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
@@ -35,11 +36,10 @@ from mdops.nn.net import Layer, array
 from mdops.ops import edge_gather
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
+from mdops.system import CHARGES, MULTIPLICITIES, System
 
 _LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6  # DeePMD-kit's, which keep angles differentiable
-# Charges and multiplicities that there are embeddings for.
-_CHARGES, _MULTIPLICITIES = range(-100, 100), range(100)
-CONDITIONS = {"chg_embedding": _CHARGES, "spin_embedding": _MULTIPLICITIES}
+CONDITIONS = {"chg_embedding": CHARGES, "spin_embedding": MULTIPLICITIES}
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class DPA3Options(Options):
         True, "how DeePMD-kit finds an image's atom, which changes no numbers", of="training"
     )
     add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
-    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of every system")
+    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of systems that have none")
 
     @property
     def cutoff(self) -> float:
@@ -82,13 +82,8 @@ class DPA3Options(Options):
                 electron_configurations(type_map)
             except ConfigError as error:
                 raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
-        given = self.default_chg_spin
-        if given is not None and not (
-            len(given) == 2 and int(given[0]) in _CHARGES and int(given[1]) in _MULTIPLICITIES
-        ):
-            raise ConfigError(
-                f"{place}.default_chg_spin: is {given}, expected a charge, -100 to 99, and a multiplicity, 0 to 99"
-            )
+        if not is_charge_spin(self.default_chg_spin):
+            raise ConfigError(f"{place}.default_chg_spin: is {self.default_chg_spin}, expected {EXPECTED}")
 
     def resolve_sel(self, most: Most, place: str) -> Self:
         return dataclasses.replace(self, repflow=self.repflow.resolve_sel(most, f"{place}.repflow"))
@@ -224,7 +219,8 @@ class DPA3(GraphDescriptor):
         products = first * second
         cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
         of_edges, of_angles = w[:, 0] / o.edge_scale, products[:, 3] / math.sqrt(o.angle_scale)
-        return Edges(graph, near.centers, lengths, frame, of_edges, inner, cosines, of_angles)
+        condition = self._condition(near.system) if self.options.add_chg_spin_ebd else None
+        return Edges(graph, near.centers, lengths, frame, of_edges, inner, cosines, of_angles, condition)
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
         edges = self.edge_embedding(graph.lengths)
@@ -252,18 +248,15 @@ class DPA3(GraphDescriptor):
 
     def _embedded(self, graph: Edges) -> torch.Tensor:
         """(N, n_dim), of the types, and of charge and multiplicity."""
-        table = self.type_embedding()
-        if self.options.add_chg_spin_ebd:
-            table = table + self._condition()
-        return F.embedding(graph.types, table)
+        found = F.embedding(graph.types, self.type_embedding())
+        return found if graph.condition is None else found + graph.condition
 
-    def _condition(self) -> torch.Tensor:
-        """(1, n_dim), of the charge and the multiplicity."""
-        given = self.options.default_chg_spin
-        assert given is not None and self.charge_embedding and self.spin_embedding and self.charge_spin
-        charge, spin = _CHARGES.index(int(given[0])), _MULTIPLICITIES.index(int(given[1]))
-        rows = torch.cat([self.charge_embedding()[charge], self.spin_embedding()[spin]])
-        return self._f(self.charge_spin(rows[None]))
+    def _condition(self, system: System) -> torch.Tensor:
+        """(N, n_dim) or (1, n_dim), of each atom's charge and multiplicity, which are those of its system."""
+        assert self.charge_embedding and self.spin_embedding and self.charge_spin
+        tables = self.charge_embedding(), self.spin_embedding()
+        found = self._f(self.charge_spin(charge_spin_rows(*tables, system, self.options.default_chg_spin)))
+        return found if system.charge_spin is None else found[system.batch.long()]
 
     def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
         o = self.options.repflow
@@ -285,10 +278,6 @@ class DPA3(GraphDescriptor):
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA3":
         repflow = RepflowOptions.from_tree(tree["repflow_args"])
         options = DPA3Options.from_tree(tree, repflow=repflow)
-        if options.add_chg_spin_ebd and options.default_chg_spin is None:
-            raise UnsupportedModelError(
-                "dpa3 with an embedding of charge and spin and without `default_chg_spin` is not supported"
-            )
         inner = tree["repflow_variable"]
         first = (
             TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype),

@@ -150,7 +150,8 @@ class Neighborhood:
     def of_atoms(self, run: slice | torch.Tensor) -> "Neighborhood":
         """Of these atoms alone, a run or indices of them. `neighbors` are still indices of all."""
         s, first = self.system, self.first_types.to(self.system.types.dtype)
-        system = System(s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run], first_types=first)
+        own = s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run]
+        system = System(*own, first_types=first, charge_spin=s.charge_spin)
         return dataclasses.replace(
             self,
             system=system,

@@ -230,6 +230,7 @@ class Edges(NamedTuple):
         inner: the edges that make angles.
         cosines: (A, 1), what angles begin with.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
+        condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
     """
 
     graph: NeighborGraph
@@ -240,6 +241,7 @@ class Edges(NamedTuple):
     inner: AngleEdges
     cosines: torch.Tensor
     angle_switch: torch.Tensor
+    condition: torch.Tensor | None
 
 
 class Ends(NamedTuple):

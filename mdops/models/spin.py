@@ -120,6 +120,7 @@ class Spin:
             system.pbc,
             system.batch.repeat_interleave(2),
             paired=True,
+            charge_spin=system.charge_spin,
         )
 
     def rows_of(self, aparam: torch.Tensor | None) -> torch.Tensor | None:

@@ -1,7 +1,5 @@
 """DPA-3, against DeePMD-kit and in use."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from kind_cases import KINDS, DescriptorTests, alloy, cases, load_case, new_pote
 from reference_cases import SHARED, references, relative_error
 
 import mdops
-from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
@@ -219,10 +217,3 @@ def test_too_few_places_are_named_with_their_cutoff():
     truncated = potential.compute(alloy())
     potential.overflow = "extend"
     assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-5
-
-
-def test_charge_and_spin_need_a_value():
-    tree = copy.deepcopy(read_model(KINDS / "dpa3_charged" / "model.dp").model)
-    tree["descriptor"]["default_chg_spin"] = None
-    with pytest.raises(UnsupportedModelError, match="default_chg_spin"):
-        mdops.models.model_of_tree(tree)

@@ -3,6 +3,7 @@ place of errors."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -155,9 +156,7 @@ class ForceProvider:
         """By the list of `rebuild`."""
         assert self._list is not None
         s = self.system
-        system = System(
-            positions, s.types, cell, s.pbc, s.batch, atoms_by_type=self._kinds, first_types=s.first_types
-        )
+        system = replace(s, positions=positions, cell=cell, atoms_by_type=self._kinds)
         if not self._flags:
             return self._result(self._evaluate(system, self._list, self._aparam))
         with torch.no_grad():
@@ -183,7 +182,8 @@ class ForceProvider:
         Raises InputError for what flags say otherwise.
         """
         s = self.system
-        system = System(positions[inverse], s.types[inverse], cell, s.pbc, s.batch)
+        constant = cell, s.pbc, s.batch
+        system = System(positions[inverse], s.types[inverse], *constant, charge_spin=s.charge_spin)
         aparam = None if self._aparam is None else self._aparam[inverse]
         try:
             neighbors = self._neighbors(system)
@@ -239,6 +239,7 @@ class ForceProvider:
             alone = System(
                 system.positions[own], system.types[own], system.cell[one], system.pbc[one],
                 torch.zeros_like(system.batch[own]),
+                charge_spin=None if system.charge_spin is None else system.charge_spin[one],
             )  # fmt: skip
             fparam = None if self._fparam is None else self._fparam[one]
             try:

@@ -14,7 +14,7 @@ from mdops.md.engine.force_provider import spatial_order
 from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
 from mdops.md.options import EnsembleSettings
 from mdops.potential import Potential
-from mdops.system import System, atom_types
+from mdops.system import System, atom_types, charges_and_spins
 
 
 class Structures:
@@ -65,6 +65,7 @@ class Structures:
         self._types = atom_types(frames, potential.type_map)
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
+        self._charge_spin = charges_and_spins(frames)
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
         self._aparam_size = potential.parameter_sizes["aparam"]
         self._fparam = None if "fparam" in unused else self._frame_parameters(frames, fparam)
@@ -95,6 +96,9 @@ class Structures:
             torch.as_tensor(self._pbc, device=device),
             sort(self._batch, torch.int32),
             first_types=torch.as_tensor(self._types[self.starts[:-1]], dtype=torch.int32, device=device),
+            charge_spin=None
+            if self._charge_spin is None
+            else torch.as_tensor(self._charge_spin, device=device),
         )
         fparam = None if self._fparam is None else torch.as_tensor(self._fparam, device=device)
         return system, fparam, None if self._aparam is None else sort(self._aparam)

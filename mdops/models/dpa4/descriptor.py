@@ -159,7 +159,7 @@ class DPA4(GraphDescriptor):
         basis = torch.where(present, self.radial_basis(r), 0.0)
         floor = _FLOOR if self.version >= _FADES else o.eps
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
-        types = self._embedded(kinds)
+        types = self._embedded(near)
         ends = [edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center)]
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
         if self.version >= _FADES:
@@ -173,6 +173,7 @@ class DPA4(GraphDescriptor):
         return Edges(
             graph=graph,
             types=kinds,
+            embedded=types,
             vectors=vectors,
             basis=basis,
             envelope=fades,
@@ -196,18 +197,17 @@ class DPA4(GraphDescriptor):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
-    def _embedded(self, kinds: torch.Tensor) -> torch.Tensor:
+    def _embedded(self, near: Neighborhood) -> torch.Tensor:
         """(N, C), of the types, and of charge and multiplicity."""
-        found: torch.Tensor = self.type_embedding(kinds)
-        if self.charge_spin_embedding is not None:
-            given = self.options.default_chg_spin
-            assert given is not None
-            found = found + self.charge_spin_embedding(*given)
-        return found
+        found: torch.Tensor = self.type_embedding(near.centers)
+        if self.charge_spin_embedding is None:
+            return found
+        added = self.charge_spin_embedding(near.system, self.options.default_chg_spin)
+        return found + (added if near.system.charge_spin is None else added[near.system.batch.long()])
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
         o = self.options
-        first = self._embedded(graph.types)
+        first = graph.embedded
         if self.env_seed_embedding is not None:
             scale, shift = self.env_seed_embedding(graph).chunk(2, 1)
             if self.film_scale_norm is not None and self.film_shift_norm is not None:
@@ -250,10 +250,6 @@ class DPA4(GraphDescriptor):
         options = DPA4Options.from_tree(tree)
         if options.use_spin is not None:
             raise UnsupportedModelError("dpa4 with magnetic moments (`use_spin`) is not supported")
-        if options.add_chg_spin_ebd and options.default_chg_spin is None:
-            raise UnsupportedModelError(
-                "dpa4 with an embedding of charge and spin and without `default_chg_spin` is not supported"
-            )
         made = cls(options, type_map, float(tree.get("@version", VERSION)))
         load_variables(made, tree["@variables"], "the descriptor dpa4")
         return made.to(dtype)

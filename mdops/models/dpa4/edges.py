@@ -20,6 +20,7 @@ class Edges(NamedTuple):
     Attributes:
         graph: with E edges.
         types: (N,) int64, of the atoms.
+        embedded: (N, C), what is known of the type, and of the system's charge and multiplicity.
         vectors: (E, 3), A, from the neighbour to the atom, as long as `clamped` says.
         basis: (E, n_radial), functions of the length.
         envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
@@ -33,6 +34,7 @@ class Edges(NamedTuple):
 
     graph: NeighborGraph
     types: torch.Tensor
+    embedded: torch.Tensor
     vectors: torch.Tensor
     basis: torch.Tensor
     envelope: torch.Tensor

@@ -1,17 +1,18 @@
 """What DPA-4's atoms begin with: their types, charge and multiplicity, and sums over their surroundings."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from mdops.models.charge_spin import charge_spin_rows
 from mdops.models.dpa4.edges import Edges
 from mdops.nn.equivariant.linear import Dense, draw, zeros
 from mdops.ops import edge_gather, row_moments
-
-CHARGES, MULTIPLICITIES = range(-100, 100), range(100)  # that there are embeddings for
+from mdops.system import CHARGES, MULTIPLICITIES, System
 
 
 class TypeTable(nn.Module):
@@ -31,7 +32,7 @@ class TypeTable(nn.Module):
 
 
 class ChargeSpin(nn.Module):
-    """(1, C), of a charge and a multiplicity."""
+    """(S, C), of charges and multiplicities; (1, C) of the default."""
 
     def __init__(self, channels: int, function: str) -> None:
         super().__init__()
@@ -39,12 +40,9 @@ class ChargeSpin(nn.Module):
         self.spin_embedding = TypeTable(len(MULTIPLICITIES), channels, padded=False)
         self.mix_layer = Dense(2 * channels, channels, function, bias=True)
 
-    def forward(self, charge: float, multiplicity: float) -> torch.Tensor:
-        rows = (
-            self.charge_embedding.adam_type_embedding[CHARGES.index(int(charge))],
-            self.spin_embedding.adam_type_embedding[MULTIPLICITIES.index(int(multiplicity))],
-        )
-        found: torch.Tensor = self.mix_layer(torch.cat(rows)[None])
+    def forward(self, system: System, default: Sequence[float] | None) -> torch.Tensor:
+        tables = self.charge_embedding.adam_type_embedding, self.spin_embedding.adam_type_embedding
+        found: torch.Tensor = self.mix_layer(charge_spin_rows(*tables, system, default))
         return found
 
 

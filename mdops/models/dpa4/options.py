@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from mdops.errors import ConfigError
-from mdops.models.dpa4.embedding import CHARGES, MULTIPLICITIES
+from mdops.models.charge_spin import EXPECTED, is_charge_spin
 from mdops.models.dpa4.mixing import MODES, DepthMix
 from mdops.models.environment import automatic_sel_ratio, rounded
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
@@ -104,7 +104,7 @@ class DPA4Options(Options):
     activation_function: str = key("silu", "of all nets")
     glu_activation: bool = key(True, "gates within atoms have numbers of their own")
     add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
-    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of every system")
+    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of systems that have none")
     exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
     precision: str = key(
         "float32", "in which the weights are saved", choices=PRECISIONS, absent="float32", implied="float32"
@@ -241,11 +241,11 @@ class DPA4Options(Options):
         exact = even or not in_messages or all(m <= _EXACT_ORDER for m in orders)
         why = f"true with orders above {_EXACT_ORDER}: DeePMD-kit's other points are too few for these"
         require(exact, "lebedev_quadrature", why)
-        given = self.default_chg_spin
-        right = given is None or (
-            len(given) == 2 and int(given[0]) in CHARGES and int(given[1]) in MULTIPLICITIES
+        require(
+            is_charge_spin(self.default_chg_spin),
+            "default_chg_spin",
+            EXPECTED,
         )
-        require(right, "default_chg_spin", "a charge, -100 to 99, and a multiplicity, 0 to 99")
         both = (self.inner_clamp_r_inner is None) == (self.inner_clamp_r_outer is None)
         require(both, "inner_clamp_r_inner", "both ends of the clamp, or none")
         if self.inner_clamp_r_inner is not None and self.inner_clamp_r_outer is not None:

@@ -51,6 +51,7 @@ def _forces(
         system.cell.repeat(copies, 1, 1),
         system.pbc.repeat(copies, 1),
         (systems[:, None] + system.batch).reshape(-1),
+        charge_spin=None if system.charge_spin is None else system.charge_spin.repeat(copies, 1),
     )
     taken = [
         None if value is None else value.repeat(copies, 1) if value.dim() > 1 else value
