@@ -112,7 +112,10 @@ def _train(path: Path, text: str, folder: str, steps: int, seconds: float) -> st
     """Trains an input of this text where `path` stands; why it failed, or nothing."""
     tree = json.loads(text)
     training = {key: value for key, value in tree["training"].items() if not re.match(_LENGTH, key)}
-    training |= {"numb_steps": steps, "disp_freq": 1, "save_freq": steps, "disp_file": "lcurve.out"}
+    steps = (
+        0 if tree["training"].get("numb_steps") == 0 else steps
+    )  # of frozen models, which it only puts together
+    training |= {"numb_steps": steps, "disp_freq": 1, "save_freq": max(steps, 1), "disp_file": "lcurve.out"}
     given = Path(f"{folder}.json")
     given.write_text(json.dumps({**tree, "training": training}))
     command = [sys.executable, "-c", _TRAINING, str(given), folder]
