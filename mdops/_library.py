@@ -141,7 +141,7 @@ def check_device(device: torch.device | str) -> torch.device:
     """`device` as a torch.device on which the ops run.
 
     Raises:
-        InputError: it is no device, or one of a kind that mdops has no ops for.
+        InputError: the name is not that of a device, or mdops has no ops for devices of its kind.
         LibraryError: it is a GPU that cannot be used here; the message says why and what to do.
     """
     try:

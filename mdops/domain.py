@@ -35,7 +35,7 @@ class DomainEnergies(NamedTuple):
         energy: (N,) float64, eV, of its atoms.
         forces: (N + M, 3) float64, eV/A: those on ghosts belong to the atoms that they are of.
         virial: (3, 3) float64, eV, of the pairs of its atoms, W = -dE/d(strain).
-        nearest: A, the smallest distance of two atoms; the cutoff where there is none within it.
+        nearest: A, the smallest distance of two atoms; the cutoff where no two are within it.
     """
 
     energy: torch.Tensor

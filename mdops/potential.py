@@ -162,9 +162,9 @@ class Potential(EvaluationContext):
             elements: types that it is for, of a model of many; all by default.
 
         Raises:
-            ModelFileError: weights are not finite, the suffix is another, or the place is none for a file.
+            ModelFileError: weights are not finite, the suffix is another, or the file cannot be written there.
             UnsupportedModelError: the C core does not evaluate the model, and `core` or `elements` ask for it.
-            InputError: a precision or an element that is none.
+            InputError: an unknown precision or element.
         """
         require_writable(path)
         tree, exact = self.model.to_tree(), self

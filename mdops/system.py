@@ -56,7 +56,7 @@ class System:
         first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
         exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
-            images, as their owners have them; None where there are no ghosts.
+            images, as their owners have them; None without ghosts.
         charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these;
             None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).

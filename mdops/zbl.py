@@ -20,7 +20,7 @@ _D = np.array([3.19980, 0.94229, 0.40290, 0.20162])
 
 
 def energy(a: str, b: str, r: np.ndarray) -> np.ndarray:
-    """u (n,), eV, of a pair of elements at the distances r (n,), A. Raises InputError for what is no element."""
+    """u (n,), eV, of a pair of elements at the distances r (n,), A. Raises InputError for what is not an element."""
     za, zb = _number(a), _number(b)
     x = r * (za**0.23 + zb**0.23) / (0.8854 * BOHR)
     screening = (_C * np.exp(-np.multiply.outer(x, _D))).sum(-1)
@@ -39,7 +39,7 @@ def table(
             cutoff. A.
 
     Raises:
-        InputError: no element, or one that is none or there twice; distances that do not rise.
+        InputError: no elements, an unknown element, or one given twice; distances that do not rise.
     """
     smooth = 0.8 * cutoff if smooth_from is None else smooth_from
     if not elements or len(set(elements)) < len(elements):
@@ -70,5 +70,5 @@ def _number(element: str) -> int:
 
     number = atomic_numbers.get(element, 0)
     if not number:
-        raise InputError(f"{element!r} is no element")
+        raise InputError(f"{element!r} is not an element")
     return int(number)

@@ -302,7 +302,7 @@ def moments_errors(
     want, kept = torch.ops.mdops.attention_moments(*args, *of_pairs, *scalars)
     of_grad = torch.ops.mdops.attention_moments_backward(grad.double(), kept, *args, *of_pairs, *scalars)
 
-    # There is room for more rows than atoms have; what stands there is no number.
+    # There is room for more rows than atoms have; what stands there is not a number.
     given = {n: torch.cat([x, torch.full((spare, *x.shape[1:]), torch.nan)]) for n, x in rows.items()}
     found = {f"grad_{name}": torch.full_like(x, torch.nan) for name, x in given.items()}
     saved = torch.full((total + spare, kept.shape[1]), torch.nan)

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _core(args: argparse.Namespace, source: dict[str, Any]) -> "tuple[dict[str, np.ndarray], str]":
-    """What the C core needs; or, where nobody asks for it, nothing and why."""
+    """What the C core needs; or nothing and the reason, where it was not asked for."""
     from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked, why_no_core
     from mdops.loading import load
 

@@ -45,7 +45,7 @@ def _number(word: str, option: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise InputError(f"{option}: {word} is no number") from None
+        raise InputError(f"{option}: {word} is not a number") from None
 
 
 def _group(text: str, atoms: "Atoms", option: str) -> list[int]:
@@ -60,9 +60,9 @@ def _group(text: str, atoms: "Atoms", option: str) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if match is None:
-            raise InputError(f"{option}: {text} is no group of atoms: {_GROUP}")
+            raise InputError(f"{option}: {text} is not a group of atoms: {_GROUP}")
         first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < len(atoms):
-            raise InputError(f"{option}: {part} is no range of the structure's atoms 0-{len(atoms) - 1}")
+            raise InputError(f"{option}: {part} is not a range of the structure's atoms 0-{len(atoms) - 1}")
         group += range(first, last + 1)
     return group

@@ -1,5 +1,5 @@
 """What the C core reads of a model file for models of several parts: hybrids, linear and ZBL models, pair tables; and
-of one descriptor that is no sum over neighbours (docs/reference/formats.md)."""
+of one descriptor that is not a sum over neighbours (docs/reference/formats.md)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

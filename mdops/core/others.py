@@ -1,4 +1,4 @@
-"""What the C core reads of descriptors that are no sums over neighbours of functions of the distance: those of angles,
+"""What the C core reads of descriptors that are not sums over neighbours of functions of the distance: those of angles,
 and those with layers of attention (docs/reference/formats.md)."""
 
 from typing import Any, NamedTuple

@@ -113,7 +113,7 @@ def _found(atoms: Atoms) -> list[str]:
 
 
 def _find(atoms: Atoms, name: str) -> Any:
-    """A label from the stored results, the frame's or the atoms' values; None where there is none."""
+    """A label from the stored results, the frame's or the atoms' values; None where it is absent."""
     results = getattr(atoms.calc, "results", {})
     for place in (atoms.arrays, atoms.info, results):
         if place.get(name) is not None:
@@ -126,7 +126,7 @@ def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{where}: {label} is no array of numbers") from None
+        raise DataError(f"{where}: {label} is not an array of numbers") from None
     if label in known and known[label].of_pairs:
         found = known[label].arranged(array, 1, atoms)
         if found is not None:

@@ -224,7 +224,7 @@ def _check_names(type_map: Sequence[str], names: Mapping[str, str], known: Label
 
 
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Systems and files, a folder that is no system replaced by the systems below it."""
+    """Systems and files, a folder that is not itself a system replaced by the systems below it."""
     wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not wanted:
         raise DataError("no systems are given")

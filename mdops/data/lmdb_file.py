@@ -31,7 +31,7 @@ def read_lmdb(path: Path, type_map: list[str], known: Labels = LABELS) -> Iterat
 
     Raises:
         InputError: the packages that it needs are not installed.
-        DataError: it is no such dataset, or damaged; the message names the frame.
+        DataError: it is not such a dataset, or is damaged; the message names the frame.
     """
     with _Reader(path) as reader:
         index = _index(reader, type_map)
@@ -76,12 +76,12 @@ class _Reader:
         lmdb, self._msgpack = packages()
         self.path, self._error = path, lmdb.Error
         if not (path / "data.mdb").is_file():
-            raise DataError(f"{path}: is no LMDB: there is no data.mdb in it")
+            raise DataError(f"{path}: is not an LMDB database: it has no data.mdb")
         try:
             self._file = lmdb.open(str(path), readonly=True, lock=False, readahead=True)
             last, page = self._file.info()["last_pgno"], self._file.stat()["psize"]
         except lmdb.Error as error:
-            raise DataError(f"{path}: is no LMDB, or damaged: {error}") from None
+            raise DataError(f"{path}: is not an LMDB database, or is damaged: {error}") from None
         # What is behind the end of the file would end the process when it is read.
         if (path / "data.mdb").stat().st_size < (last + 1) * page:
             self._file.close()
@@ -137,7 +137,7 @@ class _Reader:
             found = self._msgpack.unpackb(raw, raw=False, strict_map_key=False)
         except Exception as error:
             # msgpack has no base of its errors, and some are those of Python.
-            raise DataError(f"{self.path}: {what} is no record of msgpack: {error}") from None
+            raise DataError(f"{self.path}: {what} is not a record of msgpack: {error}") from None
         if not isinstance(found, dict):
             raise DataError(f"{self.path}: {what} is {type(found).__name__}, expected names and values")
         return {name: value for name, value in found.items() if isinstance(name, str)}
@@ -150,11 +150,11 @@ class _Reader:
             try:
                 dtype = np.dtype(said["type"])
                 if dtype.kind not in "fiu":
-                    raise TypeError(f"{dtype} is no type of numbers")
+                    raise TypeError(f"{dtype} is not a type of numbers")
                 flat = np.frombuffer(said["data"], dtype)
                 return flat.reshape([int(n) for n in said["shape"]] if "shape" in said else -1)
             except (KeyError, TypeError, ValueError, SyntaxError) as error:
-                raise DataError(f"{self.path}, frame {number}: {name} is no array: {error}") from None
+                raise DataError(f"{self.path}, frame {number}: {name} is not an array: {error}") from None
         if isinstance(value, int | float):
             return np.array([value], np.float64)
         raise DataError(

@@ -19,7 +19,7 @@ def batch_sizes(data: Dataset, rule: int | Sequence[int] | str) -> list[int]:
             "auto:32"), "max:n" (so many that they have n atoms or fewer, but one at least), or "mixed:n" (n
             frames of any systems).
 
-    Raises ConfigError if the rule is none of these.
+    Raises ConfigError for another rule.
     """
     systems = len(data.systems)
     if not isinstance(rule, str):

@@ -40,7 +40,7 @@ class DeepPot:
     """`DeepPot("model.dp").eval(coords, cells, atom_types)`, for programs that were written for DeePMD-kit.
 
     Numbers are DeePMD-kit's: computed in float64, and of more neighbours than the model's `sel` the farthest are
-    dropped, unless told otherwise. Frames are evaluated many at a time.
+    dropped, unless `overflow` says otherwise. Frames are evaluated many at a time.
 
     Attributes:
         potential: the model.
@@ -101,7 +101,7 @@ class DeepPot:
         Args:
             coords: (F, n, 3) or (F, 3 n), A.
             cells: (F, 9) or (F, 3, 3), rows are lattice vectors, A; None: nothing is periodic.
-            atom_types: (n,) for all frames, indices in `get_type_map()`; (F, n) with `mixed_type`. -1 is no atom.
+            atom_types: (n,) for all frames, indices in `get_type_map()`; (F, n) with `mixed_type`. -1: no atom.
             atomic: give atomic energies and virials, too.
             fparam: (F, p), or (p,) for all frames.
             aparam: (F, n, q); (n, q) for all frames, or (q,) for all atoms.
@@ -219,7 +219,7 @@ class DeepPot:
         x = _numbers("coords", coords)
         if x.size % max(3 * n, 1):
             raise InputError(
-                f"coords has the shape {x.shape}, which is no whole number of frames of {n} atoms"
+                f"coords has the shape {x.shape}, which is not a whole number of frames of {n} atoms"
             )
         f = x.size // (3 * n) if n else len(x) if x.ndim else 0
         if types.ndim == 1 or len(types) == 1:
@@ -283,7 +283,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} holds what is no number: {error}") from error
+        raise InputError(f"{name} has something that is not a number: {error}") from error
 
 
 def _fitting(name: str, value: Any, shapes: list[tuple[int, ...]]) -> np.ndarray:

@@ -87,7 +87,7 @@ def joined(
     descriptor: SeAttenV2, grid: SplineGrid, kinds: TypeChoice, dtype: torch.dtype
 ) -> JoinedForm | None:
     """For systems of these types, where the op has kernels for it: None where a layer has too many dimensions, where
-    the first one's q, k and v are no smooth functions of s, and where layers differ in `eps`. Accuracy as of
+    the first one's q, k and v are not smooth functions of s, and where layers differ in `eps`. Accuracy as of
     `in_coordinates`."""
     double, device = copy.deepcopy(descriptor).double(), descriptor.mean.device
     layers, table = double.layers, coefficients(double, grid, types=kinds)

@@ -239,6 +239,6 @@ class _Sums:
 
 
 def _others(potential: EvaluationContext) -> list[Descriptor]:
-    """The parts that are no plain sums."""
+    """The parts that are not plain sums."""
     sums = [one.descriptor for one in sums_of(potential.model)]
     return [part for part in potential.model.descriptors if part not in sums]

@@ -286,7 +286,7 @@ def _scalars(splines: SplineHybrid) -> tuple[Any, ...]:
 
 
 class _Others:
-    """What the op does not do for a system: the features of parts that are no sums, from positions and back, and the
+    """What the op does not do for a system: the features of parts that are not sums, from positions and back, and the
     absent neighbours that it cannot count."""
 
     def __init__(

@@ -19,7 +19,7 @@ def hessians(
 ) -> torch.Tensor:
     """(P, 3, 3) float64, eV/A^2: for each system in turn, and each pair (i, j) of its atoms, i first, d^2E/dx_i dx_j.
 
-    The atoms of a system stand together. Takes 3 n passes for systems of up to n atoms. They are no part of a graph:
+    The atoms of a system stand together. Takes 3 n passes for systems of up to n atoms. They are not part of a graph:
     the ops of mdops have no third derivatives."""
     with torch.enable_grad():
         positions = system.positions.detach().requires_grad_()

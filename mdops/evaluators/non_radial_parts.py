@@ -1,4 +1,4 @@
-"""The parts of a descriptor that are no plain sums over neighbours, in a step."""
+"""The parts of a descriptor that are not plain sums over neighbours, in a step."""
 
 from collections.abc import Sequence
 from typing import Any

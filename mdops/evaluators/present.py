@@ -16,7 +16,7 @@ class PresentTypes:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
 
     def __call__(self, types: torch.Tensor) -> tuple[int, ...] | None:
-        """Rising; None while steps are recorded, in a CUDA graph or for an exported model: then nobody may ask."""
+        """Rising; None while steps are recorded, in a CUDA graph or for an exported model: then it must not be read."""
         version = 0 if types.is_inference() else types._version
         known = self._known.get(id(types))
         if known is not None and known[0]() is types and known[1] == version:

@@ -433,12 +433,12 @@ class SplineHybrid(SplineNets):
 
     @property
     def is_sync_free(self) -> bool:
-        """Whether no part waits for a GPU, and nobody has to look for absent neighbours."""
+        """Whether no part waits for a GPU, and absent neighbours need not be looked for."""
         return self.counts_none and all(part.captures and part.ends_at_cutoff for part in self.others)
 
     @property
     def counts_none(self) -> bool:
-        """Whether nobody has to look for absent neighbours."""
+        """Whether absent neighbours need not be looked for."""
         return not any(self.may_differ(part) for part in self.sums)
 
     def may_differ(self, part: SplineSum) -> bool:

@@ -35,7 +35,7 @@ def chosen_head(heads: Mapping[str, list[str]], head: str | None) -> str:
 
 
 def require_head(source: Mapping[str, Any], head: str | None) -> None:
-    """Raises HeadError where a head is asked for, and a file's one model is none, or another one."""
+    """Raises HeadError where the file's one model is not the head that is asked for."""
     own = source.get("head")
     names = [own, *source.get("head_aliases", [])] if isinstance(own, str) else []
     if head is not None and head.lower() not in [str(name).lower() for name in names]:

@@ -109,4 +109,4 @@ def _attach(model: dict[str, Any], quantized: dict[str, Any], place: str = "mode
         if isinstance(part, dict):
             _attach(part, quantized, f"{place}.models[{i}]")
     if place == "model" and quantized:
-        raise ModelFileError(f"{_QUANTIZED} names {min(quantized)}, which is no fitting of the model")
+        raise ModelFileError(f"{_QUANTIZED} names {min(quantized)}, which is not a fitting of the model")

@@ -117,7 +117,7 @@ def _unfinished(name: str, process: str) -> str:
 def _encoder(path: Path) -> _Encode:
     if path.suffix not in _FORMATS:
         raise ModelFileError(
-            f"{path}: the suffix {path.suffix!r} is none that a model is written with; there are {', '.join(_FORMATS)}"
+            f"{path}: the suffix {path.suffix!r} cannot be written; a model is written as {', '.join(_FORMATS)}"
         )
     if path.is_dir():
         raise ModelFileError(f"{path}: it is a folder")

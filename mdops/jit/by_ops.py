@@ -68,7 +68,7 @@ def _one(run: Steps) -> None:
 
 
 def _bare(run: Steps, steps: int) -> float:
-    """The time of a step that nobody watches, ns."""
+    """The time of a step without the profiler, ns."""
     times = []
     for _ in range(steps):
         run.move()

@@ -77,7 +77,7 @@ def wanted(potential: EvaluationContext, architecture: str | None = None) -> Wan
     """The kernels for a model where it is, or for a GPU of that architecture (sm_90).
 
     Raises:
-        JitError: there are none to rebuild.
+        JitError: the model has no kernels to rebuild.
     """
     problem = why_not(potential)
     if problem is not None:
@@ -98,7 +98,7 @@ def architecture_of(device: torch.device) -> str:
 
 def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
     """Where neighbours of all types share places, the numbers of types, of knots and of the net's further inputs depend
-    on which types a system has: those are no constants, and not here."""
+    on which types a system has: those are not constants, and not here."""
     splines = SplineModel(potential)
     width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
         splines, potential.matmul

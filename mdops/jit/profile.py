@@ -52,7 +52,7 @@ class Profile:
         r = self.record
         lines = [trace.table(r.spans, r.steps, r.total, "stage" if self.key is not None else "op")]
         if r.bare is not None:
-            lines.append(f"a step takes {1e-6 * r.bare:.4f} ms when nobody watches")
+            lines.append(f"a step takes {1e-6 * r.bare:.4f} ms without the profiler")
         lines.append(f"a neighbour search takes {1e-6 * r.search:.4f} ms, when one is due")
         return "\n".join(lines)
 

@@ -27,21 +27,21 @@ class Tool:
 
 
 def host_compiler() -> Tool:
-    """The C++ compiler: $CXX, or g++, or c++. Raises JitError if there is none that runs."""
+    """The C++ compiler: $CXX, or g++, or c++. Raises JitError if no such program runs."""
     return _first(
         "a C++ compiler", [os.environ.get("CXX", ""), "g++", "c++"], "install g++, or set CXX to one"
     )
 
 
 def cuda_compiler() -> Tool:
-    """nvcc: $CUDACXX, or that on PATH, or that of CUDA_HOME. Raises JitError if there is none that runs."""
+    """nvcc: $CUDACXX, or that on PATH, or that of CUDA_HOME. Raises JitError if no such program runs."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     names = [os.environ.get("CUDACXX", ""), "nvcc", f"{home}/bin/nvcc"]
     return _first("nvcc", names, "install CUDA's toolkit, or set CUDACXX to its nvcc")
 
 
 def ninja() -> Tool:
-    """ninja, on PATH or as a Python package. Raises JitError if there is none that runs."""
+    """ninja, on PATH or as a Python package. Raises JitError if no such program runs."""
     package = importlib.util.find_spec("ninja")
     folders = package.submodule_search_locations if package else None
     names = ["ninja", *(str(Path(f, "data/bin/ninja")) for f in folders or ())]

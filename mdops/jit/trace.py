@@ -31,7 +31,7 @@ class Record:
         search: how long a neighbour search takes, ns, whenever one is due.
         windows: begin and end of each step by Python's clock, ns; none of a CUDA graph's replays.
         text: the trace as a file, if another program made it.
-        bare: how long a step takes that nobody watches, ns, if watching it may take time.
+        bare: how long a step takes without the profiler, ns, if profiling may take time.
     """
 
     spans: list[Span]

@@ -223,7 +223,7 @@ def _check_input(tree: Mapping[str, Any]) -> None:
         name for name in tree if name not in ("model", "learning_rate", "loss", "optimizer", "training")
     ]
     if unknown:
-        raise ConfigError(f"students.input.{unknown[0]}: is no section that a student takes")
+        raise ConfigError(f"students.input.{unknown[0]}: is not a section that a student takes")
     for name in tree.get("training", {}):
         if name in _OF_THE_LOOP:
             raise ConfigError(f"students.input.training.{name}: is set by the loop, not by the input")
@@ -237,7 +237,7 @@ def _tree(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no YAML: {error}") from None
+        raise ConfigError(f"{path}: is not YAML: {error}") from None
 
 
 def keys() -> list[KeyHelp]:

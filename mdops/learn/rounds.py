@@ -71,8 +71,8 @@ def write(path: Path, tree: Any) -> None:
 
 
 def read(path: Path) -> Any:
-    """The tree of such a file. Raises InputError where it is none."""
+    """The tree of such a file. Raises InputError where the file is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: is no JSON: {error}") from None
+        raise InputError(f"{path}: is not JSON: {error}") from None

@@ -46,7 +46,7 @@ class Teacher(ABC):
         `folder`: of the round, for files of the teacher's own."""
 
     def calculator(self) -> Calculator | None:
-        """One for dynamics; None where there is none."""
+        """A calculator for dynamics; None where the teacher has none."""
         return None
 
 

@@ -69,7 +69,7 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def read(path: Path) -> Checkpoint:
-    """Raises InputError for a file that is no checkpoint, or damaged."""
+    """Raises InputError for a file that is not a checkpoint, or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             head = json.loads(str(file["head"]))
@@ -87,4 +87,6 @@ def read(path: Path) -> Checkpoint:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{path} is no checkpoint, or damaged ({type(error).__name__}: {error})") from error
+        raise InputError(
+            f"{path} is not a checkpoint, or damaged ({type(error).__name__}: {error})"
+        ) from error

@@ -60,7 +60,7 @@ def warn_untrained_virials(models: Sequence[Potential]) -> None:
 
 
 class UnstableRunError(MDOpsError, RuntimeError):
-    """A run whose numbers are no physics any more; the message says when, and what to do."""
+    """A run whose numbers are no longer physical; the message says when, and what to do."""
 
 
 class Guard:

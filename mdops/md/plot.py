@@ -18,24 +18,26 @@ _FEW = 50  # lines, of which each has a point: one alone makes no line
 
 
 def read_log(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a log by their names. Raises InputError for a file that is no log of a run."""
+    """The columns of a log by their names. Raises InputError for a file that is not the log of a run."""
     lines = path.read_text(encoding="utf-8").splitlines()
     names = lines[0].lstrip("#").split() if lines else []
     try:
         table = np.array([[float(word) for word in line.split()] for line in lines[1:]])
         return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
     except ValueError as error:
-        raise InputError(f"{path} is no log of a run: {error}") from error
+        raise InputError(f"{path} is not the log of a run: {error}") from error
 
 
 def plot_log(log: Path, picture: Path) -> None:
     """Draws temperature, energies and density of a log over time, what of them it has.
 
-    Raises InputError for a file that is no log of a run, and for a format that matplotlib does not write."""
+    Raises InputError for a file that is not the log of a run, and for a format that matplotlib does not write."""
     table = read_log(log)
     shown = [name for name in _PANELS if name in table and np.isfinite(table[name]).any()]
     if not shown or "time/ps" not in table:
-        raise InputError(f"{log} is no log of a run: it has the columns {', '.join(table) or 'of no name'}")
+        raise InputError(
+            f"{log} is not the log of a run: it has the columns {', '.join(table) or 'of no name'}"
+        )
     drawn = figure(len(shown), 0.8)
     for axes, name in zip(drawn.axes, shown, strict=True):
         times = table["time/ps"]

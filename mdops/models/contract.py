@@ -100,7 +100,7 @@ class ModelComponent(nn.Module):
             that is made from another one has not the other's.
         NODES: other nodes that only this kind has, by their "@class", or by the key that holds them.
         TABLES: names of parameters that are tables of rows and no matrices of products, which HybridMuon leaves to
-            Adam (`tables_of`). Parts that are no kinds may have the attribute, too.
+            Adam (`tables_of`). Parts that are not kinds may have the attribute, too.
         FILED: other names of its nodes in DeePMD-kit's files; `tree_of_file` gives them the one of mdops.
         options: those of this one; they do not change.
     """
@@ -212,7 +212,7 @@ class Descriptor(ModelComponent):
         """Of every atom of `near`, which holds what `select` leaves for this descriptor's places."""
 
     def values_alone(self) -> None:
-        """Nobody reads `Features.axes`, so that what makes them alone need not run. The model that it is of says so."""
+        """`Features.axes` is not read, so that what makes them alone need not run. The model that it is of says so."""
 
     @property
     def parts(self) -> "list[Descriptor]":
@@ -602,7 +602,7 @@ class AtomicModel(ModelComponent, ABC):
         out_std: the same for the deviation of the training data; DeePMD-kit keeps it.
         has_energy: (ntypes,) bool, False for `atom_exclude_types`, whose atoms have no energy, though they are
             neighbours of others.
-        absent_pairs: (ntypes, ntypes) bool, `pair_exclude_types`: no neighbours of each other; None: there are none.
+        absent_pairs: (ntypes, ntypes) bool, `pair_exclude_types`: no neighbours of each other; None: no pairs.
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
@@ -716,7 +716,7 @@ class AtomicModel(ModelComponent, ABC):
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
 
         Raises:
-            InputError: a parameter is missing, has another shape, or is none that the model takes.
+            InputError: a parameter is missing, has another shape, or is not one that the model takes.
         """
         near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
         return self.finish(self.atomic_outputs(near, fparam, aparam), near.types)

@@ -582,7 +582,7 @@ class SeAttenV2(MomentDescriptor):
 
     def _has_mean(self) -> bool:
         """Whether any mean is not zero, for which the device is asked once after each change. While a CUDA graph is
-        captured nobody can be asked: the run before it did."""
+        captured the host cannot read it: the run before did."""
         if is_exported():
             return True
         mean, known = self.mean, self._known_mean

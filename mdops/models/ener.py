@@ -115,7 +115,7 @@ class EnergyFitting(NetFitting):
             fparam: (S, p) or (p,); aparam: (N, q) or (q,).
 
         Raises:
-            InputError: a parameter is missing, has another shape, or is none that the model takes.
+            InputError: a parameter is missing, has another shape, or is not one that the model takes.
         """
         return {"energy": self.net_values(features, near, fparam, aparam).squeeze(1)}
 
@@ -158,7 +158,9 @@ class EnergyFitting(NetFitting):
                 shifts.shape, (inputs if tree["neuron"] else 0,), f"the shape of {place}.quantized shifts"
             )
             if shifts.dtype.kind != "i" or (abs(shifts.astype(int)) > _MOST_SHIFT).any():
-                raise ModelFileError(f"{place}.quantized holds shifts that are none")
+                raise ModelFileError(
+                    f"{place}.quantized holds shifts that are not whole numbers from -{_MOST_SHIFT} to {_MOST_SHIFT}"
+                )
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

@@ -39,7 +39,7 @@ def neighbor_graph_of(
     Args:
         cutoff, angle_cutoff: A; without the second there are no angles.
         sel, angle_sel: the nearest so many neighbours have places, where `near.truncates`; None: all.
-        excluded: (ntypes, ntypes) bool, pairs of types that are no edges, besides `near.absent_pairs`.
+        excluded: (ntypes, ntypes) bool, pairs of types that are not edges, besides `near.absent_pairs`.
     """
     pairs = NeighborList(near.neighbors, near.images, near.counts, near.cutoff)
     room = near.graph_room or (None, None, None)

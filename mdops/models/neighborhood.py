@@ -33,7 +33,7 @@ class NeighborReport(NamedTuple):
     Attributes:
         within: for each of the model's specs (N, G) int32, neighbours within its cutoff: G is ntypes, or 1 where all
             types share places.
-        nearest: (N,), the distance to the nearest neighbour in A, the cutoff where there is none.
+        nearest: (N,), the distance to the nearest neighbour in A, the cutoff of an atom without neighbours.
     """
 
     within: tuple[torch.Tensor, ...]
@@ -53,7 +53,7 @@ class Neighborhood:
         counts: (N, ntypes) int32, slots of each type.
         displacements: (N, K, 3), A, the compute dtype; energies are differentiated by these.
         cutoff: A. Of a list that a hybrid descriptor hands to a part it may be longer than the part's own.
-        absent_pairs: (ntypes, ntypes) bool, pairs of types that are no neighbours of each other; None: none are.
+        absent_pairs: (ntypes, ntypes) bool, pairs of types that are not neighbours of each other; None: no pairs.
         truncates: whether `select` drops the farthest where there are more neighbours than places.
         truncates_by_type: of each type alone, then, whatever there is of others, and each part of a hybrid by its own
             cutoff: as DeePMD-kit's TensorFlow backend.
@@ -247,7 +247,7 @@ class Neighborhood:
         return self._kept(keep & (taken < self.ntypes))
 
     def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:
-        """Squared distances by which neighbours are ranked: infinite where there is none, NaN first."""
+        """Squared distances by which neighbours are ranked: infinite in empty places, NaN first."""
         return self.squared.nan_to_num(nan=-1.0).masked_fill(listed == self.ntypes, torch.inf)
 
     def _rank_of_type(self, squared: torch.Tensor) -> torch.Tensor:

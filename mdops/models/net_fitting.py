@@ -50,7 +50,7 @@ class NetFittingOptions(Options):
     dim_case_embd: int = key(
         0, "width of a constant input, which tells models apart that share the net", low=0
     )
-    use_aparam_as_mask: bool = key(False, "atomic parameters are no input", where="file")
+    use_aparam_as_mask: bool = key(False, "atomic parameters are not an input", where="file")
     exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
 

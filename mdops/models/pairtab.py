@@ -234,7 +234,7 @@ class PairTable(AtomicModel):
 
     @classmethod
     def random(cls, options: PairTableOptions, seed: int, dtype: torch.dtype) -> "PairTable":
-        """Of the file `tab_file`; nothing is random. Raises ConfigError for a file that is no such table."""
+        """Of the file `tab_file`; nothing is random. Raises ConfigError for a file of another form."""
         ntypes = len(options.type_map)
         table = read_table(options.tab_file, options.rcut, ntypes)
         zeros = torch.zeros(ntypes, dtype=torch.float64)

@@ -270,7 +270,7 @@ class RepflowLayer(nn.Module):
     atom, those of edges once an edge, and go to where they are added.
 
     Attributes:
-        is_last: whether nobody reads the edges and angles that it gives, which are then the old ones.
+        is_last: whether the edges and angles that it gives are not read; it then gives the old ones.
         makes_angles: whether a later layer reads the angles that it gives; else they are the old ones.
     """
 

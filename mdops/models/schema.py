@@ -1,7 +1,7 @@
 """The keys that a node of a serialised model may have, and their defaults: `mdops.io.upgrade` goes by them.
 
 A node of a kind has the keys of its options (`keys_of`), and those that the kind adds (`ModelComponent.NODE`). Here
-are the nodes that are no kinds and that several kinds have: nets, layers.
+are the nodes that are not kinds and that several kinds have: nets, layers.
 
 A node whose kind is not known (a model or a descriptor that mdops does not read) is left as it is. DeePMD-kit
 raises a node's "@version" when it adds a key. So an older node lacks keys that have a default, and a newer

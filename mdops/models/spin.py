@@ -2,8 +2,8 @@
 Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`).
 
 A system of a model with spins has two rows for each atom, one after the other: the atom, and its virtual atom, whose
-type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no neighbour
-of anything. Answers have the same rows.
+type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no
+neighbour of anything. Answers have the same rows.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ class Spin:
         return {"forces": virtual, "force_mag": others, "atom_energy": virtual}
 
     def _virtual_types(self, types: torch.Tensor) -> torch.Tensor:
-        """Those of the virtual atoms; -1, as of what is no neighbour of anything, without a spin."""
+        """Those of the virtual atoms; -1 without a spin, which makes an atom no neighbour of any other."""
         virtual = [self.ntypes + t if has else -1 for t, has in enumerate(self.use_spin)]
         return torch.tensor([*virtual, -1], dtype=types.dtype, device=types.device)[types.long()]
 

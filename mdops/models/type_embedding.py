@@ -43,12 +43,12 @@ def electron_configurations(type_map: Sequence[str]) -> np.ndarray:
     """(ntypes, 118): the ground state of each element, +1 for a spin orbital that has an electron and -1 for an
     empty one, over sqrt(118); shells by n, then l, filled by Hund's rule.
 
-    Raises ConfigError for a type that is no element.
+    Raises ConfigError for a type that is not an element.
     """
     unknown = [name for name in type_map if name not in _ELEMENTS]
     if unknown:
         raise ConfigError(
-            f"use_econf_tebd needs the electron configurations of elements, and {', '.join(unknown)} is none"
+            f"use_econf_tebd needs the electron configurations of elements, and {', '.join(unknown)} is not an element"
         )
     rows = np.array([_configuration(name) for name in type_map], dtype=np.float64)
     return rows / np.sqrt(rows.shape[1])

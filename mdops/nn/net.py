@@ -486,7 +486,7 @@ class NetCollection(nn.ModuleList):
 
 
 def tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """An array of a serialised tree; bfloat16 arrays of ml_dtypes are no business of torch.from_numpy, but every
+    """An array of a serialised tree; torch.from_numpy does not take bfloat16 arrays of ml_dtypes, but every
     precision fits into float64."""
     return torch.from_numpy(np.array(values, dtype=np.float64)).to(dtype)
 

@@ -135,7 +135,7 @@ def as_non_leaf(weight: torch.Tensor) -> torch.Tensor:
 
 def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
     """Whether the pass under way wants the gradients to the arguments at these places: one by positions alone, as of
-    forces, spares those of weights that are no leaves. Lists of tensors count as wanted if they have a gradient."""
+    forces, spares those of weights that are not leaves. Lists of tensors count as wanted if they have a gradient."""
     needs = tuple(ctx.needs_input_grad[k] for k in places)
     behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
     tensors = [k for k, value in enumerate(ctx.others) if isinstance(value, _Kept)]

@@ -51,7 +51,7 @@ def kernel_code(name: str) -> tuple[int, float]:
     """The number by which the ops know an activation function, and its threshold (of silut; others ignore it).
 
     Raises:
-        UnsupportedModelError: there is none of that name.
+        UnsupportedModelError: no activation function has that name.
     """
     activation(name)
     key, _, argument = name.lower().partition(":")
@@ -70,7 +70,7 @@ def activation(name: str) -> Activation:
     "silut" and "custom_silu" take a threshold after a colon ("silut:10.0"), 3 by default.
 
     Raises:
-        UnsupportedModelError: there is none of that name.
+        UnsupportedModelError: no activation function has that name.
     """
     key, _, argument = name.lower().partition(":")
     if key in ("silut", "custom_silu"):

@@ -14,7 +14,7 @@ def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None)
     Args:
         t: (N, rows, M), float32 or float64.
         axis: M2, 1 to M.
-        behind: (N, E), further numbers of each row of features; None: there are none.
+        behind: (N, E), further numbers of each row of features, or None.
 
     Returns:
         (N, M * axis), of t's dtype; (N, M * axis + E) with those of `behind` as the last columns.

@@ -101,7 +101,7 @@ class NeighborGraph:
         of_neighbor: from an edge to its neighbour j, one of M nodes.
         pairs: the list that it was made of.
         angles: None if they were not asked for.
-        listed: (2,) int64, `needed` of `neighbor_matrix`, where nobody has looked at it.
+        listed: (2,) int64, `needed` of `neighbor_matrix`, before the host has read it.
     """
 
     i: torch.Tensor
@@ -130,7 +130,7 @@ class NeighborGraph:
 
     @property
     def reverse(self) -> torch.Tensor:
-        """(E,) int32: the edge j -> i of the opposite shift; -1 if there is none, as where places are too few. Of
+        """(E,) int32: the edge j -> i of the opposite shift; -1 if it is absent, as where places are too few. Of
         graphs whose atoms are the nodes 0 to N - 1. It is looked up each time."""
         reverse: torch.Tensor = torch.ops.mdops.edge_reverse(self.i, self.j, self.images, self.offsets)
         return reverse
@@ -227,7 +227,7 @@ class NeighborGraph:
             edge_sel: of the neighbours of an atom within the cutoff the nearest so many have places; None: all. Of
                 those as near the lower j goes first, then the lower packed image.
             angle_sel: of these the first so many may make angles; None: all.
-            pair_mask: (ntypes, ntypes) bool: pairs of types that are no edges, but take places; None: none.
+            pair_mask: (ntypes, ntypes) bool: pairs of types that are not edges, but take places; None: no pairs.
             nodes: M, where `j` may be more than the N atoms of the list; None: N.
             edge_capacity: E, room for so many edges; None: for those that there are, which waits for the device.
             angle_capacity: A, the same for angles.

@@ -64,7 +64,7 @@ def mlp_value_and_gradient(
     memory; wider, or on other chips, one kernel a product. Where that would take longer, by a count of bytes and
     operations, as for many rows of a few columns or few rows of very large weights, and for all other nets, it goes as
     `mlp` does. Those kernels multiply in two parts of float16 (22 bits) for "float32", "bf16x6" and "bf16x3", in one
-    (11 bits) for "tf32" and "bf16". A row with a number that is none, or infinite, has NaN for an answer there.
+    (11 bits) for "tf32" and "bf16". A row with a number that is NaN or infinite has NaN for an answer there.
 
     Returns:
         value (N, outputs), gradient (N, D); both differentiable.

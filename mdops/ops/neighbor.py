@@ -92,7 +92,7 @@ def neighbor_matrix(
         RuntimeError: a shape, dtype or device that does not fit, a position or cell that is not finite, a
             singular periodic cell, a cutoff that is not positive or reaches over more than 511 images, or a
             type or system out of range; the message names the argument. The op never waits for a GPU: what it
-            finds wrong in the values there is told by `needed`.
+            finds wrong in the values is in `needed`.
     """
     return torch.ops.mdops.neighbor_matrix(positions, cell, pbc, batch, types, cutoff, ntypes, capacity, sort)
 
@@ -145,7 +145,7 @@ def neighbor_list(
     Args:
         positions: (N, 3) float64, A.
         cell: (3, 3) or (S, 3, 3) float64, rows are lattice vectors, A; None without periodic directions.
-        pbc: (S, 3) or (3,) bool, or what becomes that; None is no periodic direction.
+        pbc: (S, 3) or (3,) bool, or what becomes that; None: no direction is periodic.
         types: (N,) int32; -1 is a virtual atom.
         cutoff: A.
         batch: (N,) int32, the system of each atom; None is one system.

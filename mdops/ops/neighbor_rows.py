@@ -16,7 +16,7 @@ class NeighborRows(NamedTuple):
         offsets: (N + 1,) int32, where each atom's rows begin.
         slots: (N K,) int32, n K + k of each row; -1 behind the last.
         taken: (N,) int32, neighbours that take places; within: (N,) int32, all within the cutoff.
-        nearest: (N,), the distance to the nearest neighbour, A; the cutoff where there is none.
+        nearest: (N,), the distance to the nearest neighbour, A; the cutoff of an atom without neighbours.
     """
 
     offsets: torch.Tensor

@@ -16,7 +16,7 @@ def near_weight(*args: Any) -> tuple[torch.Tensor, ...]:
     `mdops.evaluators.blended` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions to counts: as everywhere (docs/reference/ops.md);
-        near_mask (ntypes, ntypes) bool: pairs of types that are no neighbours of each other;
+        near_mask (ntypes, ntypes) bool: pairs of types that are not neighbours of each other;
         near_cutoff, decay, low, high: A.
 
     Returns:

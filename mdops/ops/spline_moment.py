@@ -52,7 +52,7 @@ def spline_moment(
         moments (N, ntypes, B, 4), or (N, ntypes, B, 1) when radial;
         within (N, ntypes) int32, the neighbours within the cutoff, masked ones too: more than `sel` is an
         overflow in DeePMD-kit's terms;
-        nearest (N,), the distance to the nearest neighbour, A; the cutoff where there is none.
+        nearest (N,), the distance to the nearest neighbour, A; the cutoff of an atom without neighbours.
     """
     return torch.ops.mdops.spline_moment(
         displacements,

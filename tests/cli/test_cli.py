@@ -283,9 +283,11 @@ def test_without_utf8_the_same_files_are_read_and_written(tmp_path):
     assert "données" in (tmp_path / "table.csv").read_text(encoding="utf-8")
     done = command("train", "input.json")
     assert (
-        done.returncode == 2 and b"is no text" not in done.stderr and b"training.training_data" in done.stderr
+        done.returncode == 2
+        and b"is not text" not in done.stderr
+        and b"training.training_data" in done.stderr
     )
-    assert b"is no text in UTF-8" in command("train", "latin.json").stderr
+    assert b"is not text in UTF-8" in command("train", "latin.json").stderr
 
 
 def test_text_is_written_and_read_as_utf8():
@@ -321,7 +323,7 @@ def test_files_are_named_after_the_trajectory_and_the_log_is_drawn(crystal, caps
     assert main([*command, "--steps", "60", "--restart", "--plot", "a.nonsense"]) == 2
     assert "a.nonsense" in capsys.readouterr().err
     Path("a.log").write_text("a diary\nof a sailor\n")
-    with pytest.raises(InputError, match=r"a\.log is no log of a run"):
+    with pytest.raises(InputError, match=r"a\.log is not the log of a run"):
         plot_log(Path("a.log"), Path("b.png"))
 
 

@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused_before_the_work(command, trained, capsys):
     Path("there.safetensors").write_text("of somebody")
     for more, says in (
         (["-o", "there.safetensors"], "there.safetensors is there already; --overwrite replaces it"),
-        (["-o", "model.pb"], "the suffix '.pb' is none that a model is written with"),
+        (["-o", "model.pb"], "the suffix '.pb' cannot be written"),
         (["-o", trained], "is the model to begin with"),
         (["-o", trained, "--overwrite"], "is the model to begin with"),
         (["--steps", "-1"], "must be positive"),

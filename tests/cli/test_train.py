@@ -294,7 +294,7 @@ def test_test_shows_each_system(tmp_path, capsys):
         (["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "lcurve.out"], "--plots"),
         (
             ["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "absent.out", "--plots", "plots"],
-            "absent.out: is no learning curve",
+            "absent.out: is not a learning curve",
         ),
         (["--model", MODEL, "--data", str(SYSTEM), "--table", "absent/t.csv"], "absent must be a folder"),
         (["--model", MODEL, "--data", str(SYSTEM), "--names", "energy"], "expected LABEL=NAME"),

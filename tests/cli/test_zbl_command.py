@@ -63,7 +63,7 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((["Qq"],), "'Qq' is no element"),
+        ((["Qq"],), "'Qq' is not an element"),
         ((["Cu", "Cu"],), "each of a model's once"),
         ((["Cu"], 0.0), "expected them to rise"),
         ((["Cu"], 0.01, 2.0, 2.5), "expected them to rise"),

@@ -201,7 +201,7 @@ def test_a_graph_may_have_a_modifier(tmp_path):
     assert load(tmp_path / "graph.pb").modifier.charges.tolist() == [6.0, 1.0]
     nodes[2].attributes["value"] = b"much"
     (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), *nodes]))
-    with pytest.raises(ModelFileError, match="charges that are no numbers"):
+    with pytest.raises(ModelFileError, match="charges that are not numbers"):
         read_model(tmp_path / "graph.pb")
 
 

@@ -114,7 +114,7 @@ def test_ops_of_a_model_without_rebuilt_kernels_add_up_to_the_step(tmp_path):
     lines = found.table().splitlines()
     assert lines[0].split() == ["op", "ms/step", "share", "times/step"]
     assert [line.split()[0] for line in lines[-5:]] == ["all", "between", "a", "a", "a"]
-    assert "when nobody watches" in lines[-2]
+    assert "without the profiler" in lines[-2]
 
 
 def test_the_command_says_which_profile_it_is_and_why(kept_cache, tmp_path, monkeypatch, capsys):

@@ -55,7 +55,7 @@ def test_the_input_is_yaml_or_json(tmp_path, capsys):
     assert read_config(tmp_path / "a.json") == read_config(tmp_path / "a.yaml") == tiny(tmp_path)
     assert read_config(tmp_path / "a.json").start.structures == [str(tmp_path / "start.extxyz")]
     (tmp_path / "b.yaml").write_text("a: [1")
-    with pytest.raises(ConfigError, match=r"b\.yaml: is no YAML"):
+    with pytest.raises(ConfigError, match=r"b\.yaml: is not YAML"):
         read_config(tmp_path / "b.yaml")
     assert main(["learn", "--keys"]) == 0
     told = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_the_input_is_yaml_or_json(tmp_path, capsys):
     [
         ({"budget": {"calls": 27}}, "budget.calls: is 27"),
         ({"students": {"input": {"training": {"numb_steps": 3}}}}, "training.numb_steps: is set by the loop"),
-        ({"students": {"input": {"data": {}}}}, "students.input.data: is no section"),
+        ({"students": {"input": {"data": {}}}}, "students.input.data: is not a section"),
         ({"explore": {"temperatures": []}}, "expected one at least"),
         ({"teacher": {"type": "oracle"}}, "teacher.type: is 'oracle'"),
         ({"explore": {"temperature": 3}}, "nearest is 'temperatures'"),

@@ -186,7 +186,7 @@ def test_a_new_order_of_the_atoms_changes_nothing(models):
         ([Distance([1], [1, 2], 1.0, 2.0)], "the same atom"),
         ([Distance([1], [2], 1.0, -2.0)], "the length of a distance is -2"),
         ([Distance([1], [2], 1.0, 2.0, "left")], "side is 'left'"),
-        (["freeze"], "is no Tether and no Distance"),
+        (["freeze"], "is neither a Tether nor a Distance"),
     ],
 )
 def test_restraints_that_cannot_be_are_refused(models, restraints, says):
@@ -255,11 +255,11 @@ def test_of_mdops_md_with_a_restart(started, capsys):
     ("words", "message"),
     [
         (["--tether", "Xx", "1"], "no atoms of Xx"),
-        (["--tether", "1..3", "1"], "1..3 is no group of atoms"),
-        (["--tether", "1", "much"], "much is no number"),
+        (["--tether", "1..3", "1"], "1..3 is not a group of atoms"),
+        (["--tether", "1", "much"], "much is not a number"),
         (["--distance", "0", "1", "3"], "expected ATOMS ATOMS K LENGTH"),
-        (["--tether", "9999", "1"], "9999 is no range of the structure's atoms"),
-        (["--tether", "0,3-1", "1"], "3-1 is no range of the structure's atoms"),
+        (["--tether", "9999", "1"], "9999 is not a range of the structure's atoms"),
+        (["--tether", "0,3-1", "1"], "3-1 is not a range of the structure's atoms"),
         (["--distance", "0", "1", "3", "4", "beside"], "side is 'beside'"),
     ],
 )

@@ -347,7 +347,7 @@ def test_what_is_not_supported_is_refused_by_name(keys, message):
 
 
 def test_configurations_are_of_elements():
-    with pytest.raises(ConfigError, match="of elements, and Cx is none"):
+    with pytest.raises(ConfigError, match="of elements, and Cx is not an element"):
         electron_configurations(["Cu", "Cx"])
 
 

@@ -377,7 +377,7 @@ def test_weights_of_atoms_on_a_gpu():
     ],
 )
 def test_engine_steps_on_a_gpu(name, monkeypatch):
-    """In graphs where nobody has to look for absent neighbours."""
+    """In graphs where absent neighbours need not be looked for."""
     parts, keys = COMBINATIONS[name]
     fitting = {k: v for k, v in keys.get("fitting", {}).items() if k != "numb_fparam"}
     options = {"overflow": "extend", **keys, "fitting": fitting}

@@ -371,7 +371,7 @@ def test_damaged_schemes_are_refused(data, tmp_path):
         ({"scheme": "w3"}, "quantized.scheme cannot be 'w3'"),
         ({"@variables": {}}, "lacks 'shifts'"),
         ({"@variables": {"shifts": np.zeros(3, np.int8)}}, "the shape of model.fitting.quantized shifts"),
-        ({"@variables": {"shifts": node["@variables"]["shifts"] * 0.5}}, "shifts that are none"),
+        ({"@variables": {"shifts": node["@variables"]["shifts"] * 0.5}}, "shifts that are not whole numbers"),
         ({"bits": 3}, "has the key 'bits'"),
     ):
         broken = {**tree, "fitting": {**tree["fitting"], "quantized": {**node, **change}}}
@@ -382,7 +382,7 @@ def test_damaged_schemes_are_refused(data, tmp_path):
     document = json.loads((tmp_path / "model.json").read_text())
     document["mdops_quantized"] = {"model.models[0].fitting": document["mdops_quantized"]["model.fitting"]}
     (tmp_path / "model.json").write_text(json.dumps(document))
-    with pytest.raises(ModelFileError, match="which is no fitting of the model"):
+    with pytest.raises(ModelFileError, match="which is not a fitting of the model"):
         load(tmp_path / "model.json")
 
 

@@ -98,12 +98,12 @@ def test_mixed_types_are_those_of_each_frame():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((np.zeros(7), None, [0, 1]), r"coords has the shape \(7,\), which is no whole number of frames of 2 atoms"),
+        ((np.zeros(7), None, [0, 1]), r"coords has the shape \(7,\), which is not a whole number of frames of 2 atoms"),
         ((np.zeros((2, 6)), np.eye(3), [0, 1]), r"cells has the shape \(3, 3\), expected \(2, 3, 3\)"),
         ((np.zeros((2, 6)), None, [[0, 1]] * 3), r"atom_types has the shape \(3, 2\), and coords is of 2 frames"),
         ((np.zeros((1, 6)), None, [0, 0.5]), "expected integers"),
         ((np.arange(6.0), None, [0, 3]), r"`types` is 3, expected -1 .. 2"),
-        ((["x"] * 6, None, [0, 1]), "coords holds what is no number"),
+        ((["x"] * 6, None, [0, 1]), "coords has something that is not a number"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_named(arguments, says):

@@ -122,7 +122,7 @@ def test_curve_of_deepmd_is_read(tmp_path):
 @pytest.mark.parametrize("text", ["", "# step lr\n", "# step lr\n1 2 3\n", "a b\n1 2\n", "# step lr\n1 x\n"])
 def test_what_is_no_curve_is_refused(tmp_path, text):
     (tmp_path / "lcurve.out").write_text(text)
-    with pytest.raises(InputError, match=r"lcurve\.out: is no learning curve"):
+    with pytest.raises(InputError, match=r"lcurve\.out: is not a learning curve"):
         read_curve(tmp_path / "lcurve.out")
 
 

@@ -122,14 +122,14 @@ def test_other_names_of_deepmd_kit(tmp_path):
     [
         ([record(), record(coord=None)], {}, r"a.lmdb, frame 1: coord is missing"),
         ([record(force=encoded(np.ones(5)))], {}, r"frame 0: force has shape \(5,\), expected 2 atoms"),
-        ([record(coord={"type": "O", "data": b"12345678"})], {}, "coord is no array"),
-        ([record(coord={"type": "<f8", "data": b"123"})], {}, "coord is no array"),
+        ([record(coord={"type": "O", "data": b"12345678"})], {}, "coord is not an array"),
+        ([record(coord={"type": "<f8", "data": b"123"})], {}, "coord is not an array"),
         ([record()], {"type_map": ["H"]}, "has an atom of type 1, and type_map has 1 elements"),
         ([record()], {"type_map": ["H", "Xe"]}, "has Xe, which the model's type_map has not"),
         ([record()], {"type_map": 3}, "its type_map is 3"),
         ([record()], {"nframes": 2}, "has no frame 1"),
         ([record()], {"nframes": "two"}, "tells of 'two' frames"),
-        ([b"\xc1\x00"], {}, "frame 0 is no record of msgpack"),
+        ([b"\xc1\x00"], {}, "frame 0 is not a record of msgpack"),
         ([[1, 2]], {}, "frame 0 is list, expected names and values"),
         ([record(atype=encoded([0, 7], "<i4"))], {}, "type 7"),
         ([record(energy=float("nan"))], {}, "nan|not finite"),
@@ -159,7 +159,7 @@ def test_without_the_packages_it_says_what_to_install(tmp_path, monkeypatch):
         load_dataset(tmp_path / "a.lmdb", ["H", "O"])
     monkeypatch.undo()
     (tmp_path / "b.lmdb").mkdir()
-    with pytest.raises(DataError, match=r"b.lmdb: is no LMDB: there is no data.mdb"):
+    with pytest.raises(DataError, match=r"b.lmdb: is not an LMDB database: it has no data.mdb"):
         load_dataset(tmp_path / "b.lmdb", ["H", "O"])
 
 

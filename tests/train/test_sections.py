@@ -305,7 +305,7 @@ def test_missing_keys_and_files(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         read_config(tmp_path / "input.json")
     (tmp_path / "input.json").write_text('{"model": ')
-    with pytest.raises(ConfigError, match=r"input\.json: is no JSON: Expecting value"):
+    with pytest.raises(ConfigError, match=r"input\.json: is not JSON: Expecting value"):
         read_config(tmp_path / "input.json")
     (tmp_path / "input.json").write_text(json.dumps(edited("trainning", {})))
     with pytest.raises(ConfigError, match=r"input\.json: trainning: there is no such key"):
@@ -318,8 +318,8 @@ def test_missing_keys_and_files(tmp_path):
         (b"[1, 2]", "the input: is a list, expected sections in braces"),
         (b'{"model": 1, "model": 2}', "the key 'model' is given twice"),
         (b'{"model": NaN}', "NaN is not a number"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"\x80\xff", "is no text"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\x80\xff", "is not text"),
     ],
 )
 def test_what_is_no_input_at_all_is_refused(tmp_path, text, message):

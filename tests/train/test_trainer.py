@@ -254,7 +254,7 @@ def test_no_or_bad_checkpoint_is_told(tmp_path):
     with pytest.raises(ConfigError, match=r"has no checkpoint model\.ckpt-<step>\.pt"):
         Trainer(config(), tmp_path, restart=True)
     (tmp_path / "model.ckpt-3.pt").write_bytes(b"PK\x03\x04 half of it")
-    with pytest.raises(InputError, match=r"model\.ckpt-3\.pt: is no checkpoint"):
+    with pytest.raises(InputError, match=r"model\.ckpt-3\.pt: is not a checkpoint"):
         Trainer(config(), tmp_path, restart=True)
 
 

@@ -44,7 +44,7 @@ class Node:
         }
 
     def attribute(self, key: str, kind: str) -> Any:
-        """The attribute: `kind` is "i", "f", "b", or "list i". Raises ModelFileError where there is none."""
+        """The attribute: `kind` is "i", "f", "b", or "list i". Raises ModelFileError where it is absent."""
         value: Message | None = self._attributes.get(key)
         if value is None:
             raise ModelFileError(f"the operation {self.name} lacks the attribute {key}")
@@ -130,7 +130,7 @@ class Graph:
                 yield found, self.value(name)
 
     def value(self, name: str) -> np.ndarray:
-        """The numbers of a constant. Raises ModelFileError where it is none."""
+        """The numbers of a constant. Raises ModelFileError where it is not a constant."""
         node = self.origin(name, ("Identity", "Cast"))
         tensor = node.tensor()
         if tensor is None:
@@ -190,7 +190,7 @@ def _from_bytes(content: Any, kind: int) -> np.ndarray:
     if dtype == "bfloat16":
         return _bfloat16(np.frombuffer(content, "<u2"))
     if len(content) % np.dtype(dtype).itemsize:
-        raise ModelFileError(f"{len(content)} bytes are no numbers of {np.dtype(dtype).itemsize} bytes")
+        raise ModelFileError(f"{len(content)} bytes are not numbers of {np.dtype(dtype).itemsize} bytes")
     return np.frombuffer(content, dtype)
 
 

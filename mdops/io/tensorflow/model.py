@@ -39,7 +39,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     """The tree, and what the graph says of its origin (`ModelFile.source`).
 
     Raises:
-        ModelFileError: the graph is no Deep Potential, or parts of it are missing or do not fit each other.
+        ModelFileError: the graph is not a Deep Potential, or parts of it are missing or do not fit each other.
         UnsupportedModelError: a kind of model, or an option, that is not read.
     """
     kind = _kind(graph)
@@ -121,9 +121,9 @@ def _training_input(graph: Graph) -> Tree:
     try:
         script = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"it is damaged: the training input in it is no JSON ({error})") from error
+        raise ModelFileError(f"it is damaged: the training input in it is not JSON ({error})") from error
     if not isinstance(script, dict):
-        raise ModelFileError("it is damaged: the training input in it is no section")
+        raise ModelFileError("it is damaged: the training input in it is not a section")
     return script
 
 
@@ -217,7 +217,7 @@ def _modifier(graph: Graph) -> Tree:
         lengths = {key: float(np.float32(value[0])) for key, value in grid.items()}
     except (ValueError, IndexError) as error:
         raise ModelFileError(
-            "it is damaged: its modifier dipole_charge has charges that are no numbers"
+            "it is damaged: its modifier dipole_charge has charges that are not numbers"
         ) from error
     return {"type": "dipole_charge", "model_name": name, **charges, **lengths}
 

@@ -57,7 +57,7 @@ def _layer(graph: Graph, parts: Tree) -> Tree:
         raise ModelFileError(f"{name} has no matrix beside it")
     name, weight = parts["matrix"]
     if weight.ndim != 2 or weight.dtype.kind != "f":
-        raise ModelFileError(f"{name} is no matrix of weights")
+        raise ModelFileError(f"{name} is not a matrix of weights")
     bias, timestep = (parts[key][1].reshape(-1) if key in parts else None for key in ("bias", "idt"))
     for vector in (bias, timestep):
         if vector is not None and vector.shape != weight.shape[1:]:

@@ -100,4 +100,4 @@ def slots_of(graph: Graph, name: str, columns: int) -> tuple[int, int]:
                 return int(begin[1]) // columns, int(size[1]) // columns
             break
         name = node.inputs[0]
-    raise ModelFileError(f"{name} is no part of the environment matrix")
+    raise ModelFileError(f"{name} is not a part of the environment matrix")

@@ -216,7 +216,7 @@ def _places(tether: Tether, now: np.ndarray, name: str) -> np.ndarray:
 
 def _check(restraint: Restraint, name: str) -> None:
     if not isinstance(restraint, Tether | Distance):
-        raise InputError(f"{name}{restraint!r} is no Tether and no Distance")
+        raise InputError(f"{name}{restraint!r} is neither a Tether nor a Distance")
     if not 0 < restraint.stiffness < math.inf:
         raise InputError(
             f"{name}the stiffness of a restraint is {restraint.stiffness}, expected more than 0 eV/A^2"

@@ -182,7 +182,7 @@ class Simulation(ABC, Generic[G, F]):
 
     @abstractmethod
     def _frames(self, structures: G) -> list[Atoms]:
-        """What is to be moved; raises InputError if it is no such thing."""
+        """What is to be moved; raises InputError for anything else."""
 
     def _unused(self, model: Potential) -> list[str]:
         """Parameters that others of the models take. What none takes goes to all of them, which refuse it."""

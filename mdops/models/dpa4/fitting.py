@@ -43,7 +43,9 @@ class DPA4FittingOptions(NetFittingOptions):
     )
     var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
     dim_out: int = key(1, "values an atom", low=1, where="file")
-    case_film_embd: bool = key(False, "what tells models apart changes the layers, and is no input of them")
+    case_film_embd: bool = key(
+        False, "what tells models apart changes the layers, and they do not read it as an input"
+    )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         if len(self.atom_ener) > len(type_map):
@@ -191,7 +193,7 @@ class DPA4Fitting(NetFitting):
 
     @property
     def head_changes_layers(self) -> bool:
-        """Whether the head is no input of the net, but changes its layers."""
+        """Whether the head is not an input of the net, but changes its layers."""
         found: bool = self.nets.nets[0].case_film is not None
         return found
 

@@ -97,7 +97,9 @@ class DPA4ModelOptions(PartsOptions):
             raise ConfigError(f"{place}.bridging_method: energies alone have it: expected 'none'")
         unknown = [name for name in type_map if atomic_numbers.get(name, 0) < 1]
         if self.bridges and unknown:
-            raise ConfigError(f"{place}.type_map: {unknown[0]} is no element, which bridging_method needs")
+            raise ConfigError(
+                f"{place}.type_map: {unknown[0]} is not an element, which bridging_method needs"
+            )
 
 
 @register

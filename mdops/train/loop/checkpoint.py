@@ -23,11 +23,11 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The state of a file; no code in it is run. Raises InputError if it is no checkpoint."""
+    """The state of a file; no code in it is run. Raises InputError if it is not a checkpoint."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise InputError(f"{path}: is no checkpoint of a training: {error}") from None
+        raise InputError(f"{path}: is not a checkpoint of a training: {error}") from None
     found = content.get("format") if isinstance(content, dict) else None
     if found != _FORMAT:
         other = isinstance(found, str) and found.startswith(_FORMAT.rstrip("0123456789"))

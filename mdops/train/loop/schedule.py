@@ -27,7 +27,7 @@ class LearningRate:
         start, stop: the rates after the warm-up and at the end.
         steps: of the whole training.
         kind: "exp", "cosine" or "wsd".
-        decay_steps: steps between two falls; replaced by max(1, about T/100, at most 100) where it is no less
+        decay_steps: steps between two falls; replaced by max(1, about T/100, at most 100) where it is not less
             than T and no `decay_rate` is given.
         decay_rate: by default (stop / start)^(decay_steps / T).
         smooth: fall at every step.

@@ -38,7 +38,7 @@ class LearningCurve:
     """A text file with a line for each report: step, the root of the loss, RMSEs, and the learning rate.
 
     Energies and virials are per atom. With validation, each number of the training batch stands behind that
-    of the validation batches. What there is no data for is nan.
+    of the validation batches. Columns without data are nan.
     """
 
     def __init__(self, path: Path, terms: Sequence[Label], validation: bool, after: int = 0) -> None:
@@ -81,7 +81,7 @@ class LearningCurve:
 def read_curve(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The columns of a learning curve, mdops' or DeePMD-kit's, by name ("step", "rmse_f_val", ..., "lr").
 
-    Raises InputError if the file is none.
+    Raises InputError for another file.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -89,10 +89,10 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             rows = [line.split() for line in file if not line.startswith("#")]
         columns = np.array(rows, dtype=float).reshape(-1, len(names)).T
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is no learning curve: {error}") from None
+        raise InputError(f"{path}: is not a learning curve: {error}") from None
     if names[:1] != ["step"] or not columns.size:
         raise InputError(
-            f"{path}: is no learning curve: expected a line of column names, and lines of numbers"
+            f"{path}: is not a learning curve: expected a line of column names, and lines of numbers"
         )
     return dict(zip(names, columns, strict=True))
 
