@@ -1,7 +1,7 @@
 """What `pair_style mdops` promises of whole runs in the LAMMPS at hand (lammps.md), on several processes:
 
-- NVE of 1,000 steps with atoms that cross domains: the drift of the energy, beside the engine's, and the same
-  trajectory on 1, 2 and 4 processes;
+- NVE of 1,000 steps with atoms that cross domains: the drift of the energy, beside the engine's, the same trajectory
+  on 1, 2 and 4 processes, and the last forces and virial beside Python's;
 - NPT, against the engine's potential at the end;
 - a run that goes on from a restart file against one that was not stopped;
 - runs of which one process is killed: all others end, and the restart file is whole.
@@ -42,9 +42,12 @@ pair_coeff * * {elements}
 neighbor 1.0 bin
 neigh_modify every 1 delay 0 check yes
 timestep 0.0005
-thermo_style custom step temp pe etotal vol
+compute v all pressure NULL virial
+thermo_style custom step temp pe etotal vol c_v[*]
 thermo_modify format float %20.15g
 """
+COLUMNS = 11  # of a line of numbers
+BAR_PER_EV = 1.6021765e6  # A^3, LAMMPS' own
 LAST = "write_dump all custom {name} id x y z vx vy vz fx fy fz modify sort id format float %20.15g\n"
 
 
@@ -77,12 +80,14 @@ class Runs:
         )  # fmt: skip
 
     def __call__(self, text: str, ranks: int, read: str = "read_data data.lmp") -> np.ndarray:
-        """The lines of numbers below the last heading."""
+        """The lines of numbers below the last heading: step, temperature, both energies, volume, and six virials."""
         process = self.start(text, ranks, read)
         out, err = process.communicate(timeout=3600)
         assert process.returncode == 0, out[-2000:] + err[-2000:]
-        lines = [line for line in out.split("   Step ")[-1].splitlines()[1:] if re.match(r" *\d", line)]
-        return np.array([[float(x) for x in line.split()[:5]] for line in lines if len(line.split()) == 5])
+        table = out.split("   Step ")[-1].split("Loop time")[0]
+        lines = [line for line in table.splitlines()[1:] if re.match(r" *\d", line)]
+        rows = [line.split() for line in lines]
+        return np.array([[float(x) for x in row] for row in rows if len(row) == COLUMNS])
 
     def dumped(self, name: str) -> np.ndarray:
         lines = (self.folder / name).read_text().split("ITEM: ATOMS")[-1].splitlines()[1:]
@@ -120,6 +125,7 @@ def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
             np.abs(rows[:, 3] - rows[0, 3]).max() / len(atoms)
         )
         ends.append(runs.dumped("end.txt"))
+        found[f"forces and virial off, {ranks} ranks"] = off_python(runs, atoms, ends[-1], rows[-1])
     found["positions after 50 steps"] = same_trajectory(runs, f"{start}run 50\n")
     first = runs.dumped("first.txt")
     shift = ends[0][:, 1:4] - first[:, 1:4]
@@ -128,6 +134,16 @@ def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
     )
     found["drift, engine, eV/atom/ps"] = engine_drift(runs, atoms, first, steps)
     return found
+
+
+def off_python(runs: Runs, atoms: Atoms, end: np.ndarray, row: np.ndarray) -> list[float]:
+    """How far LAMMPS' last forces and virial are off what Python answers there, relative to the largest."""
+    own = atoms.copy()
+    own.positions = end[:, 1:4]
+    wanted = mdops.load(runs.model, dtype="float64", overflow="extend").compute(own)
+    virial = wanted["virial"][0].flatten()[[0, 4, 8, 1, 2, 5]]
+    pairs = (end[:, 7:10], wanted["forces"]), (row[5:] * row[4] / BAR_PER_EV, virial)
+    return [float(np.abs(got - right).max() / np.abs(right).max()) for got, right in pairs]
 
 
 def engine_drift(runs: Runs, atoms: Atoms, first: np.ndarray, steps: int) -> float:
