@@ -79,8 +79,7 @@ def mixed_part(place: Place) -> Part:
         "ln_eps": epsilon,
         "smooth_type_embedding": smooth,
         "cubic_switch": _smooth_length(place, environment) if smooth and (strip or layers) else 0.0,
-        # Smooth attention has faded before rows are so short.
-        "shortest_row": _SHORTEST_ROW if layers and attention["dotr"] and not smooth else 0.0,
+        "shortest_row": _SHORTEST_ROW if layers and attention["dotr"] else 0.0,
         "zero_padding": has_mean and not (strip and smooth),
         "spin": None,
         "embeddings": collection([first], 0, place.ntypes, "embedding_network"),
