@@ -220,6 +220,15 @@ def test_errors_beside_its_own_answers_are_nothing(potential, tmp_path):
     assert max(e.rmse for e in errors.values()) < 1e-10
 
 
+def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
+    tree = training_input("se_e2_a", "nio")
+    with pytest.raises(ConfigError, match="A model with magnetic moments takes 'ener_spin'"):
+        parse_config({**tree, "loss": {"type": "ener"}})
+    del tree["model"]["spin"]
+    with pytest.raises(ConfigError, match="Give the model a section 'spin', or take 'ener'"):
+        parse_config(tree)
+
+
 def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
     (kind,) = (name for name in DESCRIPTORS if name in potential.model.descriptor.options.NAMES)
     data = frames(tmp_path / "data", potential)

@@ -89,8 +89,8 @@ def _checkpoint(root: dict[str, Any]) -> tuple[Any, dict[str, Tensor], dict[str,
     if str(root.get("format")).startswith("mdops training"):
         raise ModelFileError(
             "it is a checkpoint of mdops' training, with more in it than a model: the model is model.safetensors in "
-            "that training's folder, written with every checkpoint; `mdops train ... --restart` goes on with the "
-            "training"
+            "that training's folder (of several models: in the folder of each), written with every checkpoint; `mdops "
+            "train ... --restart` goes on with the training"
         )
     state = mapping(root.get("model", root), "the checkpoint's 'model'")
     extra = state.get("_extra_state")

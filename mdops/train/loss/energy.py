@@ -94,11 +94,16 @@ class EnergyLoss(Loss):
             )
 
     @classmethod
+    def _advice(cls, labels: Labels) -> str:
+        """What to do where the model answers with other labels."""
+        return ". A model with magnetic moments takes 'ener_spin'" if "force_mag" in labels else ""
+
+    @classmethod
     def make(cls, options: Any, labels: Labels) -> Self:
         if labels is not cls.labels:
             raise ConfigError(
                 f"loss.type: is {options.KIND!r}, a loss of {cls.subject}, and the model answers "
-                f"{', '.join(name for name in labels if name != 'spin')}"
+                f"{', '.join(name for name in labels if name != 'spin')}{cls._advice(labels)}"
             )
         shared = {
             "function": options.loss_func,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mdops.data.labels import SPIN_LABELS
+from mdops.data.labels import SPIN_LABELS, Labels
 from mdops.options import Options, key
 from mdops.train.loss.energy import EnergyLoss
 
@@ -43,6 +43,10 @@ class SpinLoss(EnergyLoss):
     Options = SpinLossOptions
     labels = SPIN_LABELS
     subject = "energies of magnetic moments"
+
+    @classmethod
+    def _advice(cls, labels: Labels) -> str:
+        return ". Give the model a section 'spin', or take 'ener'" if "energy" in labels else ""
 
     @staticmethod
     def _huber_options(options: Any) -> dict[str, Any]:
