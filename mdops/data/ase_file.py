@@ -10,7 +10,7 @@ from ase.io import iread
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, warn_of_moments
 from mdops.errors import DataError, InputError
 from mdops.system import element_types
 
@@ -85,6 +85,8 @@ def _block(
         value = _find(atoms, names[label])
         if value is not None:
             labels[label] = _shaped(label, value, len(atoms), where, known)
+    if _find(atoms, "force_mag") is not None:
+        warn_of_moments(str(path), known)
     virial = _virial(atoms, names, where) if "virial" in known else None
     if virial is not None:
         labels["virial"] = virial

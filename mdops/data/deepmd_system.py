@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from mdops.data.frame_set import FrameSet
-from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
+from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types, warn_of_moments
 from mdops.errors import DataError
 
 _MIXED = "real_atom_types"  # the types of each frame
@@ -126,6 +126,8 @@ def _read_set(
             if silent_types(label, [0], None):
                 array = _of_all_atoms(array, own, elements or type_map, silent, known[label].shape, frames)
             labels[label] = shaped(array, names[0], _label_shape(label, array.size // frames, atoms, known))
+    if _array(place, ("force_mag",)) is not None:
+        warn_of_moments(str(folder), known)
     box = _array(place, ("box",)) if periodic else np.zeros((frames, 9))
     if box is None:
         raise DataError(f"{place}: box.npy is missing (a system without a cell has a file named nopbc)")

@@ -1,5 +1,6 @@
 """What data says of frames and atoms beside where these are: one table, which readers, losses and reports go by."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,15 @@ SPIN_LABELS: Labels = {
 }
 # Inputs of a model: of a frame, of each atom, and a frame's charge and multiplicity.
 PARAMETERS = ("fparam", "aparam", "charge_spin")
+
+
+def warn_of_moments(source: str, known: Labels) -> None:
+    """Of data with magnetic forces for a model of energies that has no magnetic moments."""
+    if known is LABELS:
+        warnings.warn(
+            f"{source} has magnetic forces (force_mag), which a model without the section 'spin' leaves out",
+            stacklevel=2,
+        )
 
 
 def labels_of(outputs: Sequence[Output], has_spin: bool = False) -> Labels:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -209,6 +210,18 @@ def frames(folder, potential: Potential, count: int = 6):
     for name, values in arrays.items():
         np.save(place / f"{name}.npy", np.reshape(values, (count, -1)))
     return folder
+
+
+def test_a_model_of_energies_warns_that_it_leaves_magnetic_forces_out(tmp_path):
+    folder = frames(tmp_path / "data", model("se_e2_a"))
+    with pytest.warns(UserWarning, match=r"data has magnetic forces \(force_mag\), which a model without"):
+        load_dataset(str(folder), ["Ni", "O"])
+    atoms = crystal()
+    atoms.arrays["force_mag"] = np.ones((8, 3))
+    atoms.info["energy"] = 1.0
+    ase.io.write(tmp_path / "nio.extxyz", atoms)
+    with pytest.warns(UserWarning, match=r"nio\.extxyz has magnetic forces"):
+        load_dataset(tmp_path / "nio.extxyz", ["Ni", "O"])
 
 
 def test_errors_beside_its_own_answers_are_nothing(potential, tmp_path):
