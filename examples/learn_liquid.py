@@ -64,11 +64,11 @@ def tree(structures: Path) -> dict[str, Any]:
             "arguments": {"method": "GFN2-xTB", "verbosity": 0},
         },
         "start": {"structures": str(structures), "frames": 40, "rattle": 0.08, "strain": 0.0},
-        "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 2000, "interval": 40},
+        "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 12000, "interval": 200},
         "students": {"number": 3, "input": STUDENTS, "steps": 1500, "final_steps": 5000},
         "select": {"frames": 20, "fresh": 8},
         "targets": {"forces": 0.08, "frames": 24},
-        "budget": {"calls": 150, "rounds": 3},
+        "budget": {"calls": 240, "rounds": 5},
         "report": {"steps": 1000},
     }
 
