@@ -135,7 +135,11 @@ class Potential(EvaluationContext):
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
         missed = [(k, k.refusal(self)) for k in faster if k.knows(self)]
         if not missed:
-            return f"{line}; no faster way is known for {self.kind}" if kind is kinds[-1] and faster else line
+            return (
+                f"{line}; mdops has no faster evaluator for {self.kind}"
+                if kind is kinds[-1] and faster
+                else line
+            )
         reasons = "; ".join(dict.fromkeys(why for _, why in missed if why is not None))
         return f"{line}; not {' or '.join(k.name for k, _ in missed)}: {reasons} ({missed[0][0].cost})"
 

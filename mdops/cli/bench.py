@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     model.require_energies("bench")
     precision = args.dtype if args.matmul == "float32" else f"{args.dtype} with products of {args.matmul}"
     print(f"{precision}, {args.device}, {torch.get_num_threads()} threads, skin {args.skin:g} A")
-    print(f"a step is {model.explain()}")
+    print(f"a step runs by {model.explain()}")
     print(
         f"{'atoms':>8}{'ms/step':>12}{'us/atom/step':>14}{'ns/day':>10}{'steps/list':>12}{'neighbours':>12}"
     )

@@ -20,7 +20,7 @@ class Autograd(Evaluator):
 
     energies_alone = False
     name = "autograd"
-    summary = "the model's own PyTorch operations, and their derivatives by autograd"
+    summary = "PyTorch's operations, with derivatives by autograd"
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)

@@ -64,8 +64,8 @@ def test_it_learns_and_a_saved_model_is_the_trained_one(example, trained):
     for name, value in trainer.potential.compute(atoms).items():
         np.testing.assert_allclose(loaded.compute(atoms)[name], value, rtol=1e-6, atol=1e-6)
     assert loaded.explain() == (
-        "autograd: the model's own PyTorch operations, and their derivatives by autograd; "
-        "no faster way is known for a standard model of symmetry_functions"
+        "autograd: PyTorch's operations, with derivatives by autograd; "
+        "mdops has no faster evaluator for a standard model of symmetry_functions"
     )
 
 
