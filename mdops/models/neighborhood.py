@@ -44,7 +44,8 @@ class NeighborReport(NamedTuple):
 class Neighborhood:
     """One row of K slots an atom; rows are sorted by the neighbours' types (ops.md, Conventions).
 
-    Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `neighbor_types` says which count.
+    Slots may be empty, and neighbours may lie beyond `cutoff` (a list made with a skin): `neighbor_types` says which
+    count.
 
     Attributes:
         system: the atoms.

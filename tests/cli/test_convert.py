@@ -69,7 +69,7 @@ def test_tables_of_a_compressed_model_are_said_to_be_left_out(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("model.pth", "model.pb", "there are .safetensors, .dp, .yaml, .yml, .json"),
+        ("model.pth", "model.pb", "a model is written as .safetensors, .dp, .yaml, .yml, .json"),
         ("model.pth", "absent/model.dp", "no folder"),
         ("absent.pth", "model.dp", "no such file"),
         ("systems.npz", "model.dp", "no member data.pkl"),

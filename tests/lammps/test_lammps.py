@@ -301,7 +301,7 @@ def test_a_lammps_is_found_with_its_headers(fake, monkeypatch):
 @pytest.mark.parametrize(
     ("gone", "message"),
     [
-        ("bin/lmp", "no program"),
+        ("bin/lmp", "not a program"),
         ("include/lammps/pair.h", "MDOPS_LAMMPS_INCLUDE"),
         ("include/mpi.h", "MDOPS_MPI_INCLUDE"),
     ],

@@ -116,7 +116,7 @@ def test_files_of_another_run_are_refused(alloy, tmp_path):
     with pytest.raises(InputError, match="moved or changed"):
         run(alloy, physics, output(tmp_path, 20, restart=True))
     (tmp_path / "md.restart").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="no checkpoint, or damaged"):
+    with pytest.raises(InputError, match="not a checkpoint, or damaged"):
         run(alloy, physics, output(tmp_path, 20, restart=True))
     before = files(tmp_path)
     alloy.pbc = [True, True, False]
