@@ -255,7 +255,7 @@ def run(place: Path, *arguments: str) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[1]).resolve()
     for seed in range(int(sys.argv[2]), int(sys.argv[3])):
         if (folder / f"{seed}.npz").exists():
             continue

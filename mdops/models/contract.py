@@ -477,7 +477,12 @@ class EnvironmentDescriptor(Descriptor):
         check_statistics(tree["@variables"], (ntypes, sum(sel), cls.columns), place)
         for name in ("embeddings", "embeddings_strip"):
             if name in tree:
-                check_collection(tree[name], tree, cls.net_types_of_tree(tree), ntypes, f"{place}.{name}")
+                cls.check_nets(tree, name, ntypes, place)
+
+    @classmethod
+    def check_nets(cls, tree: Tree, name: str, ntypes: int, place: str) -> None:
+        """Check the nets that a node has under that name. Raises ModelFileError."""
+        check_collection(tree[name], tree, cls.net_types_of_tree(tree), ntypes, f"{place}.{name}")
 
     @classmethod
     def net_types_of_tree(cls, tree: Tree) -> int:

@@ -19,8 +19,9 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.rows import rows_in, table_rows
 from mdops.models.shapes import check_layer, require_same
-from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
-from mdops.nn.net import Layer, array, tensor
+from mdops.models.type_embedding import MixedTypesOptions, TypeEmbedding, nets_of_tree, random_nets
+from mdops.models.type_pairs import TypePairs
+from mdops.nn.net import Layer, NetCollection, array, tensor
 from mdops.ops import (
     RaggedPlan,
     environment_rows,
@@ -37,6 +38,8 @@ from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.ops.neighbor_rows import EnvironmentRows, NeighborRows, SplineRows
 from mdops.options import key, saved_precision
 from mdops.tracing import is_exported
+
+Nets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
 
 LN_EPS = 1e-5
 MOST_DEGREES = 4
@@ -348,6 +351,7 @@ class SeAttenV2(MomentDescriptor):
     NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": schema.part}, _NODE_ARRAYS)
     NODES: ClassVar[dict[str, schema.Node]] = {
         "TypeEmbedNet": TypeEmbedding.NODE,
+        TypePairs.CLASS: TypePairs.NODE,
         "NeighborGatedAttention": schema.Node(
             {
                 **_ATTENTION_LAYER,
@@ -464,7 +468,7 @@ class SeAttenV2(MomentDescriptor):
         """Without attention. Only these types' embeddings are used, of a model that may have many."""
         n, x = len(types.numbers), self.scaled(s, types)
         embedded = F.embedding(types.index, self.type_embedding())
-        products = self._type_products(embedded)
+        products = self._type_products(embedded, types.index)
         kinds, centers = torch.arange(n, device=s.device), torch.arange(n, device=s.device)[:, None]
         if self.gated:
             assert products is not None
@@ -488,7 +492,7 @@ class SeAttenV2(MomentDescriptor):
 
     def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
         """T (N, (lmax + 1)^2, M), from the embedding of the types (ntypes, tebd_dim)."""
-        products = self._type_products(types)
+        products = self._type_products(types, torch.arange(self.ntypes, device=types.device))
 
         def of_atoms(chunk: slice) -> torch.Tensor:
             # The nets and attention see the neighbours that are there, without the slots that are empty.
@@ -612,11 +616,14 @@ class SeAttenV2(MomentDescriptor):
         empty = (self.slots - offsets.diff()).clamp(min=0).to(self.mean.dtype)
         return Neighbors(offsets, plan, switch, directions, empty, fused)
 
-    def _type_products(self, types: torch.Tensor) -> torch.Tensor | None:
+    def _type_products(self, types: torch.Tensor, index: torch.Tensor) -> torch.Tensor | None:
         """(n * n, M): what the net of types gives for each centre and neighbour of the types with these embeddings,
-        (n, tebd_dim); (n, M) for each neighbour where types are one-sided; None where there is no such net."""
+        (n, tebd_dim), and numbers; (n, M) for each neighbour where types are one-sided; None where there is no such
+        net. The number of absent atoms is ntypes."""
         if self.type_nets is None:
             return None
+        if isinstance(self.type_nets, TypePairs):
+            return self.type_nets.of(index).to(types)
         inputs = types
         if not self.options.type_one_side:
             n = len(types)
@@ -650,8 +657,9 @@ class SeAttenV2(MomentDescriptor):
         centers, neighbors = torch.arange(n, device=device)[:, None], torch.arange(n, device=device)
         if self.options.zero_padding:
             types, neighbors = F.pad(types, (0, 0, 0, 1)), torch.full_like(neighbors, n)
+            index = F.pad(index, (0, 1), value=self.ntypes)
         faded = torch.zeros_like(s[..., 0]) if self.options.is_smooth else None
-        products = self._type_products(types)
+        products = self._type_products(types, index)
         g = self._embedding(s, neighbors.expand(n, n), centers, types, products, faded)
         for layer in self.layers:
             g = layer.of_padding(g)
@@ -679,7 +687,13 @@ class SeAttenV2(MomentDescriptor):
         options = cls.Options.from_tree(tree)
         layers = tree["attention_layers"]["attention_layers"]
         attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
-        nets = nets_of_tree(tree, options, type_map, dtype)
+        nets: Nets
+        if _has_pairs(tree):
+            pairs = TypePairs.from_tree(tree["embeddings_strip"], dtype)
+            embedding = TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype)
+            nets = NetCollection.from_tree(tree["embeddings"], dtype), pairs, embedding
+        else:
+            nets = nets_of_tree(tree, options, type_map, dtype)
         statistics, gain = cls.statistics_of_tree(tree, dtype), _degree_gain(tree, options.lmax, dtype)
         return cls(options, type_map, *statistics, nets, attention, gain)
 
@@ -725,9 +739,21 @@ class SeAttenV2(MomentDescriptor):
         _check_attention(tree, place)
 
     @classmethod
+    def check_nets(cls, tree: Tree, name: str, ntypes: int, place: str) -> None:
+        if name == "embeddings_strip" and _has_pairs(tree):
+            if tree.get("type_one_side"):
+                raise ModelFileError(f"{place}.{name} has numbers for both types, and type_one_side is true")
+            TypePairs.check_tree(tree[name], ntypes, tree["neuron"][-1], f"{place}.{name}")
+        else:
+            super().check_nets(tree, name, ntypes, place)
+
+    @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
-        embedding = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
-        return {**super().tree_of_types(tree, types, type_map), "type_embedding": embedding}
+        found = super().tree_of_types(tree, types, type_map)
+        found["type_embedding"] = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
+        if _has_pairs(tree):
+            found["embeddings_strip"] = TypePairs.tree_of_types(tree["embeddings_strip"], types)
+        return found
 
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
@@ -762,6 +788,11 @@ class DPA1(SeAttenV2):
 
     Options = DPA1Options
     NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": (schema.optional(schema.node), None)}, _NODE_ARRAYS)
+
+
+def _has_pairs(tree: Tree) -> bool:
+    """Whether a descriptor's node has numbers for pairs of types in the place of the net of types."""
+    return bool((tree.get("embeddings_strip") or {}).get("@class") == TypePairs.CLASS)
 
 
 def _check_attention(tree: Tree, place: str) -> None:

@@ -31,6 +31,8 @@ def require_same(found: Any, wanted: Any, place: str) -> None:
 def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:
     """Nets by so many types each; `options` is the node whose neuron, resnet_dt and activation they repeat. Raises
     ModelFileError."""
+    if "networks" not in nets:
+        raise ModelFileError(f"{place} is no collection of nets")
     require_same((nets["ndim"], nets["ntypes"]), (ndim, ntypes), f"(ndim, ntypes) of {place}")
     require_same(len(nets["networks"]), ntypes**ndim, f"the number of nets of {place}")
     for i, net in enumerate(nets["networks"]):

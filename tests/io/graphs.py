@@ -2,6 +2,7 @@
 DeePMD-kit's graphs, as far as a reader looks at them, in Protocol Buffers' wire format or as text."""
 
 import dataclasses
+import re
 import struct
 from typing import Any
 
@@ -189,7 +190,10 @@ def model_graph(
     for k, part in enumerate(parts):
         suffix = f"_{k}" if len(parts) > 1 else ""
         w.constant(f"descrpt_attr{suffix}/ntypes", np.int32(ntypes))
-        features.append(_descriptor(w, part, ntypes, suffix, op))
+        if part["type"] == "dpa1":
+            features.append(_mixed(w, part, ntypes, suffix, op))
+        else:
+            features.append(_descriptor(w, part, ntypes, suffix, op))
     x = w.add("features", "ConcatV2", *features)
     _fitting(w, fitting, x, ntypes, bias, model["@variables"]["out_bias"])
     return w.nodes
@@ -208,17 +212,49 @@ def table_nodes(model: dict, adds_bias: bool = True) -> list[Node]:
     return w.nodes
 
 
-def _descriptor(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:
-    radial = node["type"] == "se_r"
+def _rows(w: Writer, node: dict, ntypes: int, suffix: str, op: str, names: tuple[str, str, str]) -> str:
+    """The operation that makes the environment matrix; `names` are those of its attributes."""
     davg, dstd = (
         w.variable(f"descrpt_attr{suffix}/{name}", node["@variables"][key].reshape(ntypes, -1))
         for name, key in (("t_avg", "davg"), ("t_std", "dstd"))
     )
     cutoffs = (float(node["rcut"]), float(node["rcut_smth"]))
-    names = ("rcut", "rcut_smth", "sel") if radial else ("rcut_r", "rcut_r_smth", "sel_a")
     attributes = dict(zip(names, (*cutoffs, [int(n) for n in node["sel"]]), strict=True))
+    return w.add(f"{op}{suffix}", op, *["t_coord"] * 5, davg, dstd, **attributes)
+
+
+def _mixed(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:
+    """A descriptor without attention whose nets take embeddings of types."""
+    x = w.add("one_hot", "OneHot", "t_coord")
+    for k, layer in enumerate(node["type_embedding"]["embedding"]["layers"], 1):
+        arrays = tuple(f"type_embed_net/{kind}_{k}" for kind in ("matrix", "bias", "idt"))
+        x = w.layer(x, layer, f"type_embed_net/layer_{k}", arrays)
+    rows = _rows(w, node, ntypes, suffix, op, ("rcut_r", "rcut_r_smth", "sel_a"))
+    scope = f"filter_type_all{suffix}"
+    w.constant(f"{scope}/Slice/size", np.array([-1, -1, node["axis_neuron"]], np.int32))
+    strip, side = node.get("embeddings_strip"), "one" if node["type_one_side"] else "two"
+    if strip and strip["@class"] == "TypePairs":
+        values = strip["@variables"]["values"]
+        factors = w.constant(f"{scope}/params", values.reshape(-1, values.shape[-1]))
+        factors = w.add(f"{scope}/lookup", "GatherV2", factors, rows)
+        if node["smooth_type_embedding"]:
+            factors = w.add(f"{scope}/mul", "Mul", factors, rows)
+        (net,) = node["embeddings"]["networks"]
+        _fusion(w, net, f"{scope}/TabulateFusionSeAtten", rows, rows, factors)
+        return rows
+    for extra, nets in (("", node["embeddings"]), (f"_{side}_side_ebd", strip)):
+        x = rows
+        for k, layer in enumerate(nets["networks"][0]["layers"] if nets else [], 1):
+            arrays = tuple(f"{scope}/{kind}_{k}{extra}" for kind in ("matrix", "bias", "idt"))
+            x = w.layer(x, layer, f"{scope}/layer_{k}{extra}", arrays)
+    return rows
+
+
+def _descriptor(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:
+    radial = node["type"] == "se_r"
     op = op.replace("SeA", "SeR").replace("MatA", "MatR") if radial else op
-    rows = w.add(f"{op}{suffix}", op, *["t_coord"] * 5, davg, dstd, **attributes)
+    names = ("rcut", "rcut_smth", "sel") if radial else ("rcut_r", "rcut_r_smth", "sel_a")
+    rows = _rows(w, node, ntypes, suffix, op, names)
     ndim = node["embeddings"]["ndim"]
     for i, net in enumerate(node["embeddings"]["networks"]):
         first, second = i % ntypes, i // ntypes
@@ -256,10 +292,15 @@ def _table(w: Writer, node: dict, net: dict, rows: str, scope: str, neighbor: in
         return w.add(f"{name}/{label}/Reshape", "Reshape", w.add(f"{name}/{label}", "Slice", x, *edges))
 
     first = cut(cut(rows, 4 * sum(sel[:neighbor]), 4 * sel[neighbor], "rows"), 0, 1, "s")
+    _fusion(w, net, name, first, rows)
+
+
+def _fusion(w: Writer, net: dict, name: str, *inputs: str) -> None:
     coefficients, info = net["@variables"]["coefficients"], np.array([*net["info"], -1.0])
     table = w.constant(f"{name}/table", coefficients.reshape(len(coefficients), -1))
-    inputs = table, w.constant(f"{name}/table_info", info), first, rows
-    w.add(name, "TabulateFusionSeA", *inputs, last_layer_size=int(coefficients.shape[1]))
+    op = re.sub("_[0-9]+$", "", name.partition("/")[2])
+    inputs = table, w.constant(f"{name}/table_info", info), *inputs
+    w.add(name, op, *inputs, last_layer_size=int(coefficients.shape[1]))
 
 
 def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np.ndarray) -> None:
@@ -284,7 +325,8 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np
             if last and node.get("fit_diag") is False:  # the transpose is added, and not half of it
                 halves = {name: None if a is None else a / 2 for name, a in layer["@variables"].items()}
                 layer = {**layer, "@variables": halves}
-            scope = f"{'final_layer' if last else f'layer_{k}'}_type_{t}"
+            scope = "final_layer" if last else f"layer_{k}"
+            scope += f"_type_{t}" if node["nets"]["ndim"] else ""
             y = w.layer(y, layer, scope, tuple(f"{scope}/{kind}" for kind in ("matrix", "bias", "idt")))
         answers.append(_matrix(w, node, y, t) if kind == "polar" else y)
     if kind in ("dipole", "polar"):

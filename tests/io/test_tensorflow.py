@@ -1,5 +1,6 @@
 """TensorFlow graphs: what their constants and operations say is the model."""
 
+import json
 import math
 from pathlib import Path
 
@@ -34,6 +35,19 @@ DESCRIPTORS = {
         "type": "hybrid",
         "list": [{**SE_E2_A, "rcut": 4.0}, {**PART, "type": "se_e3", "neuron": [3, 6]}],
     },
+}
+TYPES = {**SE_E2_A, "type": "se_atten", "attn_layer": 0, "tebd_dim": 4, "set_davg_zero": False}
+# Of models with embeddings of types: the section, the operation of the environment matrix, and the training input.
+MIXED = {
+    "beside": (TYPES, "ProdEnvMatAMix", {}),
+    "stripped": ({**TYPES, "tebd_input_mode": "strip"}, "ProdEnvMatAMix", {}),
+    "smooth": (
+        {**TYPES, "tebd_input_mode": "strip", "smooth_type_embedding": True},
+        "ProdEnvMatAMix",
+        {"smooth_type_embedding": True},
+    ),
+    "ebd_v2": ({**TYPES, "tebd_input_mode": "strip"}, "ProdEnvMatA", {}),
+    "ebd_v2_one_sided": ({**TYPES, "tebd_input_mode": "strip", "type_one_side": True}, "ProdEnvMatA", {}),
 }
 FITTINGS = {
     "plain": {},
@@ -212,6 +226,102 @@ def test_polarizabilities_without_their_operations_are_refused(tmp_path):
     (tmp_path / "graph.pb").write_bytes(wire(nodes))
     with pytest.raises(ModelFileError, match="should be followed by Add"):
         read_model(tmp_path / "graph.pb")
+
+
+def mixed_model(name, seed=1):
+    """The tree of a model with embeddings of types, and how it is written as a graph."""
+    descriptor, op, stated = MIXED[name]
+    section = {"type_map": ["O", "H"], "descriptor": descriptor, "fitting_net": {"neuron": [9, 9]}}
+    made = DescriptorFitting.random(parse(StandardOptions, section), seed, torch.float64)
+    made.descriptor.set_statistics(np.full(2, 0.05), np.full((2, 2), 0.1))
+    options, smooth = made.descriptor.options, bool(stated)
+    options.zero_padding, options.cubic_switch = not smooth, 1.0 if smooth else 0.0
+    script = json.dumps({"model": {"descriptor": stated}}).encode()
+    return made.to_tree(), {"op": op, "script": script}
+
+
+def with_pairs(tree, seed=3):
+    """The tree with tables in the place of its nets."""
+    tree, descriptor = tabulated(tree, seed), tree["descriptor"]
+    values = np.random.default_rng(seed).normal(size=(3, 3, descriptor["neuron"][-1]))
+    descriptor["embeddings_strip"] = {
+        "@class": "TypePairs",
+        "@version": 1,
+        "ntypes": 2,
+        "neuron": [values.shape[-1]],
+        "precision": "float64",
+        "@variables": {"values": values},
+    }
+    descriptor["neuron"] = [values.shape[-1]]
+    return tree
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_nets_may_take_embeddings_of_types(name, tmp_path):
+    tree, options = mixed_model(name)
+    write_model(tmp_path / "model.safetensors", tree)
+    path = written(tree, tmp_path / "graph.pb", **options)
+    assert_same(answers(path), answers(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["stripped", "smooth", "ebd_v2"])
+def test_tables_with_embeddings_of_types_are_the_model(name, tmp_path):
+    tree, options = mixed_model(name)
+    tree = with_pairs(tree)
+    path = written(tree, tmp_path / "graph.pb", **options)
+    del tree["descriptor"]["embeddings"]["networks"][0]["info"]
+    for suffix in ("safetensors", "json"):
+        write_model(tmp_path / f"model.{suffix}", tree)
+        assert_same(answers(path), answers(tmp_path / f"model.{suffix}"))
+    potential = load(path, dtype="float64", spline=False)
+    potential.save(tmp_path / "again.safetensors")
+    assert_same(answers(tmp_path / "again.safetensors"), answers(path))
+    values = tree["descriptor"]["embeddings_strip"]["@variables"]["values"]
+    values[1, 0] += 1.0
+    write_model(tmp_path / "model.safetensors", tree)
+    with pytest.raises(AssertionError):
+        assert_same(answers(tmp_path / "model.safetensors"), answers(path))
+
+
+def test_a_table_may_multiply_numbers_of_neighbours_alone(tmp_path):
+    """One-sided: of each neighbour, and of absent ones, not of each centre and neighbour."""
+    tree, options = mixed_model("ebd_v2")
+    values = with_pairs(tree)["descriptor"]["embeddings_strip"]["@variables"]["values"]
+    values[:] = values[0]
+    wanted = answers(written(tree, tmp_path / "both.pb", **options))
+    tree["descriptor"]["embeddings_strip"]["@variables"]["values"] = values[0]
+    assert_same(answers(written(tree, tmp_path / "one.pb", **options)), wanted)
+    tree["descriptor"]["embeddings_strip"]["@variables"]["values"] = values[0, :2]
+    with pytest.raises(ModelFileError, match="2 rows of numbers for 2 types"):
+        read_model(written(tree, tmp_path / "wrong.pb", **options))
+
+
+def test_tables_with_embeddings_of_types_are_of_some_types_too(tmp_path):
+    """Of a model without the first type, in a cluster of the second."""
+    tree, options = mixed_model("smooth")
+    model_of = load(written(with_pairs(tree), tmp_path / "graph.pb", **options), dtype="float64").model
+    part = type(model_of).tree_of_types(model_of.to_tree(), [1], ["H"])
+    write_model(tmp_path / "part.safetensors", part)
+    positions = np.random.default_rng(1).random((9, 3)) * 4
+    wanted = answers(tmp_path / "graph.pb", (np.ones(9, int), positions, None))
+    assert_same(answers(tmp_path / "part.safetensors", (np.zeros(9, int), positions, None)), wanted)
+
+
+def test_numbers_of_pairs_of_types_have_to_fit(tmp_path):
+    tree, _ = mixed_model("stripped")
+    del with_pairs(tree)["descriptor"]["embeddings"]["networks"][0]["info"]
+    values = tree["descriptor"]["embeddings_strip"]["@variables"]["values"]
+    tree["descriptor"]["embeddings_strip"]["@variables"]["values"] = values[:2]
+    write_model(tmp_path / "model.safetensors", tree)
+    with pytest.raises(ModelFileError, match=r"embeddings_strip\.@variables\.values"):
+        load(tmp_path / "model.safetensors")
+
+
+def test_absent_neighbours_of_excluded_types_are_refused(tmp_path):
+    tree, options = mixed_model("ebd_v2")
+    options["script"] = json.dumps({"model": {"descriptor": {"exclude_types": [[0, 1]]}}}).encode()
+    with pytest.raises(UnsupportedModelError, match="se_a_ebd_v2 with exclude_types"):
+        read_model(written(tree, tmp_path / "graph.pb", **options))
 
 
 @pytest.mark.parametrize("op", ["DescrptNorot", "DescrptSeA", "ProdEnvMatA"])

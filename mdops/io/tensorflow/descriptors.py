@@ -10,22 +10,19 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import ModelFileError
 from mdops.io.tensorflow import tables
-from mdops.io.tensorflow.mixed import mixed_part
+from mdops.io.tensorflow.mixed import mixed_part, strips_types
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
 from mdops.io.tensorflow.places import MIXED, RADIAL, Part, Place
 from mdops.nn.net import NetCollection, TabulatedNet
-
-# What the node of a descriptor with tables says of nets that there are not.
-_TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
 
 
 def part_of(place: Place) -> Part:
     """The tree of one descriptor."""
     if place.operation.op in RADIAL:
         return _radial(place)
-    if place.operation.op in MIXED:
+    if place.operation.op in MIXED or strips_types(place):
         return mixed_part(place)
     if place.nets(2) or tables.operations(place.graph, place.suffix, tables.THREE_BODY):
         return _three_body(place)
@@ -44,10 +41,6 @@ def _typed_nets(place: Place, sel: list[int], columns: int) -> tuple[list[list[T
             raise ModelFileError("it has nets for all centres, and nets for some")
         rows = [[trees.get(("all" if one_side else str(c), str(t))) for t in range(n)] for c in range(n)]
         return rows, one_side
-    if place.nets(0, "_(?:one|two)_side_ebd") or place.graph.of_op(*tables.MIXED):
-        raise UnsupportedModelError(
-            "se_e2_a with a net of its own for types (se_a_ebd_v2, strip) is not read from TensorFlow graphs"
-        )
     common = place.nets(0)
     if place.types is None or list(common) != [("all",)]:
         raise ModelFileError(f"it has no embedding nets with the suffix {place.suffix!r}")
@@ -129,13 +122,6 @@ def _net_collection(
     )
 
 
-def _shared(place: Place, net: Tree) -> Tree:
-    """What a descriptor's node says once more of its nets."""
-    if net["@class"] != TabulatedNet.CLASS:
-        return {key: net[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")}
-    return {**_TABULATED, "neuron": net["neuron"], "precision": net["precision"]}
-
-
 def _nothing(net: Tree) -> Tree:
     """A net that gives zeros whatever it takes."""
     if net["@class"] == TabulatedNet.CLASS or not _keeps_zero(net):
@@ -179,7 +165,7 @@ def _angular(place: Place) -> Part:
         "@version": 2,
         "type": "se_e2_a",
         **environment,
-        **_shared(place, first),
+        **tables.shared_keys(first),
         "exclude_types": excluded,
         "axis_neuron": axis,
         "type_one_side": one_side,
@@ -201,7 +187,7 @@ def _radial(place: Place) -> Part:
         "@version": 2,
         "type": "se_r",
         **environment,
-        **_shared(place, first),
+        **tables.shared_keys(first),
         "exclude_types": excluded,
         "type_one_side": one_side,
         "spin": None,
@@ -233,7 +219,7 @@ def _three_body(place: Place) -> Part:
         "@version": 2,
         "type": "se_e3",
         **environment,
-        **_shared(place, first),
+        **tables.shared_keys(first),
         "embeddings": collection(nets, 2, n, "embedding_network"),
     }
     return Part(node, first["neuron"][-1])

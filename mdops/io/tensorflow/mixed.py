@@ -1,17 +1,23 @@
-"""From a graph to the tree of se_atten (DPA-1), whose neighbours of all types share places."""
+"""From a graph to the tree of se_atten (DPA-1), whose neighbours of all types share places; and to that of se_a_ebd_v2,
+which is the same without attention, but for its places."""
 
 import re
 
 import numpy as np
+import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io.tensorflow.graph import Graph
+from mdops.io.tensorflow import tables
+from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, layer_node, precision_of
-from mdops.io.tensorflow.places import Part, Place
+from mdops.io.tensorflow.places import MIXED, Part, Place, Types
+from mdops.models.type_pairs import TypePairs
+from mdops.nn.net import tensor
 
 _NORM_EPSILON = 1e-3
 _SHORTEST_ROW = 1e-6  # the root of what tf.nn.l2_normalize takes as the least square
 _PROJECTIONS = ("c_query", "c_key", "c_value")
+_OF_TYPES = "_(?:one|two)_side_ebd"  # behind the names of a net of types
 
 
 def mixed_part(place: Place) -> Part:
@@ -19,19 +25,8 @@ def mixed_part(place: Place) -> Part:
     if place.types is None:
         raise ModelFileError("it has a descriptor of mixed types, and no embedding of types")
     environment, stated = place.environment("sel_a"), place.stated
-    nets = place.nets(0)
-    strip = place.nets(0, "_two_side_ebd")
-    if list(nets) != [("all",)]:
-        raise UnsupportedModelError(
-            "a compressed se_atten is not read from TensorFlow graphs; the graph before is"
-        )
-    first, precision = embedding_net(nets["all",]), precision_of(nets["all",])
-    width, channels = place.types.values.shape[1], first["neuron"][-1]
-    one_side = not strip and first["in_dim"] == 1 + width
-    if first["in_dim"] not in ({1} if strip else {1 + width, 1 + 2 * width}):
-        raise ModelFileError(
-            f"the embedding net takes {first['in_dim']} numbers, and the types have {width} each"
-        )
+    first, strip, one_side = _nets(place, place.types)
+    width, channels, precision = place.types.values.shape[1], first["neuron"][-1], first["precision"]
     layers = _attention(place.graph, place.suffix)
     smooth = bool(stated.get("smooth_type_embedding", stated.get("smooth_type_embdding", False)))
     smooth |= stated.get("type") == "se_atten_v2"
@@ -39,7 +34,12 @@ def mixed_part(place: Place) -> Part:
         raise UnsupportedModelError("se_atten with attn_mask is not supported")
     has_mean = bool(environment["@variables"]["davg"].any())
     if has_mean and smooth and environment["exclude_types"]:
-        raise UnsupportedModelError("se_atten that is smooth, with exclude_types and set_davg_zero false")
+        raise UnsupportedModelError(
+            "se_atten that is smooth, with exclude_types and set_davg_zero false, is not supported"
+        )
+    if has_mean and environment["exclude_types"] and place.operation.op not in MIXED:
+        # Empty places of excluded types have rows of zeros there.
+        raise UnsupportedModelError("se_a_ebd_v2 with exclude_types and set_davg_zero false is not supported")
     axis = place.axis(channels)
     hidden = layers[0]["attention_layer"]["in_proj"]["@variables"]["w"].shape[1] // 3 if layers else 128
     attention = {
@@ -59,7 +59,7 @@ def mixed_part(place: Place) -> Part:
         "@version": 2,
         "type": "dpa1",
         **environment,
-        **{key: first[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")},
+        **tables.shared_keys(first),
         "ntypes": place.ntypes,
         "axis_neuron": axis,
         "tebd_dim": width,
@@ -94,15 +94,50 @@ def mixed_part(place: Place) -> Part:
         "type_embedding": _type_embedding(place.types.layers, place.type_map),
     }
     if strip:
-        types = embedding_net(strip["all",])
-        # Whatever the options say, these nets take the types of both sides.
-        if types["in_dim"] != 2 * width or types["neuron"] != first["neuron"]:
-            raise ModelFileError(
-                f"the net of types takes {types['in_dim']} numbers for types of {width} each"
-            )
-        types["resnet_dt"] = first["resnet_dt"]
-        node["embeddings_strip"] = collection([types], 0, place.ntypes, "embedding_network")
+        node["embeddings_strip"] = strip
     return Part(node, channels * axis, place.scale(environment["sel"]), mixed=True)
+
+
+def strips_types(place: Place) -> bool:
+    """Whether types have a net of their own, by which the embedding is multiplied."""
+    return bool(place.nets(0, _OF_TYPES) or tables.operations(place.graph, place.suffix, tables.OF_TYPES))
+
+
+def _nets(place: Place, types: Types) -> tuple[Tree, Tree | None, bool]:
+    """The embedding net; where types have a net of their own, what stands for that; and whether the neighbour's type
+    counts alone."""
+    width = types.values.shape[1]
+    found = tables.operations(place.graph, place.suffix, tables.OF_TYPES)
+    if found:
+        return _tables(place, found[0][1])
+    nets, strip = place.nets(0), place.nets(0, _OF_TYPES)
+    if list(nets) != [("all",)]:
+        raise ModelFileError(f"it has no embedding nets with the suffix {place.suffix!r}")
+    first = embedding_net(nets["all",])
+    if not strip:
+        if first["in_dim"] not in (1 + width, 1 + 2 * width):
+            raise ModelFileError(
+                f"the embedding net takes {first['in_dim']} numbers, and the types have {width} each"
+            )
+        return first, None, first["in_dim"] == 1 + width
+    of_types = embedding_net(strip["all",])
+    wanted = first["in_dim"], of_types["neuron"]
+    if wanted != (1, first["neuron"]) or of_types["in_dim"] not in (width, 2 * width):
+        raise ModelFileError(
+            f"the net of types takes {of_types['in_dim']} numbers for types of {width} each, or does not fit"
+        )
+    of_types["resnet_dt"] = first["resnet_dt"]
+    return first, collection([of_types], 0, place.ntypes, "embedding_network"), of_types["in_dim"] == width
+
+
+def _tables(place: Place, operation: Node) -> tuple[Tree, Tree, bool]:
+    """The same of a compressed graph, of which the net of types is numbers for pairs, or for neighbours."""
+    table, n = tables.table_node(place.graph, operation), place.ntypes + 1
+    values = tables.type_factors(place.graph, operation)
+    if len(values) not in (n, n * n):
+        raise ModelFileError(f"it has {len(values)} rows of numbers for {place.ntypes} types")
+    pairs = np.broadcast_to(values.reshape(-1, n, values.shape[1]), (n, n, values.shape[1]))
+    return table, TypePairs(tensor(pairs, torch.float64)).to_tree(table["precision"]), False
 
 
 def _smooth_length(place: Place, environment: Tree) -> float:

@@ -11,7 +11,9 @@ from mdops.io.tensorflow.nets import Tree
 from mdops.nn.net import TabulatedNet
 
 RADIAL, ANGULAR = ("TabulateFusionSeR",), ("TabulateFusion", "TabulateFusionSeA")
-THREE_BODY, MIXED = ("TabulateFusionSeT",), ("TabulateFusionSeAtten",)
+THREE_BODY, OF_TYPES = ("TabulateFusionSeT",), ("TabulateFusionSeAtten",)
+# What the node of a descriptor with tables says of nets that there are not.
+_TABULATED: Tree = {"activation_function": "tanh", "resnet_dt": False}
 _LARGEST = 1e6  # of what a net takes
 
 
@@ -69,6 +71,22 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
     return tabulated(np.concatenate([*breaks, [end]]), coefficients)
 
 
+def type_factors(graph: Graph, operation: Node) -> np.ndarray:
+    """(rows, M): what a net of types gives, by which an operation with a table multiplies: of each neighbour, or of
+    each centre and neighbour. Behind the types comes that of absent atoms."""
+    if len(operation.inputs) < 5:
+        raise ModelFileError(f"{operation.name} lacks inputs")
+    node = graph.origin(operation.inputs[4])
+    if node.op == "Mul" and node.inputs:  # with the switch
+        node = graph.origin(node.inputs[0])
+    if node.op not in ("GatherV2", "Gather") or not node.inputs:
+        raise ModelFileError(f"{operation.name} should take rows of a constant, and takes {node.op}")
+    values, width = graph.value(node.inputs[0]), operation.attribute("last_layer_size", "i")
+    if values.ndim != 2 or values.shape[1] != width:
+        raise ModelFileError(f"{node.inputs[0]} has the shape {values.shape} for {width} columns")
+    return values
+
+
 def tabulated(breaks: np.ndarray, coefficients: np.ndarray) -> Tree:
     return {
         "@class": TabulatedNet.CLASS,
@@ -78,6 +96,13 @@ def tabulated(breaks: np.ndarray, coefficients: np.ndarray) -> Tree:
         "precision": coefficients.dtype.name,
         "@variables": {"breaks": breaks.astype(np.float64), "coefficients": coefficients},
     }
+
+
+def shared_keys(net: Tree) -> Tree:
+    """What a descriptor's node says once more of its nets."""
+    if net["@class"] == TabulatedNet.CLASS:
+        return {**_TABULATED, "neuron": net["neuron"], "precision": net["precision"]}
+    return {key: net[key] for key in ("neuron", "resnet_dt", "activation_function", "precision")}
 
 
 def constant_table(like: Tree, values: np.ndarray) -> Tree:
