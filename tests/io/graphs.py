@@ -165,7 +165,12 @@ class Writer:
 
 
 def model_graph(
-    model: dict, *, op: str = "ProdEnvMatA", script: bytes = b"", bias: str = "added"
+    model: dict,
+    *,
+    op: str = "ProdEnvMatA",
+    script: bytes = b"",
+    bias: str = "added",
+    spin: tuple[float, float] | None = None,
 ) -> list[Node]:
     """The graph of a standard model of energies, dipoles, polarizabilities or densities of states.
 
@@ -173,12 +178,18 @@ def model_graph(
         op: of the environment matrix, as versions name it.
         script: the training input that goes with it; none by default.
         bias: the energies of types are "added", or part of the "last" layers, as in old versions.
+        spin: the last type is that of virtual atoms of the first one, at this distance for spins of this length.
     """
     w, descriptor, ntypes = Writer(), model["descriptor"], len(model["type_map"])
     if script:
         w.constant("train_attr/training_script", script)
     w.constant("train_attr/min_nbor_dist", np.float64(0.9))
-    w.constant("model_attr/tmap", " ".join(model["type_map"]).encode())
+    elements = model["type_map"][:-1] if spin else model["type_map"]
+    w.constant("model_attr/tmap", " ".join(elements).encode())
+    if spin:
+        w.constant("spin_attr/ntypes_spin", np.int32(1))
+        w.constant("spin_attr/virtual_len", np.array(spin[:1]))
+        w.constant("spin_attr/spin_norm", np.array(spin[1:]))
     fitting = model["fitting"]
     w.constant("model_attr/model_type", fitting["type"].encode())
     if fitting["type"] in ("dipole", "polar"):
@@ -335,6 +346,7 @@ def _fitting(w: Writer, node: dict, x: str, ntypes: int, bias: str, out_bias: np
     if bias == "added":
         name = "t_bias_dos" if kind == "dos" else "t_bias_atom_e"
         values = arrays["bias_atom_e"] if kind == "dos" else arrays["bias_atom_e"].reshape(-1)
+        values = np.delete(values, node["exclude_types"], 0)
         answers.append(w.add("lookup", "GatherV2", w.variable(f"fitting_attr/{name}", values)))
     if out_bias.any():
         answers.append(w.add("gather", "GatherV2", w.variable("model_attr/model_attr/t_out_bias", out_bias)))

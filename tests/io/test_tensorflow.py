@@ -421,9 +421,72 @@ def test_a_training_may_begin_with_a_graph(tmp_path):
     ]
 
 
+def spin_model(**options):
+    """The tree of a model of Ni, O and a third type, whose atoms have no energy."""
+    descriptor = {**SE_E2_A, "sel": [20, 30, 20], **options}
+    section = {"type_map": ["Ni", "O", "X"], "descriptor": descriptor, "fitting_net": {"neuron": [9, 9]}}
+    made = DescriptorFitting.random(parse(StandardOptions, section), 1, torch.float64)
+    made.descriptor.set_statistics(np.full(3, 0.05), np.full((3, 2), 0.1))
+    made.fitting.bias.view(3, -1)[0] = -2.5
+    made.fitting.options.exclude_types = made.options.atom_exclude_types = [2]
+    return made.to_tree()
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+def test_spins_are_virtual_atoms(one_sided, tmp_path):
+    """Energies, forces and virials are those of the model in which the virtual atoms are atoms."""
+    tree, (length, norm), n = spin_model(type_one_side=one_sided), (0.4, 1.25), 12
+    write_model(tmp_path / "atoms.safetensors", tree)
+    path = written(tree, tmp_path / "graph.pb", spin=(length, norm))
+    random = np.random.default_rng(1)
+    types, positions, cell = np.arange(n) % 2, random.random((n, 3)) * 6, np.eye(3) * 6.5
+    spins = np.where(types[:, None] == 0, random.normal(size=(n, 3)), 0.0)
+    magnetic = types == 0
+    away = (spins * length / norm)[magnetic]
+    every = np.concatenate([positions, positions[magnetic] + away])
+    kinds = np.concatenate([types, np.full(magnetic.sum(), 2)])
+    wanted = answers(tmp_path / "atoms.safetensors", (kinds, every, cell))
+    potential = load(path, dtype="float64", spline=False, overflow="extend")
+    assert potential.model.spin.use_spin == (True, False) and potential.type_map[:2] == ["Ni", "O"]
+    potential.save(tmp_path / "again.dp")
+    for place in (path, tmp_path / "again.dp"):
+        found = load(place, dtype="float64", spline=False, overflow="extend").forward(
+            torch.tensor(positions),
+            torch.tensor(types),
+            torch.tensor(cell),
+            spins=torch.tensor(spins),
+            forces=True,
+        )
+        found = {name: value.detach().numpy() for name, value in found.items()}
+        forces, of_virtual = wanted["forces"][:n].copy(), wanted["forces"][n:]
+        forces[magnetic] += of_virtual
+        turned = np.einsum("na,nb->ab", of_virtual, away)
+        assert_same(found, {"energy": wanted["energy"], "forces": forces})
+        assert_same(found, {"virial": wanted["virial"][0] - turned})
+        assert_same({"m": found["force_mag"][magnetic]}, {"m": of_virtual * length / norm})
+
+
+def test_spins_that_do_not_fit_the_model_are_refused(tmp_path):
+    said = json.dumps({"model": {"spin": {"use_spin": [False, True]}}}).encode()
+    nodes = model_graph(spin_model(), spin=(0.4, 1.25))
+    other = {"spin_attr/spin_norm": np.zeros(1), "spin_attr/ntypes_spin": np.int32(2)}
+    cases = [model_graph(spin_model(), spin=(0.4, 1.25), script=said)]
+    for name, value in other.items():
+        rest = [node for node in nodes if node.name != name]
+        cases.append([*rest, Node(name, "Const", (), {"value": np.asarray(value)})])
+    for case, message in zip(cases, ("says otherwise", "of spins of", "the type map"), strict=True):
+        (tmp_path / "graph.pb").write_bytes(wire(case))
+        with pytest.raises(ModelFileError, match=message):
+            read_model(tmp_path / "graph.pb")
+    tree, options = mixed_model("stripped")
+    tree["fitting"]["exclude_types"] = [1]
+    (tmp_path / "graph.pb").write_bytes(wire(model_graph(tree, spin=(0.4, 1.25), **options)))
+    with pytest.raises(UnsupportedModelError, match="a model with spins that is not of se_e2_a"):
+        read_model(tmp_path / "graph.pb")
+
+
 REFUSED = {
     "model_attr/model_type": (b"wannier", "a model of wannier"),
-    "spin_attr/ntypes_spin": (np.int32(1), "spin"),
     "modifier_attr/type": (b"other", "modifier"),
 }
 

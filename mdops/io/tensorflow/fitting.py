@@ -27,9 +27,10 @@ class Fitting:
         absent: the types whose atoms have no answer (`sel_type`).
     """
 
-    def __init__(self, graph: Graph, kind: str, stated: Tree, ntypes: int) -> None:
-        """`kind` is that of the model; `stated` the section of the training input, empty where there is none."""
-        self.graph, self.kind, self.stated = graph, kind, stated
+    def __init__(self, graph: Graph, kind: str, stated: Tree, ntypes: int, virtual: int = 0) -> None:
+        """`kind` is that of the model; `stated` the section of the training input, empty where there is none. The last
+        `virtual` types are those of virtual atoms."""
+        self.graph, self.kind, self.stated, self.virtual = graph, kind, stated, virtual
         if stated.get("tot_ener_zero"):
             raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
         self.nets = {net: layers for (net,), layers in _layers(graph, stated.get("layer_name")).items()}
@@ -56,7 +57,9 @@ class Fitting:
 
     def _absent(self, ntypes: int) -> list[int]:
         selected = self.graph.optional("model_attr/sel_type")
-        if self.kind == "ener" or selected is None:
+        if self.kind == "ener":
+            return list(range(ntypes - self.virtual, ntypes))
+        if selected is None:
             return []
         known = {int(t) for t in selected.reshape(-1)}
         return [t for t in range(ntypes) if t not in known]
@@ -102,7 +105,8 @@ class Fitting:
         return self._node([fitting_net(layers) for layers in nets], own, bias, arrays, width, type_map)
 
     def _ener(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
-        return {"var_name": "energy", "dim_out": 1}, self._bias("t_bias_atom_e", ntypes, 1), {}
+        bias = self._bias("t_bias_atom_e", ntypes - self.virtual, 1)
+        return {"var_name": "energy", "dim_out": 1}, np.pad(bias, (0, self.virtual)), {}
 
     def _dos(self, nets: list[Layers], axes: int, ntypes: int) -> Own:
         width = _outputs(nets)

@@ -14,6 +14,7 @@ from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Tree, embedding_net, layers_by_name
 from mdops.io.tensorflow.pair_table import with_table
 from mdops.io.tensorflow.places import ENVIRONMENT, Part, Place, Types
+from mdops.io.tensorflow.spin import magnetic_elements, with_spin
 from mdops.nn.net import Net
 
 _CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
@@ -52,7 +53,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     sections = _descriptor_sections(stated, len(operations))
     type_map = _type_map(graph, stated, operations[0])
     types = _type_embedding(graph, len(type_map))
-    fitting = Fitting(graph, kind, _section(stated, "fitting_net"), len(type_map))
+    fitting = Fitting(graph, kind, _section(stated, "fitting_net"), len(type_map), magnetic_elements(graph))
     width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.values.shape[1])
     parts = [
         part_of(
@@ -81,7 +82,7 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         "descriptor": _descriptor(parts),
         "fitting": fitting.tree(parts, None if types is None else types.values, type_map),
     }
-    return with_table(graph, tree), _source(graph, script)
+    return with_table(graph, with_spin(graph, tree, stated)), _source(graph, script)
 
 
 def _kind(graph: Graph) -> str:
@@ -105,8 +106,6 @@ def _kind(graph: Graph) -> str:
         raise UnsupportedModelError(
             f"a model with a modifier {modifier} of its data is not read from TensorFlow graphs; dipole_charge is"
         )
-    if "spin_attr/ntypes_spin" in graph:
-        raise UnsupportedModelError("a model with spin is not read from TensorFlow graphs")
     missing = [name for name in _OUTPUTS[kind] if f"o_{name}" not in graph and f"{name}_test" not in graph]
     if missing:
         raise ModelFileError(f"it is cut short, or no model: the graph has no output o_{missing[0]}")
@@ -151,17 +150,19 @@ def _suffix(graph: Graph, operation: Node) -> str:
 
 
 def _type_map(graph: Graph, stated: Tree, operation: Node) -> list[str]:
-    """The element of each type; "type_0" and so on where none is given."""
+    """The element of each type; "type_0" and so on where none is given. Types of virtual atoms follow."""
     average = graph.value(operation.inputs[5]) if len(operation.inputs) > 5 else np.empty(0)
     count = graph.optional("descrpt_attr/ntypes")
     count = graph.optional("t_ntypes") if count is None else count
     ntypes = int(count.flat[0]) if count is not None and count.size else len(average)
+    virtual = magnetic_elements(graph)
+    elements = ntypes - virtual
     names = (graph.text("model_attr/tmap") or "").split() or stated.get("type_map") or []
-    if not names and 0 < ntypes < 1000:
-        return [f"type_{k}" for k in range(ntypes)]
-    if not isinstance(names, list) or len(names) != ntypes:
-        raise ModelFileError(f"it has {ntypes} types, and the type map {names!r:.80}")
-    return names
+    if not names and 0 < elements < 1000:
+        names = [f"type_{k}" for k in range(elements)]
+    if not isinstance(names, list) or not len(names) == elements >= virtual:
+        raise ModelFileError(f"it has {elements} types, and the type map {names!r:.80}")
+    return [*names, *(f"{name}_spin" for name in names[:virtual])]
 
 
 def _type_embedding(graph: Graph, ntypes: int) -> Types | None:
