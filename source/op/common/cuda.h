@@ -39,19 +39,20 @@ class CudaOp : public Op, public Gpu {
   torch::stable::accelerator::DeviceGuard guard_;
 };
 
-struct OnGpu {
-  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
-    return CudaOp(name, argument, on);
-  }
-  static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-    return empty(op, shape, dtype);
-  }
-};
-
 // The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by
 // which cuBLAS chooses its own.
 inline Tensor aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 ? torch::stable::clone(tensor) : tensor;
 }
+
+struct OnGpu {
+  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
+    return CudaOp(name, argument, on);
+  }
+  static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
+  static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+    return empty(op, shape, dtype);
+  }
+};
 
 }  // namespace mdops

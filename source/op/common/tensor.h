@@ -56,6 +56,8 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
 // tensor.
 struct OnCpu {
   static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
+  // An input where its kernels read it with the same bits.
+  static Tensor placed(const Tensor& tensor) { return tensor; }
   // A result that loops add to, and kernels write.
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return zeros(op, shape, dtype);

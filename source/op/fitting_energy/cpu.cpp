@@ -1,19 +1,10 @@
-#include "fitting_energy/inputs.h"
+#include "fitting_energy/ops.h"
 #include "hybrid_potential/cpu_loops.h"
 
 namespace mdops {
 
-namespace {
-
-std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
-                                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
-                                          std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                          int64_t activation, double threshold) {
-  const Op op("fitting_energy");
-  const FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation,
-                         threshold);
+static void run_fitting(const Op& op, const FittingInputs& in, Tensor& energy, Tensor& gradient) {
   check_packed(op, in.nets, net_size(in.net));
-  Tensor energy = zeros({in.atoms}, ScalarType::Double), gradient = zeros({in.atoms, in.inputs}, in.dtype);
   // What a step has besides, and nobody asks for here.
   std::vector<double> forces(3 * in.atoms), virial(9);
   dispatch_float(op, in.dtype, [&](auto zero) {
@@ -27,13 +18,10 @@ std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& 
         nullptr};
     hybrid_step(op, args, in.nets.const_data_ptr<T>(), results, nullptr, gradient.mutable_data_ptr<T>());
   });
-  return {energy, gradient};
 }
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy));
+  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy<mdops::OnCpu>));
 }

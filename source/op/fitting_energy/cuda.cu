@@ -1,7 +1,7 @@
 #include "common/cuda.h"
 #include "common/math.h"
 #include "common/rows.h"
-#include "fitting_energy/inputs.h"
+#include "fitting_energy/ops.h"
 #include "hybrid_potential/gpu_loops.h"
 
 namespace mdops {
@@ -14,17 +14,11 @@ __global__ void refuse_kernel(const int32_t* types, int64_t atoms, int ntypes, d
   if (i < atoms && (types[i] < -1 || types[i] >= ntypes)) energy[i] = not_a_number<double>();
 }
 
-std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
-                                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
-                                          std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                          int64_t activation, double threshold) {
-  const CudaOp op("fitting_energy", "features", features);
-  FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation, threshold);
+}  // namespace
+
+static void run_fitting(const CudaOp& op, const FittingInputs& in, Tensor& energy, Tensor& gradient) {
   if (in.dtype != ScalarType::Float) fail(op, "argument `features` must be of float32 on a GPU");
-  in.nets = aligned(in.nets);
   op.int32_of("features", in.atoms), op.int32_of("features", in.inputs);
-  Tensor energy = empty(op, {in.atoms}, ScalarType::Double);
-  Tensor gradient = empty(op, {in.atoms, in.inputs}, in.dtype);
   // Where nobody asks, of a step that takes them for its order.
   const Tensor places = zeros(op, {in.atoms, 3}, ScalarType::Double),
                batch = zeros(op, {in.atoms}, ScalarType::Int);
@@ -42,13 +36,10 @@ std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& 
   Tensor memory = empty(op, {hybrid_bytes(op, parts, 0, out)}, ScalarType::Byte);
   run_hybrid(op, parts, 0, out, memory.mutable_data_ptr());
   op.launch(refuse_kernel, blocks_for(in.atoms, 256), 256, 0, p.types, in.atoms, p.ntypes, p.energy);
-  return {energy, gradient};
 }
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy));
+  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy<mdops::OnGpu>));
 }

@@ -46,17 +46,14 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
   for (int64_t n = count + b; n < args.items; n += threads) write_item(args, 1 + n, -1, -1, -1, -1);
 }
 
-Tensor ragged_plan(const Tensor& offsets, int64_t max_total, int64_t max_batch, int64_t max_length) {
-  const CudaOp op("ragged_plan", "offsets", offsets);
-  return make_plan(op, offsets, max_total, max_batch, max_length, [&](const PlanArgs& args) {
-    op.launch(plan_kernel, std::max<int64_t>(1, blocks_for(args.sequences, kThreads)), kThreads, 0, args);
-  });
-}
-
 }  // namespace
+
+static void fill_plan(const CudaOp& op, const PlanArgs& args) {
+  op.launch(plan_kernel, std::max<int64_t>(1, blocks_for(args.sequences, kThreads)), kThreads, 0, args);
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("ragged_plan", TORCH_BOX(&mdops::ragged_plan));
+  m.impl("ragged_plan", TORCH_BOX(&mdops::ragged_plan<mdops::OnGpu>));
 }

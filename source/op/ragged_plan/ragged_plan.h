@@ -42,10 +42,10 @@ MDOPS_HD void write_pieces(const PlanArgs& args, int64_t b, int64_t tiles, int64
     write_item(args, 1 + place + n, b, n * kPlanTile, of_bias & INT32_MAX, of_bias >> 31);
 }
 
-// `run(args)` fills the plan.
-template <class O, class Run>
-Tensor make_plan(const O& op, const Tensor& offsets_, int64_t max_total, int64_t max_batch,
-                 int64_t max_length, const Run& run) {
+// What a device does, `fill_plan`, is an overload on the call of the op.
+template <class Device>
+Tensor ragged_plan(const Tensor& offsets_, int64_t max_total, int64_t max_batch, int64_t max_length) {
+  const auto op = Device::make("ragged_plan", "offsets", offsets_);
   const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
   const int64_t sequences = offsets.size(0) - 1;
   if (sequences < 0 || sequences > max_batch)
@@ -58,8 +58,8 @@ Tensor make_plan(const O& op, const Tensor& offsets_, int64_t max_total, int64_t
                  ", expected numbers that 32 bits count");
   const int64_t items = max_batch + max_total / kPlanTile;
   Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
-  run(PlanArgs{offsets.const_data_ptr<int32_t>(), sequences, items, max_total, max_length,
-               reinterpret_cast<PlanRow*>(plan.mutable_data_ptr<int32_t>())});
+  fill_plan(op, PlanArgs{offsets.const_data_ptr<int32_t>(), sequences, items, max_total, max_length,
+                         reinterpret_cast<PlanRow*>(plan.mutable_data_ptr<int32_t>())});
   return plan;
 }
 

@@ -1,4 +1,5 @@
-// The arguments of the ops, checked at entry; for the CPU and for GPUs.
+// The ops on moments times tables, their arguments checked at entry. What a device does are overloads on the
+// call of an op.
 #pragma once
 
 #include "common/pair_checks.h"
@@ -45,7 +46,7 @@ struct MomentProductInputs {
   }
 
   template <class T>
-  MomentProductArgs<T> args(const T* table, Tensor& out) const {
+  MomentProductArgs<T> args(Tensor& out) const {
     return {count,
             atoms,
             static_cast<int>(columns),
@@ -55,7 +56,7 @@ struct MomentProductInputs {
             rows.const_data_ptr<int32_t>(),
             kinds.const_data_ptr<int32_t>(),
             in.const_data_ptr<T>(),
-            table,
+            tables.const_data_ptr<T>(),
             out.mutable_data_ptr<T>()};
   }
 
@@ -71,6 +72,34 @@ struct MomentProductInputs {
                      " more than once, expected every atom once at most");
       seen[atom[r]] = true;
     }
+  }
+};
+
+template <class Device>
+struct MomentProductOps {
+  static Tensor moment_product(const Tensor& moments, const Tensor& tables, const Tensor& rows,
+                               const Tensor& kinds) {
+    const auto op = Device::make("moment_product", "moments", moments);
+    MomentProductInputs in(op, "moments", moments, tables, rows, kinds, false);
+    in.tables = Device::placed(in.tables);
+    Tensor out = Device::summed(op, in.shape(), in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) { run_moment_product(op, in.args<decltype(zero)>(out)); });
+    return out;
+  }
+
+  static Tensor moment_product_backward(const Tensor& grad, const Tensor& tables, const Tensor& rows,
+                                        const Tensor& kinds) {
+    const auto op = Device::make("moment_product_backward", "grad", grad);
+    MomentProductInputs in(op, "grad", grad, tables, rows, kinds, true);
+    in.tables = Device::placed(in.tables);
+    Tensor out = Device::summed(op, in.shape(), in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) { run_moment_gradients(op, in.args<decltype(zero)>(out)); });
+    return out;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("moment_product", TORCH_BOX(&MomentProductOps::moment_product));
+    m.impl("moment_product_backward", TORCH_BOX(&MomentProductOps::moment_product_backward));
   }
 };
 

@@ -1,4 +1,5 @@
-// The arguments of the ops, checked at entry; for the CPU and for GPUs.
+// The ops on the features T^T T_<, their arguments checked at entry. What a device does are overloads on the
+// call of an op.
 #pragma once
 
 #include <optional>
@@ -57,6 +58,32 @@ struct AxisInputs {
             out.mutable_data_ptr<T>(),
             more,
             behind ? behind->const_data_ptr<T>() : nullptr};
+  }
+};
+
+template <class Device>
+struct AxisProductOps {
+  static Tensor axis_product(const Tensor& t, int64_t axis, const std::optional<Tensor>& behind) {
+    const auto op = Device::make("axis_product", "t", t);
+    const AxisInputs in(op, t, axis, behind);
+    Tensor out = empty(op, {in.atoms, in.row_size()}, in.dtype);
+    dispatch_float(op, in.dtype,
+                   [&](auto zero) { run_axis_features(op, in.args<decltype(zero)>(out, false)); });
+    return out;
+  }
+
+  static Tensor axis_product_backward(const Tensor& grad, const Tensor& t, int64_t axis) {
+    const auto op = Device::make("axis_product_backward", "t", t);
+    const AxisInputs in(op, grad, t, axis);
+    Tensor out = empty(op, {in.atoms, in.rows, in.width}, in.dtype);
+    dispatch_float(op, in.dtype,
+                   [&](auto zero) { run_axis_gradients(op, in.args<decltype(zero)>(out, true)); });
+    return out;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("axis_product", TORCH_BOX(&AxisProductOps::axis_product));
+    m.impl("axis_product_backward", TORCH_BOX(&AxisProductOps::axis_product_backward));
   }
 };
 

@@ -1,4 +1,5 @@
-// The op's arguments, checked at entry; for the CPU and for GPUs.
+// The op on a packed fitting net, its arguments checked at entry. What a device does is an overload on the
+// call of the op.
 #pragma once
 
 #include "hybrid_potential/shape.h"
@@ -52,5 +53,19 @@ struct FittingInputs {
     args.ntypes = static_cast<int>(ntypes), args.nets = static_cast<int>(net_count);
   }
 };
+
+template <class Device>
+std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
+                                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
+                                          std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                                          int64_t activation, double threshold) {
+  const auto op = Device::make("fitting_energy", "features", features);
+  FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation, threshold);
+  in.nets = Device::placed(in.nets);
+  Tensor energy = Device::summed(op, {in.atoms}, ScalarType::Double);
+  Tensor gradient = Device::summed(op, {in.atoms, in.inputs}, in.dtype);
+  run_fitting(op, in, energy, gradient);
+  return {energy, gradient};
+}
 
 }  // namespace mdops
