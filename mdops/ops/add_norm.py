@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from mdops.ops._register import register_fake, register_formula
 
-_WIDEST = 512  # kWidestNorm of source/op/add_norm/gpu_kernels.h
+_WIDEST = 512  # kWidestNorm of source/op/rowwise/gpu_add_norm.h
 
 
 def add_norm(

@@ -25,7 +25,7 @@
 #include "attention/attention.h"
 #include "common/isa.h"
 #include "common/math.h"
-#include "unit/unit.h"
+#include "rowwise/normalize.h"
 
 namespace mdops {
 

@@ -154,7 +154,7 @@ struct LayerPasses : AttentionPasses<T, kGates> {
       const V value = vector_at(at.in(x, j));
       sum += value * value;
     });
-    const T factor = UnitRow<T>(sum_lanes<T>(sum)).inverse;
+    const T factor = NormalizedRow<T>(sum_lanes<T>(sum)).inverse;
     x.each([&](auto at) __attribute__((always_inline)) {
       T* p = at.in(x, j);
       store(p, vector_at(p) * factor);

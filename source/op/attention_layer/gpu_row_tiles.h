@@ -9,7 +9,7 @@
 #pragma once
 
 #include "attention/gpu_tiles.h"
-#include "unit/unit.h"
+#include "rowwise/normalize.h"
 
 namespace mdops {
 namespace gpu_attention_layer {
@@ -333,7 +333,7 @@ __device__ __forceinline__ void shorten(Rows<Units>& x, bool normalize, float (&
   float squares[2];
   sum_rows<Units>(squares, [&](int unit, int k) { return x[unit][k] * x[unit][k]; });
 #pragma unroll
-  for (int h = 0; h < 2; ++h) shrink[h] = UnitRow<float>(squares[h]).inverse;
+  for (int h = 0; h < 2; ++h) shrink[h] = NormalizedRow<float>(squares[h]).inverse;
 #pragma unroll
   for (int unit = 0; unit < Units; ++unit)
 #pragma unroll

@@ -23,7 +23,7 @@
 
 #include "attention/attention.h"
 #include "common/isa.h"
-#include "unit/unit.h"
+#include "rowwise/normalize.h"
 
 namespace mdops {
 

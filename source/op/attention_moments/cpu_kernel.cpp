@@ -139,7 +139,7 @@ struct AtomPasses {
       for (int64_t j = 0; j < n; ++j) {
         std::copy(layer.project_bias + k * width, layer.project_bias + (k + 1) * width, to[j]);
         add_row_product(inner(l)[j], layer.columns, layer.project + k * width, 3 * width, width, to[j]);
-        const T shrink = args.normalize ? UnitRow<T>(dot(to[j], to[j], width)).inverse : T(1);
+        const T shrink = args.normalize ? NormalizedRow<T>(dot(to[j], to[j], width)).inverse : T(1);
         saved.layer[l].shrink[k][begin + j] = shrink;
         for (int64_t i = 0; i < width; ++i) {
           to[j][i] *= shrink;

@@ -2,8 +2,8 @@
 // then over the blocks, always in the same order.
 #pragma once
 
-#include "add_norm/add_norm.h"
 #include "common/rows.h"
+#include "rowwise/add_norm.h"
 
 namespace mdops {
 

@@ -3,11 +3,11 @@
 
 #include "common/rows.h"
 #include "common/vector.h"
-#include "unit/unit.h"
+#include "rowwise/normalize.h"
 
 namespace mdops {
 
-namespace gpu_unit {
+namespace gpu_normalize {
 
 constexpr int kWarps = 8;
 
@@ -15,13 +15,13 @@ enum class Pass { forward, backward, second };
 
 // One of a kernel's arguments, which would else be copied to be indexed.
 template <class T>
-__device__ __forceinline__ T* pick(T* const (&all)[kMostUnitParts], int part) {
+__device__ __forceinline__ T* pick(T* const (&all)[kMostRowParts], int part) {
   return part == 0 ? all[0] : part == 1 ? all[1] : all[2];
 }
 
 // One part of a row, `size` numbers at once.
 template <class T, Pass pass, int size>
-__device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, int part) {
+__device__ __forceinline__ void normalize_part(const NormalizeArgs<T>& args, int64_t n, int part) {
   using Numbers = Vector<T, size>;
   const int64_t of_y = n * args.width, of_x = (n * args.parts + part) * args.width;
   const T *x = args.x + of_x, *g = pass == Pass::forward ? nullptr : pick(args.grad, part) + of_y;
@@ -36,8 +36,8 @@ __device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, in
   xx = warp_sum(xx);
   if (pass != Pass::forward) x_g = warp_sum(x_g);
   if (pass == Pass::second) x_u = warp_sum(x_u), u_g = warp_sum(u_g);
-  const UnitRow<T> row(xx);
-  const UnitCurve<T> curve(row, x_u, x_g, u_g);
+  const NormalizedRow<T> row(xx);
+  const NormalizedCurve<T> curve(row, x_u, x_g, u_g);
   const T by = row.of_x(pass == Pass::second ? x_u : x_g);
   T* const to = pass == Pass::backward ? args.of_x + of_x : pick(args.of_y, part) + of_y;
   for (int64_t k = size * lane_index(); k < args.width; k += size * kWarp) {
@@ -54,14 +54,14 @@ __device__ __forceinline__ void unit_part(const UnitArgs<T>& args, int64_t n, in
 }
 
 template <class T, Pass pass, int size>
-__global__ void __launch_bounds__(kWarps* kWarp) unit_kernel(UnitArgs<T> args) {
+__global__ void __launch_bounds__(kWarps* kWarp) normalize_kernel(NormalizeArgs<T> args) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (n >= args.rows) return;
 #pragma unroll
-  for (int part = 0; part < kMostUnitParts; ++part)
-    if (part < args.parts) unit_part<T, pass, size>(args, n, part);
+  for (int part = 0; part < kMostRowParts; ++part)
+    if (part < args.parts) normalize_part<T, pass, size>(args, n, part);
 }
 
-}  // namespace gpu_unit
+}  // namespace gpu_normalize
 
 }  // namespace mdops

@@ -17,23 +17,23 @@ namespace mdops {
 
 constexpr double kShortest = 1e-12;
 
-constexpr int kMostUnitParts = 3;
+constexpr int kMostRowParts = 3;
 
 template <class T>
-struct UnitArgs {
+struct NormalizeArgs {
   int64_t rows, width, parts;
   const T *x, *direction,
-      *grad[kMostUnitParts];       // the forward pass has x alone, the backward pass no direction
-  T *of_y[kMostUnitParts], *of_x;  // y or the gradient by g; dx or the gradient by x
+      *grad[kMostRowParts];       // the forward pass has x alone, the backward pass no direction
+  T *of_y[kMostRowParts], *of_x;  // y or the gradient by g; dx or the gradient by x
 };
 
 // 1 / |x| of a row, and whether it changes with x.
 template <class T>
-struct UnitRow {
+struct NormalizedRow {
   T inverse;
   bool changes;
 
-  MDOPS_HD explicit UnitRow(T squared) {
+  MDOPS_HD explicit NormalizedRow(T squared) {
     const T length = std::sqrt(squared), least = T(kShortest);
     changes = !(length < least);
     inverse = squared == T(0) ? T(1) : T(1) / (changes ? length : least);
@@ -44,20 +44,20 @@ struct UnitRow {
 
 // The factors of x, u and g in the gradient by x.
 template <class T>
-struct UnitCurve {
+struct NormalizedCurve {
   T x, u, g;
 
-  MDOPS_HD UnitCurve(const UnitRow<T>& row, T x_u, T x_g, T u_g) : x(0), u(0), g(0) {
+  MDOPS_HD NormalizedCurve(const NormalizedRow<T>& row, T x_u, T x_g, T u_g) : x(0), u(0), g(0) {
     if (!row.changes) return;
     const T i = row.inverse, a = x_u * i, b = x_g * i;
     x = -(u_g - T(3) * a * b) * i * i * i, u = -b * i * i, g = -a * i * i;
   }
 };
 
-#define MDOPS_UNIT_KERNELS(T)                                              \
+#define MDOPS_NORMALIZE_KERNELS(T)                                         \
   /* Rows [from, to): the pass is that of the arguments that are there. */ \
-  MDOPS_DECLARE_KERNEL(void unit_rows(const UnitArgs<T>& args, int64_t from, int64_t to))
-MDOPS_UNIT_KERNELS(float)
-MDOPS_UNIT_KERNELS(double)
+  MDOPS_DECLARE_KERNEL(void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to))
+MDOPS_NORMALIZE_KERNELS(float)
+MDOPS_NORMALIZE_KERNELS(double)
 
 }  // namespace mdops

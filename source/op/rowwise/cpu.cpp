@@ -1,0 +1,54 @@
+#include <algorithm>
+
+#include "rowwise/ops.h"
+
+namespace mdops {
+
+constexpr int64_t kRows = 256;  // that a thread takes at once, or a run of sums has
+
+template <class T>
+static void run_normalize(const Op&, const NormalizeArgs<T>& args) {
+  parallel(args.rows, kRows,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(normalize_rows, args, begin, end); });
+}
+
+// Whatever the number of threads.
+static int64_t norm_runs(const Op&, int64_t rows) {
+  return (rows + kRows - 1) / kRows;
+}
+
+template <class T>
+static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSums<T>& sums) {
+  const int64_t runs = norm_runs(op, args.rows);
+  parallel(runs, 1, [&](int64_t begin, int64_t end) {
+    std::vector<T> memory(4 * args.width);
+    for (int64_t k = begin; k < end; ++k)
+      MDOPS_RUN(add_norm_rows, args, k * kRows, std::min(args.rows, (k + 1) * kRows), k, memory.data());
+  });
+  T* const to[] = {sums.first, sums.second};
+  for (int which = 0; which < 2; ++which)
+    for (int64_t k = 0; to[which] && k < args.width; ++k) {
+      T sum = 0;
+      for (int64_t r = 0; r < runs; ++r) sum += args.partial[(r * args.sums + which) * args.width + k];
+      to[which][k] = sum;
+    }
+}
+
+template <class T>
+static void run_layer_output(const Op&, const LayerOutputArgs<T>& args) {
+  parallel(args.rows, kRows,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(layer_output_rows, args, begin, end); });
+}
+
+template <class T>
+static void run_switch(const Op&, const SwitchArgs<T>& args) {
+  parallel(args.count, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) args.run(k);
+  });
+}
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  mdops::implement_rowwise<mdops::OnCpu>(m);
+}

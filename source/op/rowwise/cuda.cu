@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include "common/cuda.h"
+#include "rowwise/gpu_add_norm.h"
+#include "rowwise/gpu_normalize.h"
+#include "rowwise/ops.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// A thread a number.
+template <class T, Activation kind>
+__global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<T> args) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= args.rows * args.columns) return;
+  const int64_t n = at / args.columns;
+  if constexpr (kind == Activation::silut) {
+    // As nearly always; the other half is not worked out then.
+    if (args.z[at] < args.threshold)
+      return layer_output<Activation::silu>(args, n * args.columns, n * args.inputs, at - n * args.columns);
+  }
+  layer_output<kind>(args, n * args.columns, n * args.inputs, at - n * args.columns);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) switch_kernel(SwitchArgs<T> args) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k < args.count) args.run(k);
+}
+
+template <class T, gpu_normalize::Pass pass>
+void normalize_in_pass(const CudaOp& op, const NormalizeArgs<T>& args) {
+  using namespace gpu_normalize;
+  with_vector<T>(args.width, [&]<int size>() {
+    op.launch(normalize_kernel<T, pass, size>, blocks_for(args.rows, kWarps), kWarps * kWarp, 0, args);
+  });
+}
+
+template <class F>
+void with_norm_width(const CudaOp& op, int64_t width, const F& f) {
+  using gpu_add_norm::kWidestNorm;
+  if (width <= 4 * kWarp) return f.template operator()<4>();
+  if (width <= kWidestNorm) return f.template operator()<kWidestNorm / kWarp>();
+  fail(op, "argument `x` has " + std::to_string(width) + " columns, expected at most " +
+               std::to_string(kWidestNorm) + " on a GPU");
+}
+
+}  // namespace
+
+template <class T>
+static void run_normalize(const CudaOp& op, const NormalizeArgs<T>& args) {
+  using gpu_normalize::Pass;
+  if (args.direction)
+    normalize_in_pass<T, Pass::second>(op, args);
+  else if (args.grad[0])
+    normalize_in_pass<T, Pass::backward>(op, args);
+  else
+    normalize_in_pass<T, Pass::forward>(op, args);
+}
+
+// One at least, which writes zeros where there are no rows.
+static int64_t norm_runs(const CudaOp& op, int64_t rows) {
+  constexpr int each = 4;  // of a multiprocessor, at most
+  return std::clamp<int64_t>(blocks_for(rows, gpu_add_norm::kWarps), 1, each * op.limits().multiprocessors);
+}
+
+template <class T>
+static void run_add_norm(const CudaOp& op, const AddNormArgs<T>& args, const NormSums<T>& sums) {
+  using namespace gpu_add_norm;
+  const int64_t columns = args.sums * args.width, blocks = norm_runs(op, args.rows);
+  with_norm_width(op, args.width, [&]<int N>() {
+    op.launch(add_norm_kernel<T, N>, blocks, gpu_add_norm::kThreads,
+              kWarps * columns * static_cast<int64_t>(sizeof(T)), args);
+  });
+  op.launch(add_runs_kernel<T>, blocks_for(columns, kWarps), gpu_add_norm::kThreads, 0, args.partial, blocks,
+            columns, args.width, sums.first, sums.second);
+}
+
+template <class T>
+static void run_layer_output(const CudaOp& op, const LayerOutputArgs<T>& args) {
+  with_activation(args.activation, [&]<Activation kind>() {
+    op.launch(layer_output_kernel<T, kind>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0,
+              args);
+  });
+}
+
+template <class T>
+static void run_switch(const CudaOp& op, const SwitchArgs<T>& args) {
+  op.launch(switch_kernel<T>, blocks_for(args.count, kThreads), kThreads, 0, args);
+}
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  mdops::implement_rowwise<mdops::OnGpu>(m);
+}

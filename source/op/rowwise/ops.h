@@ -1,0 +1,380 @@
+// The ops on rows of numbers, their arguments checked at entry. What a device does are overloads on the call
+// of an op, and `norm_runs(op, rows)` says in how many runs it makes sums over rows.
+#pragma once
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/cutoff.h"
+#include "common/tensor.h"
+#include "rowwise/add_norm.h"
+#include "rowwise/layer_output.h"
+#include "rowwise/normalize.h"
+#include "rowwise/switch_curve.h"
+
+namespace mdops {
+
+// A tensor for each part of the rows.
+using RowParts = std::vector<Tensor>;
+
+struct NormalizeInputs {
+  Tensor x, direction;  // the second one as far as the pass has it
+  RowParts grads;       // none: the forward pass
+  bool second;
+  ScalarType dtype;
+  int64_t rows, parts, width;
+
+  NormalizeInputs(const Op& op, int64_t parts_, const Tensor& x_, const RowParts& grads_ = {},
+                  const Tensor* direction_ = nullptr)
+      : x(float_input(op, "x", x_, {kAny, kAny})),
+        direction(x),
+        second(direction_ != nullptr),
+        dtype(x.scalar_type()),
+        rows(x.size(0)),
+        parts(parts_),
+        width(x.size(1) / parts) {
+    if (x.size(1) % parts)
+      fail(op, "argument `x` has " + std::to_string(x.size(1)) + " columns, expected a multiple of " +
+                   std::to_string(parts));
+    const char* const names[] = {"grad_q", "grad_k", "grad_v"};
+    for (size_t k = 0; k < grads_.size(); ++k)
+      grads.push_back(input(op, parts == 1 ? "grad" : names[k], grads_[k], dtype, {rows, width}));
+    if (second) direction = input(op, "direction", *direction_, dtype, {rows, parts * width});
+  }
+
+  Tensor of_x(const Op& op) const { return empty(op, {rows, parts * width}, dtype); }
+  RowParts of_y(const Op& op) const {
+    RowParts all;
+    for (int64_t k = 0; k < parts; ++k) all.push_back(empty(op, {rows, width}, dtype));
+    return all;
+  }
+
+  template <class T>
+  NormalizeArgs<T> args(RowParts* of_y, Tensor* of_x) const {
+    NormalizeArgs<T> args{rows,
+                          width,
+                          parts,
+                          x.const_data_ptr<T>(),
+                          second ? direction.const_data_ptr<T>() : nullptr,
+                          {},
+                          {},
+                          of_x ? of_x->mutable_data_ptr<T>() : nullptr};
+    for (size_t k = 0; k < grads.size(); ++k) args.grad[k] = grads[k].const_data_ptr<T>();
+    for (size_t k = 0; of_y && k < of_y->size(); ++k) args.of_y[k] = (*of_y)[k].mutable_data_ptr<T>();
+    return args;
+  }
+};
+
+template <class Device>
+struct NormalizeOps {
+  static Tensor unit(const Tensor& x) { return forward("unit", 1, x)[0]; }
+  static Tensor unit_backward(const Tensor& grad, const Tensor& x) {
+    return backward("unit_backward", 1, {grad}, x);
+  }
+  static std::tuple<Tensor, Tensor> unit_backward_backward(const Tensor& direction, const Tensor& grad,
+                                                           const Tensor& x) {
+    const auto all = second("unit_backward_backward", 1, direction, {grad}, x);
+    return {all[0], all[1]};
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> unit_three(const Tensor& x) {
+    const RowParts y = forward("unit_three", 3, x);
+    return {y[0], y[1], y[2]};
+  }
+  static Tensor unit_three_backward(const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+                                    const Tensor& x) {
+    return backward("unit_three_backward", 3, {grad_q, grad_k, grad_v}, x);
+  }
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> unit_three_backward_backward(const Tensor& direction,
+                                                                                 const Tensor& grad_q,
+                                                                                 const Tensor& grad_k,
+                                                                                 const Tensor& grad_v,
+                                                                                 const Tensor& x) {
+    const auto all = second("unit_three_backward_backward", 3, direction, {grad_q, grad_k, grad_v}, x);
+    return {all[0], all[1], all[2], all[3]};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("unit", TORCH_BOX(&NormalizeOps::unit));
+    m.impl("unit_backward", TORCH_BOX(&NormalizeOps::unit_backward));
+    m.impl("unit_backward_backward", TORCH_BOX(&NormalizeOps::unit_backward_backward));
+    m.impl("unit_three", TORCH_BOX(&NormalizeOps::unit_three));
+    m.impl("unit_three_backward", TORCH_BOX(&NormalizeOps::unit_three_backward));
+    m.impl("unit_three_backward_backward", TORCH_BOX(&NormalizeOps::unit_three_backward_backward));
+  }
+
+ private:
+  static RowParts forward(const char* name, int64_t parts, const Tensor& x) {
+    const auto op = Device::make(name, "x", x);
+    const NormalizeInputs in = inputs(op, parts, x);
+    RowParts y = in.of_y(op);
+    run(op, in, &y, nullptr);
+    return y;
+  }
+  static Tensor backward(const char* name, int64_t parts, const RowParts& grads, const Tensor& x) {
+    const auto op = Device::make(name, "x", x);
+    const NormalizeInputs in = inputs(op, parts, x, grads);
+    Tensor by_x = in.of_x(op);
+    run(op, in, nullptr, &by_x);
+    return by_x;
+  }
+  // The gradients by those of y, and last that by x.
+  static RowParts second(const char* name, int64_t parts, const Tensor& direction, const RowParts& grads,
+                         const Tensor& x) {
+    const auto op = Device::make(name, "x", x);
+    const NormalizeInputs in = inputs(op, parts, x, grads, &direction);
+    RowParts all = in.of_y(op);
+    Tensor by_x = in.of_x(op);
+    run(op, in, &all, &by_x);
+    all.push_back(by_x);
+    return all;
+  }
+
+  template <class... Args>
+  static NormalizeInputs inputs(const Args&... args) {
+    NormalizeInputs in(args...);
+    in.x = Device::placed(in.x), in.direction = Device::placed(in.direction);
+    for (Tensor& grad : in.grads) grad = Device::placed(grad);
+    return in;
+  }
+
+  template <class O>
+  static void run(const O& op, const NormalizeInputs& in, RowParts* of_y, Tensor* of_x) {
+    dispatch_float(op, in.dtype, [&](auto zero) { run_normalize(op, in.args<decltype(zero)>(of_y, of_x)); });
+  }
+};
+
+struct AddNormInputs {
+  Tensor x, y, weight;
+  ScalarType dtype;
+  int64_t rows, width;
+  double eps;
+
+  AddNormInputs(const Op& op, const Tensor& x_, const Tensor& y_, const Tensor& weight_, double eps_)
+      : x(float_input(op, "x", x_, {kAny, kAny})),
+        y(x),
+        weight(x),
+        dtype(x.scalar_type()),
+        rows(x.size(0)),
+        width(x.size(1)),
+        eps(eps_) {
+    y = matrix(op, "y", y_), weight = vector(op, "weight", weight_);
+  }
+
+  Tensor matrix(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {rows, width});
+  }
+  Tensor vector(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {width});
+  }
+  Tensor result(const Op& op) const { return empty(op, {rows, width}, dtype); }
+  Tensor of_columns(const Op& op) const { return empty(op, {width}, dtype); }
+
+  template <class T>
+  AddNormArgs<T> args() const {
+    AddNormArgs<T> args{};
+    args.rows = rows, args.width = width, args.eps = static_cast<T>(eps);
+    args.x = x.const_data_ptr<T>(), args.y = y.const_data_ptr<T>(), args.weight = weight.const_data_ptr<T>();
+    return args;
+  }
+};
+
+// Where the sums over rows go.
+template <class T>
+struct NormSums {
+  T *first, *second;
+};
+
+template <class Device>
+struct AddNormOps {
+  static Tensor add_norm(const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
+                         double eps) {
+    const auto op = Device::make("add_norm", "x", x);
+    const AddNormInputs in(op, x, y, weight, eps);
+    const Tensor b = in.vector(op, "bias", bias);
+    Tensor out = in.result(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      AddNormArgs<T> args = in.args<T>();
+      args.bias = b.const_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
+      run_add_norm(op, args, NormSums<T>{});
+    });
+    return out;
+  }
+
+  // The gradients by h, weight and bias.
+  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward(const Tensor& grad, const Tensor& x,
+                                                              const Tensor& y, const Tensor& weight,
+                                                              double eps) {
+    const auto op = Device::make("add_norm_backward", "x", x);
+    const AddNormInputs in(op, x, y, weight, eps);
+    const Tensor g = in.matrix(op, "grad", grad);
+    Tensor out = in.result(op), by_weight = in.of_columns(op), by_bias = in.of_columns(op);
+    Tensor partial = empty(op, {norm_runs(op, in.rows), 2, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      AddNormArgs<T> args = in.args<T>();
+      args.grad = g.const_data_ptr<T>(), args.sums = 2;
+      args.out = out.mutable_data_ptr<T>(), args.partial = partial.mutable_data_ptr<T>();
+      run_add_norm(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), by_bias.mutable_data_ptr<T>()});
+    });
+    return {out, by_weight, by_bias};
+  }
+
+  // The gradients by grad, h and weight.
+  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward_backward(
+      const Tensor& direction, const Tensor& along_weight, const Tensor& along_bias, const Tensor& grad,
+      const Tensor& x, const Tensor& y, const Tensor& weight, double eps) {
+    const auto op = Device::make("add_norm_backward_backward", "x", x);
+    const AddNormInputs in(op, x, y, weight, eps);
+    const Tensor g = in.matrix(op, "grad", grad), p = in.matrix(op, "direction", direction);
+    const Tensor of_weight = in.vector(op, "along_weight", along_weight);
+    const Tensor of_bias = in.vector(op, "along_bias", along_bias);
+    Tensor by_grad = in.result(op), out = in.result(op), by_weight = in.of_columns(op);
+    Tensor partial = empty(op, {norm_runs(op, in.rows), 1, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      AddNormArgs<T> args = in.args<T>();
+      args.grad = g.const_data_ptr<T>(), args.direction = p.const_data_ptr<T>(), args.sums = 1;
+      args.along_weight = of_weight.const_data_ptr<T>(), args.along_bias = of_bias.const_data_ptr<T>();
+      args.by_grad = by_grad.mutable_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
+      args.partial = partial.mutable_data_ptr<T>();
+      run_add_norm(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), nullptr});
+    });
+    return {by_grad, out, by_weight};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("add_norm", TORCH_BOX(&AddNormOps::add_norm));
+    m.impl("add_norm_backward", TORCH_BOX(&AddNormOps::add_norm_backward));
+    m.impl("add_norm_backward_backward", TORCH_BOX(&AddNormOps::add_norm_backward_backward));
+  }
+};
+
+struct LayerOutputInputs {
+  Tensor z;
+  ScalarType dtype;
+  int64_t rows, columns, inputs, activation;
+  double threshold;
+
+  LayerOutputInputs(const Op& op, const Tensor& z_, int64_t inputs_, int64_t activation_, double threshold_)
+      : z(float_input(op, "z", z_, {kAny, kAny})),
+        dtype(z.scalar_type()),
+        rows(z.size(0)),
+        columns(z.size(1)),
+        inputs(inputs_),
+        activation(activation_),
+        threshold(threshold_) {
+    if (inputs < 0 || (inputs && columns % inputs))
+      fail(op, "the layer has " + std::to_string(inputs) + " inputs to add, expected 0 or a divisor of the " +
+                   std::to_string(columns) + " columns of `z`");
+    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+      fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+  }
+
+  Tensor wide(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {rows, columns});
+  }
+  Tensor narrow(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {rows, inputs});
+  }
+  Tensor wide(const Op& op) const { return empty(op, {rows, columns}, dtype); }
+  Tensor narrow(const Op& op) const { return empty(op, {rows, inputs}, dtype); }
+
+  template <class T>
+  LayerOutputArgs<T> args() const {
+    LayerOutputArgs<T> args{};
+    args.rows = rows, args.columns = columns, args.inputs = inputs;
+    args.activation = static_cast<Activation>(activation), args.threshold = static_cast<T>(threshold);
+    args.z = z.const_data_ptr<T>();
+    return args;
+  }
+};
+
+template <class Device>
+struct LayerOutputOps {
+  static Tensor layer_output(const Tensor& z, const Tensor& x_, int64_t activation, double threshold) {
+    const auto op = Device::make("layer_output", "z", z);
+    const LayerOutputInputs in(op, z, x_.dim() == 2 ? x_.size(1) : 0, activation, threshold);
+    const Tensor x = in.narrow(op, "x", x_);
+    Tensor y = in.wide(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.x = x.const_data_ptr<T>(), args.y = y.mutable_data_ptr<T>();
+      run_layer_output(op, args);
+    });
+    return y;
+  }
+
+  // The gradients by z and x.
+  static std::tuple<Tensor, Tensor> layer_output_backward(const Tensor& grad_, const Tensor& z,
+                                                          int64_t inputs, int64_t activation,
+                                                          double threshold) {
+    const auto op = Device::make("layer_output_backward", "z", z);
+    const LayerOutputInputs in(op, z, inputs, activation, threshold);
+    const Tensor grad = in.wide(op, "grad", grad_);
+    Tensor by_z = in.wide(op), by_x = in.narrow(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad = grad.const_data_ptr<T>();
+      args.by_z = by_z.mutable_data_ptr<T>(), args.by_x = by_x.mutable_data_ptr<T>();
+      run_layer_output(op, args);
+    });
+    return {by_z, by_x};
+  }
+
+  // The gradients by `grad` and z.
+  static std::tuple<Tensor, Tensor> layer_output_backward_backward(const Tensor& along_z,
+                                                                   const Tensor& along_x, const Tensor& grad_,
+                                                                   const Tensor& z, int64_t inputs,
+                                                                   int64_t activation, double threshold) {
+    const auto op = Device::make("layer_output_backward_backward", "z", z);
+    const LayerOutputInputs in(op, z, inputs, activation, threshold);
+    const Tensor u = in.wide(op, "along_z", along_z), w = in.narrow(op, "along_x", along_x);
+    const Tensor grad = in.wide(op, "grad", grad_);
+    Tensor by_grad = in.wide(op), by_z = in.wide(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.u = u.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
+      args.y = by_grad.mutable_data_ptr<T>(), args.by_z = by_z.mutable_data_ptr<T>();
+      run_layer_output(op, args);
+    });
+    return {by_grad, by_z};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("layer_output", TORCH_BOX(&LayerOutputOps::layer_output));
+    m.impl("layer_output_backward", TORCH_BOX(&LayerOutputOps::layer_output_backward));
+    m.impl("layer_output_backward_backward", TORCH_BOX(&LayerOutputOps::layer_output_backward_backward));
+  }
+};
+
+template <class Device>
+Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_t order) {
+  const auto op = Device::make("switch_curve", "r", r);
+  const Tensor x = float_input(op, "r", r, {kAny, kAny});
+  check_cutoff(op, cutoff, cutoff_smooth, 0);
+  if (order < 0 || order > INT32_MAX)
+    fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more, as 32 bits count");
+  Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
+  dispatch_float(op, x.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    run_switch(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
+                                 order < 6 ? order : 6, x.const_data_ptr<T>(), out.mutable_data_ptr<T>()});
+  });
+  return out;
+}
+
+template <class Device>
+void implement_rowwise(torch::stable::detail::StableLibrary& m) {
+  NormalizeOps<Device>::implement(m);
+  AddNormOps<Device>::implement(m);
+  LayerOutputOps<Device>::implement(m);
+  m.impl("switch_curve", TORCH_BOX(&switch_curve<Device>));
+}
+
+}  // namespace mdops
