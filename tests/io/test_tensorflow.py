@@ -500,10 +500,18 @@ def test_other_models_are_refused_by_name(name, tmp_path):
         read_model(tmp_path / "graph.pb")
 
 
-@pytest.mark.parametrize("op", ["DprcPairwiseIdx", "DescrptSeAMask", "MapFltNvnmd"])
-def test_operations_that_would_change_the_energy_are_refused(op, tmp_path):
+@pytest.mark.parametrize(
+    ("op", "message"),
+    {
+        "DprcPairwiseIdx": "pairwise_dprc .* evaluate it with DeePMD-kit",
+        "DescrptSeAMask": "se_a_mask .* evaluate it with DeePMD-kit",
+        "Descrpt": "loc_frame .* train a model of se_e2_a",
+        "MapFltNvnmd": "NVNMD is not read from TensorFlow graphs",
+    }.items(),
+)
+def test_operations_that_would_change_the_energy_are_refused(op, message, tmp_path):
     (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), Node("other", op)]))
-    with pytest.raises(UnsupportedModelError, match="not read from TensorFlow graphs"):
+    with pytest.raises(UnsupportedModelError, match=message):
         read_model(tmp_path / "graph.pb")
 
 

@@ -19,12 +19,20 @@ from mdops.nn.net import Net
 
 _CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
 
-# Of each kind of model that is not read, an operation or a constant that only its graphs have.
+_THERE = "evaluate it with DeePMD-kit's TensorFlow backend, which alone has it"
+_ANEW = "train a model of se_e2_a on its data"
+# Of each kind of model that is not read, an operation that only its graphs have, what it is, and what to do instead.
 _OTHERS = {
-    "Descrpt": "the descriptor loc_frame",
-    "DescrptSeAEf": "the descriptor se_a_ef",
-    "DescrptSeAMask": "the descriptor se_a_mask",
-    "DprcPairwiseIdx": "a model of pairwise_dprc",
+    "Descrpt": ("the descriptor loc_frame (distances and angles in a frame of each atom)", _ANEW),
+    "DescrptSeAEf": ("the descriptor se_a_ef (atoms in an electric field)", _THERE),
+    "DescrptSeAMask": (
+        "the descriptor se_a_mask (all pairs of a cluster, at any distance, without a cell)",
+        _THERE,
+    ),
+    "DprcPairwiseIdx": (
+        "a model of pairwise_dprc (one model for a QM region, and one for it with each residue of an MM region)",
+        _THERE,
+    ),
 }
 # Of each kind of model that is read, the outputs that its graph has to have.
 _OUTPUTS = {
@@ -87,9 +95,9 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
 
 def _kind(graph: Graph) -> str:
     """Of the model: a key of `_OUTPUTS`. Raises for what is not read, naming what it is."""
-    for op, what in _OTHERS.items():
+    for op, (what, instead) in _OTHERS.items():
         if graph.of_op(op):
-            raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs")
+            raise UnsupportedModelError(f"{what} is not read from TensorFlow graphs: {instead}")
     if any("Nvnmd" in node.op for node in graph.nodes.values()):
         raise UnsupportedModelError("a model of NVNMD is not read from TensorFlow graphs")
     if not graph.of_op(*ENVIRONMENT):
