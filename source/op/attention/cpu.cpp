@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "attention/cpu_kernel.h"
-#include "attention/inputs.h"
+#include "attention/ops.h"
 #include "common/scratch.h"
 
 namespace mdops {
@@ -112,7 +112,7 @@ class AttentionRun {
 
   // The pass with gradients by everything, after those that are given: by bias, gate and switch of size 0
   // where these are absent.
-  std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gradients(AttentionResults<T> out) const {
+  AttentionGradients gradients(AttentionResults<T> out) const {
     const Tensor q = rows(in_.width), k = rows(in_.width), v = rows(in_.value_width);
     const Tensor bias = in_.bias ? empty({in_.heads, in_.bias_size()}, in_.dtype) : empty({0}, in_.dtype);
     Tensor gate_parts = parts(in_.gates), switch_parts = parts(in_.switches ? 1 : 0);
@@ -170,13 +170,9 @@ auto dispatch(const AttentionInputs& in, const F& f) {
   return in.dtype == ScalarType::Double ? f(double{}) : f(float{});
 }
 
-std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& offsets, const Tensor& plan, Optional bias,
-                                            Optional gate, Optional switches, Optional absent, double scale,
-                                            double shift, int64_t max_length, std::string matmul) {
-  const Op op("ragged_attention");
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
+}  // namespace
+
+static std::tuple<Tensor, Tensor> attend(const Op& op, const AttentionInputs& in) {
   return dispatch(in, [&](auto zero) -> std::tuple<Tensor, Tensor> {
     using T = decltype(zero);
     const AttentionRun<T> pass(op, in, AttentionPass::forward);
@@ -189,30 +185,15 @@ std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, co
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward(
-    const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan, Optional bias, Optional gate,
-    Optional switches, Optional absent, double scale, double shift, int64_t max_length, std::string matmul) {
-  const Op op("ragged_attention_backward");
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
-  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
+static AttentionGradients attention_gradients(const Op& op, const AttentionInputs& in,
+                                              const AttentionSaved& saved) {
   return dispatch(in, [&](auto zero) {
-    using T = decltype(zero);
-    return AttentionRun<T>(op, in, AttentionPass::backward, &saved).gradients({});
+    return AttentionRun<decltype(zero)>(op, in, AttentionPass::backward, &saved).gradients({});
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward_backward(
-    const Tensor& dq, const Tensor& dk, const Tensor& dv, Optional dbias, Optional dgate, Optional dswitch,
-    const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan, Optional bias, Optional gate,
-    Optional switches, Optional absent, double scale, double shift, int64_t max_length, std::string matmul) {
-  const Op op("ragged_attention_backward_backward");
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
-  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
-  const AttentionDirections along(op, in, dq, dk, dv, dbias, dgate, dswitch);
+static auto attention_seconds(const Op& op, const AttentionInputs& in, const AttentionSaved& saved,
+                              const AttentionDirections& along) {
   return dispatch(in, [&](auto zero) {
     using T = decltype(zero);
     const AttentionRun<T> pass(op, in, AttentionPass::backward_backward, &saved, &along);
@@ -223,12 +204,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attent
   });
 }
 
-}  // namespace
-
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("ragged_attention", TORCH_BOX(&mdops::ragged_attention));
-  m.impl("ragged_attention_backward", TORCH_BOX(&mdops::ragged_attention_backward));
-  m.impl("ragged_attention_backward_backward", TORCH_BOX(&mdops::ragged_attention_backward_backward));
+  mdops::AttentionOps<mdops::OnCpu>::implement(m);
 }

@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "attention/gpu_passes.h"
-#include "attention/inputs.h"
+#include "attention/ops.h"
 #include "common/cuda.h"
 
 namespace mdops {
@@ -88,30 +88,6 @@ Tensor like(const CudaOp& op, const AttentionInputs& in, const MaybeTensor& tens
   return empty(op, {tensor->size(0), tensor->size(1)}, in.dtype);
 }
 
-std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& offsets, const Tensor& plan,
-                                            const MaybeTensor& bias, const MaybeTensor& gate,
-                                            const MaybeTensor& switches, const MaybeTensor& absent,
-                                            double scale, double shift, int64_t max_length,
-                                            const std::string& matmul) {
-  const CudaOp op("ragged_attention", "q", q);
-  const AttentionInputs in = aligned_rows(AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches,
-                                                          absent, scale, shift, max_length, matmul));
-  Tensor out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
-  Tensor logsumexp = empty(op, {in.rows, in.heads}, in.sums);
-  if (in.rows == 0) return {out, logsumexp};
-  const Tensor items = aligned(in.plan);
-  Tensor bad = empty(op, {kPrepareBlocks}, ScalarType::Int);
-  Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
-  dispatch(in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const TensorArgs<T> p = args_of<T>(op, in, items);
-    const ForwardResults<T> results{data<T>(out), data<Sums<T>>(logsumexp)};
-    forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
-  });
-  return {out, logsumexp};
-}
-
 // The gradients of q, k, v, bias, gate and switch.
 struct Gradients {
   Tensor q, k, v, bias, gate, switches;
@@ -156,15 +132,29 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
   f(p, bad, bias_at, g);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward(
-    const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-    const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan, const MaybeTensor& bias,
-    const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent, double scale,
-    double shift, int64_t max_length, const std::string& matmul) {
-  const CudaOp op("ragged_attention_backward", "q", q);
-  const AttentionInputs in = aligned_rows(AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches,
-                                                          absent, scale, shift, max_length, matmul));
-  const AttentionSaved saved = aligned_rows(AttentionSaved(op, in, grad_out, out, logsumexp));
+}  // namespace
+
+static std::tuple<Tensor, Tensor> attend(const CudaOp& op, const AttentionInputs& given) {
+  const AttentionInputs in = aligned_rows(given);
+  Tensor out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
+  Tensor logsumexp = empty(op, {in.rows, in.heads}, in.sums);
+  if (in.rows == 0) return {out, logsumexp};
+  const Tensor items = aligned(in.plan);
+  Tensor bad = empty(op, {kPrepareBlocks}, ScalarType::Int);
+  Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
+  dispatch(in.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const TensorArgs<T> p = args_of<T>(op, in, items);
+    const ForwardResults<T> results{data<T>(out), data<Sums<T>>(logsumexp)};
+    forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
+  });
+  return {out, logsumexp};
+}
+
+static AttentionGradients attention_gradients(const CudaOp& op, const AttentionInputs& given,
+                                              const AttentionSaved& given_saved) {
+  const AttentionInputs in = aligned_rows(given);
+  const AttentionSaved saved = aligned_rows(given_saved);
   Gradients to(op, in);
   if (in.rows > 0)
     dispatch(in.dtype, [&](auto zero) {
@@ -181,17 +171,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_back
   return {to.q, to.k, to.v, to.bias, to.gate, to.switches};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attention_backward_backward(
-    const Tensor& dq, const Tensor& dk, const Tensor& dv, const MaybeTensor& dbias, const MaybeTensor& dgate,
-    const MaybeTensor& dswitch, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
-    const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
-    const MaybeTensor& bias, const MaybeTensor& gate, const MaybeTensor& switches, const MaybeTensor& absent,
-    double scale, double shift, int64_t max_length, const std::string& matmul) {
-  const CudaOp op("ragged_attention_backward_backward", "q", q);
-  const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift, max_length,
-                           matmul);
-  const AttentionSaved saved(op, in, grad_out, out, logsumexp);
-  const AttentionDirections along(op, in, dq, dk, dv, dbias, dgate, dswitch);
+static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_seconds(
+    const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved,
+    const AttentionDirections& along) {
   Gradients to(op, in);
   Tensor grad_grad_out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
   if (in.rows > 0)
@@ -211,12 +193,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> ragged_attent
   return {grad_grad_out, to.q, to.k, to.v, to.bias, to.gate, to.switches};
 }
 
-}  // namespace
-
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("ragged_attention", TORCH_BOX(&mdops::ragged_attention));
-  m.impl("ragged_attention_backward", TORCH_BOX(&mdops::ragged_attention_backward));
-  m.impl("ragged_attention_backward_backward", TORCH_BOX(&mdops::ragged_attention_backward_backward));
+  mdops::AttentionOps<mdops::OnGpu>::implement(m);
 }

@@ -7,7 +7,7 @@
 #include "common/row_blocks.h"
 #include "common/scratch.h"
 #include "gemm/bf16_pack.h"
-#include "gemm/inputs.h"
+#include "gemm/ops.h"
 
 namespace mdops {
 
@@ -101,27 +101,19 @@ void run(const Op& op, const MlpInputs& in, MlpTask<T> task, MlpGradients* grads
   }
 }
 
-MlpInputs inputs_on_cpu(const Op& op, const Tensor& x, std::vector<Tensor> weights,
-                        std::vector<Tensor> biases, std::vector<Tensor> timesteps,
-                        const std::vector<int64_t>& residual, const std::vector<int64_t>& activations,
-                        const std::vector<double>& thresholds, const std::string& matmul) {
-  MlpInputs in(op, x, std::move(weights), std::move(biases), std::move(timesteps), residual, activations,
-               thresholds, matmul);
-  refuse_tf32(op, in.matmul);
-  return in;
-}
-
 // The results are rows of the inputs' dtype.
 Tensor rows_of(const Op& op, const MlpInputs& in, int64_t columns) {
   return empty_result(op, {in.rows, columns}, in.dtype);
 }
 
-Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
-           std::vector<Tensor> timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
-           std::vector<double> thresholds, std::string matmul) {
-  const Op op("mlp");
-  const MlpInputs in =
-      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+// Which of bf16.h's kernels run.
+std::string cpu_bf16() {
+  return bf16_units() ? bf16_units()->name : "";
+}
+
+}  // namespace
+
+static Tensor mlp_values(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -132,14 +124,7 @@ Tensor mlp(const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> bia
   return value;
 }
 
-std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, std::vector<Tensor> weights,
-                                                  std::vector<Tensor> biases, std::vector<Tensor> timesteps,
-                                                  std::vector<int64_t> residual,
-                                                  std::vector<int64_t> activations,
-                                                  std::vector<double> thresholds, std::string matmul) {
-  const Op op("mlp_value_and_gradient");
-  const MlpInputs in =
-      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+static std::tuple<Tensor, Tensor> mlp_values_and_gradients(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs), gradient = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -151,40 +136,22 @@ std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, std::vector<T
   return {value, gradient};
 }
 
-using Lists = std::vector<Tensor>;
-
-std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(
-    const Tensor& grad, const Tensor& x, std::vector<Tensor> weights, std::vector<Tensor> biases,
-    std::vector<Tensor> timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
-    std::vector<double> thresholds, std::string matmul, bool with_weights) {
-  const Op op("mlp_backward");
-  const MlpInputs in =
-      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor a = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
+static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, bool with_weights,
+                            MlpGradients& grads) {
   Tensor grad_x = rows_of(op, in, in.shape.features);
-  MlpGradients grads(op, in, with_weights);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     MlpTask<T> task{};
     task.a = a.const_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
     run(op, in, task, with_weights ? &grads : nullptr);
   });
-  return {grad_x, grads.weights, grads.biases, grads.timesteps};
+  return grad_x;
 }
 
-std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
-    const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x,
-    std::vector<Tensor> weights, std::vector<Tensor> biases, std::vector<Tensor> timesteps,
-    std::vector<int64_t> residual, std::vector<int64_t> activations, std::vector<double> thresholds,
-    std::string matmul, bool with_weights) {
-  const Op op("mlp_backward_backward");
-  const MlpInputs in =
-      inputs_on_cpu(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor u = input(op, "direction", direction, in.dtype, {in.rows, in.shape.features});
-  const Tensor b = input(op, "grad", grad, in.dtype, {in.rows, in.outputs});
-  const Tensor a = input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs});
+static std::tuple<Tensor, Tensor> mlp_seconds(const Op& op, const MlpInputs& in, const Tensor& u,
+                                              const Tensor& b, const Tensor& a, bool with_weights,
+                                              MlpGradients& grads) {
   Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
-  MlpGradients grads(op, in, with_weights);
   dispatch_float(op, in.dtype, [&](auto zero) {
     using T = decltype(zero);
     MlpTask<T> task{};
@@ -193,15 +160,8 @@ std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
     task.tangent = tangent.mutable_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
     run(op, in, task, with_weights ? &grads : nullptr);
   });
-  return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
+  return {tangent, grad_x};
 }
-
-// Which of bf16.h's kernels run.
-std::string cpu_bf16() {
-  return bf16_units() ? bf16_units()->name : "";
-}
-
-}  // namespace
 
 }  // namespace mdops
 
@@ -210,8 +170,5 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("mlp", TORCH_BOX(&mdops::mlp));
-  m.impl("mlp_value_and_gradient", TORCH_BOX(&mdops::mlp_value_and_gradient));
-  m.impl("mlp_backward", TORCH_BOX(&mdops::mlp_backward));
-  m.impl("mlp_backward_backward", TORCH_BOX(&mdops::mlp_backward_backward));
+  mdops::MlpOps<mdops::OnCpu>::implement(m);
 }

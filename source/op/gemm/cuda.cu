@@ -8,7 +8,7 @@
 #include "common/cuda.h"
 #include "gemm/gpu_mlp.h"
 #include "gemm/gpu_own_rows.h"
-#include "gemm/inputs.h"
+#include "gemm/ops.h"
 #include "linear/cuda_call.h"
 #include "linear/ops.h"
 
@@ -31,16 +31,6 @@ template <class T>
 const T* data(const Tensor& tensor) {
   return tensor.numel() ? tensor.const_data_ptr<T>() : nullptr;
 }
-
-// The arguments on a GPU: the same bits wherever their memory begins.
-struct GpuInputs : MlpInputs {
-  template <class... Rest>
-  explicit GpuInputs(const Op& op, const Rest&... rest) : MlpInputs(op, rest...) {
-    x = aligned(x);
-    for (Lists* const list : {&weights, &biases, &timesteps})
-      for (Tensor& tensor : *list) tensor = aligned(tensor);
-  }
-};
 
 // What a call differentiates.
 struct MlpWanted {
@@ -192,18 +182,13 @@ std::optional<ValueAndGradient> by_models_kernels(const CudaOp& op, const MlpInp
   return one_part ? by_models_kernels<1>(op, in, *net) : by_models_kernels<2>(op, in, *net);
 }
 
-Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, std::vector<int64_t> residual,
-           std::vector<int64_t> activations, std::vector<double> thresholds, std::string matmul) {
-  const CudaOp op("mlp", "x", x);
-  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+}  // namespace
+
+static Tensor mlp_values(const CudaOp& op, const MlpInputs& in) {
   return for_dtype(op, in, {}, [](auto& call) { return call.value(); });
 }
 
-ValueAndGradient mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases, Lists timesteps,
-                                        std::vector<int64_t> residual, std::vector<int64_t> activations,
-                                        std::vector<double> thresholds, std::string matmul) {
-  const CudaOp op("mlp_value_and_gradient", "x", x);
-  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+static ValueAndGradient mlp_values_and_gradients(const CudaOp& op, const MlpInputs& in) {
   if (const auto found = by_models_kernels(op, in)) return *found;
   Tensor first = zeros(op, {in.rows, in.outputs}, in.dtype);
   Tensor column = torch::stable::narrow(first, 1, 0, 1);
@@ -215,47 +200,25 @@ ValueAndGradient mlp_value_and_gradient(const Tensor& x, Lists weights, Lists bi
   });
 }
 
-std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(const Tensor& grad, const Tensor& x, Lists weights,
-                                                     Lists biases, Lists timesteps,
-                                                     std::vector<int64_t> residual,
-                                                     std::vector<int64_t> activations,
-                                                     std::vector<double> thresholds, std::string matmul,
-                                                     bool with_weights) {
-  const CudaOp op("mlp_backward", "x", x);
-  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor a = aligned(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
-  MlpGradients grads(op, in, with_weights);
-  const Tensor grad_x = for_dtype(op, in, {.slopes = true, .weights = with_weights},
-                                  [&](auto& call) { return call.backward(a, a, grads); });
-  return {grad_x, grads.weights, grads.biases, grads.timesteps};
+static Tensor mlp_gradients(const CudaOp& op, const MlpInputs& in, const Tensor& a, bool with_weights,
+                            MlpGradients& grads) {
+  return for_dtype(op, in, {.slopes = true, .weights = with_weights},
+                   [&](auto& call) { return call.backward(a, a, grads); });
 }
 
-std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
-    const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x, Lists weights,
-    Lists biases, Lists timesteps, std::vector<int64_t> residual, std::vector<int64_t> activations,
-    std::vector<double> thresholds, std::string matmul, bool with_weights) {
-  const CudaOp op("mlp_backward_backward", "x", x);
-  const GpuInputs in(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-  const Tensor u = aligned(input(op, "direction", direction, in.dtype, {in.rows, in.shape.features}));
-  const Tensor b = aligned(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
-  const Tensor a = aligned(input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs}));
-  MlpGradients grads(op, in, with_weights);
+static std::tuple<Tensor, Tensor> mlp_seconds(const CudaOp& op, const MlpInputs& in, const Tensor& u,
+                                              const Tensor& b, const Tensor& a, bool with_weights,
+                                              MlpGradients& grads) {
   const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
-  const auto [tangent, grad_x] = for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+  return for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
     call.tangents(u);
     const Tensor by_x = call.backward(a, b, grads);
     return {call.tangent(), by_x};
   });
-  return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
 }
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("mlp", TORCH_BOX(&mdops::mlp));
-  m.impl("mlp_value_and_gradient", TORCH_BOX(&mdops::mlp_value_and_gradient));
-  m.impl("mlp_backward", TORCH_BOX(&mdops::mlp_backward));
-  m.impl("mlp_backward_backward", TORCH_BOX(&mdops::mlp_backward_backward));
+  mdops::MlpOps<mdops::OnGpu>::implement(m);
 }

@@ -3,7 +3,7 @@
 #include "common/large_results.h"
 #include "common/scratch.h"
 #include "lowbit/cpu_kernel.h"
-#include "lowbit/inputs.h"
+#include "lowbit/ops.h"
 
 namespace mdops {
 
@@ -24,34 +24,6 @@ LowBitChip best_chip(int64_t groups) {
 
 struct PreparedRows;
 struct ThreadMemory;
-
-Tensor product(const Op& op, const LowBitInputs& in) {
-  Tensor result = empty_result(op, {in.rows, in.cols}, in.out_dtype);
-  if (in.rows == 0 || in.cols == 0) return result;
-  LowBitProduct p{};
-  p.a_kind = in.a_kind, p.b_kind = in.b_kind, p.out_kind = in.out_kind;
-  p.a = bytes(in.a), p.b = bytes(in.b), p.b_row = in.b_row(), p.b_col = in.b_col();
-  p.rows = in.rows, p.cols = in.cols, p.depth = in.depth, p.groups = in.groups, p.group = in.group;
-  p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = in.a_step();
-  p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = in.b_step();
-  p.out = in.out_of(result);
-
-  const LowBitChip chip = best_chip(in.groups);
-  const LowBitCut cut = MDOPS_RUN(cut_product, p, chip, thread_count());
-  const ScratchMemory<PreparedRows> prepared(op, cut.prepared);
-  void* const a_ready = prepared.data();
-  if (cut.prepared > 0)
-    parallel(p.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, p.depth)),
-             [&](int64_t begin, int64_t end) { MDOPS_RUN(prepare_rows, p, chip, begin, end, a_ready); });
-
-  const int64_t panels = (p.cols + cut.panel - 1) / cut.panel, blocks = (p.rows + cut.block - 1) / cut.block;
-  const int64_t work = cut.block * cut.panel * std::max<int64_t>(1, p.depth);
-  parallel(panels * blocks, std::max<int64_t>(1, (1 << 20) / work), [&](int64_t begin, int64_t end) {
-    const ScratchMemory<ThreadMemory> scratch(op, cut.scratch);
-    MDOPS_RUN(multiply_pieces, p, chip, cut, begin, end, a_ready, scratch.data());
-  });
-  return result;
-}
 
 // max|x| of a row, or its mean|x|.
 float size_of_row(LowBit kind, const float* x, int64_t n) {
@@ -117,7 +89,48 @@ void put_row(const float* x, int64_t n, const float* scale, int64_t step, float 
   }
 }
 
-Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
+template <class T>
+void times_scale(const QuantizeInputs& in, const T* values, const float* scale, float* x) {
+  parallel(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
+           [&](int64_t begin, int64_t end) {
+             for (int64_t row = begin; row < end; ++row)
+               for (int64_t n = 0; n < in.cols; ++n)
+                 x[row * in.cols + n] =
+                     static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
+           });
+}
+
+}  // namespace
+
+static Tensor low_bit_product(const Op& op, const LowBitInputs& in) {
+  Tensor result = empty_result(op, {in.rows, in.cols}, in.out_dtype);
+  if (in.rows == 0 || in.cols == 0) return result;
+  LowBitProduct p{};
+  p.a_kind = in.a_kind, p.b_kind = in.b_kind, p.out_kind = in.out_kind;
+  p.a = bytes(in.a), p.b = bytes(in.b), p.b_row = in.b_row(), p.b_col = in.b_col();
+  p.rows = in.rows, p.cols = in.cols, p.depth = in.depth, p.groups = in.groups, p.group = in.group;
+  p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = in.a_step();
+  p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = in.b_step();
+  p.out = in.out_of(result);
+
+  const LowBitChip chip = best_chip(in.groups);
+  const LowBitCut cut = MDOPS_RUN(cut_product, p, chip, thread_count());
+  const ScratchMemory<PreparedRows> prepared(op, cut.prepared);
+  void* const a_ready = prepared.data();
+  if (cut.prepared > 0)
+    parallel(p.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, p.depth)),
+             [&](int64_t begin, int64_t end) { MDOPS_RUN(prepare_rows, p, chip, begin, end, a_ready); });
+
+  const int64_t panels = (p.cols + cut.panel - 1) / cut.panel, blocks = (p.rows + cut.block - 1) / cut.block;
+  const int64_t work = cut.block * cut.panel * std::max<int64_t>(1, p.depth);
+  parallel(panels * blocks, std::max<int64_t>(1, (1 << 20) / work), [&](int64_t begin, int64_t end) {
+    const ScratchMemory<ThreadMemory> scratch(op, cut.scratch);
+    MDOPS_RUN(multiply_pieces, p, chip, cut, begin, end, a_ready, scratch.data());
+  });
+  return result;
+}
+
+static Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
   auto [values, scale] = empty_quantized(op, in);
   const float* x = in.x.const_data_ptr<float>();
   float* scales = scale.mutable_data_ptr<float>();
@@ -148,19 +161,8 @@ Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
   return {values, scale};
 }
 
-template <class T>
-void times_scale(const QuantizeInputs& in, const T* values, const float* scale, float* x) {
-  parallel(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row)
-               for (int64_t n = 0; n < in.cols; ++n)
-                 x[row * in.cols + n] =
-                     static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
-           });
-}
-
-Tensor restored_matrix(const Op& op, const QuantizeInputs& in) {
-  const auto [values, scale] = quantized_matrix(op, in);
+static Tensor restored_matrix(const Op&, const QuantizeInputs& in, const Quantized& made) {
+  const auto& [values, scale] = made;
   Tensor result = empty({in.rows, in.cols}, ScalarType::Float);
   float* x = result.mutable_data_ptr<float>();
   const float* scales = scale.const_data_ptr<float>();
@@ -173,39 +175,7 @@ Tensor restored_matrix(const Op& op, const QuantizeInputs& in) {
   return result;
 }
 
-Tensor gemm_lowbit(const Tensor& a, const Tensor& b, const Tensor& a_scale, const Tensor& b_scale,
-                   ScalarType out_dtype) {
-  const Op op("gemm_lowbit");
-  return product(op, LowBitInputs(op, a, b, a_scale, b_scale, out_dtype));
-}
-
-std::tuple<Tensor, Tensor> quantize(const Tensor& x, std::string kind, std::string per, int64_t groups) {
-  const Op op("quantize");
-  const auto [values, scale] = quantized_matrix(op, QuantizeInputs(op, "x", x, "kind", kind, per, groups));
-  return {values, scale};
-}
-
-Tensor fake_quantize(const Tensor& x, std::string kind, std::string per, int64_t groups) {
-  const Op op("fake_quantize");
-  return restored_matrix(op, QuantizeInputs(op, "x", x, "kind", kind, per, groups));
-}
-
-Tensor lowbit_linear(const Tensor& x, const Tensor& weight, std::string x_kind, std::string weight_kind,
-                     std::string weight_per, int64_t groups) {
-  const Op op("lowbit_linear");
-  const LinearInputs in(op, x, weight, x_kind, weight_kind, weight_per, groups);
-  const auto [a, a_scale] = quantized_matrix(op, in.x);
-  const auto [b, b_scale] = quantized_matrix(op, in.weight);
-  return product(op, LowBitInputs(op, a, b, a_scale, b_scale, ScalarType::Float));
-}
-
-Tensor pack_ternary(const Tensor& values_) {
-  constexpr const char* op = "pack_ternary";
-  const Tensor values = input(op, "values", values_, ScalarType::Char, {kAny, kAny});
-  const int64_t rows = values.size(0), cols = values.size(1);
-  Tensor packed = empty({packed_rows(rows), cols}, ScalarType::Byte);
-  const int8_t* from = values.const_data_ptr<int8_t>();
-  uint8_t* to = packed.mutable_data_ptr<uint8_t>();
+static void run_pack(const Op& op, const int8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
   parallel(packed_rows(rows), std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, 4 * cols)),
            [&](int64_t begin, int64_t end) {
              for (int64_t row = begin; row < end; ++row)
@@ -221,35 +191,19 @@ Tensor pack_ternary(const Tensor& values_) {
                  to[row * cols + n] = static_cast<uint8_t>(byte);
                }
            });
-  return packed;
 }
 
-Tensor unpack_ternary(const Tensor& packed_, int64_t rows) {
-  constexpr const char* op = "unpack_ternary";
-  const Tensor packed = input(op, "packed", packed_, ScalarType::Byte, {kAny, kAny});
-  check_packed_rows(op, packed, rows);
-  const int64_t cols = packed.size(1);
-  Tensor values = empty({rows, cols}, ScalarType::Char);
-  const uint8_t* from = packed.const_data_ptr<uint8_t>();
-  int8_t* to = values.mutable_data_ptr<int8_t>();
+static void run_unpack(const Op&, const uint8_t* from, int64_t rows, int64_t cols, int8_t* to) {
   parallel(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)),
            [&](int64_t begin, int64_t end) {
              for (int64_t row = begin; row < end; ++row)
                for (int64_t n = 0; n < cols; ++n)
                  to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
            });
-  return values;
 }
-
-}  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("gemm_lowbit", TORCH_BOX(&mdops::gemm_lowbit));
-  m.impl("quantize", TORCH_BOX(&mdops::quantize));
-  m.impl("fake_quantize", TORCH_BOX(&mdops::fake_quantize));
-  m.impl("lowbit_linear", TORCH_BOX(&mdops::lowbit_linear));
-  m.impl("pack_ternary", TORCH_BOX(&mdops::pack_ternary));
-  m.impl("unpack_ternary", TORCH_BOX(&mdops::unpack_ternary));
+  mdops::LowBitOps<mdops::OnCpu>::implement(m);
 }
