@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <numeric>
-#include <optional>
-#include <tuple>
 #include <vector>
 
-#include "attention_layer/inputs.h"
+#include "attention_layer/ops.h"
 #include "common/scratch.h"
 
 namespace mdops {
@@ -12,8 +10,6 @@ namespace mdops {
 namespace {
 
 struct AttentionLayerScratch;
-
-using Optional = std::optional<Tensor>;
 
 // work(atom, scratch) for all atoms, each thread a part of equal cost.
 template <class T, class Work>
@@ -43,62 +39,27 @@ void each_atom(const Op& op, const LayerInputs& in, AttentionLayerArgs<T> args, 
   });
 }
 
-std::tuple<Tensor, Tensor> attention_layer(
-    const Tensor& g, const Tensor& offsets, const Optional& project_weight, const Optional& project_bias,
-    const Tensor& out_weight, const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias,
-    const Optional& factors, const Optional& gate, const Optional& switches, const Optional& absent,
-    double scale, double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
-  const Op op("attention_layer");
-  const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, factors, gate, switches, absent, plan, max_length);
-  Tensor result = empty({in.rows, in.features}, in.dtype);
-  Tensor saved = empty({in.rows, in.kept(normalize)}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    AttentionLayerArgs<T> args = in.args<T>(scale, shift, eps, normalize);
-    args.saved = saved.mutable_data_ptr<T>();
-    T* out = result.mutable_data_ptr<T>();
-    each_atom<T>(op, in, args, false, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
-      MDOPS_RUN(attention_layer_forward, all, atom, out, scratch);
-    });
-  });
-  return {result, saved};
-}
-
-std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(
-    const Tensor& grad, const Tensor& saved, const Tensor& g, const Tensor& offsets,
-    const Optional& project_weight, const Optional& project_bias, const Tensor& out_weight,
-    const Tensor& out_bias, const Tensor& norm_weight, const Tensor& norm_bias, const Optional& factors,
-    const Optional& gate, const Optional& switches, const Optional& absent, double scale, double shift,
-    double eps, bool normalize, const Optional& plan, int64_t max_length) {
-  const Op op("attention_layer_backward");
-  const LayerInputs in(op, g, offsets, project_weight, project_bias, out_weight, out_bias, norm_weight,
-                       norm_bias, factors, gate, switches, absent, plan, max_length);
-  const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-  const Tensor kept = input(op, "saved", saved, in.dtype, {in.rows, in.kept(normalize)});
-  Tensor grad_g = empty({in.rows, in.columns}, in.dtype);
-  Tensor grad_gate = in.gate ? empty({in.rows, 3}, in.dtype) : empty({0}, in.dtype);
-  Tensor grad_switch = in.switches ? empty({in.rows}, in.dtype) : empty({0}, in.dtype);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    AttentionLayerArgs<T> args = in.args<T>(scale, shift, eps, normalize);
-    args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
-    args.grad = by.const_data_ptr<T>();
-    const AttentionLayerResults<T> results{grad_g.mutable_data_ptr<T>(),
-                                           in.gate ? grad_gate.mutable_data_ptr<T>() : nullptr,
-                                           in.switches ? grad_switch.mutable_data_ptr<T>() : nullptr};
-    each_atom<T>(op, in, args, true, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
-      MDOPS_RUN(attention_layer_backward, all, atom, results, scratch);
-    });
-  });
-  return {grad_g, grad_gate, grad_switch};
-}
-
 }  // namespace
+
+static void check_layer(const Op&, const LayerInputs&) {}
+
+template <class T>
+static void run_layer(const Op& op, const LayerInputs& in, const AttentionLayerArgs<T>& args, T* out) {
+  each_atom<T>(op, in, args, false, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
+    MDOPS_RUN(attention_layer_forward, all, atom, out, scratch);
+  });
+}
+
+template <class T>
+static void run_layer_gradients(const Op& op, const LayerInputs& in, const AttentionLayerArgs<T>& args,
+                                const AttentionLayerResults<T>& out) {
+  each_atom<T>(op, in, args, true, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
+    MDOPS_RUN(attention_layer_backward, all, atom, out, scratch);
+  });
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("attention_layer", TORCH_BOX(&mdops::attention_layer));
-  m.impl("attention_layer_backward", TORCH_BOX(&mdops::attention_layer_backward));
+  mdops::AttentionLayerOps<mdops::OnCpu>::implement(m);
 }

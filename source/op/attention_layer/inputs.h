@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention_layer/attention_layer.h"
+#include "common/pair_checks.h"
 #include "common/tensor.h"
 
 namespace mdops {
@@ -48,24 +49,13 @@ struct LayerInputs {
     out_bias = input(op, "out_bias", out_bias_, dtype, {features});
     norm = input(op, "norm_weight", norm_, dtype, {features});
     norm_bias = input(op, "norm_bias", norm_bias_, dtype, {features});
-    if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+    check_offsets(op, offsets, rows, "g");
     atoms = offsets.size(0) - 1;
     if (gate_) gate = input(op, "gate", *gate_, dtype, {rows, 3});
     if (switch_) switches = input(op, "switch", *switch_, dtype, {rows});
     if (absent_) absent = input(op, "absent", *absent_, dtype, {atoms});
     if (max_length < 0) fail(op, "argument `max_length` is negative");
     if (plan_) plan = input(op, "plan", *plan_, ScalarType::Int, {kAny, kPlanColumns});
-    if (op.on_cpu()) check_offsets(op);
-  }
-
-  // Those of a GPU are looked at by its kernels.
-  void check_offsets(const Op& op) const {
-    const int32_t* o = offsets.const_data_ptr<int32_t>();
-    if (o[0] != 0 || o[atoms] != rows)
-      fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
-                   ", expected from 0 to the " + std::to_string(rows) + " rows of `g`");
-    for (int64_t i = 0; i < atoms; ++i)
-      if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
   }
 
   int64_t kept(bool normalize) const {

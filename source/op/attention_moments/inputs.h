@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention_moments/attention_moments.h"
+#include "common/pair_checks.h"
 #include "common/tensor.h"
 
 namespace mdops {
@@ -48,14 +49,13 @@ struct MomentsInputs {
     norm = input(op, "norm_weight", given.norm, dtype, {kAny}), features = norm.size(0);
     norm_bias = input(op, "norm_bias", given.norm_bias, dtype, {features});
     take_layers(op, given);
-    if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+    check_offsets(op, offsets, count, "rows");
     atoms = offsets.size(0) - 1;
     if (given.gate) gate = input(op, "gate", *given.gate, dtype, {count, 3});
     if (given.switches) switches = input(op, "switch", *given.switches, dtype, {count});
     if (given.absent) absent = input(op, "absent", *given.absent, dtype, {atoms});
     if (max_length < 0) fail(op, "argument `max_length` is negative");
     if (given.plan) plan = input(op, "plan", *given.plan, ScalarType::Int, {kAny, kPlanColumns});
-    if (op.on_cpu()) check_offsets(op);
   }
 
   int layers() const { return static_cast<int>(inner.size()); }
@@ -127,16 +127,6 @@ struct MomentsInputs {
                    std::to_string(expected));
   }
 
-  // Those of a GPU are looked at by its kernels.
-  void check_offsets(const Op& op) const {
-    const int32_t* o = offsets.const_data_ptr<int32_t>();
-    if (o[0] != 0 || o[atoms] != count)
-      fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
-                   ", expected from 0 to the " + std::to_string(count) + " rows of `rows`");
-    for (int64_t i = 0; i < atoms; ++i)
-      if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
-  }
-
   AttentionMomentsArgs<double> args_of_sizes() const {
     AttentionMomentsArgs<double> args{};
     args.layers = layers(), args.features = features;
@@ -149,6 +139,12 @@ struct MomentsInputs {
 // What the backward pass gives: by rows and environment, and by gate and switch where there are these.
 struct MomentsGradients {
   Tensor rows, environment, gate, switches;
+
+  MomentsGradients(const Op& op, const MomentsInputs& in)
+      : rows(empty(op, {in.count, in.columns}, in.dtype)),
+        environment(empty(op, {in.count, 4}, in.dtype)),
+        gate(in.gate ? empty(op, {in.count, 3}, in.dtype) : empty(op, {0}, in.dtype)),
+        switches(empty(op, {in.switches ? in.count : 0}, in.dtype)) {}
 
   template <class T>
   AttentionMomentsResults<T> results(const MomentsInputs& in) {

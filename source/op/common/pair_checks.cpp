@@ -49,6 +49,19 @@ void check_counts(const Op& op, const Tensor& counts, int64_t capacity) {
   }
 }
 
+void check_offsets(const Op& op, const Tensor& offsets, int64_t rows, const char* of, bool leaves) {
+  const int64_t atoms = offsets.size(0) - 1;
+  if (atoms < 0) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+  if (!op.on_cpu()) return;
+  const int32_t* o = offsets.const_data_ptr<int32_t>();
+  if (o[0] != 0 || (leaves ? o[atoms] > rows : o[atoms] != rows))
+    fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
+                 ", expected from 0 to " + (leaves ? "at most " : "") + "the " + std::to_string(rows) +
+                 " rows of `" + of + "`");
+  for (int64_t i = 0; i < atoms; ++i)
+    if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
+}
+
 PairList::PairList(const Op& op, const Tensor& batch_, const Tensor& neighbors_, int64_t systems)
     : batch(input(op, "batch", batch_, ScalarType::Int, {neighbors_.dim() ? neighbors_.size(0) : 0})),
       neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {kAny, kAny})),

@@ -14,6 +14,10 @@ void check_range(const Op& op, const char* name, const Tensor& values, int64_t l
 // No row of `counts` (N, ntypes) is negative or sums to more than `capacity`.
 void check_counts(const Op& op, const Tensor& counts, int64_t capacity);
 
+// Offsets (atoms + 1,) do not fall, and go from 0 to the number of rows, those of the argument `of`, or where
+// rows may be left to fewer.
+void check_offsets(const Op& op, const Tensor& offsets, int64_t rows, const char* of, bool leaves = false);
+
 // A pair list at an op's entry: `neighbors` (N, K), and `batch` (N,) with the system of each atom.
 struct PairList {
   Tensor batch, neighbors;

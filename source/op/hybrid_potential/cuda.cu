@@ -57,10 +57,11 @@ class GpuCall : public CudaOp {
   void blend(const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces, Tensor& virial,
              Tensor& of_atoms) const {
     const ListArgs list = list_args(in.first());
-    GpuTable out(*this, list, of_atoms.size(0));
-    out.run(*this, list, in.blend->table.args(),
-            {c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true, in.blend->near.args(),
-             other_sums(forces, virial, of_atoms)});
+    TableOutputs out(OnGpu(), *this, list, of_atoms.size(0));
+    run_table(*this, list, in.blend->table.args(),
+              GpuTableTask{c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true,
+                           in.blend->near.args(), other_sums(forces, virial, of_atoms)},
+              out);
     energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
   }
 

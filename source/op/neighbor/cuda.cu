@@ -2,12 +2,11 @@
 // captured in a graph.
 #include <array>
 #include <cub/device/device_scan.cuh>
-#include <string>
-#include <tuple>
 #include <vector>
 
 #include "common/cuda.h"
 #include "neighbor/gpu_rows.h"
+#include "neighbor/ops.h"
 
 namespace mdops {
 
@@ -17,35 +16,20 @@ constexpr int kThreads = 256;
 constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
-// The inputs, contiguous and checked in all but their values.
-struct Inputs {
-  Tensor positions, cell, pbc, batch, types;
-
-  Inputs(const CudaOp& op, const Tensor& positions_, const Tensor& cell_, const Tensor& pbc_,
-         const Tensor& batch_, const Tensor& types_)
-      : positions(input(op, "positions", positions_, ScalarType::Double, {kAny, 3})),
-        cell(input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3})),
-        pbc(input(op, "pbc", pbc_, ScalarType::Bool, {cell.size(0), 3})),
-        batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
-        types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})) {}
-
-  GpuAtoms atoms(const CudaOp& op, double cutoff, int64_t num_types) const {
-    if (positions.size(0) > (1 << 29) || cell.size(0) > (1 << 29))
-      fail(op, "argument `positions` or `cell` holds more than 2^29 atoms or systems");
-    if (!(cutoff > 0 && cutoff <= kLargestLength))
-      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
-    return {positions.size(0),
-            op.int32_of("cell", cell.size(0)),
-            op.int32_of("ntypes", num_types),
-            positions.const_data_ptr<double>(),
-            cell.const_data_ptr<double>(),
-            pbc.const_data_ptr<bool>(),
-            batch.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
-            cutoff,
-            positions.size(0)};
-  }
-};
+GpuAtoms atoms_of(const CudaOp& op, const NeighborInputs& in, int64_t num_types) {
+  if (in.atoms > (1 << 29) || in.systems > (1 << 29))
+    fail(op, "argument `positions` or `cell` holds more than 2^29 atoms or systems");
+  return {in.atoms,
+          op.int32_of("cell", in.systems),
+          op.int32_of("ntypes", num_types),
+          in.positions.const_data_ptr<double>(),
+          in.cell.const_data_ptr<double>(),
+          in.pbc.const_data_ptr<bool>(),
+          in.batch.const_data_ptr<int32_t>(),
+          in.types.const_data_ptr<int32_t>(),
+          in.cutoff,
+          in.atoms};
+}
 
 // The cells of a call, in memory that lives as long as this.
 struct Sorted {
@@ -75,17 +59,28 @@ Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, cons
   return sorted;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions, const Tensor& cell,
-                                                           const Tensor& pbc, const Tensor& batch,
-                                                           const Tensor& types, double cutoff, int64_t ntypes,
-                                                           int64_t capacity, bool sort) {
-  const CudaOp op("neighbor_matrix", "positions", positions);
-  const Inputs inputs(op, positions, cell, pbc, batch, types);
+// The number of pairs, once `after` holds the sums of `size`: this waits for the GPU.
+int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
+  Word refused = kAllIsWell;
+  int64_t pairs = 0;
+  op.check(cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
+  if (atoms.size > 0)
+    op.check(
+        cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
+  op.check(cudaStreamSynchronize(op.stream()));
+  // Python's `neighbor_list` has the CPU op say it, with the values.
+  if (refused != kAllIsWell) fail(op, refusal_of(refused));
+  return pairs;
+}
+
+}  // namespace
+
+static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const CudaOp& op, const NeighborInputs& in,
+                                                                int64_t ntypes, int64_t capacity, bool sort) {
   if (ntypes < 1 || ntypes > kMostKinds)
     fail(op,
          "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
-  if (capacity < 0) fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
-  const GpuAtoms atoms = inputs.atoms(op, cutoff, ntypes);
+  const GpuAtoms atoms = atoms_of(op, in, ntypes);
   Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
             empty(op, {atoms.size, capacity}, ScalarType::Int)};
   Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
@@ -106,26 +101,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positio
   return {rows[0], rows[1], counts, needed};
 }
 
-// The number of pairs, once `after` holds the sums of `size`: this waits for the GPU.
-int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status, const int64_t* after) {
-  Word refused = kAllIsWell;
-  int64_t pairs = 0;
-  op.check(cudaMemcpyAsync(&refused, status, sizeof refused, cudaMemcpyDeviceToHost, op.stream()));
-  if (atoms.size > 0)
-    op.check(
-        cudaMemcpyAsync(&pairs, after + atoms.size - 1, sizeof pairs, cudaMemcpyDeviceToHost, op.stream()));
-  op.check(cudaStreamSynchronize(op.stream()));
-  // Python's `neighbor_list` has the CPU op say it, with the values.
-  if (refused != kAllIsWell) fail(op, refusal_of(refused));
-  return pairs;
-}
-
-std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const Tensor& cell,
-                                                  const Tensor& pbc, const Tensor& batch, const Tensor& types,
-                                                  double cutoff) {
-  const CudaOp op("neighbor_pairs", "positions", positions);
-  const Inputs inputs(op, positions, cell, pbc, batch, types);
-  const GpuAtoms atoms = inputs.atoms(op, cutoff, 0);
+static std::tuple<Tensor, Tensor, Tensor> search_pairs(const CudaOp& op, const NeighborInputs& in) {
+  const GpuAtoms atoms = atoms_of(op, in, 0);
   const Sorted sorted(op, atoms);
   const auto search = [&](const PairWriter& writer) {
     op.launch(gpu_search::search<PairWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,
@@ -151,11 +128,8 @@ std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const
   return {i, j, shifts};
 }
 
-}  // namespace
-
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("neighbor_matrix", TORCH_BOX(&mdops::neighbor_matrix));
-  m.impl("neighbor_pairs", TORCH_BOX(&mdops::neighbor_pairs));
+  mdops::NeighborOps<mdops::OnGpu>::implement(m);
 }

@@ -240,15 +240,8 @@ struct RowMomentInputs {
                    std::to_string(kMostComponents));
     g = input(op, "g", g_, dtype, {rows, kAny});
     channels = g.size(1);
-    if (offsets.size(0) < 1) fail(op, "argument `offsets` is empty, expected one more than there are atoms");
+    check_offsets(op, offsets, rows, "g", true);
     atoms = offsets.size(0) - 1;
-    if (!op.on_cpu()) return;
-    const int32_t* o = offsets.const_data_ptr<int32_t>();
-    if (o[0] != 0 || o[atoms] > rows)
-      fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
-                   ", expected from 0 to at most the " + std::to_string(rows) + " rows of `g`");
-    for (int64_t i = 0; i < atoms; ++i)
-      if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
   }
 
   Tensor grad(const Op& op, const Tensor& grad_) const {

@@ -127,4 +127,21 @@ struct BlendInputs {
   const double* weights() const { return weight.size(0) ? weight.const_data_ptr<double>() : nullptr; }
 };
 
+// What a table gives, on any device.
+struct TableOutputs {
+  Tensor energy, forces, virial, of_atoms, within, nearest;
+
+  template <class Device>
+  TableOutputs(Device, const Op& op, const ListArgs& list, bool atom_virial)
+      : energy(Device::summed(op, {list.atoms}, ScalarType::Double)),
+        forces(empty(op, {list.atoms, 3}, ScalarType::Double)),
+        virial(Device::summed(op, {list.systems, 3, 3}, ScalarType::Double)),
+        of_atoms(empty(op, {atom_virial ? list.atoms : 0, 3, 3}, ScalarType::Double)),
+        within(Device::summed(op, {list.atoms, list.ntypes}, ScalarType::Int)),
+        nearest(empty(op, {list.atoms}, ScalarType::Double)) {}
+
+  // Null where nobody asks.
+  double* atom_virial() { return of_atoms.size(0) ? of_atoms.mutable_data_ptr<double>() : nullptr; }
+};
+
 }  // namespace mdops

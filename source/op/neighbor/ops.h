@@ -1,0 +1,60 @@
+// The ops on neighbour lists, their arguments checked at entry in all but their values. What a device does
+// are overloads on the call of an op: `search_matrix` and `search_pairs`.
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "common/tensor.h"
+#include "neighbor/neighbor.h"
+
+namespace mdops {
+
+struct NeighborInputs {
+  Tensor positions, cell, pbc, batch, types;
+  double cutoff;
+  int64_t atoms, systems;
+
+  NeighborInputs(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& pbc_,
+                 const Tensor& batch_, const Tensor& types_, double cutoff_)
+      : positions(input(op, "positions", positions_, ScalarType::Double, {kAny, 3})),
+        cell(input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3})),
+        pbc(input(op, "pbc", pbc_, ScalarType::Bool, {cell.size(0), 3})),
+        batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
+        types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})),
+        cutoff(cutoff_),
+        atoms(positions.size(0)),
+        systems(cell.size(0)) {
+    if (!(cutoff > 0 && cutoff <= kLargestLength))
+      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
+  }
+};
+
+template <class Device>
+struct NeighborOps {
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions,
+                                                                    const Tensor& cell, const Tensor& pbc,
+                                                                    const Tensor& batch, const Tensor& types,
+                                                                    double cutoff, int64_t ntypes,
+                                                                    int64_t capacity, bool sort) {
+    const auto op = Device::make("neighbor_matrix", "positions", positions);
+    const NeighborInputs in(op, positions, cell, pbc, batch, types, cutoff);
+    if (capacity < 0)
+      fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
+    return search_matrix(op, in, ntypes, capacity, sort);
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const Tensor& cell,
+                                                           const Tensor& pbc, const Tensor& batch,
+                                                           const Tensor& types, double cutoff) {
+    const auto op = Device::make("neighbor_pairs", "positions", positions);
+    return search_pairs(op, NeighborInputs(op, positions, cell, pbc, batch, types, cutoff));
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("neighbor_matrix", TORCH_BOX(&NeighborOps::neighbor_matrix));
+    m.impl("neighbor_pairs", TORCH_BOX(&NeighborOps::neighbor_pairs));
+  }
+};
+
+}  // namespace mdops

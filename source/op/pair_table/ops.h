@@ -1,0 +1,54 @@
+// The ops on pair tables, their arguments checked at entry. What a device does are overloads on the call of
+// an op.
+#pragma once
+
+#include <tuple>
+
+#include "pair_table/inputs.h"
+
+namespace mdops {
+
+template <class Device>
+struct PairTableOps {
+  static std::tuple<Tensor, Tensor, Tensor> near_weight(const Tensor& positions, const Tensor& cell,
+                                                        const Tensor& batch, const Tensor& types,
+                                                        const Tensor& neighbors, const Tensor& images,
+                                                        const Tensor& counts, const Tensor& near_mask,
+                                                        double near_cutoff, double decay, double low,
+                                                        double high) {
+    const auto op = Device::make("near_weight", "positions", positions);
+    const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
+    const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
+    Tensor weight = empty(op, {in.atoms}, ScalarType::Double),
+           nearest = empty(op, {in.atoms}, ScalarType::Double);
+    Tensor within = Device::summed(op, {in.atoms, in.ntypes}, ScalarType::Int);
+    run_near(op, in.args(), near.args(), weight.mutable_data_ptr<double>(),
+             within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<double>());
+    return {weight, within, nearest};
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> pair_table(
+      const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
+      const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensor& pair_mask,
+      const Tensor& coefficients, const Tensor& weight, const Tensor& other, const Tensor& other_forces,
+      const Tensor& other_virial, const Tensor& other_atom_virial, const Tensor& near_mask, double first,
+      double step, double cutoff, double near_cutoff, double decay, double low, double high,
+      bool atom_virial) {
+    const auto op = Device::make("pair_table", "positions", positions);
+    const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
+    const TableInputs table(op, pair_mask, coefficients, in.ntypes, first, step, cutoff);
+    const BlendInputs blend(op, weight, other, other_forces, other_virial, other_atom_virial, in.atoms,
+                            in.systems, atom_virial);
+    const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
+    TableOutputs out(Device(), op, in.args(), atom_virial);
+    run_table(op, in.args(), table.args(), blend, near.args(), out);
+    return {out.energy, out.forces, out.virial, out.within, out.nearest, out.of_atoms};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("near_weight", TORCH_BOX(&PairTableOps::near_weight));
+    m.impl("pair_table", TORCH_BOX(&PairTableOps::pair_table));
+  }
+};
+
+}  // namespace mdops
