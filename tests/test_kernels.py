@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "source/op"
-BINDINGS = ("cpu.cpp", "cuda.cu", "inputs.h", "matmul.h")  # of gemm
+BINDINGS = ("cpu.cpp", "cuda.cu", "inputs.h", "matmul.h", "ops.h")  # of gemm
 KERNELS = [
     *sorted(SOURCE.glob("*/cpu_[kl]*.cpp")),
     *sorted(SOURCE.glob("*/gpu_loops.cu")),
