@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "graph/ops.h"
@@ -54,130 +55,101 @@ int64_t sum_before(int64_t* numbers, int64_t n) {
   return sum;
 }
 
-struct GraphOnCpu {
-  static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
-  static Tensor placed(const Tensor& tensor) { return tensor; }
-
-  // All slots and where each atom's edges begin.
-  template <class T>
-  static int64_t bytes(const Op&, const EdgeListArgs<T>& args) {
-    const int64_t atoms = args.list.atoms;
-    return (atoms + 1) * sizeof(int64_t) + atoms * args.list.width * sizeof(int32_t);
-  }
-  template <class T>
-  static void run(const Op&, const EdgeListArgs<T>& args, void* memory) {
-    const int64_t atoms = args.list.atoms, width = args.list.width;
-    int64_t* starts = static_cast<int64_t*>(memory);
-    int32_t* picked = reinterpret_cast<int32_t*>(starts + atoms + 1);
-    parallel(atoms, kAtoms,
-             [&](int64_t begin, int64_t end) { pick_edges(args, begin, end, picked, starts); });
-    const int64_t all = sum_before(starts, atoms), edges = all > args.capacity ? 0 : all;
-    starts[atoms] = all;
-    args.needed[0] = all, args.needed[1] = -1;
-    parallel(atoms, kAtoms, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        args.offsets[i] = static_cast<int32_t>(std::min(starts[i], edges));
-        std::fill_n(args.edge_of_slot + i * width, width, -1);
-        if (!edges) args.angle_neighbors[i] = 0;
-        for (int64_t e = starts[i]; edges && e < starts[i + 1]; ++e)
-          args.write_edge(e, i, picked[i * width + e - starts[i]]);
-      }
-    });
-    args.offsets[atoms] = static_cast<int32_t>(edges);
-    for (int64_t e = edges; e < args.capacity; ++e) args.write_no_edge(e);
-  }
-
-  static int64_t bytes(const Op&, const ReverseArgs&) { return 0; }
-  static void run(const Op&, const ReverseArgs& args, void*) {
-    parallel(args.edges, kRows, [&](int64_t begin, int64_t end) {
-      for (int64_t e = begin; e < end; ++e) args.run(e);
-    });
-  }
-
-  static int64_t bytes(const Op&, const OrderArgs& args) { return (args.rows + 1) * sizeof(int64_t); }
-  static void run(const Op&, const OrderArgs& args, void* memory) {
-    int64_t* places = static_cast<int64_t*>(memory);
-    std::fill_n(places, args.rows + 1, 0);
-    for (int64_t e = 0; e < args.edges; ++e)
-      if (args.index[e] >= 0) ++places[args.index[e]];
-    const int64_t all = sum_before(places, args.rows + 1);
-    for (int64_t m = 0; m <= args.rows; ++m) args.offsets[m] = static_cast<int32_t>(places[m]);
-    for (int64_t e = 0; e < args.edges; ++e)
-      if (args.index[e] >= 0) args.order[places[args.index[e]]++] = static_cast<int32_t>(e);
-    std::fill(args.order + all, args.order + args.edges, -1);
-  }
-
-  static int64_t bytes(const Op&, const EdgeAngleArgs& args) { return (args.atoms + 1) * sizeof(int64_t); }
-  static void run(const Op&, const EdgeAngleArgs& args, void* memory) {
-    int64_t* starts = static_cast<int64_t*>(memory);
-    for (int64_t i = 0; i < args.atoms; ++i)
-      starts[i] = static_cast<int64_t>(args.counts[i]) * args.counts[i];
-    const int64_t all = sum_before(starts, args.atoms), angles = all > args.capacity ? 0 : all;
-    starts[args.atoms] = all;
-    args.needed[0] = all, args.needed[1] = -1;
-    parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        for (int64_t e = args.offsets[i]; e < args.offsets[i + 1]; ++e)
-          args.angle_offsets[e] = angles ? args.angles_before(i, starts[i], e - args.offsets[i]) : 0;
-        for (int64_t q = 0; angles && q < starts[i + 1] - starts[i]; ++q) args.write_angle(i, starts[i], q);
-      }
-    });
-    for (int64_t e = args.offsets[args.atoms]; e <= args.edges; ++e)
-      args.angle_offsets[e] = static_cast<int32_t>(angles);
-    for (int64_t a = angles; a < args.capacity; ++a) args.write_no_angle(a);
-  }
-
-  template <class T>
-  static int64_t bytes(const Op&, const GatherArgs<T>&) {
-    return 0;
-  }
-  template <class T>
-  static void run(const Op&, const GatherArgs<T>& args, void*) {
-    parallel(args.rows, kRows, [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
-  }
-
-  template <class T>
-  static int64_t bytes(const Op&, const ScatterArgs<T>&) {
-    return 0;
-  }
-  template <class T>
-  static void run(const Op&, const ScatterArgs<T>& args, void*) {
-    parallel(args.targets, kAtoms,
-             [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
-  }
-
-  template <class T>
-  static int64_t bytes(const Op&, const SoftmaxArgs<T>&) {
-    return 0;
-  }
-  template <class T>
-  static void run(const Op&, const SoftmaxArgs<T>& args, void*) {
-    parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
-      for (int64_t m = begin; m < end; ++m)
-        for (int64_t c = 0; c < args.columns; ++c) softmax_column(args, m, c);
-    });
-    const int64_t first = args.offsets[args.segments] * args.columns;
-    std::fill(args.of_x + first, args.of_x + args.rows * args.columns, T(0));
-    if (args.of_grad) std::fill(args.of_grad + first, args.of_grad + args.rows * args.columns, T(0));
-  }
-
- private:
-  template <class T>
-  static void softmax_column(const SoftmaxArgs<T>& args, int64_t segment, int64_t column) {
-    const int64_t begin = args.offsets[segment], end = args.offsets[segment + 1];
-    T max = -std::numeric_limits<T>::infinity();
-    for (int64_t e = begin; e < end; ++e) max = std::max(max, args.x[e * args.columns + column]);
-    SoftmaxSums<T> sums;
-    for (int64_t e = begin; e < end; ++e) sums.add(args, e * args.columns + column, max);
-    sums.normalize();
-    for (int64_t e = begin; e < end; ++e) sums.write(args, e * args.columns + column, max);
-  }
-};
+template <class T>
+void softmax_column(const SoftmaxArgs<T>& args, int64_t segment, int64_t column) {
+  const int64_t begin = args.offsets[segment], end = args.offsets[segment + 1];
+  T max = -std::numeric_limits<T>::infinity();
+  for (int64_t e = begin; e < end; ++e) max = std::max(max, args.x[e * args.columns + column]);
+  SoftmaxSums<T> sums;
+  for (int64_t e = begin; e < end; ++e) sums.add(args, e * args.columns + column, max);
+  sums.normalize();
+  for (int64_t e = begin; e < end; ++e) sums.write(args, e * args.columns + column, max);
+}
 
 }  // namespace
+
+template <class T>
+static void run_graph(const Op&, const EdgeListArgs<T>& args) {
+  const int64_t atoms = args.list.atoms, width = args.list.width;
+  std::vector<int64_t> starts(atoms + 1);
+  const auto picked = std::make_unique_for_overwrite<int32_t[]>(atoms * width);
+  parallel(atoms, kAtoms,
+           [&](int64_t begin, int64_t end) { pick_edges(args, begin, end, picked.get(), starts.data()); });
+  const int64_t all = sum_before(starts.data(), atoms), edges = all > args.capacity ? 0 : all;
+  starts[atoms] = all;
+  args.needed[0] = all, args.needed[1] = -1;
+  parallel(atoms, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      args.offsets[i] = static_cast<int32_t>(std::min(starts[i], edges));
+      std::fill_n(args.edge_of_slot + i * width, width, -1);
+      if (!edges) args.angle_neighbors[i] = 0;
+      for (int64_t e = starts[i]; edges && e < starts[i + 1]; ++e)
+        args.write_edge(e, i, picked[i * width + e - starts[i]]);
+    }
+  });
+  args.offsets[atoms] = static_cast<int32_t>(edges);
+  for (int64_t e = edges; e < args.capacity; ++e) args.write_no_edge(e);
+}
+
+static void run_graph(const Op&, const ReverseArgs& args) {
+  parallel(args.edges, kRows, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) args.run(e);
+  });
+}
+
+static void run_graph(const Op&, const OrderArgs& args) {
+  std::vector<int64_t> places(args.rows + 1);
+  for (int64_t e = 0; e < args.edges; ++e)
+    if (args.index[e] >= 0) ++places[args.index[e]];
+  const int64_t all = sum_before(places.data(), args.rows + 1);
+  for (int64_t m = 0; m <= args.rows; ++m) args.offsets[m] = static_cast<int32_t>(places[m]);
+  for (int64_t e = 0; e < args.edges; ++e)
+    if (args.index[e] >= 0) args.order[places[args.index[e]]++] = static_cast<int32_t>(e);
+  std::fill(args.order + all, args.order + args.edges, -1);
+}
+
+static void run_graph(const Op&, const EdgeAngleArgs& args) {
+  std::vector<int64_t> starts(args.atoms + 1);
+  for (int64_t i = 0; i < args.atoms; ++i) starts[i] = static_cast<int64_t>(args.counts[i]) * args.counts[i];
+  const int64_t all = sum_before(starts.data(), args.atoms), angles = all > args.capacity ? 0 : all;
+  starts[args.atoms] = all;
+  args.needed[0] = all, args.needed[1] = -1;
+  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t e = args.offsets[i]; e < args.offsets[i + 1]; ++e)
+        args.angle_offsets[e] = angles ? args.angles_before(i, starts[i], e - args.offsets[i]) : 0;
+      for (int64_t q = 0; angles && q < starts[i + 1] - starts[i]; ++q) args.write_angle(i, starts[i], q);
+    }
+  });
+  for (int64_t e = args.offsets[args.atoms]; e <= args.edges; ++e)
+    args.angle_offsets[e] = static_cast<int32_t>(angles);
+  for (int64_t a = angles; a < args.capacity; ++a) args.write_no_angle(a);
+}
+
+template <class T>
+static void run_graph(const Op&, const GatherArgs<T>& args) {
+  parallel(args.rows, kRows, [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
+}
+
+template <class T>
+static void run_graph(const Op&, const ScatterArgs<T>& args) {
+  parallel(args.targets, kAtoms,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
+}
+
+template <class T>
+static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
+  parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m)
+      for (int64_t c = 0; c < args.columns; ++c) softmax_column(args, m, c);
+  });
+  const int64_t first = args.offsets[args.segments] * args.columns;
+  std::fill(args.of_x + first, args.of_x + args.rows * args.columns, T(0));
+  if (args.of_grad) std::fill(args.of_grad + first, args.of_grad + args.rows * args.columns, T(0));
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  MDOPS_REGISTER_GRAPH_OPS(m, mdops::GraphOps<mdops::GraphOnCpu>);
+  mdops::GraphOps<mdops::OnCpu>::implement(m);
 }

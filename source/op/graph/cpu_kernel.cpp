@@ -34,18 +34,16 @@ void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
 
 }  // namespace
 
-void gather_rows(const GatherArgs<float>& args, int64_t from, int64_t to) {
-  gather(args, from, to);
-}
-void gather_rows(const GatherArgs<double>& args, int64_t from, int64_t to) {
-  gather(args, from, to);
-}
-void scatter_rows(const ScatterArgs<float>& args, int64_t from, int64_t to) {
-  scatter(args, from, to);
-}
-void scatter_rows(const ScatterArgs<double>& args, int64_t from, int64_t to) {
-  scatter(args, from, to);
-}
+#define MDOPS_DEFINE(T)                                                     \
+  void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {   \
+    gather(args, from, to);                                                 \
+  }                                                                         \
+  void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) { \
+    scatter(args, from, to);                                                \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

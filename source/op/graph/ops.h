@@ -1,6 +1,5 @@
-// The ops on graphs, their arguments checked at entry. A device has `make(name, argument, tensor)`, a call of
-// an op, `placed(tensor)`, an input where its kernels read it with the same bits, and for the arguments of
-// each kernel `bytes(op, args)`, the memory that it works with, and `run(op, args, memory)`.
+// The ops on graphs, their arguments checked at entry. What a device does are overloads of `run_graph` on the
+// call of an op and a kernel's arguments.
 #pragma once
 
 #include <cmath>
@@ -103,7 +102,7 @@ struct GraphOps {
     const EdgeListInputs in(op, displacements, neighbors, images, counts, types, pair_mask, cutoff,
                             angle_cutoff, edge_sel, angle_sel, nodes, capacity);
     EdgeListTensors out(op, in);
-    dispatch_float(op, in.list.dtype, [&](auto zero) { run(op, out.args<decltype(zero)>(in)); });
+    dispatch_float(op, in.list.dtype, [&](auto zero) { run_graph(op, out.args<decltype(zero)>(in)); });
     return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,
             out.within, out.needed};
   }
@@ -117,9 +116,9 @@ struct GraphOps {
     const Tensor images = input(op, "images", images_, ScalarType::Int, {edges});
     const Tensor offsets = offsets_input(op, offsets_, edges);
     Tensor reverse = empty(op, {edges}, ScalarType::Int);
-    run(op, ReverseArgs{i.const_data_ptr<int32_t>(), j.const_data_ptr<int32_t>(),
-                        images.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), edges,
-                        offsets.size(0) - 1, reverse.mutable_data_ptr<int32_t>()});
+    run_graph(op, ReverseArgs{i.const_data_ptr<int32_t>(), j.const_data_ptr<int32_t>(),
+                              images.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), edges,
+                              offsets.size(0) - 1, reverse.mutable_data_ptr<int32_t>()});
     return reverse;
   }
 
@@ -129,8 +128,8 @@ struct GraphOps {
     const int64_t edges = count_of(op, "index", index.size(0)), rows = count_of(op, "rows", rows_);
     check_range(op, "index", index, -1, rows);
     Tensor order = empty(op, {edges}, ScalarType::Int), offsets = empty(op, {rows + 1}, ScalarType::Int);
-    run(op, OrderArgs{index.const_data_ptr<int32_t>(), edges, rows, order.mutable_data_ptr<int32_t>(),
-                      offsets.mutable_data_ptr<int32_t>()});
+    run_graph(op, OrderArgs{index.const_data_ptr<int32_t>(), edges, rows, order.mutable_data_ptr<int32_t>(),
+                            offsets.mutable_data_ptr<int32_t>()});
     return {order, offsets};
   }
 
@@ -159,7 +158,7 @@ struct GraphOps {
       if (!args.fits(i))
         fail(op, "argument `counts` has " + std::to_string(args.counts[i]) + " for atom " +
                      std::to_string(i) + ", expected 0 to the number of its edges");
-    run(op, args);
+    run_graph(op, args);
     return {first, second, mirror, starts, needed};
   }
 
@@ -182,9 +181,9 @@ struct GraphOps {
     Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
     dispatch_float(op, y.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run(op, ScatterArgs<T>{y.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), of.order_data(),
-                             of.offsets.const_data_ptr<int32_t>(), of.rows, of.targets, y.size(1),
-                             x.mutable_data_ptr<T>()});
+      run_graph(op, ScatterArgs<T>{y.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), of.order_data(),
+                                   of.offsets.const_data_ptr<int32_t>(), of.rows, of.targets, y.size(1),
+                                   x.mutable_data_ptr<T>()});
     });
     return x;
   }
@@ -211,21 +210,28 @@ struct GraphOps {
     return {all[1], all[0]};
   }
 
- private:
-  template <class O, class Args>
-  static void run(const O& op, const Args& args) {
-    Tensor memory = empty(op, {Device::bytes(op, args)}, ScalarType::Byte);
-    Device::run(op, args, memory.mutable_data_ptr());
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("neighbor_edges", TORCH_BOX(&GraphOps::neighbor_edges));
+    m.impl("edge_reverse", TORCH_BOX(&GraphOps::edge_reverse));
+    m.impl("edge_order", TORCH_BOX(&GraphOps::edge_order));
+    m.impl("edge_angles", TORCH_BOX(&GraphOps::edge_angles));
+    m.impl("edge_gather", TORCH_BOX(&GraphOps::edge_gather));
+    m.impl("edge_scatter", TORCH_BOX(&GraphOps::edge_scatter));
+    m.impl("edge_permute", TORCH_BOX(&GraphOps::edge_permute));
+    m.impl("segment_softmax", TORCH_BOX(&GraphOps::segment_softmax));
+    m.impl("segment_softmax_backward", TORCH_BOX(&GraphOps::segment_softmax_backward));
+    m.impl("segment_softmax_backward_backward", TORCH_BOX(&GraphOps::segment_softmax_backward_backward));
   }
 
+ private:
   template <class O>
   static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
     Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run(op, GatherArgs<T>{x.const_data_ptr<T>(), index.const_data_ptr<int32_t>(),
-                            inverse ? inverse->const_data_ptr<int32_t>() : nullptr, index.size(0), x.size(0),
-                            x.size(1), y.mutable_data_ptr<T>()});
+      run_graph(op, GatherArgs<T>{x.const_data_ptr<T>(), index.const_data_ptr<int32_t>(),
+                                  inverse ? inverse->const_data_ptr<int32_t>() : nullptr, index.size(0),
+                                  x.size(0), x.size(1), y.mutable_data_ptr<T>()});
     });
     return y;
   }
@@ -254,27 +260,14 @@ struct GraphOps {
     if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
-      run(op,
-          SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? grad.const_data_ptr<T>() : nullptr,
-                         direction_ ? direction.const_data_ptr<T>() : nullptr,
-                         offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,
-                         direction_ ? out[1].mutable_data_ptr<T>() : nullptr, out[0].mutable_data_ptr<T>()});
+      run_graph(op, SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? grad.const_data_ptr<T>() : nullptr,
+                                   direction_ ? direction.const_data_ptr<T>() : nullptr,
+                                   offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,
+                                   direction_ ? out[1].mutable_data_ptr<T>() : nullptr,
+                                   out[0].mutable_data_ptr<T>()});
     });
     return out;
   }
 };
-
-// The kernels of a device, registered.
-#define MDOPS_REGISTER_GRAPH_OPS(m, Ops)                                         \
-  m.impl("neighbor_edges", TORCH_BOX(&Ops::neighbor_edges));                     \
-  m.impl("edge_reverse", TORCH_BOX(&Ops::edge_reverse));                         \
-  m.impl("edge_order", TORCH_BOX(&Ops::edge_order));                             \
-  m.impl("edge_angles", TORCH_BOX(&Ops::edge_angles));                           \
-  m.impl("edge_gather", TORCH_BOX(&Ops::edge_gather));                           \
-  m.impl("edge_scatter", TORCH_BOX(&Ops::edge_scatter));                         \
-  m.impl("edge_permute", TORCH_BOX(&Ops::edge_permute));                         \
-  m.impl("segment_softmax", TORCH_BOX(&Ops::segment_softmax));                   \
-  m.impl("segment_softmax_backward", TORCH_BOX(&Ops::segment_softmax_backward)); \
-  m.impl("segment_softmax_backward_backward", TORCH_BOX(&Ops::segment_softmax_backward_backward))
 
 }  // namespace mdops

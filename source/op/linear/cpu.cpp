@@ -5,35 +5,23 @@
 
 namespace mdops {
 
-namespace {
-
 // The tensor, or a copy of it if its memory does not begin where a cache line does, by which MKL chooses its
 // own way.
-Tensor on_a_line(const Tensor& tensor) {
+static Tensor on_a_line(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 ? torch::stable::clone(tensor) : tensor;
 }
 
-struct LinearOnCpu {
-  static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
-
-  static Tensor product(const Op& op, ProductForm form, const Tensor& a_, const Tensor& b_,
-                        const Tensor* bias, Tensor* sums) {
-    const Tensor a = on_a_line(a_), b = on_a_line(b_);
-    if (!bias || !bias->numel()) return product_by_pytorch(form, a, b, sums);
-    Tensor c = empty(op, {a.size(0), b.size(1)}, a.scalar_type());
-    TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(c.get(), bias->get(), a.get(), b.get(), 1.0, 1.0));
-    return c;
-  }
-};
-
-using Ops = LinearOps<LinearOnCpu>;
-
-}  // namespace
-
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("linear", TORCH_BOX(&Ops::linear));
-  m.impl("linear_input", TORCH_BOX(&Ops::linear_input));
-  m.impl("linear_weight", TORCH_BOX(&Ops::linear_weight));
+static Tensor layer_product(const Op& op, ProductForm form, const Tensor& a_, const Tensor& b_,
+                            const Tensor* bias, Tensor* sums) {
+  const Tensor a = on_a_line(a_), b = on_a_line(b_);
+  if (!bias || !bias->numel()) return product_by_pytorch(form, a, b, sums);
+  Tensor c = empty(op, {a.size(0), b.size(1)}, a.scalar_type());
+  TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(c.get(), bias->get(), a.get(), b.get(), 1.0, 1.0));
+  return c;
 }
 
 }  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  mdops::LinearOps<mdops::OnCpu>::implement(m);
+}

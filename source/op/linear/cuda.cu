@@ -27,13 +27,13 @@ bool is_hopper(const CudaOp& op) {
 
 // Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
 // there (linear.md). None is empty.
-bool pays(ProductForm form, const Tensor& a, const Tensor& b) {
+bool use_3xtf32(ProductForm form, const Tensor& a, const Tensor& b) {
   if (form == ProductForm::a_transposed) return a.numel() && b.numel();
   return a.numel() * b.size(form == ProductForm::plain ? 1 : 0) >= kFewest;
 }
 
-Tensor in_parts(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
-                Tensor* sums) {
+Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                   Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
   const gpu_linear::Shape shape =
       gpu_linear::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
@@ -62,32 +62,18 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
   return c;
 }
 
-struct LinearOnGpu {
-  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
-    return CudaOp(name, argument, on);
-  }
-
-  static Tensor product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
-                        const Tensor* bias, Tensor* sums) {
-    return layer_product(op, form, a, b, bias, sums);
-  }
-};
-
-using Ops = LinearOps<LinearOnGpu>;
-
 }  // namespace
 
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                      Tensor* sums) {
-  const bool by_tensor_cores = a.scalar_type() == ScalarType::Float && is_hopper(op) && pays(form, a, b);
-  return by_tensor_cores ? in_parts(op, form, aligned(a), aligned(b), bias, sums)
+  const bool by_tensor_cores =
+      a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b);
+  return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
                          : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
 }
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("linear", TORCH_BOX(&Ops::linear));
-  m.impl("linear_input", TORCH_BOX(&Ops::linear_input));
-  m.impl("linear_weight", TORCH_BOX(&Ops::linear_weight));
-}
-
 }  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
+  mdops::LinearOps<mdops::OnGpu>::implement(m);
+}

@@ -4,8 +4,8 @@
 //   linear_input   g W^T                       (N, O) (I, O) to (N, I)
 //   linear_weight  x^T g, and g's sums 1^T g   (N, I) (N, O) to (I, O) (O,)
 //
-// They are each other's derivatives: of <G, y> by x, linear_input(G, W), by W and b, linear_weight(x, G); of
-// the others by the same three (mdops/ops/linear.py).
+// A device multiplies by its overload of `layer_product`. They are each other's derivatives: of <G, y> by x,
+// linear_input(G, W), by W and b, linear_weight(x, G); of the others by the same three (mdops/ops/linear.py).
 #pragma once
 
 #include <tuple>
@@ -40,14 +40,14 @@ struct LinearOps {
     const Tensor weight = input(op, "weight", weight_, x.scalar_type(), {x.size(1), kAny});
     const int64_t biases = bias_.numel() ? weight.size(1) : 0;
     const Tensor bias = input(op, "bias", bias_, x.scalar_type(), {biases});
-    return Device::product(op, ProductForm::plain, x, weight, &bias, nullptr);
+    return layer_product(op, ProductForm::plain, x, weight, &bias, nullptr);
   }
 
   static Tensor linear_input(const Tensor& grad_, const Tensor& weight_) {
     const auto op = Device::make("linear_input", "grad", grad_);
     const Tensor grad = float_input(op, "grad", grad_, {kAny, kAny});
     const Tensor weight = input(op, "weight", weight_, grad.scalar_type(), {kAny, grad.size(1)});
-    return Device::product(op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
+    return layer_product(op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
   }
 
   static std::tuple<Tensor, Tensor> linear_weight(const Tensor& x_, const Tensor& grad_) {
@@ -55,8 +55,14 @@ struct LinearOps {
     const Tensor x = float_input(op, "x", x_, {kAny, kAny});
     const Tensor grad = input(op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
     Tensor sums = empty(op, {grad.size(1)}, x.scalar_type());
-    const Tensor weight = Device::product(op, ProductForm::a_transposed, x, grad, nullptr, &sums);
+    const Tensor weight = layer_product(op, ProductForm::a_transposed, x, grad, nullptr, &sums);
     return {weight, sums};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("linear", TORCH_BOX(&LinearOps::linear));
+    m.impl("linear_input", TORCH_BOX(&LinearOps::linear_input));
+    m.impl("linear_weight", TORCH_BOX(&LinearOps::linear_weight));
   }
 };
 

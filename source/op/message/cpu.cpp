@@ -60,48 +60,44 @@ void finish_rows(const MessageArgs<T>& args) {
     std::fill(by_x, args.by_x + end * args.inputs, T(0));
 }
 
-struct MessageOnCpu {
-  static Op make(const char* name, const Tensor&) { return Op(name); }
-  static Tensor rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-    return empty_result(op, shape, dtype);
-  }
-
-  template <class T>
-  static void run(const Op& op, MessageArgs<T> args) {
-    struct Use;
-    const MessageSizes sizes = MDOPS_RUN(message_sizes, args);
-    const Shares<T> shares(args);
-    Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
-    Tensor sums = empty(op, {args.by_weight ? shares.count() * sizes.sums : 0}, kDtype<T>);
-    Tensor by_z =
-        empty_result(op, {args.by_q && !args.group_offsets ? args.rows * args.columns() : 0}, kDtype<T>);
-    args.by_z = by_z.numel() ? by_z.mutable_data_ptr<T>() : nullptr;
-    T* const sums_of = args.by_weight ? sums.mutable_data_ptr<T>() : nullptr;
-    MDOPS_RUN(message_pack, args, packed.mutable_data_ptr());
-    parallel(shares.count(), 1, [&](int64_t begin, int64_t end) {
-      const ScratchMemory<Use> memory(op, sizes.scratch);
-      for (int64_t k = begin; k < end; ++k)
-        MDOPS_RUN(message_rows, args, shares.begin(k), shares.begin(k + 1), packed.const_data_ptr(),
-                  memory.data(), sums_of ? sums_of + k * sizes.sums : nullptr);
-    });
-    finish_rows(args);
-    if (sums_of) MDOPS_RUN(message_weights, args, sums_of, shares.count());
-    if (args.by_q && !args.group_offsets) sum_by_q(args);
-  }
-
- private:
-  template <class T>
-  static void sum_by_q(const MessageArgs<T>& args) {
-    const ScatterArgs<T> sum{args.by_z, args.second,  args.second_order, args.second_offsets,
-                             args.rows, args.seconds, args.columns(),    args.by_q};
-    parallel(args.seconds, 16, [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, sum, begin, end); });
-  }
-};
+template <class T>
+void sum_by_q(const MessageArgs<T>& args) {
+  const ScatterArgs<T> sum{args.by_z, args.second,  args.second_order, args.second_offsets,
+                           args.rows, args.seconds, args.columns(),    args.by_q};
+  parallel(args.seconds, 16, [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, sum, begin, end); });
+}
 
 }  // namespace
+
+static Tensor message_rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  return empty_result(op, shape, dtype);
+}
+
+template <class T>
+static void run_message(const Op& op, MessageArgs<T> args) {
+  struct Use;
+  const MessageSizes sizes = MDOPS_RUN(message_sizes, args);
+  const Shares<T> shares(args);
+  Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
+  Tensor sums = empty(op, {args.by_weight ? shares.count() * sizes.sums : 0}, kDtype<T>);
+  Tensor by_z =
+      empty_result(op, {args.by_q && !args.group_offsets ? args.rows * args.columns() : 0}, kDtype<T>);
+  args.by_z = by_z.numel() ? by_z.mutable_data_ptr<T>() : nullptr;
+  T* const sums_of = args.by_weight ? sums.mutable_data_ptr<T>() : nullptr;
+  MDOPS_RUN(message_pack, args, packed.mutable_data_ptr());
+  parallel(shares.count(), 1, [&](int64_t begin, int64_t end) {
+    const ScratchMemory<Use> memory(op, sizes.scratch);
+    for (int64_t k = begin; k < end; ++k)
+      MDOPS_RUN(message_rows, args, shares.begin(k), shares.begin(k + 1), packed.const_data_ptr(),
+                memory.data(), sums_of ? sums_of + k * sizes.sums : nullptr);
+  });
+  finish_rows(args);
+  if (sums_of) MDOPS_RUN(message_weights, args, sums_of, shares.count());
+  if (args.by_q && !args.group_offsets) sum_by_q(args);
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  MDOPS_REGISTER_MESSAGE_OPS(m, mdops::MessageOps<mdops::MessageOnCpu>);
+  mdops::MessageOps<mdops::OnCpu>::implement(m);
 }

@@ -69,19 +69,19 @@ class MessageCall {
   Tensor by_z_, dz_, of_scales_;
 };
 
-struct MessageOnGpu {
-  static CudaOp make(const char* name, const Tensor& x) { return CudaOp(name, "x", x); }
-
-  template <class T>
-  static void run(const CudaOp& op, const MessageArgs<T>& args) {
-    MessageCall<T>(op, args).run();
-  }
-};
-
 }  // namespace
+
+static Tensor message_rows(const CudaOp& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  return empty(op, shape, dtype);
+}
+
+template <class T>
+static void run_message(const CudaOp& op, const MessageArgs<T>& args) {
+  MessageCall<T>(op, args).run();
+}
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  MDOPS_REGISTER_MESSAGE_OPS(m, mdops::MessageOps<mdops::MessageOnGpu>);
+  mdops::MessageOps<mdops::OnGpu>::implement(m);
 }

@@ -1,5 +1,5 @@
-// The ops on messages, their arguments checked at entry. A device has `make(name, x)`, a call of an op, and
-// `run(op, args)`; it may have `rows(op, shape, dtype)`, a new tensor of so many rows that it may be large.
+// The ops on messages, their arguments checked at entry. What a device does are overloads on the call of an
+// op: `run_message`, and `message_rows`, a new tensor of so many rows that it may be large.
 #pragma once
 
 #include <optional>
@@ -118,16 +118,16 @@ struct MessageOps {
                      const Tensor& first_offsets, const Tensor& second,
                      const std::optional<Tensor>& second_order, const Tensor& second_offsets,
                      const std::optional<Tensor>& groups, int64_t activation, double threshold) {
-    const auto op = Device::make("message", x);
+    const auto op = Device::make("message", "x", x);
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                            second_offsets, groups, activation, threshold);
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = new_rows(op, {in.rows, in.kept}, in.dtype);
+    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
       args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
-      Device::run(op, args);
+      run_message(op, args);
     });
     return {sent, kept};
   }
@@ -141,7 +141,7 @@ struct MessageOps {
                               const std::optional<Tensor>& second_order, const Tensor& second_offsets,
                               const std::optional<Tensor>& groups, int64_t activation, double threshold,
                               bool of_weights) {
-    const auto op = Device::make("message_backward", x);
+    const auto op = Device::make("message_backward", "x", x);
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                            second_offsets, groups, activation, threshold);
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
@@ -152,7 +152,7 @@ struct MessageOps {
       auto args = in.args<T>();
       args.grad_sent = of_sent.const_data_ptr<T>(), args.grad_kept = of_kept.const_data_ptr<T>();
       by.write_to(args, of_weights);
-      Device::run(op, args);
+      run_message(op, args);
     });
     return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
@@ -167,7 +167,7 @@ struct MessageOps {
                                          const std::optional<Tensor>& second_order,
                                          const Tensor& second_offsets, const std::optional<Tensor>& groups,
                                          int64_t activation, double threshold) {
-    const auto op = Device::make("message_backward_backward", x);
+    const auto op = Device::make("message_backward_backward", "x", x);
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                            second_offsets, groups, activation, threshold);
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
@@ -177,7 +177,7 @@ struct MessageOps {
     const Tensor along_q = input(op, "along_q", along_q_, in.dtype, {in.second.targets, in.columns});
     const Tensor along_row_weight = input(op, "along_row_weight", along_row_weight_, in.dtype, {in.rows});
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = new_rows(op, {in.rows, in.kept}, in.dtype);
+    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     Gradients by(op, in, true);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -188,25 +188,24 @@ struct MessageOps {
       args.along_row_weight = along_row_weight.const_data_ptr<T>();
       args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
       by.write_to(args, true);
-      Device::run(op, args);
+      run_message(op, args);
     });
     return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
- private:
-  template <class O>
-  static Tensor new_rows(const O& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-    if constexpr (requires { Device::rows(op, shape, dtype); })
-      return Device::rows(op, shape, dtype);
-    else
-      return empty(op, shape, dtype);
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("message", TORCH_BOX(&MessageOps::message));
+    m.impl("message_backward", TORCH_BOX(&MessageOps::message_backward));
+    m.impl("message_backward_backward", TORCH_BOX(&MessageOps::message_backward_backward));
   }
 
+ private:
   struct Gradients {
     Tensor x, weight, p, q, row_weight, scale;
 
-    Gradients(const Op& op, const MessageInputs& in, bool of_weights)
-        : x(new_rows(op, {in.rows, in.inputs}, in.dtype)),
+    template <class O>
+    Gradients(const O& op, const MessageInputs& in, bool of_weights)
+        : x(message_rows(op, {in.rows, in.inputs}, in.dtype)),
           weight(empty(op, {of_weights ? in.inputs : 0, of_weights ? in.columns : 0}, in.dtype)),
           p(empty(op, {in.first.targets, in.columns}, in.dtype)),
           q(empty(op, {in.second.targets, in.columns}, in.dtype)),
@@ -222,11 +221,5 @@ struct MessageOps {
     }
   };
 };
-
-// The kernels of a device, registered.
-#define MDOPS_REGISTER_MESSAGE_OPS(m, Ops)                       \
-  m.impl("message", TORCH_BOX(&Ops::message));                   \
-  m.impl("message_backward", TORCH_BOX(&Ops::message_backward)); \
-  m.impl("message_backward_backward", TORCH_BOX(&Ops::message_backward_backward))
 
 }  // namespace mdops
