@@ -171,6 +171,7 @@ def model_graph(
     script: bytes = b"",
     bias: str = "added",
     spin: tuple[float, float] | None = None,
+    vacuum: bool = False,
 ) -> list[Node]:
     """The graph of a standard model of energies, dipoles, polarizabilities or densities of states.
 
@@ -178,6 +179,7 @@ def model_graph(
         op: of the environment matrix, as versions name it.
         script: the training input that goes with it; none by default.
         bias: the energies of types are "added", or part of the "last" layers, as in old versions.
+        vacuum: what the nets give for features of zero is taken off.
         spin: the last type is that of virtual atoms of the first one, at this distance for spins of this length.
     """
     w, descriptor, ntypes = Writer(), model["descriptor"], len(model["type_map"])
@@ -207,6 +209,9 @@ def model_graph(
             features.append(_descriptor(w, part, ntypes, suffix, op))
     x = w.add("features", "ConcatV2", *features)
     _fitting(w, fitting, x, ntypes, bias, model["@variables"]["out_bias"])
+    if vacuum:
+        for name in [n.name for n in w.nodes if re.fullmatch(r"layer_0\w*/matrix/read", n.name)]:
+            w.add(f"vacuum/{name}", "MatMul", "features", name)
     return w.nodes
 
 

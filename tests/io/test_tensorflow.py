@@ -228,12 +228,16 @@ def test_polarizabilities_without_their_operations_are_refused(tmp_path):
         read_model(tmp_path / "graph.pb")
 
 
-def mixed_model(name, seed=1):
+def mixed_model(name, seed=1, fitting="plain", mean=0.05):
     """The tree of a model with embeddings of types, and how it is written as a graph."""
     descriptor, op, stated = MIXED[name]
-    section = {"type_map": ["O", "H"], "descriptor": descriptor, "fitting_net": {"neuron": [9, 9]}}
+    fitting = {"neuron": [9, 9], **FITTINGS[fitting]}
+    section = {"type_map": ["O", "H"], "descriptor": descriptor, "fitting_net": fitting}
     made = DescriptorFitting.random(parse(StandardOptions, section), seed, torch.float64)
-    made.descriptor.set_statistics(np.full(2, 0.05), np.full((2, 2), 0.1))
+    made.descriptor.set_statistics(np.full(2, mean), np.full((2, 2), 0.1))
+    made.fitting.bias.view(2, -1).copy_(torch.tensor([[-3.0], [-1.0]]))
+    for layer in (layer for net in made.fitting.nets.nets for layer in net.layers):
+        layer.residual &= layer.inputs == layer.outputs  # as in graphs
     options, smooth = made.descriptor.options, bool(stated)
     options.zero_padding, options.cubic_switch = not smooth, 1.0 if smooth else 0.0
     script = json.dumps({"model": {"descriptor": stated}}).encode()
@@ -262,6 +266,23 @@ def test_nets_may_take_embeddings_of_types(name, tmp_path):
     write_model(tmp_path / "model.safetensors", tree)
     path = written(tree, tmp_path / "graph.pb", **options)
     assert_same(answers(path), answers(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("fitting", FITTINGS)
+@pytest.mark.parametrize("name", ["beside", "stripped"])
+def test_energies_in_vacuum_are_those_of_types(name, fitting, tmp_path):
+    """An atom alone has the energy of its type, whatever the parameters are; forces stay."""
+    tree, options = mixed_model(name, fitting=fitting, mean=0.0)
+    plain = written(tree, tmp_path / "plain.pb", **options)
+    path = written(tree, tmp_path / "graph.pb", vacuum=True, **options)
+    alone = np.arange(4) % 2, np.arange(12.0).reshape(4, 3) * 30, None
+    np.testing.assert_allclose(answers(path, alone)["atom_energy"], [-3, -1, -3, -1], rtol=1e-14)
+    left, right = answers(path), answers(plain)
+    assert_same(left, {"forces": right["forces"], "virial": right["virial"]})
+    types = np.random.default_rng(1).integers(0, 2, 24)  # those of `answers`
+    constant = answers(plain, alone)["atom_energy"] - [-3, -1, -3, -1]
+    assert_same(left, {"atom_energy": right["atom_energy"] - constant[types]})
+    assert abs(constant).max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["stripped", "smooth", "ebd_v2"])

@@ -3,13 +3,11 @@
 import re
 
 import numpy as np
-import torch
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, collection, fitting_net, layers_by_name
 from mdops.io.tensorflow.places import Part
-from mdops.nn.net import Net
 
 _SCOPE = "fitting_attr"
 
@@ -68,7 +66,8 @@ class Fitting:
         """The node, of nets that take the features of these parts in their order, and bias_atom_e.
 
         Graphs have the embedding of an atom's type, `types` (ntypes, d), behind the features. A mixed part gets it
-        behind its own; without one it becomes a part of the bias of a net for each type.
+        behind its own; without one it becomes a part of the bias of a net for each type. So it does where energies in
+        vacuum are taken off, which are those of the net with the embedding.
         """
         ntypes = len(type_map)
         width = 0 if types is None else types.shape[1]
@@ -79,6 +78,9 @@ class Fitting:
                 f"types and {sum(self.extra)} parameters"
             )
         mixed = next((k for k, part in enumerate(parts) if part.mixed), None)
+        vacuum = self._vacuum(ntypes)
+        if mixed is not None and any(vacuum):
+            parts[mixed].node["concat_output_tebd"], mixed = False, None
         if "" in self.nets and types is not None and mixed is None:
             nets = [self._of_type(self.nets[""], features, types[t]) for t in range(ntypes)]
         elif "" in self.nets:
@@ -98,7 +100,8 @@ class Fitting:
         axes = sum(part.node["neuron"][-1] for part in parts if "neuron" in part.node)
         own, bias, arrays = getattr(self, f"_{self.kind}")(nets, axes, ntypes)
         if self.kind == "ener":
-            own["atom_ener"] = self._vacuum(bias, types, mixed is not None)
+            energies = [float(e) if has else None for e, has in zip(bias, vacuum, strict=True)]
+            own["atom_ener"] = energies if any(vacuum) else []
         if own.get("fit_diag") is False:  # TensorFlow adds the transpose, and does not halve
             nets = [_doubled(layers) for layers in nets]
         width = features + (width if mixed is not None else 0)
@@ -243,26 +246,10 @@ class Fitting:
             raise ModelFileError(f"{name} has {values.size} numbers for {ntypes} types")
         return values.reshape(shape).astype(np.float64)
 
-    def _vacuum(self, bias: np.ndarray, types: np.ndarray | None, mixed: bool) -> list[float | None]:
-        """What `atom_ener` has to be: not None for the types whose nets are evaluated for features of zero, too.
-
-        One net of all types keeps its embedding of the type there, unlike elsewhere: what it gives is constant, and
-        goes into `bias`."""
+    def _vacuum(self, ntypes: int) -> list[bool]:
+        """Of each type whether its net is evaluated for features of zero, too, which is taken off (`atom_ener`)."""
         taken = {net: self.graph.uses(layers[0]["name"]) > 1 for net, layers in self.nets.items()}
-        if not any(taken.values()):
-            return []
-        if not mixed:
-            every = [taken.get(str(t), taken.get("", False)) for t in range(len(bias))]
-            return [float(energy) if known else None for energy, known in zip(bias, every, strict=True)]
-        if sum(self.extra) or types is None:
-            raise UnsupportedModelError(
-                "energies in vacuum (atom_ener) of se_atten with frame or atomic parameters"
-            )
-        net = Net.from_tree(fitting_net(self.nets[""]), torch.float64)
-        inputs = np.concatenate([np.zeros((len(bias), self.inputs - types.shape[1])), types], axis=1)
-        with torch.no_grad():
-            bias -= net(torch.from_numpy(inputs))[:, 0].numpy()
-        return []
+        return [taken.get(str(t), taken.get("", False)) for t in range(ntypes)]
 
 
 def _layers(graph: Graph, names: object) -> dict[tuple[str, ...], Layers]:
