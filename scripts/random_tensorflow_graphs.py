@@ -104,6 +104,12 @@ def descriptor(random: np.random.Generator, kind: str, types: int) -> dict:
             node["tebd_input_mode"] = str(random.choice(["concat", "strip"]))
             node["smooth_type_embedding"] = bool(random.random() < 0.3)
             node["set_davg_zero"] = True
+    if kind in ("se_a_ebd_v2", "se_atten", "se_atten_v2") and random.random() < 0.5:  # what is compressed
+        node |= {"neuron": [[4, 8, 16], [6, 12]][random.integers(2)], "resnet_dt": False}
+        if kind != "se_a_ebd_v2":
+            node["attn_layer"] = 0
+        if kind == "se_atten":
+            node |= {"tebd_input_mode": "strip", "set_davg_zero": bool(random.integers(2))}
     return node
 
 
