@@ -63,7 +63,7 @@ class CpuModel : public CpuBase {
                                  output.virial,
                                  output.atom_virial};
     potential_step("compute", prebuilt_kernels<T>(), args, nets_.data(), net_size_, 0, results);
-    judge(output);
+    checker(output);
     output.energy = 0;
     for (int64_t i = 0; i < centers; ++i) output.energy += energy_[i];
     if (output.atom_energy) std::copy(energy_.begin(), energy_.end(), output.atom_energy);
@@ -71,7 +71,7 @@ class CpuModel : public CpuBase {
 
  private:
   // Sets `nearest`; refuses atoms at one place and, unless told otherwise, more neighbours than places.
-  void judge(mdops_output& output) const {
+  void checker(mdops_output& output) const {
     double nearest = cutoff_;
     bool is_number = true;
     for (int64_t i = 0; i < static_cast<int64_t>(nearest_.size()); ++i) {
@@ -94,7 +94,7 @@ class CpuModel : public CpuBase {
     if (sums_.mixed && all > sums_.sel[0]) refuse_crowd(i, -1, all, sums_.sel[0], output);
   }
 
-  const Sums<T> sums_;
+  const DescriptorWeights<T> sums_;
   ExtraInputs<T> extra_inputs_;
   int64_t net_size_ = 0;
   Lines<T> nets_;

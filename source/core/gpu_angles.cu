@@ -1,15 +1,15 @@
 // Descriptors of angles between neighbours on a GPU.
 #include "angle_moment/gpu_loops.h"
-#include "core/gpu_others.h"
+#include "core/gpu_extra_descriptors.h"
 
 namespace mdops::core {
 
 namespace {
 
 template <class T>
-class GpuAngles : public GpuOther<T> {
+class GpuAngles : public GpuExtraDescriptor<T> {
  public:
-  GpuAngles(const AngleData<T>& data, cudaStream_t stream) : GpuOther<T>(data, stream) {
+  GpuAngles(const AngleData<T>& data, cudaStream_t stream) : GpuExtraDescriptor<T>(data, stream) {
     const int64_t pairs = int64_t{data.ntypes} * data.ntypes;
     args_.std = std_.copy(data.std.data(), data.std.size(), stream);
     args_.pair_mask = pair_mask_.copy(data.pair_mask.get(), pairs, stream);
@@ -20,13 +20,13 @@ class GpuAngles : public GpuOther<T> {
     check_cuda(cudaStreamSynchronize(stream));  // `data` may go
   }
 
-  void form(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within, T* nearest) override {
+  void forward(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within, T* nearest) override {
     const AngleArgs<T> args = args_of(block);
     void* const memory = memory_.resize(angle_features_bytes(gpu, args, functions_, block.atoms));
     run_angle_features(gpu, args, functions_, block.atoms, memory, features, within, nearest);
   }
 
-  void lead_on(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) override {
+  void backward(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) override {
     const AngleArgs<T> args = args_of(block);
     void* const memory = memory_.resize(angle_gradients_bytes(gpu, args, functions_, block.atoms));
     run_angle_gradients(gpu, args, functions_, block.atoms, grad, memory, pairs);
@@ -50,11 +50,11 @@ class GpuAngles : public GpuOther<T> {
 }  // namespace
 
 template <class T>
-std::unique_ptr<GpuOther<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream) {
+std::unique_ptr<GpuExtraDescriptor<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream) {
   return std::make_unique<GpuAngles<T>>(data, stream);
 }
 
-template std::unique_ptr<GpuOther<float>> gpu_angles(const AngleData<float>&, cudaStream_t);
-template std::unique_ptr<GpuOther<double>> gpu_angles(const AngleData<double>&, cudaStream_t);
+template std::unique_ptr<GpuExtraDescriptor<float>> gpu_angles(const AngleData<float>&, cudaStream_t);
+template std::unique_ptr<GpuExtraDescriptor<double>> gpu_angles(const AngleData<double>&, cudaStream_t);
 
 }  // namespace mdops::core

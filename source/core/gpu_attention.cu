@@ -6,8 +6,8 @@
 #include "attention_layer/gpu_loops.h"
 #include "axis_product/gpu_loops.h"
 #include "core/error.h"
-#include "core/gpu_others.h"
-#include "core/gpu_sums.h"
+#include "core/gpu_extra_descriptors.h"
+#include "core/gpu_numbers.h"
 #include "neighbor_rows/gpu_loops.h"
 
 namespace mdops::core {
@@ -26,10 +26,10 @@ __global__ void empty_kernel(const int32_t* offsets, int32_t places, int64_t ato
 }
 
 // DPA-1: rows of neighbours by splines, layers of attention, T^T T_<.
-class GpuAttention : public GpuOther<float> {
+class GpuAttention : public GpuExtraDescriptor<float> {
  public:
   GpuAttention(const AttentionData<float>& data, cudaStream_t stream)
-      : GpuOther<float>(data, stream),
+      : GpuExtraDescriptor<float>(data, stream),
         ntypes_(data.ntypes),
         places_(data.sel[0]),
         functions_(data.ntypes + data.gated),
@@ -73,8 +73,8 @@ class GpuAttention : public GpuOther<float> {
     return std::max<int64_t>(1, most / (width * std::max(3 * attention_, features_)));
   }
 
-  void form(const Gpu& gpu, const GpuBlock<float>& block, float* features, int32_t* within,
-            float* nearest) override {
+  void forward(const Gpu& gpu, const GpuBlock<float>& block, float* features, int32_t* within,
+               float* nearest) override {
     list(gpu, block, within, nearest);
     environment_.resize(4 * rows_), switches_.resize(rows_), directions_.resize(3 * rows_);
     for (size_t l = 0; l < g_.size(); ++l) g_[l].resize(rows_ * (l ? features_ : columns_));
@@ -92,7 +92,7 @@ class GpuAttention : public GpuOther<float> {
     run_axis_features(gpu, axis(nullptr, features));
   }
 
-  void lead_on(const Gpu& gpu, const GpuBlock<float>& block, const float* grad, float* pairs) override {
+  void backward(const Gpu& gpu, const GpuBlock<float>& block, const float* grad, float* pairs) override {
     const int64_t numbers = 4 * features_ * atoms_;
     run_axis_gradients(gpu, axis(grad, by_t_.resize(numbers)));
     launch_numbers(gpu, scale_kernel, numbers, by_t_.data(), 1.0f / places_, numbers);
@@ -214,7 +214,8 @@ class GpuAttention : public GpuOther<float> {
 
 }  // namespace
 
-std::unique_ptr<GpuOther<float>> gpu_attention(const AttentionData<float>& data, cudaStream_t stream) {
+std::unique_ptr<GpuExtraDescriptor<float>> gpu_attention(const AttentionData<float>& data,
+                                                         cudaStream_t stream) {
   return std::make_unique<GpuAttention>(data, stream);
 }
 

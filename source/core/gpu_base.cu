@@ -59,15 +59,15 @@ void GpuBase::search(const mdops_input& input, double skin, mdops_list& list) {
   const OnGpu here(index_);
   check_atoms(input);
   if (input.atoms + input.ghosts > 0 && !input.types) throw Error(MDOPS_INVALID, "input: types is null");
-  std::unique_ptr<RowsOnGpu> kept = std::move(list.there[index_]);  // its memory
+  std::unique_ptr<RowsOnGpu> kept = std::move(list.on_gpu[index_]);  // its memory
   list.clear();
   if (!kept) kept = std::make_unique<GpuRows>();
   on_device([&] {
     const int64_t all = input.atoms + input.ghosts;
-    const double* const positions = places_.there(input.positions, 3 * all, positions_, stream());
+    const double* const positions = places_.on_gpu(input.positions, 3 * all, positions_, stream());
     search_.run(input, positions, cutoff_ + skin, stream(), static_cast<GpuRows&>(*kept));
   });
-  list.there[index_] = std::move(kept), list.is_here = false;
+  list.on_gpu[index_] = std::move(kept), list.is_here = false;
   list.is_of(input, cutoff_ + skin, ntypes());
 }
 
@@ -80,7 +80,7 @@ void GpuBase::compute(const mdops_input& input, mdops_output& output) {
   on_device([&] {
     for (Transfer<double>& transfer : back_) transfer.forget();  // what an error has left
     const int64_t all = input.atoms + input.ghosts;
-    const double* const positions = places_.there(input.positions, 3 * all, positions_, stream());
+    const double* const positions = places_.on_gpu(input.positions, 3 * all, positions_, stream());
     if (!input.list) search_.run(input, positions, cutoff_, stream(), rows_);
     const GpuRows& rows = input.list ? rows_on_gpu(*input.list, index_, stream()) : rows_;
     const double* const cell = cell_.copy(Box(input).cell, 9, stream());
@@ -137,18 +137,19 @@ const T* GpuBase::extra(const GpuCall& call, const ExtraInputs<T>& inputs, GpuAr
 template const float* GpuBase::extra(const GpuCall&, const ExtraInputs<float>&, GpuArray<float>&) const;
 template const double* GpuBase::extra(const GpuCall&, const ExtraInputs<double>&, GpuArray<double>&) const;
 
-void GpuBase::refuse_first(const Judge& judge, int64_t atom, mdops_output& output) const {
-  std::vector<int32_t> within(judge.counts());
-  fetch(judge.within(atom), judge.counts(), within.data());
+void GpuBase::refuse_first(const StepChecker& checker, int64_t atom, mdops_output& output) const {
+  std::vector<int32_t> within(checker.counts());
+  fetch(checker.within(atom), checker.counts(), within.data());
   check_cuda(cudaStreamSynchronize(stream()));
-  for (const Limit& limit : judge.limits()) {
+  for (const Limit& limit : checker.limits()) {
     int64_t n = 0;
     for (int64_t k = 0; k < limit.count; ++k) n += within[limit.first + k];
     if (n > limit.places) refuse_crowd(atom, limit.t, n, limit.places, output);
   }
 }
 
-GpuSums::GpuSums(const Sums<float>& sums, const FittingShape& shape, StepArgs& args, cudaStream_t stream) {
+GpuDescriptorWeights::GpuDescriptorWeights(const DescriptorWeights<float>& sums, const FittingShape& shape,
+                                           StepArgs& args, cudaStream_t stream) {
   const int64_t pairs = int64_t{sums.ntypes} * sums.ntypes;
   sums.set(args);
   args.width = shape.width, args.axis = shape.axis, args.plain = shape.plain;

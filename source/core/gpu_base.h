@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/gpu_judge.h"
 #include "core/gpu_list.h"
 #include "core/gpu_memory.h"
+#include "core/gpu_step_check.h"
 #include "core/model.h"
 #include "core/threads.h"
 #include "core/weights.h"
@@ -68,13 +68,13 @@ class GpuBase : public Model {
  protected:
   GpuBase(const Json& about, const Request& request);
 
-  // Launches what computes, asks judges, and brings the answers back by `bring`, which waits for the GPU;
+  // Launches what computes, asks checkers, and brings the answers back by `bring`, which waits for the GPU;
   // then sets energy and nearest.
   virtual void evaluate(const GpuCall& call, mdops_output& output) = 0;
   void bring(const GpuCall& call, const GpuAnswers& answers, mdops_output& output);
 
   // Throws for the first atom with more neighbours than places.
-  void refuse_first(const Judge& judge, int64_t atom, mdops_output& output) const;
+  void refuse_first(const StepChecker& checker, int64_t atom, mdops_output& output) const;
 
   const int index_;
   const bool is_double_;
@@ -101,10 +101,11 @@ class GpuBase : public Model {
 };
 
 // A descriptor of sums in the GPU's memory.
-class GpuSums {
+class GpuDescriptorWeights {
  public:
   // Copies it there, and sets what of a kernel's arguments is the descriptor's.
-  GpuSums(const Sums<float>& sums, const FittingShape& shape, StepArgs& args, cudaStream_t stream);
+  GpuDescriptorWeights(const DescriptorWeights<float>& sums, const FittingShape& shape, StepArgs& args,
+                       cudaStream_t stream);
 
  private:
   GpuArray<float> mean_, std_, tables_;
@@ -112,6 +113,6 @@ class GpuSums {
   GpuArray<int32_t> sel_;
 };
 
-std::unique_ptr<Model> composed_gpu_model(const File& file, const Json& about, const Request& request);
+std::unique_ptr<Model> combined_gpu_model(const File& file, const Json& about, const Request& request);
 
 }  // namespace mdops::core

@@ -23,8 +23,8 @@ __global__ void centers_kernel(const int32_t* types, int64_t centers, int64_t al
 const GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream) {
   const std::lock_guard<std::mutex> lock(list.guard);
   list.check_on(gpu);
-  std::unique_ptr<RowsOnGpu>& there = list.there[gpu];
-  if (!there) {
+  std::unique_ptr<RowsOnGpu>& on_gpu = list.on_gpu[gpu];
+  if (!on_gpu) {
     std::unique_ptr<GpuRows> made = std::make_unique<GpuRows>();
     std::vector<int32_t> types = list.types;
     std::fill(types.begin() + list.atoms, types.end(), -1);
@@ -38,9 +38,9 @@ const GpuRows& rows_on_gpu(const mdops_list& list, int gpu, cudaStream_t stream)
     check_cuda(cudaMemsetAsync(made->counts.data() + counts, 0, 4 * (all - counts), stream));
     made->types.copy(types.data(), static_cast<int64_t>(types.size()), stream);
     check_cuda(cudaStreamSynchronize(stream));  // `types` goes
-    there = std::move(made);
+    on_gpu = std::move(made);
   }
-  return static_cast<const GpuRows&>(*there);
+  return static_cast<const GpuRows&>(*on_gpu);
 }
 
 void GpuSearch::run(const mdops_input& input, const double* positions, double cutoff, cudaStream_t stream,

@@ -105,7 +105,7 @@ template <class T>
 class Transfer {
  public:
   // The numbers in `to`'s memory there.
-  T* there(const T* from, int64_t size, GpuArray<T>& to, cudaStream_t stream) {
+  T* on_gpu(const T* from, int64_t size, GpuArray<T>& to, cudaStream_t stream) {
     if (!size || !is_pageable(from)) return to.copy(from, size, stream);
     copy(from, size, here_.resize(size));
     return to.copy(here_.data(), size, stream);

@@ -17,7 +17,7 @@ class GpuModel : public GpuBase {
  public:
   GpuModel(const File& file, const Json& about, const Request& request) : GpuBase(about, request) {
     const OnGpu here(index_);
-    const Sums<float> sums(file, about, "core.", request.precision, ntypes());
+    const DescriptorWeights<float> sums(file, about, "core.", request.precision, ntypes());
     cutoff_ = sums.cutoff, shortest_ = sums.shortest, mixed_ = sums.mixed;
     extra_inputs_.read(file, about, "core.", ntypes());
     takes(extra_inputs_.fparam, extra_inputs_.aparam);
@@ -25,8 +25,8 @@ class GpuModel : public GpuBase {
     std::vector<Limit> limits;
     if (!extends_) add_limits(mixed_, sums.sel, 0, ntypes(), limits);
     on_device([&] {
-      judge_.set(limits, stream());
-      sums_ = std::make_unique<GpuSums>(sums, nets.shape, args_, stream());
+      checker_.set(limits, stream());
+      sums_ = std::make_unique<GpuDescriptorWeights>(sums, nets.shape, args_, stream());
       args_.extra_size = nets.shape.extra, args_.nets = nets.count;
       args_.net.net = net_shape(nets.shape);
       const std::string refusal =
@@ -48,12 +48,13 @@ class GpuModel : public GpuBase {
     if (output.atom_virial && call.all) p.atom_virial = atom_virial_.resize(9 * call.all);
     const Gpu gpu = of("compute");
     Step::run(gpu, p, memory_.resize(Step::bytes(gpu, p)));
-    judge_.ask(gpu, Judged<float>{p.energy, p.nearest, p.within, p.ntypes, cutoff_, 0}, call.centers);
+    checker_.ask(gpu, StepCheckInput<float>{p.energy, p.nearest, p.within, p.ntypes, cutoff_, 0},
+                 call.centers);
     bring(call, {p.energy, p.forces, p.virial, p.atom_virial}, output);
-    const Verdict found = judge_.verdict();
+    const StepCheck found = checker_.verdict();
     output.energy = found.energy, output.nearest = found.nearest;
     if (found.same != kNone) refuse_place(found.same, output);
-    if (found.crowded != kNone) refuse_first(judge_, found.crowded, output);
+    if (found.crowded != kNone) refuse_first(checker_, found.crowded, output);
   }
 
  private:
@@ -66,12 +67,13 @@ class GpuModel : public GpuBase {
     folded.resize(folded_size(nets.shape));
     for (int k = 0; k < nets.count; ++k) {
       std::vector<GpuArray<float>> numbers(3 * (nets.shape.layers + 1));
-      const auto there = [&](int layer, int part) {
+      const auto on_gpu = [&](int layer, int part) {
         const std::vector<float>& from = nets.numbers(k, layer, part);
         return numbers[3 * layer + part].copy(from.data(), from.size(), stream());
       };
       std::vector<DenseLayer<float>> layers;
-      for (int n = 0; n <= nets.shape.layers; ++n) layers.push_back({there(n, 0), there(n, 1), there(n, 2)});
+      for (int n = 0; n <= nets.shape.layers; ++n)
+        layers.push_back({on_gpu(n, 0), on_gpu(n, 1), on_gpu(n, 2)});
       Step::pack(of("load"), nets.shape, layers, folded.data(), nets_.data() + k * args_.net.net_size);
       check_cuda(cudaStreamSynchronize(stream()));
     }
@@ -79,9 +81,9 @@ class GpuModel : public GpuBase {
 
   bool mixed_ = false;
   ExtraInputs<float> extra_inputs_;
-  Judge judge_;
+  StepChecker checker_;
   StepArgs args_{};  // what of them is the model's
-  std::unique_ptr<GpuSums> sums_;
+  std::unique_ptr<GpuDescriptorWeights> sums_;
   GpuArray<float> nets_;
   GpuArray<double> scale_, shift_;
 
@@ -100,7 +102,7 @@ std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Requ
     throw Error(MDOPS_DEVICE, "there is no cuda:" + std::to_string(request.gpu) + ": this process sees " +
                                   std::to_string(count) + " GPUs");
   if (about.at("version").as_integer() > 1 || request.precision == "float64")
-    return composed_gpu_model(file, about, request);
+    return combined_gpu_model(file, about, request);
   return std::make_unique<GpuModel>(file, about, request);
 }
 

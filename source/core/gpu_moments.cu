@@ -1,10 +1,10 @@
-// Sums over neighbours on a GPU in float64, by spline moments.
+// DescriptorWeights over neighbours on a GPU in float64, by spline moments.
 #include <algorithm>
 
 #include "axis_product/gpu_loops.h"
 #include "core/error.h"
-#include "core/gpu_others.h"
-#include "core/gpu_sums.h"
+#include "core/gpu_extra_descriptors.h"
+#include "core/gpu_numbers.h"
 #include "moment_product/gpu_loops.h"
 #include "spline_moment/gpu_loops.h"
 
@@ -37,9 +37,9 @@ __global__ void part_kernel(const double* grad, int64_t atoms, int ntypes, int64
   }
 }
 
-class GpuMoments : public GpuOther<double> {
+class GpuMoments : public GpuExtraDescriptor<double> {
  public:
-  GpuMoments(const Sums<double>& sums, const FittingShape& shape, cudaStream_t stream)
+  GpuMoments(const DescriptorWeights<double>& sums, const FittingShape& shape, cudaStream_t stream)
       : width_(sums.width),
         axis_(shape.axis),
         columns_(shape.plain ? 1 : 4),
@@ -83,8 +83,8 @@ class GpuMoments : public GpuOther<double> {
     return std::max<int64_t>(1, most / std::max({columns_ * rows_, channels, 3 * width}));
   }
 
-  void form(const Gpu& gpu, const GpuBlock<double>& block, double* features, int32_t* within,
-            double* nearest) override {
+  void forward(const Gpu& gpu, const GpuBlock<double>& block, double* features, int32_t* within,
+               double* nearest) override {
     MomentArgs<double> args = args_of(block);
     double* const moments = moments_.resize(block.atoms * rows_ * columns_);
     if (!gated_) {
@@ -104,7 +104,7 @@ class GpuMoments : public GpuOther<double> {
     if (columns_ > 1) run_axis_features(gpu, axis(rows, nullptr, features));
   }
 
-  void lead_on(const Gpu& gpu, const GpuBlock<double>& block, const double* grad, double* pairs) override {
+  void backward(const Gpu& gpu, const GpuBlock<double>& block, const double* grad, double* pairs) override {
     const int64_t rows = block.rows->rows, numbers = block.atoms * rows_ * columns_;
     if (columns_ > 1) {
       run_axis_gradients(gpu, axis(rows, grad, by_t_.resize(rows * columns_ * width_)));
@@ -160,8 +160,8 @@ class GpuMoments : public GpuOther<double> {
 
 }  // namespace
 
-std::unique_ptr<GpuOther<double>> gpu_moments(const Sums<double>& sums, const FittingShape& shape,
-                                              cudaStream_t stream) {
+std::unique_ptr<GpuExtraDescriptor<double>> gpu_moments(const DescriptorWeights<double>& sums,
+                                                        const FittingShape& shape, cudaStream_t stream) {
   return std::make_unique<GpuMoments>(sums, shape, stream);
 }
 

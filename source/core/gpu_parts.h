@@ -28,21 +28,21 @@ class GpuPart {
   // What there is to say of the neighbours of `run`.
   virtual void ask(const GpuCall& call, double closest) = 0;
   // Of those who were asked.
-  virtual std::vector<const Judge*> judges() const { return {&judge_}; }
+  virtual std::vector<const StepChecker*> checkers() const { return {&checker_}; }
   const Parameters* parameters[2] = {};  // of frames and atoms
 
  protected:
   explicit GpuPart(const GpuBase& of) : base_(of) {}
 
   const GpuBase& base_;
-  Judge judge_;
+  StepChecker checker_;
 };
 
 // Of a member of a model that is no table.
-std::unique_ptr<GpuPart> standard_part(const GpuBase& of, const File& file, const Json& about,
-                                       const std::string& prefix, const Request& request, int32_t ntypes);
+std::unique_ptr<GpuPart> make_member(const GpuBase& of, const File& file, const Json& about,
+                                     const std::string& prefix, const Request& request, int32_t ntypes);
 // In float64, of a file with one descriptor of sums alone.
-std::unique_ptr<GpuPart> sole_part(const GpuBase& of, const File& file, const Json& about,
-                                   const Request& request, int32_t ntypes);
+std::unique_ptr<GpuPart> make_single_member(const GpuBase& of, const File& file, const Json& about,
+                                            const Request& request, int32_t ntypes);
 
 }  // namespace mdops::core

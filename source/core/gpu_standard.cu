@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/composed_data.h"
+#include "core/combined_data.h"
 #include "core/error.h"
-#include "core/gpu_others.h"
+#include "core/gpu_extra_descriptors.h"
+#include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"
-#include "core/gpu_sums.h"
 #include "hybrid_potential/gpu_loops.h"
 
 namespace mdops::core {
@@ -30,21 +30,21 @@ class GpuStandardPart : public GpuPart {
  public:
   GpuStandardPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
                   const Request& request, int32_t ntypes)
-      : GpuPart(of), others_(of, file, about, prefix, request, ntypes) {
-    const SumsData<float> own(file, about, prefix, request.precision, ntypes, others_.width());
+      : GpuPart(of), extras_(of, file, about, prefix, request, ntypes) {
+    const StandardWeights<float> own(file, about, prefix, request.precision, ntypes, extras_.width());
     inputs_ = own.inputs, widest_ = own.widest, has_sums_ = !own.sums.empty();
     cutoff_ = has_sums_ ? own.sums[widest_]->cutoff : 0;
-    other_decides_ = others_.reach() > cutoff_;
-    cutoff_ = std::max(cutoff_, others_.reach());
+    extra_decides_ = extras_.reach() > cutoff_;
+    cutoff_ = std::max(cutoff_, extras_.reach());
     parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     const cudaStream_t stream = base_.stream();
-    judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
+    checker_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
     scale_.copy(own.scale.data(), own.scale.size(), stream);
     shift_.copy(own.shift.data(), own.shift.size(), stream);
     for (size_t p = 0; p < std::max<size_t>(1, own.sums.size()); ++p) {
       StepArgs args{};
       if (has_sums_) {
-        sums_.push_back(std::make_unique<GpuSums>(*own.sums[p], own.shapes[p], args, stream));
+        sums_.push_back(std::make_unique<GpuDescriptorWeights>(*own.sums[p], own.shapes[p], args, stream));
         mixed_.push_back(own.sums[p]->mixed);
       }
       args.ntypes = ntypes, args.scale = scale_.data(), args.shift = shift_.data();
@@ -67,48 +67,49 @@ class GpuStandardPart : public GpuPart {
     const int64_t columns = args_[0].extra_size;
     const float* const given = base_.extra(call, inputs_, given_);
     float* const grad_extra = grad_extra_.resize(call.all * columns);
-    if (others_.empty()) return step(gpu, call, weight, given, grad_extra, totals, answer);
+    if (extras_.empty()) return step(gpu, call, weight, given, grad_extra, totals, answer);
     float* const extra = extra_.resize(call.centers * columns);
-    copy_columns(given, inputs_.width(), extra + others_.width(), columns, inputs_.width(), call.centers,
+    copy_columns(given, inputs_.width(), extra + extras_.width(), columns, inputs_.width(), call.centers,
                  base_.stream());
-    const int64_t run = others_.begin(call);
+    const int64_t run = extras_.begin(call);
     const auto each_run = [&](const auto& work) { mdops::core::each_run(call.centers, run, work); };
-    const auto form = [&](int64_t first, int64_t count) {
-      others_.form(call, first, count, nullptr, columns, extra + first * columns);
+    const auto forward = [&](int64_t first, int64_t count) {
+      extras_.forward(call, first, count, nullptr, columns, extra + first * columns);
     };
-    const auto lead_on = [&](int64_t first, int64_t count) {
-      others_.lead_on(call, first, count, nullptr, columns, grad_extra + first * columns, totals);
+    const auto backward = [&](int64_t first, int64_t count) {
+      extras_.backward(call, first, count, nullptr, columns, grad_extra + first * columns, totals);
     };
     if (!has_sums_) {
       clear(gpu, call, totals, answer);
       each_run([&](int64_t first, int64_t count) {
-        form(first, count);
+        forward(first, count);
         net(gpu, call, first, count, weight, extra, grad_extra, answer);
-        lead_on(first, count);
+        backward(first, count);
       });
     } else {
-      each_run(form);
+      each_run(forward);
       step(gpu, call, weight, extra, grad_extra, totals, answer);
       each_run([&](int64_t first, int64_t count) {
-        if (count < call.centers) form(first, count);  // what it kept is that of the last run
-        lead_on(first, count);
+        if (count < call.centers) forward(first, count);  // what it kept is that of the last run
+        backward(first, count);
       });
     }
   }
 
   void ask(const GpuCall& call, double closest) override {
     const int counts = static_cast<int>(args_.size()) * args_[0].ntypes;
-    const float* const nearest = other_decides_ ? nullptr : nearest_.data();
+    const float* const nearest = extra_decides_ ? nullptr : nearest_.data();
     if (has_sums_)
-      judge_.ask(base_.of("compute"),
-                 Judged<float>{nullptr, nearest, within_.data(), counts, cutoff_, closest}, call.centers);
-    others_.ask(call, other_decides_, cutoff_, closest);
+      checker_.ask(base_.of("compute"),
+                   StepCheckInput<float>{nullptr, nearest, within_.data(), counts, cutoff_, closest},
+                   call.centers);
+    extras_.ask(call, extra_decides_, cutoff_, closest);
   }
 
-  std::vector<const Judge*> judges() const override {
-    std::vector<const Judge*> all;
-    if (has_sums_) all.push_back(&judge_);
-    others_.judges(all);
+  std::vector<const StepChecker*> checkers() const override {
+    std::vector<const StepChecker*> all;
+    if (has_sums_) all.push_back(&checker_);
+    extras_.checkers(all);
     return all;
   }
 
@@ -145,7 +146,7 @@ class GpuStandardPart : public GpuPart {
     run_hybrid(gpu, parts, 0, out, memory);
   }
 
-  void upload(const SumsData<float>& own, int net) {
+  void upload(const StandardWeights<float>& own, int net) {
     const cudaStream_t stream = base_.stream();
     std::vector<float> first;
     std::vector<DenseLayer<float>> layers = own.layers(net, first);
@@ -166,13 +167,13 @@ class GpuStandardPart : public GpuPart {
     check_cuda(cudaStreamSynchronize(stream));
   }
 
-  GpuOthers<float> others_;
+  GpuExtraDescriptors<float> extras_;
   double cutoff_ = 0;
   int widest_ = 0;
-  bool has_sums_ = false, other_decides_ = false;  // about the nearest neighbour
+  bool has_sums_ = false, extra_decides_ = false;  // about the nearest neighbour
   std::vector<bool> mixed_;
   ExtraInputs<float> inputs_;
-  std::vector<std::unique_ptr<GpuSums>> sums_;
+  std::vector<std::unique_ptr<GpuDescriptorWeights>> sums_;
   std::vector<StepArgs> args_;
   GpuArray<float> nets_;
   GpuArray<double> scale_, shift_;
@@ -189,9 +190,9 @@ class GpuRowsPart : public GpuPart {
  public:
   GpuRowsPart(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
               const Request& request, int32_t ntypes)
-      : GpuPart(of), ntypes_(ntypes), others_(of, file, about, prefix, request, ntypes) {
-    const SumsData<T> own(file, about, prefix, request.precision, ntypes, others_.width());
-    add_sums(own.sums, own.shapes, request);
+      : GpuPart(of), ntypes_(ntypes), extras_(of, file, about, prefix, request, ntypes) {
+    const StandardWeights<T> own(file, about, prefix, request.precision, ntypes, extras_.width());
+    add_descriptors(own.sums, own.shapes, request);
     set(own.inputs, own.net, own.count, own.scale, own.shift, [&](int k, const auto& take) {
       std::vector<T> first;
       take(own.layers(k, first));
@@ -201,13 +202,13 @@ class GpuRowsPart : public GpuPart {
 
   // Of a file with one descriptor of sums alone.
   GpuRowsPart(const GpuBase& of, const File& file, const Json& about, const Request& request, int32_t ntypes)
-      : GpuPart(of), ntypes_(ntypes), others_(of, file, about, "core.", request, ntypes) {
-    std::vector<std::unique_ptr<Sums<T>>> sums;
-    sums.push_back(std::make_unique<Sums<T>>(file, about, "core.", request.precision, ntypes));
+      : GpuPart(of), ntypes_(ntypes), extras_(of, file, about, "core.", request, ntypes) {
+    std::vector<std::unique_ptr<DescriptorWeights<T>>> sums;
+    sums.push_back(std::make_unique<DescriptorWeights<T>>(file, about, "core.", request.precision, ntypes));
     ExtraInputs<T> inputs;
     inputs.read(file, about, "core.", ntypes);
     const FittingNets<T> nets(file, about, "core.", *sums[0], inputs.width());
-    add_sums(sums, {nets.shape}, request);
+    add_descriptors(sums, {nets.shape}, request);
     set(inputs, nets.shape, nets.count, nets.scale, nets.shift,
         [&](int k, const auto& take) { take(nets.layers(k)); });
     nets_.shape.residual[0] = false;
@@ -219,38 +220,38 @@ class GpuRowsPart : public GpuPart {
                             of_atoms && call.all ? answer.atom_virial.data() : nullptr};
     const T* const given = base_.extra(call, inputs_, given_);
     clear(gpu, call, totals, answer);
-    each_run(call.centers, others_.begin(call), [&](int64_t first, int64_t count) {
+    each_run(call.centers, extras_.begin(call), [&](int64_t first, int64_t count) {
       void* const order = order_.resize(type_rows_bytes(gpu, count, ntypes_));
       const TypeRows rows = run_type_rows(gpu, call.positions + 3 * first, call.types + first, call.systems,
                                           count, ntypes_, order);
       const int64_t columns = nets_.inputs, more = inputs_.width();
       T *const x = x_.resize(rows.rows * columns), *const grad = grad_.resize(rows.rows * columns);
-      others_.form(call, first, count, &rows, columns, x);
+      extras_.forward(call, first, count, &rows, columns, x);
       if (more)
         launch_numbers(gpu, to_rows_kernel<T>, rows.rows * more, rows, false, given + first * more, more,
                        more, x + columns - more, columns);
       run_type_nets(gpu, nets_, rows, x, weight ? weight + first : nullptr,
                     answer.memory.resize(type_nets_bytes(nets_, rows)), answer.energy.data() + first, grad);
-      others_.lead_on(call, first, count, &rows, columns, grad, totals);
+      extras_.backward(call, first, count, &rows, columns, grad, totals);
     });
   }
 
   void ask(const GpuCall& call, double closest) override {
-    others_.ask(call, true, others_.reach(), closest);
+    extras_.ask(call, true, extras_.reach(), closest);
   }
 
-  std::vector<const Judge*> judges() const override {
-    std::vector<const Judge*> all;
-    others_.judges(all);
+  std::vector<const StepChecker*> checkers() const override {
+    std::vector<const StepChecker*> all;
+    extras_.checkers(all);
     return all;
   }
 
  private:
-  void add_sums(const std::vector<std::unique_ptr<Sums<T>>>& sums, const std::vector<FittingShape>& shapes,
-                const Request& request) {
+  void add_descriptors(const std::vector<std::unique_ptr<DescriptorWeights<T>>>& sums,
+                       const std::vector<FittingShape>& shapes, const Request& request) {
     if constexpr (std::is_same_v<T, double>)
       for (size_t p = 0; p < sums.size(); ++p)
-        others_.insert(p, gpu_moments(*sums[p], shapes[p], base_.stream()), request.extends);
+        extras_.insert(p, gpu_moments(*sums[p], shapes[p], base_.stream()), request.extends);
   }
 
   // `each_net(k, take)` calls take(layers) with those of net k.
@@ -263,7 +264,7 @@ class GpuRowsPart : public GpuPart {
                                          " types at most: choose some (--elements), or load it for the CPU");
     inputs_ = inputs, parameters[0] = &inputs_.fparam, parameters[1] = &inputs_.aparam;
     nets_.shape = shape, nets_.nets = count;
-    nets_.inputs = static_cast<int>(others_.width() + inputs.width());
+    nets_.inputs = static_cast<int>(extras_.width() + inputs.width());
     nets_.scale = scale_.copy(scale.data(), scale.size(), stream);
     nets_.shift = shift_.copy(shift.data(), shift.size(), stream);
     numbers_ = std::vector<GpuArray<T>>(4 * (shape.layers + 1));
@@ -294,7 +295,7 @@ class GpuRowsPart : public GpuPart {
   }
 
   const int32_t ntypes_;
-  GpuOthers<T> others_;
+  GpuExtraDescriptors<T> extras_;
   ExtraInputs<T> inputs_;
   TypeNets<T> nets_{};
   std::vector<GpuArray<T>> numbers_;
@@ -307,8 +308,8 @@ class GpuRowsPart : public GpuPart {
 
 }  // namespace
 
-std::unique_ptr<GpuPart> standard_part(const GpuBase& of, const File& file, const Json& about,
-                                       const std::string& prefix, const Request& request, int32_t ntypes) {
+std::unique_ptr<GpuPart> make_member(const GpuBase& of, const File& file, const Json& about,
+                                     const std::string& prefix, const Request& request, int32_t ntypes) {
   if (request.precision == "float64")
     return std::make_unique<GpuRowsPart<double>>(of, file, about, prefix, request, ntypes);
   const std::vector<Json>& adds = about.at("residual").as_list();
@@ -317,8 +318,8 @@ std::unique_ptr<GpuPart> standard_part(const GpuBase& of, const File& file, cons
   return std::make_unique<GpuStandardPart>(of, file, about, prefix, request, ntypes);
 }
 
-std::unique_ptr<GpuPart> sole_part(const GpuBase& of, const File& file, const Json& about,
-                                   const Request& request, int32_t ntypes) {
+std::unique_ptr<GpuPart> make_single_member(const GpuBase& of, const File& file, const Json& about,
+                                            const Request& request, int32_t ntypes) {
   return std::make_unique<GpuRowsPart<double>>(of, file, about, request, ntypes);
 }
 

@@ -36,7 +36,7 @@ void mdops_list::clear() {
   is_here = true;
   reach = std::numeric_limits<double>::infinity();
   std::fill_n(periodic, 3, false);
-  there.clear();
+  on_gpu.clear();
 }
 
 void mdops_list::is_of(const mdops_input& input, double cutoff, int32_t count) {
@@ -61,7 +61,7 @@ void mdops_list::check_for(const mdops_input& input, double cutoff) const {
 }
 
 void mdops_list::check_on(int gpu) const {
-  if (is_here || there.count(gpu)) return;
+  if (is_here || on_gpu.count(gpu)) return;
   throw Error(MDOPS_INVALID, "input: the list was made on a GPU, and the model is " +
                                  (gpu < 0 ? "on the CPU" : "on cuda:" + std::to_string(gpu)));
 }

@@ -41,8 +41,8 @@ struct mdops_list {
   bool periodic[3] = {};
   // By GPU: the copy there, or what was made there. Models compute with theirs in threads of their own, so a
   // copy stays where it is until the list changes.
-  mutable std::map<int, std::unique_ptr<mdops::core::RowsOnGpu>> there;
-  mutable std::mutex guard;  // of `there`
+  mutable std::map<int, std::unique_ptr<mdops::core::RowsOnGpu>> on_gpu;
+  mutable std::mutex guard;  // of `on_gpu`
 
   // Throw mdops::core::Error; the list is to be cleared then.
   void fill(const mdops_neighbors& from, int32_t count);

@@ -133,7 +133,7 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +
                       request.precision + "` makes it for this one");
     if (request.gpu < 0)
-      return version == 1 ? cpu_model(file, about, request) : composed_model(file, about, request);
+      return version == 1 ? cpu_model(file, about, request) : combined_model(file, about, request);
     return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());

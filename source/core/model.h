@@ -79,7 +79,7 @@ struct Box {
 std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request);
 
 // Several, and what is made of several models, and pair tables.
-std::unique_ptr<Model> composed_model(const File& file, const Json& about, const Request& request);
+std::unique_ptr<Model> combined_model(const File& file, const Json& about, const Request& request);
 
 // One descriptor of sums on a GPU, where this library was built for GPUs.
 std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request);

@@ -3,8 +3,8 @@
 namespace mdops::core {
 
 template <class T>
-Sums<T>::Sums(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-              int64_t types)
+DescriptorWeights<T>::DescriptorWeights(const File& file, const Json& about, const std::string& prefix,
+                                        const std::string& precision, int64_t types)
     : ntypes(static_cast<int>(types)),
       mixed(about.at("mixed").as_bool()),
       gated(about.at("gated").as_bool()),
@@ -82,7 +82,7 @@ void ExtraInputs<T>::fill(const double* frame, const double* atomic, const int32
 
 template <class T>
 FittingNets<T>::FittingNets(const File& file, const Json& about, const std::string& prefix,
-                            const Sums<T>& sums, int64_t extra) {
+                            const DescriptorWeights<T>& sums, int64_t extra) {
   const int64_t nets = about.at("nets").as_integer(), layers = about.at("layers").as_integer();
   if (nets != 1 && nets != sums.ntypes) damaged("its nets are not one a type, or one for all");
   if (layers < 2 || layers > kMaxLayers) damaged("its nets have too few layers, or too many");
@@ -120,9 +120,9 @@ std::vector<DenseLayer<T>> FittingNets<T>::layers(int net) const {
   return dense;
 }
 
-#define MDOPS_INSTANTIATE(T)      \
-  template struct Sums<T>;        \
-  template struct ExtraInputs<T>; \
+#define MDOPS_INSTANTIATE(T)            \
+  template struct DescriptorWeights<T>; \
+  template struct ExtraInputs<T>;       \
   template struct FittingNets<T>;
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)

@@ -45,7 +45,7 @@ inline std::unique_ptr<bool[]> bools(const std::vector<uint8_t>& flags) {
 
 // A descriptor of sums. `prefix` begins the names of its arrays.
 template <class T>
-struct Sums {
+struct DescriptorWeights {
   int ntypes = 0;
   bool mixed = false, gated = false;  // mixed: places are of all types together
   int64_t width = 0, axis = 0, basis = 0;
@@ -55,8 +55,8 @@ struct Sums {
   std::vector<int32_t> sel;
   Lines<T> tables;
 
-  Sums(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-       int64_t types);
+  DescriptorWeights(const File& file, const Json& about, const std::string& prefix,
+                    const std::string& precision, int64_t types);
 
   // What of a kernel's arguments is the descriptor's; `Args` are those of the CPU's or of a GPU's.
   template <class Args>
@@ -103,8 +103,8 @@ struct FittingNets {
   int count = 0;
   std::vector<double> scale, shift;  // e = scale * net + shift: of each net, of each type
 
-  FittingNets(const File& file, const Json& about, const std::string& prefix, const Sums<T>& sums,
-              int64_t extra);
+  FittingNets(const File& file, const Json& about, const std::string& prefix,
+              const DescriptorWeights<T>& sums, int64_t extra);
   // The layers of a net, the output layer last.
   std::vector<DenseLayer<T>> layers(int net) const;
   // Numbers of weight, bias and timestep of its layers.

@@ -32,7 +32,7 @@ inline void commit_products() {}
 template <int Pending>
 void wait_for_products() {}
 template <class T>
-void settle(T&) {}
+void fence_operands(T&) {}
 
 // d (+)= A B of this thread, a(row, k) and b(k, column).
 template <int Units, class A, class B>

@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kF
     multiply_tiles<D>(s, memory, slot(tile));
     commit_products();
     wait_for_products<0>();
-    settle(s);
+    fence_operands(s);
     wait_for_copies<1>();
     fence_shared();
     __syncthreads();  // V has come, and nobody needs K any more
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kF
     add_tile<D>(o, a, slot(tile + 1));
     commit_products();
     wait_for_products<0>();
-    settle(o);
+    fence_operands(o);
   }
 
   float inverse[2];
@@ -311,7 +311,7 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
     multiply_tiles<D>(t, memory + M::kTile, stage(step) + M::kTile);
     commit_products();
     wait_for_products<0>();
-    settle(s), settle(t);
+    fence_operands(s), fence_operands(t);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const int column = 8 * n + 2 * (lane % 4);
@@ -346,7 +346,7 @@ __device__ __forceinline__ void bfloat_gradients(const TensorArgs<T>& p, const G
     add_tile<D>(of_first, slopes, stage(step));
     commit_products();
     wait_for_products<0>();
-    settle(of_first), settle(of_second);
+    fence_operands(of_first), fence_operands(of_second);
   }
   __syncthreads();
   const float scale[2] = {p.scale, p.scale}, one[2] = {1, 1};

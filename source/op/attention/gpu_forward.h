@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           });
           commit_products();
           wait_for_products<0>();
-          settle(s);
+          fence_operands(s);
         }
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
@@ -436,7 +436,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
           wait_for_products<0>();
 #pragma unroll
           for (int block = 0; block < 2; ++block) {
-            settle(product[block]);
+            fence_operands(product[block]);
 #pragma unroll
             for (int n = 0; n < 8; ++n)
 #pragma unroll

@@ -111,14 +111,15 @@ struct RawRows {
     const int column = 4 * lane_index();
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const bool there = row_of(i) < rows && column < from.width;
-      const float* const at = there ? from.first + (first + row_of(i)) * from.stride + column : from.first;
+      const bool in_bounds = row_of(i) < rows && column < from.width;
+      const float* const at =
+          in_bounds ? from.first + (first + row_of(i)) * from.stride + column : from.first;
       if (from.wide) {
-        copy_to_shared<16>(place(raw, i), at, there);
+        copy_to_shared<16>(place(raw, i), at, in_bounds);
       } else {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const bool one = there && column + k < from.width;
+          const bool one = in_bounds && column + k < from.width;
           copy_to_shared<4>(place(raw, i) + 4 * k, one ? at + k : from.first, one);
         }
       }
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         multiply(s, memory, memory + M::kQueries);
         multiply(t, memory + M::kValues, memory + M::kGrads);
         wait_for_products<0>();
-        settle(s), settle(t);
+        fence_operands(s), fence_operands(t);
       }
       if (active) {
         const PairFactors factors{
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         as_operand<N>(s[2 * group], s[2 * group + 1], value_scale, value_parts[group]);
 
       wait_for_products<0>();
-      settle(of_queries);
+      fence_operands(of_queries);
       {
         const float by = slope_inverse * most_inverse * (last_tile ? p.scale : 1.0f),
                     earlier = last_tile ? p.scale : 1.0f;
@@ -367,7 +368,7 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
         });
         commit_products();
         wait_for_products<0>();
-        settle(product);
+        fence_operands(product);
 #pragma unroll
         for (int n = 0; n < 8; ++n)
 #pragma unroll

@@ -158,13 +158,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         if (lane == 0) query_scales[which] = inverse;
       }
       if (thread < kStep) {
-        const bool there = query + thread < length;
+        const bool in_bounds = query + thread < length;
         const int64_t at = static_cast<int64_t>(b.item.begin + query + thread) * p.heads + b.head;
-        row_numbers[thread] = there ? usable(g.logsumexp[at]) : 0.0f;
+        row_numbers[thread] = in_bounds ? usable(g.logsumexp[at]) : 0.0f;
         if (kSecond) {
-          row_numbers[kStep + thread] = there ? g.delta[at] : 0.0f;
-          row_numbers[2 * kStep + thread] = there ? g.mean[at] : 0.0f;
-          row_numbers[3 * kStep + thread] = there ? g.delta_change[at] : 0.0f;
+          row_numbers[kStep + thread] = in_bounds ? g.delta[at] : 0.0f;
+          row_numbers[2 * kStep + thread] = in_bounds ? g.mean[at] : 0.0f;
+          row_numbers[3 * kStep + thread] = in_bounds ? g.delta_change[at] : 0.0f;
         }
       }
       if (has_factors)

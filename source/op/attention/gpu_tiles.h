@@ -118,22 +118,23 @@ struct Eight {
   uint4 bits[8 / kEach];
 
   // Sixteen bytes at once. No branches: loads of several must be under way together.
-  __device__ __forceinline__ void load_wide(const RowsOf<T>& from, int row, bool there, int column) {
+  __device__ __forceinline__ void load_wide(const RowsOf<T>& from, int row, bool in_bounds, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
     for (int k = 0; k < 8 / kEach; ++k) {
       bits[k] = make_uint4(0, 0, 0, 0);
-      if (there && column + k * kEach < from.width) bits[k] = *reinterpret_cast<const uint4*>(at + k * kEach);
+      if (in_bounds && column + k * kEach < from.width)
+        bits[k] = *reinterpret_cast<const uint4*>(at + k * kEach);
     }
   }
-  __device__ __forceinline__ void load_narrow(const RowsOf<T>& from, int row, bool there, int column) {
+  __device__ __forceinline__ void load_narrow(const RowsOf<T>& from, int row, bool in_bounds, int column) {
     const T* at = from.first + row * from.stride + column;
 #pragma unroll
     for (int k = 0; k < 8 / kEach; ++k) {
       T x[kEach] = {};
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
-        if (there && column + k * kEach + i < from.width) x[i] = at[k * kEach + i];
+        if (in_bounds && column + k * kEach + i < from.width) x[i] = at[k * kEach + i];
       bits[k] = pack(x);
     }
   }
@@ -239,9 +240,10 @@ __device__ __forceinline__ void bring_group(int apart, const RowsOf<T>& from, in
 #pragma unroll
       for (int i = 0; i < Load::kEach; ++i) {
         const int row = Load::row_of(i), column = 8 * Load::piece_of(i);
-        const bool there = row < rows && column < from.width;
+        const bool in_bounds = row < rows && column < from.width;
         copy_to_shared<16>(place(row, Load::piece_of(i)),
-                           there ? from.first + (first + row) * from.stride + column : from.first, there);
+                           in_bounds ? from.first + (first + row) * from.stride + column : from.first,
+                           in_bounds);
       }
       return;
     }

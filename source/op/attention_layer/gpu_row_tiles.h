@@ -83,16 +83,16 @@ __device__ __forceinline__ void store_rows(const Rows<Shape::kUnits>& x, float* 
 #pragma unroll
   for (int k = 0; k < 4; k += 2) {
     float* const row = to + row_of(k) * stride;
-    const bool there = row_of(k) < count;
+    const bool in_bounds = row_of(k) < count;
 #pragma unroll
     for (int unit = 0; unit < Shape::kUnits; ++unit) {
       float* const at = row + column_of(unit, k);
       if constexpr (Shape::kEven) {
-        if (there && Shape::has(unit, k, columns))
+        if (in_bounds && Shape::has(unit, k, columns))
           *reinterpret_cast<float2*>(at) = make_float2(x[unit][k], x[unit][k + 1]);
       } else {
-        if (there && Shape::has(unit, k, columns)) at[0] = x[unit][k];
-        if (there && Shape::has(unit, k + 1, columns)) at[1] = x[unit][k + 1];
+        if (in_bounds && Shape::has(unit, k, columns)) at[0] = x[unit][k];
+        if (in_bounds && Shape::has(unit, k + 1, columns)) at[1] = x[unit][k + 1];
       }
     }
   }

@@ -244,8 +244,8 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
   for (int lanes = 1; lanes < kWarp / 2; lanes *= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
   const float scale = gpu_attention::scale_of_bits(largest);
-  const bool there = atom < p.atoms;
-  if (there && lane % 16 == 0)
+  const bool in_bounds = atom < p.atoms;
+  if (in_bounds && lane % 16 == 0)
     p.turned.numbers[kTurnedNumbers * atom + kTurnedInverse] = inverse_power(scale);
 #pragma unroll
   for (int step = 0; step < 2 * I; ++step) {
@@ -264,7 +264,7 @@ __device__ __forceinline__ void store_turned(const BackArgs& p, int h, int64_t a
         of_r[part][j] = component % 2 ? other >> 16 | (own & 0xffff0000u) : (own & 0xffffu) | other << 16;
       }
     }
-    if (!there) continue;
+    if (!in_bounds) continue;
     const int64_t at = (atom * 2 * I + step) * kWarp;
     const int column = 2 * (lane % 4) + component % 2;
 #pragma unroll

@@ -21,14 +21,14 @@ __device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from
                  "n"(Bytes)
                  : "memory");
 }
-// Zeros if not `there`.
+// Zeros if not `in_bounds`.
 template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, bool there) {
-  copy_to_shared<Bytes>(shared, from, there ? Bytes : 0);
+__device__ __forceinline__ void copy_to_shared(uint32_t shared, const void* from, bool in_bounds) {
+  copy_to_shared<Bytes>(shared, from, in_bounds ? Bytes : 0);
 }
 template <int Bytes>
-__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool there) {
-  copy_to_shared<Bytes>(shared_address(shared), from, there);
+__device__ __forceinline__ void copy_to_shared(void* shared, const void* from, bool in_bounds) {
+  copy_to_shared<Bytes>(shared_address(shared), from, in_bounds);
 }
 
 // This thread's copies have come.

@@ -54,16 +54,16 @@ __device__ __forceinline__ void wait_for_products() {
   MDOPS_ON_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Sums of products that were waited for: the compiler looks at them no earlier.
-__device__ __forceinline__ void settle(float& x) {
+__device__ __forceinline__ void fence_operands(float& x) {
   MDOPS_ON_HOPPER("" : "+f"(x)::"memory");
 }
-__device__ __forceinline__ void settle(int& x) {
+__device__ __forceinline__ void fence_operands(int& x) {
   MDOPS_ON_HOPPER("" : "+r"(x)::"memory");
 }
 template <class T, int Size>
-__device__ __forceinline__ void settle(T (&d)[Size]) {
+__device__ __forceinline__ void fence_operands(T (&d)[Size]) {
 #pragma unroll
-  for (int k = 0; k < Size; ++k) settle(d[k]);
+  for (int k = 0; k < Size; ++k) fence_operands(d[k]);
 }
 
 // Registers of a warpgroup that needs few, for those that multiply.

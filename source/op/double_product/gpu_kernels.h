@@ -193,9 +193,9 @@ class Fetch {
       const int at = thread_ + n * T::kThreads;
       if (all % T::kThreads && at >= all) break;
       const int k = at / across, col = at % across * kSize;
-      const bool there = k < left && col < cols;
+      const bool in_bounds = k < left && col < cols;
       copy_to_shared<Two ? 16 : 8>(to + k * T::kBApart + col, b_ + static_cast<int64_t>(k) * p_.cols + col,
-                                   there);
+                                   in_bounds);
     }
   }
 

@@ -144,12 +144,12 @@ inline void tile_of_rows(const float* from, int64_t stride, int64_t count, int64
 // A left factor's tile of a matrix that is given by the depth: 16 numbers of each row.
 template <int Parts>
 inline void tile_by_depth(const float* from, int64_t stride, int64_t count, int64_t depth, uint16_t* to) {
-  const __mmask16 there = first_of(count);
+  const __mmask16 in_bounds = first_of(count);
   __m512i pairs[Parts][16];
   for (int pair = 0; pair < 16; ++pair) {
     __m512 x0 = _mm512_setzero_ps(), x1 = x0;
-    if (2 * pair < depth) x0 = whole(_mm512_maskz_loadu_ps(there, from + 2 * pair * stride));
-    if (2 * pair + 1 < depth) x1 = whole(_mm512_maskz_loadu_ps(there, from + (2 * pair + 1) * stride));
+    if (2 * pair < depth) x0 = whole(_mm512_maskz_loadu_ps(in_bounds, from + 2 * pair * stride));
+    if (2 * pair + 1 < depth) x1 = whole(_mm512_maskz_loadu_ps(in_bounds, from + (2 * pair + 1) * stride));
 #pragma GCC unroll 3
     for (int part = 0; part < Parts; ++part) {
       const __m512i even = next_part(x0), odd = next_part(x1);

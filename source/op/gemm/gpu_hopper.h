@@ -27,7 +27,7 @@ template <int Size>
 __device__ __forceinline__ void end_products(float (&d)[Size]) {
   commit_products();
   wait_for_products<0>();
-  settle(d);
+  fence_operands(d);
 }
 
 // d (+)= A B, 64 x 16 times 16 x 32, 48, 64, 96, 120 or 128. Of d thread t has, for its warp w (of four) and

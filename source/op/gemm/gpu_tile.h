@@ -28,9 +28,10 @@
 
 namespace mdops {
 
-// Sixteen bytes; zeros if not `there`.
-__device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool there = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(there ? 16 : 0)
+// Sixteen bytes; zeros if not `in_bounds`.
+__device__ __forceinline__ void copy_async(uint32_t shared, const float* from, bool in_bounds = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from),
+               "r"(in_bounds ? 16 : 0)
                : "memory");
 }
 
@@ -80,11 +81,11 @@ class StageOfA {
 
   __device__ __forceinline__ void copy(int stage) const {
     const int column = kStepDepth * T::kSteps * stage;
-    const bool there = column < depth_;
+    const bool in_bounds = column < depth_;
     const uint32_t to = shared_address(raw_) + stage % 2 * T::kRawBytes;
-    const float* from = there ? from_ + column : from_;
+    const float* from = in_bounds ? from_ + column : from_;
 #pragma unroll
-    for (int n = 0; n < kLoads; ++n) copy_async(to + 16 * n * T::kThreads, from + n * apart_, there);
+    for (int n = 0; n < kLoads; ++n) copy_async(to + 16 * n * T::kThreads, from + n * apart_, in_bounds);
   }
 
   __device__ __forceinline__ void split_into(char* shared, int stage, const float* scales) const {

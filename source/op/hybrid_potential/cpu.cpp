@@ -52,7 +52,7 @@ struct CpuCall : Op {
     const NearArgs near = in.blend ? in.blend->near.args() : NearArgs{};
     if (in.blend) args.look = {&list, &near, surely_far(near)};
     hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
-                static_cast<OtherInputs<T>*>(nullptr), near_weight);
+                static_cast<ComputedInputs<T>*>(nullptr), near_weight);
   }
 };
 

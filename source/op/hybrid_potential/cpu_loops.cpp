@@ -7,7 +7,7 @@ namespace mdops {
 // Every thread takes an equal part of each net's atoms, as in a step of one descriptor.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
-                 int32_t* within, T* grad_extra, OtherInputs<T>* others, double* near_weight) {
+                 int32_t* within, T* grad_extra, ComputedInputs<T>* computed, double* near_weight) {
   const PotentialArgs<T>& first = args.first();
   std::vector<std::vector<DenseLayer<T>>> layers;
   for (int n = 0; n < first.nets; ++n)
@@ -15,7 +15,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
   const Order order(first, results.centers, useful_threads(results.centers));
   const int64_t threads = useful_threads(static_cast<int64_t>(order.ids.size()));
   std::vector<Share<T>> shares(threads);
-  if (others) others->begin(threads);
+  if (computed) computed->begin(threads);
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
     const ScratchMemory<BlockScratch> memory(op, MDOPS_RUN(hybrid_scratch_size, args) * sizeof(T));
     T* scratch = static_cast<T*>(memory.data());
@@ -25,13 +25,13 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
       for (int n = 0; n < first.nets; ++n) {
         const int64_t from = order.first_of(n, first.nets), count = order.count_of(n, first.nets);
         const int64_t own = count * thread / threads, end_of_own = count * (thread + 1) / threads;
-        const int64_t at_once = others ? OtherInputs<T>::kAtoms : std::max<int64_t>(1, count);
+        const int64_t at_once = computed ? ComputedInputs<T>::kAtoms : std::max<int64_t>(1, count);
         each_block(end_of_own - own, at_once, [&](int64_t begin_of_block, int64_t end_of_block) {
           const int32_t* ids = order.ids.data() + from + own + begin_of_block;
           const int64_t atoms = end_of_block - begin_of_block;
-          if (others) others->form(thread, ids, atoms);
+          if (computed) computed->forward(thread, ids, atoms);
           MDOPS_RUN(hybrid_potential, args, layers[n].data(), ids, atoms, scratch, out);
-          if (others) others->lead_on(thread, ids, atoms, out.sums);
+          if (computed) computed->backward(thread, ids, atoms, out.sums);
         });
       }
       shares[thread].bad_atom = out.sums.bad_atom;
@@ -42,7 +42,7 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
 
 #define MDOPS_INSTANTIATE(T)                                                                               \
   template void hybrid_step<T>(const Op&, const HybridArgs<T>&, const T*, const StepResults<T>&, int32_t*, \
-                               T*, OtherInputs<T>*, double*);
+                               T*, ComputedInputs<T>*, double*);
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)
 #undef MDOPS_INSTANTIATE

@@ -10,23 +10,23 @@ namespace mdops {
 // Who makes further inputs of the nets in the step, a few atoms of one net at a time, and leads their
 // gradient on to forces.
 template <class T>
-class OtherInputs {
+class ComputedInputs {
  public:
   static constexpr int64_t kAtoms = 32;  // at most
-  virtual ~OtherInputs() = default;
+  virtual ~ComputedInputs() = default;
   virtual void begin(int64_t threads) = 0;
   // Puts them into args.extra.
-  virtual void form(int64_t thread, const int32_t* ids, int64_t count) = 0;
+  virtual void forward(int64_t thread, const int32_t* ids, int64_t count) = 0;
   // From grad_extra to a thread's sums.
-  virtual void lead_on(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) = 0;
+  virtual void backward(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) = 0;
 };
 
 // The step, with nets one after the other; `within`, `grad_extra` and `near_weight` as in HybridResults, zero
-// for virtual atoms at entry. With `others` there may be no part: args.first() says then what is not of a
+// for virtual atoms at entry. With `computed` there may be no part: args.first() says then what is not of a
 // descriptor.
 template <class T>
 void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const StepResults<T>& results,
-                 int32_t* within, T* grad_extra, OtherInputs<T>* others = nullptr,
+                 int32_t* within, T* grad_extra, ComputedInputs<T>* computed = nullptr,
                  double* near_weight = nullptr);
 
 }  // namespace mdops

@@ -19,7 +19,7 @@ std::string hybrid_refusal(const GpuLimits& limits, const GpuNetShape& net,
                            const std::vector<StepArgs>& parts) {
   for (const StepArgs& part : parts) {
     const std::string refusal =
-        step_refusal<kHybridParts>(limits, net, part.ntypes, part.moment_rows(), part.width, part.axis);
+        step_refusal<kFp16Splits>(limits, net, part.ntypes, part.moment_rows(), part.width, part.axis);
     if (!refusal.empty()) return refusal;
   }
   return "";
@@ -39,7 +39,7 @@ void run_hybrid(const Gpu& gpu, const std::vector<StepArgs>& parts, int widest, 
 }
 
 int64_t hybrid_packed_size(const GpuNetShape& net) {
-  return GpuNet(net, kHybridParts).size;
+  return GpuNet(net, kFp16Splits).size;
 }
 
 int64_t hybrid_folded_size(const GpuNetShape& net) {
@@ -61,7 +61,7 @@ void pack_hybrid(const Gpu& gpu, const std::vector<FittingShape>& parts, const G
   }
   gpu.check(cudaMemcpyAsync(to, from, 4 * extra * neurons, cudaMemcpyDeviceToDevice, gpu.stream()));
   weights[0].weight = folded;
-  NetPacker<kHybridParts>(gpu, net, weights, packed).pack();
+  NetPacker<kFp16Splits>(gpu, net, weights, packed).pack();
 }
 
 }  // namespace mdops

@@ -33,23 +33,23 @@ struct Matrix {
 };
 
 // A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
-__device__ __forceinline__ float load_one(const float* from, bool there) {
+__device__ __forceinline__ float load_one(const float* from, bool in_bounds) {
   float x;
   asm volatile(
       "{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\nmov.f32 %0, 0f00000000;\n"
       "@there ld.global.nc.f32 %0, [%1];\n}"
       : "=f"(x)
-      : "l"(from), "r"(static_cast<int>(there)));
+      : "l"(from), "r"(static_cast<int>(in_bounds)));
   return x;
 }
 
-__device__ __forceinline__ float2 load_two(const float* from, bool there) {
+__device__ __forceinline__ float2 load_two(const float* from, bool in_bounds) {
   float2 both;
   asm volatile(
       "{\n.reg .pred there;\nsetp.ne.b32 there, %3, 0;\nmov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
       "@there ld.global.nc.v2.f32 {%0, %1}, [%2];\n}"
       : "=f"(both.x), "=f"(both.y)
-      : "l"(from), "r"(static_cast<int>(there)));
+      : "l"(from), "r"(static_cast<int>(in_bounds)));
   return both;
 }
 
@@ -125,7 +125,7 @@ __device__ __forceinline__ void begin_stage(float (&now)[kUnits][4], const Split
 template <int kUnits>
 __device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)[kUnits][4]) {
   wait_for_products<0>();
-  settle(now);
+  fence_operands(now);
 #pragma unroll
   for (int n = 0; n < kUnits; ++n)
 #pragma unroll

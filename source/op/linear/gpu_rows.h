@@ -42,11 +42,12 @@ __device__ __forceinline__ void split_columns(const RowArgs& args, int64_t colum
 #pragma unroll 4
   for (int at = threadIdx.x / 32; at < eights * kUnits; at += kRowThreads / 32) {
     const int eight = at / kUnits, n = at % kUnits * 8 + lane % 8, k = 8 * eight + 2 * t;
-    const bool there = column + n < args.columns;
+    const bool in_bounds = column + n < args.columns;
     const float* const from = args.b.data + (column + n) * args.b.line + k * args.b.deep;
     float* const row = parts + (eight / kRowEights * 8 * kUnits + n) * kRow;
-    split_pair(row, low, eight % kRowEights, n, t,
-               {load_one(from, there && k < depth), load_one(from + args.b.deep, there && k + 1 < depth)});
+    split_pair(
+        row, low, eight % kRowEights, n, t,
+        {load_one(from, in_bounds && k < depth), load_one(from + args.b.deep, in_bounds && k + 1 < depth)});
   }
 }
 

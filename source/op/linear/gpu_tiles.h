@@ -64,8 +64,8 @@ struct TileStage {
   }
 
  private:
-  __device__ __forceinline__ static float2 two_of(const float* from, int64_t deep, bool there, int left) {
-    return {load_one(from, there && 0 < left), load_one(from + deep, there && 1 < left)};
+  __device__ __forceinline__ static float2 two_of(const float* from, int64_t deep, bool in_bounds, int left) {
+    return {load_one(from, in_bounds && 0 < left), load_one(from + deep, in_bounds && 1 < left)};
   }
 
   Matrix a_, b_;

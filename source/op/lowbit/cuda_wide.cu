@@ -34,15 +34,15 @@ void multiply_wide_product(const Gpu& gpu, const Product& p) {
 
 }  // namespace
 
-void multiply_wide(const Gpu& gpu, Way way, const Product& p) {
+void multiply_wide(const Gpu& gpu, GemmKernel way, const Product& p) {
   switch (way) {
-    case Way::wide_64:
+    case GemmKernel::wide_64:
       return multiply_wide_product<64, 1>(gpu, p);
-    case Way::wide_128:
+    case GemmKernel::wide_128:
       return multiply_wide_product<128, 1>(gpu, p);
-    case Way::wide_256:
+    case GemmKernel::wide_256:
       return multiply_wide_product<256, 1>(gpu, p);
-    case Way::pair_128:
+    case GemmKernel::pair_128:
       return multiply_wide_product<128, 2>(gpu, p);
     default:
       return multiply_wide_product<256, 2>(gpu, p);

@@ -128,7 +128,7 @@ __device__ __forceinline__ void sum_bytes(ThinRing<T>& ring, int group, int coun
     Number(&d)[Size] = kFloat ? own : sums;
     ring.template multiply<A, B>(d, 0, 0, !kFloat);
     wait_for_products<0>();
-    settle(d);
+    fence_operands(d);
     ring.release(ring.slot);
     if constexpr (kFloat)
 #pragma unroll
@@ -169,7 +169,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
       wait_for_products<0>();
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
-        settle(sums[u]);
+        fence_operands(sums[u]);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step)
 #pragma unroll

@@ -299,7 +299,7 @@ __device__ __forceinline__ void sum_in_turns(Ring& ring, const Product& p, int g
     ring.template multiply<A, B>(sums, group, 0, 0);
   };
   const auto finish = [&](float (&sums)[Size], int stage, int done) {
-    settle(sums);
+    fence_operands(sums);
     ring.release(done);
     if constexpr (Groups)
       add_group(p, stage, col0, sums, parts);
@@ -345,7 +345,7 @@ __device__ __forceinline__ void sum_in_halves(Ring& ring, int group, int count, 
     for (int half = 0; half < 2; ++half) {
       ring.template multiply<A, B>(d, group, half * Size, 0);
       wait_for_products<0>();
-      settle(d);
+      fence_operands(d);
       if (half == 1) ring.release(ring.slot);
 #pragma unroll
       for (int k = 0; k < Size / 2; ++k)
@@ -364,7 +364,7 @@ __device__ __forceinline__ void sum_groups(Ring& ring, const Product& p, int gro
     wait_for(ring.full(ring.slot), ring.phase);
     ring.template multiply<LowBit::int8, LowBit::int8>(d, group, 0, add);
     wait_for_products<0>();
-    settle(d);
+    fence_operands(d);
     ring.release(ring.slot);
     add = 1;
     if (stage + 1 < count && (stage + 1) * kStageDepth % p.group != 0) continue;
@@ -385,7 +385,7 @@ __device__ __forceinline__ void sum_whole(Ring& ring, int group, int count, int 
     before = ring.slot, ring.advance();
   }
   wait_for_products<0>();
-  settle(d);
+  fence_operands(d);
   if (before >= 0) ring.release(before);
 }
 

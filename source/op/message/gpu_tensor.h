@@ -246,7 +246,7 @@ class TensorTeam {
 
   // Where a lane's rows are, and which of them there are: a bit each.
   struct Places {
-    unsigned there = 0, wrong = 0, has_second = 0;
+    unsigned in_bounds = 0, wrong = 0, has_second = 0;
     const float *q[kHalves], *along_q[kIsSecond ? kHalves : 1];
     int64_t kept, z;  // of the first row in arrays of what is kept, and of all columns
     float weight[kHalves], along_weight[kHalves];
@@ -259,16 +259,17 @@ class TensorTeam {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       const int64_t row = row_of(h);
-      const bool there = row < end_;
-      int64_t second = there ? args_.second[row] : -1;
-      const bool is_wrong = there && (!is_right(args_, row, first_, second) || !is_of_group(second));
+      const bool in_bounds = row < end_;
+      int64_t second = in_bounds ? args_.second[row] : -1;
+      const bool is_wrong = in_bounds && (!is_right(args_, row, first_, second) || !is_of_group(second));
       if (is_wrong) second = -1;
-      found.there |= static_cast<unsigned>(there) << h, found.wrong |= static_cast<unsigned>(is_wrong) << h;
+      found.in_bounds |= static_cast<unsigned>(in_bounds) << h, found.wrong |= static_cast<unsigned>(is_wrong)
+                                                                               << h;
       found.has_second |= static_cast<unsigned>(second >= 0) << h;
       found.q[h] = args_.q + second * all_ + column;
       if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
-      found.weight[h] = there ? args_.row_weight[row] : 0.0f;
-      found.along_weight[h] = kIsSecond && there ? args_.along_row_weight[row] : 0.0f;
+      found.weight[h] = in_bounds ? args_.row_weight[row] : 0.0f;
+      found.along_weight[h] = kIsSecond && in_bounds ? args_.along_row_weight[row] : 0.0f;
     }
     return found;
   }
@@ -284,7 +285,7 @@ class TensorTeam {
     const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 8 * n;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
-      const bool has_second = at.has_second >> h & 1, is_kept = !is_sent && (at.there >> h & 1);
+      const bool has_second = at.has_second >> h & 1, is_kept = !is_sent && (at.in_bounds >> h & 1);
       given.q[h] = has_second ? read_two(at.q[h] + 8 * n) : nothing;
       given.kept[h] = is_kept ? read_two(kept + 8 * h * kInputs) : nothing;
       if constexpr (kIsSecond) {
@@ -330,14 +331,15 @@ class TensorTeam {
       float of_sent[2] = {}, of_p[2] = {}, h_of[kTiles][4];
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const bool there = at.there >> h & 1;
+        const bool in_bounds = at.in_bounds >> h & 1;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Number<float>& own = numbers[2 * h + k];
           const float of_v = kIsSecond ? own.sv : own.y;
-          h_of[h / 2][h % 2 * 2 + k] = there ? own.h : 0.0f;
+          h_of[h / 2][h % 2 * 2 + k] = in_bounds ? own.h : 0.0f;
           of_p[k] += h_of[h / 2][h % 2 * 2 + k];
-          of_sent[k] += there ? at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f) : 0.0f;
+          of_sent[k] +=
+              in_bounds ? at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f) : 0.0f;
           by_weight[h] += of_two(given.grad, k) * of_v;  // no gradient of what is kept
         }
       }
@@ -358,7 +360,7 @@ class TensorTeam {
     const int64_t kept = at.kept + 8 * n, z = at.z + 8 * n;
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
-      if (!(at.there >> h & 1)) continue;
+      if (!(at.in_bounds >> h & 1)) continue;
       const Number<float>&first = numbers[2 * h], &other = numbers[2 * h + 1];
       if (!is_sent) {
         const float a = kIsSecond ? first.sv : first.y, b = kIsSecond ? other.sv : other.y;

@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
   const int lane = lane_index(), warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int stages = (p.depth + kStageDepth - 1) / kStageDepth;
   if (static_cast<int>(threadIdx.x) < kTileAtoms) {
-    const bool there = static_cast<int>(threadIdx.x) < count;
-    const int atom = there ? p.row_atom[first + threadIdx.x] : -1;
-    kinds[threadIdx.x] = there ? p.kind_of(first + threadIdx.x) : -1;
+    const bool in_bounds = static_cast<int>(threadIdx.x) < count;
+    const int atom = in_bounds ? p.row_atom[first + threadIdx.x] : -1;
+    kinds[threadIdx.x] = in_bounds ? p.kind_of(first + threadIdx.x) : -1;
     atoms[threadIdx.x] = atom >= 0 && atom < p.atoms ? atom : -1;
   }
   __syncthreads();
@@ -73,17 +73,17 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
         // Side by side in memory: the columns of a row's moments.
         const int r = at / (4 * kStageDepth), within = at % (4 * kStageDepth);
         const int a = within % 4, k = within / 4;
-        const bool there = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
+        const bool in_bounds = same >> r & 1 && kind >= 0 && k0 + k < p.depth;
         const int64_t place = (atoms[r] * p.depth + k0 + k) * 4 + a;
-        copy_to_shared<8>(to + (4 * r + a) * kApart + k, there ? p.in + place : p.table, there);
+        copy_to_shared<8>(to + (4 * r + a) * kApart + k, in_bounds ? p.in + place : p.table, in_bounds);
       }
       constexpr int size = Two ? 2 : 1, across = Tile::kCols / size;
       for (int at = threadIdx.x; at < kStageDepth * across; at += kDoubleThreads) {
         const int k = at / across, n = at % across * size;
-        const bool there = n < columns && k0 + k < p.depth;
+        const bool in_bounds = n < columns && k0 + k < p.depth;
         const int64_t place = static_cast<int64_t>(k0 + k) * p.width + col0 + n;
-        copy_to_shared<Two ? 16 : 8>(to + Tile::kA + k * Tile::kBApart + n, there ? table + place : p.table,
-                                     there);
+        copy_to_shared<Two ? 16 : 8>(to + Tile::kA + k * Tile::kBApart + n,
+                                     in_bounds ? table + place : p.table, in_bounds);
       }
     };
 

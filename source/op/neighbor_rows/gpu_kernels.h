@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) rows_kernel(SplineRowsArgs<T> a
   const int lane = lane_index();
   const int64_t mine = first + lane;
   const LaneRow<T> own(args, mine);
-  const unsigned there = __ballot_sync(kAllLanes, own.is_there),
+  const unsigned in_bounds = __ballot_sync(kAllLanes, own.is_there),
                  wrong = __ballot_sync(kAllLanes, own.is_wrong);
   if (mine < args.rows) {
     T environment[4] = {}, direction[3] = {};
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) rows_kernel(SplineRowsArgs<T> a
     const int64_t gated = Gated ? __shfl_sync(kAllLanes, own.gated, r) : 0;
     const T w = Gated ? __shfl_sync(kAllLanes, own.terms.w, r) : T(1);
     T* const g = out.g + (first + r) * args.channels;
-    const bool is_there = there >> r & 1;
+    const bool is_there = in_bounds >> r & 1;
     const T bad = wrong >> r & 1 ? not_a_number<T>() : T(0);
     for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
       Numbers<T, V> sum;
@@ -284,14 +284,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (first >= args.rows) return;
   const int lane = lane_index();
   const LaneRow<T> own(args, first + lane);
-  const unsigned there = __ballot_sync(kAllLanes, own.is_there);
+  const unsigned in_bounds = __ballot_sync(kAllLanes, own.is_there);
   // Of a slot that is none the row has no place, and takes that of a slot of its own number.
   if (own.is_wrong) {
     const int64_t slot = own.row.slot, slots = args.list.atoms * args.list.width;
     const int64_t to = slot >= 0 && slot < slots ? slot : first + lane;
     for (int a = 0; a < 3; ++a) out[3 * to + a] = not_a_number<T>();
   }
-  const int count = kWarp - __clz(there);
+  const int count = kWarp - __clz(in_bounds);
   T by_s = 0, by_switch = 0;
 #pragma unroll 1
   for (int r = 0; r < count; ++r) {
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     const int64_t plain = __shfl_sync(kAllLanes, own.plain, r);
     const int64_t gated = Gated ? __shfl_sync(kAllLanes, own.gated, r) : 0;
     const T w = Gated ? __shfl_sync(kAllLanes, own.terms.w, r) : T(1);
-    if (!(there >> r & 1)) continue;
+    if (!(in_bounds >> r & 1)) continue;
     const T* const g = grad.g + (first + r) * args.channels;
     T change = 0, of_gate = 0;
     for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
@@ -371,9 +371,9 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArg
   each_components<Count>(components, [&](int first) {
     for (int64_t at = 0; at < args.channels; at += V * kWarp) {
       const int64_t k = at + V * lane;
-      const bool there = k < args.channels;
+      const bool in_bounds = k < args.channels;
       T sum[Count][V] = {};
-      if (there) {
+      if (in_bounds) {
 #pragma unroll 4
         for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
           const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);

@@ -29,10 +29,10 @@ __device__ __forceinline__ bool each_warp_of_slots(const ListArgs& list, int64_t
   const auto read = [&](int64_t slot) {
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
-      const bool there = slot + k * kWarp < end;
-      next[k] = there ? list.neighbors[slot + k * kWarp] : -1;
-      next_image[k] = there ? list.images[slot + k * kWarp] : 0;
-      if (there && (next[k] < 0 || next[k] >= list.atoms)) whole = false, next[k] = -1;
+      const bool in_bounds = slot + k * kWarp < end;
+      next[k] = in_bounds ? list.neighbors[slot + k * kWarp] : -1;
+      next_image[k] = in_bounds ? list.images[slot + k * kWarp] : 0;
+      if (in_bounds && (next[k] < 0 || next[k] >= list.atoms)) whole = false, next[k] = -1;
     }
   };
   read(begin + lane_index());

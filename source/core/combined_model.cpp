@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "core/composed_data.h"
+#include "core/combined_data.h"
 #include "core/cpu_base.h"
 #include "core/error.h"
-#include "core/other_parts.h"
+#include "core/extra_descriptors.h"
 #include "hybrid_potential/cpu_loops.h"
 #include "pair_table/cpu_loops.h"
 
@@ -19,7 +19,7 @@ namespace {
 struct Answer {
   std::vector<double> energy, forces, atom_virial, nearest;
   std::vector<int32_t> within;  // (centers, counts of the part's), and of its other descriptors
-  std::vector<int32_t> within_others;
+  std::vector<int32_t> extra_within;
   double virial[9];
 
   void clear(const Atoms& atoms, double cutoff, int64_t counts, bool of_atoms) {
@@ -39,42 +39,42 @@ class Part {
   // With weights of the atoms, or null: energies without them, the rest of the sum of weighted energies.
   virtual void run(const Atoms& atoms, const double* weight, bool of_atoms, Answer& answer) = 0;
   virtual int64_t counts() const = 0;  // of `within`, of an atom
-  virtual int64_t other_counts() const { return 0; }
+  virtual int64_t extra_counts() const { return 0; }
   const std::vector<Limit>& limits() const { return limits_; }
-  const std::vector<Limit>& other_limits() const { return other_limits_; }
+  const std::vector<Limit>& extra_limits() const { return extra_limits_; }
   const Parameters* parameters[2] = {};  // of frames and atoms
 
  protected:
-  std::vector<Limit> limits_, other_limits_;
+  std::vector<Limit> limits_, extra_limits_;
 };
 
 // Those of angles and with layers of attention that a standard model has.
 template <class T>
-OtherParts<T> read_others(const File& file, const Json& about, const std::string& prefix,
-                          const std::string& precision, int64_t ntypes) {
-  OtherParts<T> others(static_cast<int>(ntypes));
-  const std::vector<Json>& found = others_of(about);
+ExtraDescriptors<T> read_extra_descriptors(const File& file, const Json& about, const std::string& prefix,
+                                           const std::string& precision, int64_t ntypes) {
+  ExtraDescriptors<T> extras(static_cast<int>(ntypes));
+  const std::vector<Json>& found = extra_descriptors_of(about);
   for (size_t k = 0; k < found.size(); ++k)
-    others.descriptors.push_back(
-        other_descriptor<T>(file, found[k], other_prefix(prefix, k), precision, ntypes));
-  return others;
+    extras.descriptors.push_back(
+        make_extra_descriptor<T>(file, found[k], extra_prefix(prefix, k), precision, ntypes));
+  return extras;
 }
 
 // A standard model: descriptors of sums, and others, with a fitting net.
 template <class T>
-class SumsPart : public Part {
+class StandardPart : public Part {
  public:
-  SumsPart(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-           int64_t ntypes)
-      : others_(read_others<T>(file, about, prefix, precision, ntypes)),
-        own_(file, about, prefix, precision, ntypes, others_.width()) {
+  StandardPart(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
+               int64_t ntypes)
+      : extras_(read_extra_descriptors<T>(file, about, prefix, precision, ntypes)),
+        own_(file, about, prefix, precision, ntypes, extras_.width()) {
     limits_ = own_.limits;
-    for (size_t k = 0; k < others_.descriptors.size(); ++k)
-      add_limits(others_.descriptors[k]->data().mixed, others_.descriptors[k]->data().sel,
-                 static_cast<int64_t>(k) * ntypes, static_cast<int>(ntypes), other_limits_);
+    for (size_t k = 0; k < extras_.descriptors.size(); ++k)
+      add_limits(extras_.descriptors[k]->data().mixed, extras_.descriptors[k]->data().sel,
+                 static_cast<int64_t>(k) * ntypes, static_cast<int>(ntypes), extra_limits_);
     parameters[0] = &own_.inputs.fparam, parameters[1] = &own_.inputs.aparam;
-    other_is_widest_ =
-        !others_.empty() && (own_.sums.empty() || others_reach() > own_.sums[own_.widest]->cutoff);
+    extra_is_widest_ =
+        !extras_.empty() && (own_.sums.empty() || extra_reach() > own_.sums[own_.widest]->cutoff);
     args_.resize(std::max<size_t>(1, own_.sums.size()));
     for (size_t p = 0; p < args_.size(); ++p) {
       PotentialArgs<T>& args = args_[p];
@@ -85,17 +85,17 @@ class SumsPart : public Part {
   }
 
   int64_t counts() const override { return static_cast<int64_t>(own_.sums.size()) * args_[0].ntypes; }
-  int64_t other_counts() const override {
-    return static_cast<int64_t>(others_.descriptors.size()) * args_[0].ntypes;
+  int64_t extra_counts() const override {
+    return static_cast<int64_t>(extras_.descriptors.size()) * args_[0].ntypes;
   }
 
   void run(const Atoms& atoms, const double* weight, bool of_atoms, Answer& answer) override {
-    const double cutoff = other_is_widest_ ? others_reach() : own_.sums[own_.widest]->cutoff;
+    const double cutoff = extra_is_widest_ ? extra_reach() : own_.sums[own_.widest]->cutoff;
     answer.clear(atoms, cutoff, counts(), of_atoms);
     own_.inputs.fill(own_.inputs.fparam.size() ? atoms.fparam : nullptr, atoms.aparam, atoms.types,
-                     atoms.centers, extra_, others_.width());
+                     atoms.centers, extra_, extras_.width());
     grad_extra_.resize(extra_.size());
-    others_.at(atoms, own_.net.extra, extra_.data(), grad_extra_.data());
+    extras_.at(atoms, own_.net.extra, extra_.data(), grad_extra_.data());
     nearest_.assign(atoms.centers, static_cast<T>(cutoff));
     for (size_t p = 0; p < args_.size(); ++p) {
       PotentialArgs<T>& args = args_[p];
@@ -112,18 +112,18 @@ class SumsPart : public Part {
                                  nearest_.data(),  answer.forces.data(), answer.virial,
                                  answer.of_atoms()};
     hybrid_step("compute", args, own_.nets.data(), results, answer.within.data(), grad_extra_.data(),
-                others_.empty() ? nullptr : &others_);
-    const std::vector<T>& nearest = other_is_widest_ ? others_.nearest : nearest_;
+                extras_.empty() ? nullptr : &extras_);
+    const std::vector<T>& nearest = extra_is_widest_ ? extras_.nearest : nearest_;
     std::copy(nearest.begin(), nearest.end(), answer.nearest.begin());
-    answer.within_others.swap(others_.within);
+    answer.extra_within.swap(extras_.within);
   }
 
  private:
-  double others_reach() const { return others_.descriptors[others_.widest()]->data().reach; }
+  double extra_reach() const { return extras_.descriptors[extras_.widest()]->data().reach; }
 
-  OtherParts<T> others_;
-  const SumsData<T> own_;
-  bool other_is_widest_ = false;
+  ExtraDescriptors<T> extras_;
+  const StandardWeights<T> own_;
+  bool extra_is_widest_ = false;
   std::vector<PotentialArgs<T>> args_;
   std::vector<T> extra_, grad_extra_, nearest_;
 };
@@ -163,9 +163,9 @@ class TablePart : public Part {
 };
 
 template <class T>
-class ComposedModel : public CpuBase {
+class CombinedModel : public CpuBase {
  public:
-  ComposedModel(const File& file, const Json& about, const Request& request)
+  CombinedModel(const File& file, const Json& about, const Request& request)
       : CpuBase(about, request), whole_(file, about, request.precision, ntypes()) {
     cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
     const std::vector<Json>& members = about.at("members").as_list();
@@ -176,7 +176,7 @@ class ComposedModel : public CpuBase {
         parts_.push_back(std::make_unique<TablePart>(file, members[m], prefix, ntypes()));
       else
         parts_.push_back(
-            std::make_unique<SumsPart<T>>(file, members[m], prefix, request.precision, ntypes()));
+            std::make_unique<StandardPart<T>>(file, members[m], prefix, request.precision, ntypes()));
       for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
     }
     takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
@@ -222,7 +222,7 @@ class ComposedModel : public CpuBase {
       parts_[m]->run(atoms, weights(), of_atoms_, answer_);
       for (int64_t i = 0; i < atoms.centers; ++i) energy_[i] += whole_.factors[m] * answer_.energy[i];
       add(whole_.factors[m], answer_);
-      judge(atoms, *parts_[m], answer_.within, answer_.nearest, output);
+      check_neighbors(atoms, *parts_[m], answer_.within, answer_.nearest, output);
     }
   }
 
@@ -246,8 +246,8 @@ class ComposedModel : public CpuBase {
     }
     parts_[0]->run(atoms, any || !whole_.all_have_energy ? far.data() : nullptr, of_atoms_, answer_);
     add(1, answer_);
-    judge(atoms, *parts_[0], answer_.within, answer_.nearest, output);
-    judge(atoms, *table_, within, closest, output);
+    check_neighbors(atoms, *parts_[0], answer_.within, answer_.nearest, output);
+    check_neighbors(atoms, *table_, within, closest, output);
     energy_ = answer_.energy;
     if (any)
       table_->blend(atoms, table.data(), whole_.near,
@@ -255,15 +255,15 @@ class ComposedModel : public CpuBase {
   }
 
   // What there is to say of a part's neighbours.
-  void judge(const Atoms& atoms, const Part& part, const std::vector<int32_t>& within,
-             const std::vector<double>& nearest, mdops_output& output) {
+  void check_neighbors(const Atoms& atoms, const Part& part, const std::vector<int32_t>& within,
+                       const std::vector<double>& nearest, mdops_output& output) {
     for (int64_t i = 0; i < atoms.centers; ++i) {
       is_number_ &= nearest[i] == nearest[i];
       if (nearest[i] == 0) refuse_place(i, output);
       nearest_ = std::min(nearest_, nearest[i]);
       if (nearest[i] < whole_.closest) refuse_close(i, nearest[i], whole_.closest, output);
       check_places(i, part.limits(), within.data() + i * part.counts(), output);
-      check_places(i, part.other_limits(), answer_.within_others.data() + i * part.other_counts(), output);
+      check_places(i, part.extra_limits(), answer_.extra_within.data() + i * part.extra_counts(), output);
     }
   }
 
@@ -291,7 +291,7 @@ class ComposedModel : public CpuBase {
   }
 
   std::vector<std::unique_ptr<Part>> parts_;
-  const ComposedData whole_;
+  const CombinedData whole_;
   TablePart* table_ = nullptr;  // of a blend
 
   // Of the last call: memory.
@@ -304,9 +304,9 @@ class ComposedModel : public CpuBase {
 
 }  // namespace
 
-std::unique_ptr<Model> composed_model(const File& file, const Json& about, const Request& request) {
-  if (request.precision == "float64") return std::make_unique<ComposedModel<double>>(file, about, request);
-  return std::make_unique<ComposedModel<float>>(file, about, request);
+std::unique_ptr<Model> combined_model(const File& file, const Json& about, const Request& request) {
+  if (request.precision == "float64") return std::make_unique<CombinedModel<double>>(file, about, request);
+  return std::make_unique<CombinedModel<float>>(file, about, request);
 }
 
 }  // namespace mdops::core

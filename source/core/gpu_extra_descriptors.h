@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/extra_descriptor_weights.h"
 #include "core/gpu_base.h"
-#include "core/other_data.h"
 #include "displacements/args.h"
 #include "type_nets/gpu_loops.h"
 
@@ -27,15 +27,16 @@ struct GpuBlock {
 
 // A descriptor. All arrays are the GPU's.
 template <class T>
-class GpuOther {
+class GpuExtraDescriptor {
  public:
-  virtual ~GpuOther() = default;
+  virtual ~GpuExtraDescriptor() = default;
 
   // Features (atoms, channels), numbers of neighbours (atoms, counts), and the distance of the nearest
   // (atoms,).
-  virtual void form(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within, T* nearest) = 0;
+  virtual void forward(const Gpu& gpu, const GpuBlock<T>& block, T* features, int32_t* within,
+                       T* nearest) = 0;
   // The gradients of the pair vectors (atoms, width, 3), of the block that was formed last.
-  virtual void lead_on(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) = 0;
+  virtual void backward(const Gpu& gpu, const GpuBlock<T>& block, const T* grad, T* pairs) = 0;
 
   // Whether features and their gradients are those of the nets' rows, not of the atoms.
   virtual bool in_rows() const { return false; }
@@ -51,16 +52,17 @@ class GpuOther {
   int64_t width() const { return channels + constant_count; }
 
  protected:
-  GpuOther() = default;
-  GpuOther(const OtherData<T>& data, cudaStream_t stream);
+  GpuExtraDescriptor() = default;
+  GpuExtraDescriptor(const ExtraDescriptorWeights<T>& data, cudaStream_t stream);
 };
 
 template <class T>
-std::unique_ptr<GpuOther<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream);
-std::unique_ptr<GpuOther<float>> gpu_attention(const AttentionData<float>& data, cudaStream_t stream);
-// Sums over neighbours in float64.
-std::unique_ptr<GpuOther<double>> gpu_moments(const Sums<double>& sums, const FittingShape& shape,
-                                              cudaStream_t stream);
+std::unique_ptr<GpuExtraDescriptor<T>> gpu_angles(const AngleData<T>& data, cudaStream_t stream);
+std::unique_ptr<GpuExtraDescriptor<float>> gpu_attention(const AttentionData<float>& data,
+                                                         cudaStream_t stream);
+// DescriptorWeights over neighbours in float64.
+std::unique_ptr<GpuExtraDescriptor<double>> gpu_moments(const DescriptorWeights<double>& sums,
+                                                        const FittingShape& shape, cudaStream_t stream);
 
 // Forces (all, 3), virial (3, 3) and those of atoms (all, 3, 3), or null: what a step adds to.
 struct PairTotals {
@@ -69,13 +71,13 @@ struct PairTotals {
 
 // All of a model's. Their features are the first columns of the nets' further inputs.
 template <class T>
-class GpuOthers {
+class GpuExtraDescriptors {
  public:
-  GpuOthers(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
-            const Request& request, int32_t ntypes);
+  GpuExtraDescriptors(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
+                      const Request& request, int32_t ntypes);
 
   // Puts another before all but the first `after` of them.
-  void insert(size_t after, std::unique_ptr<GpuOther<T>> other, bool extends);
+  void insert(size_t after, std::unique_ptr<GpuExtraDescriptor<T>> other, bool extends);
 
   bool empty() const { return parts_.empty(); }
   int64_t width() const;
@@ -86,19 +88,19 @@ class GpuOthers {
   int64_t begin(const GpuCall& call);
   // So many atoms from `first` on, or the nets' rows of these: their columns of `extra` (count, columns); and
   // from its gradient forces and virials, of the atoms that were formed last.
-  void form(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
-            T* extra);
-  void lead_on(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
-               const T* grad_extra, const PairTotals& to);
+  void forward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
+               T* extra);
+  void backward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows, int64_t columns,
+                const T* grad_extra, const PairTotals& to);
 
   // `decides`: whether the nearest neighbour is what these say.
   void ask(const GpuCall& call, bool decides, double cutoff, double closest);
-  void judges(std::vector<const Judge*>& to) const;
+  void checkers(std::vector<const StepChecker*>& to) const;
 
  private:
   struct Part {
-    std::unique_ptr<GpuOther<T>> other;
-    Judge judge;
+    std::unique_ptr<GpuExtraDescriptor<T>> other;
+    StepChecker checker;
     GpuArray<int32_t> within;  // (centers, counts)
   };
 

@@ -1,4 +1,4 @@
-#include "core/composed_data.h"
+#include "core/combined_data.h"
 
 #include <algorithm>
 
@@ -7,17 +7,17 @@
 namespace mdops::core {
 
 template <class T>
-SumsData<T>::SumsData(const File& file, const Json& about, const std::string& prefix,
-                      const std::string& precision, int64_t ntypes, int64_t other_features) {
+StandardWeights<T>::StandardWeights(const File& file, const Json& about, const std::string& prefix,
+                                    const std::string& precision, int64_t ntypes, int64_t extra_features) {
   std::vector<int64_t> neurons, residual;
   for (const Json& n : about.at("neurons").as_list()) neurons.push_back(n.as_integer());
   for (const Json& adds : about.at("residual").as_list()) residual.push_back(adds.as_bool());
   const std::vector<Json>& parts = about.at("descriptors").as_list();
-  if ((parts.empty() && !other_features) || parts.size() > kMostParts)
+  if ((parts.empty() && !extra_features) || parts.size() > kMostParts)
     damaged("it has no descriptor, or too many");
   for (size_t p = 0; p < parts.size(); ++p) {
-    sums.push_back(
-        std::make_unique<Sums<T>>(file, parts[p], prefix + std::to_string(p) + ".", precision, ntypes));
+    sums.push_back(std::make_unique<DescriptorWeights<T>>(file, parts[p], prefix + std::to_string(p) + ".",
+                                                          precision, ntypes));
     shapes.push_back(fitting_shape("load", sums[p]->width, sums[p]->axis, neurons, 0));
     if (sums[p]->cutoff > sums[widest]->cutoff) widest = static_cast<int>(p);
     add_limits(sums[p]->mixed, sums[p]->sel, static_cast<int64_t>(p) * ntypes, static_cast<int>(ntypes),
@@ -27,7 +27,7 @@ SumsData<T>::SumsData(const File& file, const Json& about, const std::string& pr
   FittingShape layers = shapes.empty() ? fitting_shape("load", 1, 1, neurons, 0) : shapes[0];
   set_layers("load", residual, about.at("activation").as_integer(), about.at("threshold").as_number(),
              layers);
-  const int64_t extra = other_features + inputs.width();
+  const int64_t extra = extra_features + inputs.width();
   const std::string problem = shape_refusal(1, 1, neurons, extra);
   if (!problem.empty()) damaged(problem);
   net = net_behind(shapes, layers, extra);
@@ -43,7 +43,7 @@ SumsData<T>::SumsData(const File& file, const Json& about, const std::string& pr
 }
 
 template <class T>
-std::vector<DenseLayer<T>> SumsData<T>::layers(int k, std::vector<T>& first) const {
+std::vector<DenseLayer<T>> StandardWeights<T>::layers(int k, std::vector<T>& first) const {
   std::vector<DenseLayer<T>> found = packed_layers(net, nets.data() + k * net_size(net));
   first = unfolded_weights(shapes, net, found[0].weight);
   found[0].weight = first.data();
@@ -64,7 +64,7 @@ TableData::TableData(const File& file, const Json& about, const std::string& pre
   limits.push_back({0, ntypes, about.at("sel").as_integer(), -1});
 }
 
-ComposedData::ComposedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes)
+CombinedData::CombinedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes)
     : cutoff(positive(about, "cutoff")),
       shortest(about.at("grids").at(precision).at("r_min").as_number()),
       closest(about.at("closest").as_number()),
@@ -85,7 +85,7 @@ ComposedData::ComposedData(const File& file, const Json& about, const std::strin
     damaged("its blend is not of a model and a table");
 }
 
-ComposedData::ComposedData(double cutoff_, double shortest_, int64_t ntypes)
+CombinedData::CombinedData(double cutoff_, double shortest_, int64_t ntypes)
     : cutoff(cutoff_),
       shortest(shortest_),
       closest(0),
@@ -111,7 +111,7 @@ double positive(const Json& about, const char* name) {
   return value;
 }
 
-template struct SumsData<float>;
-template struct SumsData<double>;
+template struct StandardWeights<float>;
+template struct StandardWeights<double>;
 
 }  // namespace mdops::core

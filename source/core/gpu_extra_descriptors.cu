@@ -1,11 +1,11 @@
-#include "core/gpu_others.h"
+#include "core/gpu_extra_descriptors.h"
 
 #include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "core/error.h"
-#include "core/gpu_sums.h"
+#include "core/gpu_numbers.h"
 #include "displacements/gpu_loops.h"
 
 namespace mdops::core {
@@ -31,8 +31,9 @@ __global__ void constants_kernel(const int32_t* types, const int32_t* row_atom, 
 }
 
 template <class T>
-std::unique_ptr<GpuOther<T>> gpu_other(const GpuBase& base, const File& file, const Json& about,
-                                       const std::string& prefix, const Request& request, int64_t ntypes) {
+std::unique_ptr<GpuExtraDescriptor<T>> make_gpu_extra_descriptor(const GpuBase& base, const File& file,
+                                                                 const Json& about, const std::string& prefix,
+                                                                 const Request& request, int64_t ntypes) {
   if (about.at("is_angles").as_bool()) {
     const AngleData<T> data(file, about, prefix, request.precision, ntypes);
     return gpu_angles(data, base.stream());
@@ -48,31 +49,33 @@ std::unique_ptr<GpuOther<T>> gpu_other(const GpuBase& base, const File& file, co
 
 // Whether a descriptor's features are all columns of the nets' input, as it has them.
 template <class T>
-bool is_all(const GpuOther<T>& other, const TypeRows* rows, int64_t columns) {
+bool is_all(const GpuExtraDescriptor<T>& other, const TypeRows* rows, int64_t columns) {
   return other.channels == columns && (!rows || other.in_rows());
 }
 
 }  // namespace
 
 template <class T>
-GpuOther<T>::GpuOther(const OtherData<T>& data, cudaStream_t stream)
+GpuExtraDescriptor<T>::GpuExtraDescriptor(const ExtraDescriptorWeights<T>& data, cudaStream_t stream)
     : reach(data.reach), channels(data.channels), constant_count(data.constant_count) {
   constants.copy(data.constants.data(), data.constants.size(), stream);
 }
 
 template <class T>
-GpuOthers<T>::GpuOthers(const GpuBase& of, const File& file, const Json& about, const std::string& prefix,
-                        const Request& request, int32_t ntypes)
+GpuExtraDescriptors<T>::GpuExtraDescriptors(const GpuBase& of, const File& file, const Json& about,
+                                            const std::string& prefix, const Request& request, int32_t ntypes)
     : base_(of), ntypes_(ntypes) {
-  const std::vector<Json>& found = others_of(about);
+  const std::vector<Json>& found = extra_descriptors_of(about);
   for (size_t k = 0; k < found.size(); ++k)
-    insert(k, gpu_other<T>(of, file, found[k], other_prefix(prefix, k), request, ntypes), request.extends);
+    insert(k, make_gpu_extra_descriptor<T>(of, file, found[k], extra_prefix(prefix, k), request, ntypes),
+           request.extends);
 }
 
 template <class T>
-void GpuOthers<T>::insert(size_t after, std::unique_ptr<GpuOther<T>> other, bool extends) {
+void GpuExtraDescriptors<T>::insert(size_t after, std::unique_ptr<GpuExtraDescriptor<T>> other,
+                                    bool extends) {
   auto part = std::make_unique<Part>();
-  part->judge.set(extends ? std::vector<Limit>() : other->limits, base_.stream());
+  part->checker.set(extends ? std::vector<Limit>() : other->limits, base_.stream());
   part->other = std::move(other);
   parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(after), std::move(part));
   widest_ = 0;
@@ -81,14 +84,14 @@ void GpuOthers<T>::insert(size_t after, std::unique_ptr<GpuOther<T>> other, bool
 }
 
 template <class T>
-int64_t GpuOthers<T>::width() const {
+int64_t GpuExtraDescriptors<T>::width() const {
   int64_t sum = 0;
   for (const auto& part : parts_) sum += part->other->width();
   return sum;
 }
 
 template <class T>
-int64_t GpuOthers<T>::begin(const GpuCall& call) {
+int64_t GpuExtraDescriptors<T>::begin(const GpuCall& call) {
   nearest_.resize(call.centers), short_nearest_.resize(call.centers);
   int64_t most = std::max<int64_t>(1, call.centers);
   for (const auto& part : parts_) {
@@ -99,15 +102,15 @@ int64_t GpuOthers<T>::begin(const GpuCall& call) {
 }
 
 template <class T>
-PairRows GpuOthers<T>::pair_rows(const GpuCall& call, int64_t first, int64_t count) const {
+PairRows GpuExtraDescriptors<T>::pair_rows(const GpuCall& call, int64_t first, int64_t count) const {
   return {
       call.systems, call.rows.neighbors.data() + first * call.rows.width, call.all, call.rows.width, 1, first,
       count};
 }
 
 template <class T>
-GpuBlock<T> GpuOthers<T>::block(const GpuCall& call, int64_t first, int64_t count,
-                                const TypeRows* rows) const {
+GpuBlock<T> GpuExtraDescriptors<T>::block(const GpuCall& call, int64_t first, int64_t count,
+                                          const TypeRows* rows) const {
   return {first,
           count,
           call.rows.width,
@@ -120,8 +123,8 @@ GpuBlock<T> GpuOthers<T>::block(const GpuCall& call, int64_t first, int64_t coun
 }
 
 template <class T>
-void GpuOthers<T>::form(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows,
-                        int64_t columns, T* extra) {
+void GpuExtraDescriptors<T>::forward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows,
+                                     int64_t columns, T* extra) {
   const Gpu gpu = base_.of("compute");
   displacements_.resize(3 * count * call.rows.width);
   run_displacements(gpu, call.positions, call.cell, pair_rows(call, first, count),
@@ -129,11 +132,11 @@ void GpuOthers<T>::form(const GpuCall& call, int64_t first, int64_t count, const
   const int64_t all = rows ? rows->rows : count;
   for (size_t k = 0; k < parts_.size(); ++k) {
     Part& part = *parts_[k];
-    GpuOther<T>& other = *part.other;
+    GpuExtraDescriptor<T>& other = *part.other;
     const int64_t channels = other.channels, constants = all * other.constant_count;
     T* const features = is_all(other, rows, columns) ? extra : features_.resize(all * channels);
-    other.form(gpu, block(call, first, count, rows), features, part.within.data() + first * other.counts,
-               (k == widest_ ? nearest_ : short_nearest_).data() + first);
+    other.forward(gpu, block(call, first, count, rows), features, part.within.data() + first * other.counts,
+                  (k == widest_ ? nearest_ : short_nearest_).data() + first);
     if (features == extra) return;  // there is no other
     if (rows)
       launch_numbers(gpu, to_rows_kernel<T>, all * channels, *rows, other.in_rows(), features, channels,
@@ -148,13 +151,13 @@ void GpuOthers<T>::form(const GpuCall& call, int64_t first, int64_t count, const
 }
 
 template <class T>
-void GpuOthers<T>::lead_on(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows,
-                           int64_t columns, const T* grad_extra, const PairTotals& to) {
+void GpuExtraDescriptors<T>::backward(const GpuCall& call, int64_t first, int64_t count, const TypeRows* rows,
+                                      int64_t columns, const T* grad_extra, const PairTotals& to) {
   const Gpu gpu = base_.of("compute");
   const int64_t numbers = 3 * count * call.rows.width, all = rows ? rows->rows : count;
   T* const pairs = pairs_.resize(numbers);
   for (size_t k = 0; k < parts_.size(); ++k) {
-    GpuOther<T>& other = *parts_[k]->other;
+    GpuExtraDescriptor<T>& other = *parts_[k]->other;
     const int64_t channels = other.channels;
     const T* grad = grad_extra;
     if (!is_all(other, rows, columns)) {
@@ -166,7 +169,7 @@ void GpuOthers<T>::lead_on(const GpuCall& call, int64_t first, int64_t count, co
       grad = to;
     }
     T* const own = k ? of_one_.resize(numbers) : pairs;
-    other.lead_on(gpu, block(call, first, count, rows), grad, own);
+    other.backward(gpu, block(call, first, count, rows), grad, own);
     if (k) launch_numbers(gpu, add_kernel<T>, numbers, own, T(1), numbers, pairs);
     grad_extra += other.width();
   }
@@ -181,24 +184,25 @@ void GpuOthers<T>::lead_on(const GpuCall& call, int64_t first, int64_t count, co
 }
 
 template <class T>
-void GpuOthers<T>::ask(const GpuCall& call, bool decides, double cutoff, double closest) {
+void GpuExtraDescriptors<T>::ask(const GpuCall& call, bool decides, double cutoff, double closest) {
   for (size_t k = 0; k < parts_.size(); ++k) {
     Part& part = *parts_[k];
     const T* const nearest = decides && k == widest_ ? nearest_.data() : nullptr;
-    part.judge.ask(base_.of("compute"),
-                   Judged<T>{nullptr, nearest, part.within.data(), part.other->counts, cutoff, closest},
-                   call.centers);
+    part.checker.ask(
+        base_.of("compute"),
+        StepCheckInput<T>{nullptr, nearest, part.within.data(), part.other->counts, cutoff, closest},
+        call.centers);
   }
 }
 
 template <class T>
-void GpuOthers<T>::judges(std::vector<const Judge*>& to) const {
-  for (const auto& part : parts_) to.push_back(&part->judge);
+void GpuExtraDescriptors<T>::checkers(std::vector<const StepChecker*>& to) const {
+  for (const auto& part : parts_) to.push_back(&part->checker);
 }
 
-template class GpuOther<float>;
-template class GpuOther<double>;
-template class GpuOthers<float>;
-template class GpuOthers<double>;
+template class GpuExtraDescriptor<float>;
+template class GpuExtraDescriptor<double>;
+template class GpuExtraDescriptors<float>;
+template class GpuExtraDescriptors<double>;
 
 }  // namespace mdops::core

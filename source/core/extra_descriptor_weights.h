@@ -12,7 +12,7 @@
 namespace mdops::core {
 
 template <class T>
-struct OtherData {
+struct ExtraDescriptorWeights {
   int ntypes = 0;
   double reach = 0, shortest = 0;  // the cutoff, and the distance that the splines reach down to, A
   bool mixed = false;              // places are of all types together
@@ -26,12 +26,12 @@ struct OtherData {
 
   int64_t width() const { return channels + constant_count; }
 
-  OtherData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-            int64_t types);
+  ExtraDescriptorWeights(const File& file, const Json& about, const std::string& prefix,
+                         const std::string& precision, int64_t types);
 };
 
 template <class T>
-struct AngleData : OtherData<T> {
+struct AngleData : ExtraDescriptorWeights<T> {
   AngleGrid<T> grid{};
   bool gated;
   std::vector<T> tables;  // (1 or 2, pairs, pieces, channels, kAngleRow)
@@ -47,7 +47,7 @@ struct AngleData : OtherData<T> {
 
 // Rows of neighbours by splines, layers of attention, T^T T_<.
 template <class T>
-struct AttentionData : OtherData<T> {
+struct AttentionData : ExtraDescriptorWeights<T> {
   // As attention_layer.h has its weights; vectors are empty where those are null.
   struct Layer {
     int64_t width;
@@ -72,8 +72,8 @@ struct AttentionData : OtherData<T> {
 };
 
 // The descriptions of a standard model's.
-const std::vector<Json>& others_of(const Json& about);
-inline std::string other_prefix(const std::string& prefix, size_t k) {
+const std::vector<Json>& extra_descriptors_of(const Json& about);
+inline std::string extra_prefix(const std::string& prefix, size_t k) {
   return prefix + "other." + std::to_string(k) + ".";
 }
 

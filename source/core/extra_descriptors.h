@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/cpu_base.h"
-#include "core/other_data.h"
+#include "core/extra_descriptor_weights.h"
 #include "hybrid_potential/cpu_loops.h"
 
 namespace mdops::core {
@@ -24,7 +24,7 @@ struct Block {
 
 // A descriptor, for all threads.
 template <class T>
-class Other {
+class ExtraDescriptor {
  public:
   // What a thread works with: the features of a block's atoms, with the neighbours within the cutoff (atoms,
   // ntypes), in the first column where types share places, and the distance of the nearest; and then the
@@ -32,25 +32,26 @@ class Other {
   class Worker {
    public:
     virtual ~Worker() = default;
-    virtual void form(const Block<T>& block, T* features, int32_t* within, T* nearest) = 0;
-    virtual void lead_on(const Block<T>& block, const T* grad, T* pairs) = 0;
+    virtual void forward(const Block<T>& block, T* features, int32_t* within, T* nearest) = 0;
+    virtual void backward(const Block<T>& block, const T* grad, T* pairs) = 0;
   };
 
-  virtual ~Other() = default;
+  virtual ~ExtraDescriptor() = default;
   virtual std::unique_ptr<Worker> worker() const = 0;
-  virtual const OtherData<T>& data() const = 0;
+  virtual const ExtraDescriptorWeights<T>& data() const = 0;
 };
 
 // The one that a file has.
 template <class T>
-std::unique_ptr<Other<T>> other_descriptor(const File& file, const Json& about, const std::string& prefix,
-                                           const std::string& precision, int64_t types);
+std::unique_ptr<ExtraDescriptor<T>> make_extra_descriptor(const File& file, const Json& about,
+                                                          const std::string& prefix,
+                                                          const std::string& precision, int64_t types);
 
 // All of a model's, in a step.
 template <class T>
-class OtherParts : public OtherInputs<T> {
+class ExtraDescriptors : public ComputedInputs<T> {
  public:
-  std::vector<std::unique_ptr<Other<T>>> descriptors;
+  std::vector<std::unique_ptr<ExtraDescriptor<T>>> descriptors;
 
   bool empty() const { return descriptors.empty(); }
   int64_t width() const;
@@ -63,12 +64,12 @@ class OtherParts : public OtherInputs<T> {
   std::vector<T> nearest;       // (centers,), of the widest
 
   void begin(int64_t threads) override;
-  void form(int64_t thread, const int32_t* ids, int64_t count) override;
-  void lead_on(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) override;
+  void forward(int64_t thread, const int32_t* ids, int64_t count) override;
+  void backward(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) override;
 
  private:
   struct Thread {
-    std::vector<std::unique_ptr<typename Other<T>::Worker>> workers;
+    std::vector<std::unique_ptr<typename ExtraDescriptor<T>::Worker>> workers;
     Block<T> block;
     std::vector<T> features, nearest, pairs;
     std::vector<int32_t> within;
@@ -82,7 +83,7 @@ class OtherParts : public OtherInputs<T> {
   std::vector<Thread> threads_;
 
  public:
-  explicit OtherParts(int ntypes) : ntypes_(ntypes) {}
+  explicit ExtraDescriptors(int ntypes) : ntypes_(ntypes) {}
 };
 
 }  // namespace mdops::core

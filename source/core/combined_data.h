@@ -14,8 +14,8 @@ namespace mdops::core {
 
 // A standard model: its descriptors of sums, and the nets, which take further features from others.
 template <class T>
-struct SumsData {
-  std::vector<std::unique_ptr<Sums<T>>> sums;
+struct StandardWeights {
+  std::vector<std::unique_ptr<DescriptorWeights<T>>> sums;
   std::vector<FittingShape> shapes;  // of each, and of the nets' layers
   int widest = 0;
   ExtraInputs<T> inputs;
@@ -25,8 +25,8 @@ struct SumsData {
   std::vector<double> scale, shift;
   std::vector<Limit> limits;
 
-  SumsData(const File& file, const Json& about, const std::string& prefix, const std::string& precision,
-           int64_t ntypes, int64_t other_features);
+  StandardWeights(const File& file, const Json& about, const std::string& prefix,
+                  const std::string& precision, int64_t ntypes, int64_t extra_features);
 
   // The layers of a net, the output layer last, whose first takes all features in DeePMD-kit's order; `first`
   // gets its weights.
@@ -43,7 +43,7 @@ struct TableData {
 };
 
 // The whole, but for its members.
-struct ComposedData {
+struct CombinedData {
   double cutoff, shortest, closest;  // A; closest: nearer atoms have no energy
   std::vector<double> bias;
   std::vector<uint8_t> has_energy;
@@ -54,9 +54,9 @@ struct ComposedData {
   std::unique_ptr<bool[]> near_mask;
   NearArgs near{};
 
-  ComposedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes);
+  CombinedData(const File& file, const Json& about, const std::string& precision, int64_t ntypes);
   // Of one model alone.
-  ComposedData(double cutoff, double shortest, int64_t ntypes);
+  CombinedData(double cutoff, double shortest, int64_t ntypes);
 };
 
 // Which parameters a model takes whose members take these, the same where they take any; null: none.

@@ -1,4 +1,4 @@
-#include "core/other_parts.h"
+#include "core/extra_descriptors.h"
 
 #include <algorithm>
 #include <limits>
@@ -28,13 +28,13 @@ class Scratch {
 };
 
 template <class T>
-class Angles : public Other<T> {
+class Angles : public ExtraDescriptor<T> {
  public:
   template <class... From>
   explicit Angles(const From&... from) : own_(from...), functions_(own_.functions(own_.tables.data())) {}
 
-  const OtherData<T>& data() const override { return own_; }
-  std::unique_ptr<typename Other<T>::Worker> worker() const override {
+  const ExtraDescriptorWeights<T>& data() const override { return own_; }
+  std::unique_ptr<typename ExtraDescriptor<T>::Worker> worker() const override {
     return std::make_unique<Worker>(*this);
   }
 
@@ -52,22 +52,22 @@ class Angles : public Other<T> {
             false};
   }
 
-  class Worker : public Other<T>::Worker {
+  class Worker : public ExtraDescriptor<T>::Worker {
    public:
     explicit Worker(const Angles& of) : of_(of) {}
 
-    void form(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
+    void forward(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
       const AngleArgs<T> args = of_.args(block);
       MDOPS_RUN(angle_features, args, of_.functions_, 0, block.atoms, scratch(args), features, within,
                 nearest);
-      const OtherData<T>& about = of_.own_;
+      const ExtraDescriptorWeights<T>& about = of_.own_;
       for (int64_t i = 0; about.mixed && i < block.atoms; ++i) {
         int32_t* own = within + i * about.ntypes;
         for (int t = 1; t < about.ntypes; ++t) own[0] += own[t], own[t] = 0;
       }
     }
 
-    void lead_on(const Block<T>& block, const T* grad, T* pairs) override {
+    void backward(const Block<T>& block, const T* grad, T* pairs) override {
       const AngleArgs<T> args = of_.args(block);
       MDOPS_RUN(angle_features_backward, args, of_.functions_, grad, 0, block.atoms, scratch(args), pairs);
     }
@@ -86,15 +86,15 @@ class Angles : public Other<T> {
 };
 
 template <class T>
-class Attention : public Other<T> {
+class Attention : public ExtraDescriptor<T> {
  public:
   template <class... From>
   explicit Attention(const From&... from) : own_(from...), layers_(own_.layers.size()) {
     for (size_t l = 0; l < layers_.size(); ++l) layers_[l].set(own_, own_.layers[l]);
   }
 
-  const OtherData<T>& data() const override { return own_; }
-  std::unique_ptr<typename Other<T>::Worker> worker() const override {
+  const ExtraDescriptorWeights<T>& data() const override { return own_; }
+  std::unique_ptr<typename ExtraDescriptor<T>::Worker> worker() const override {
     return std::make_unique<Worker>(*this);
   }
 
@@ -122,12 +122,12 @@ class Attention : public Other<T> {
     }
   };
 
-  class Worker : public Other<T>::Worker {
+  class Worker : public ExtraDescriptor<T>::Worker {
    public:
     explicit Worker(const Attention& of)
         : of_(of.own_), layers_(of.layers_), g_(layers_.size() + 1), saved_(layers_.size()) {}
 
-    void form(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
+    void forward(const Block<T>& block, T* features, int32_t* within, T* nearest) override {
       list(block, within, nearest);
       const int64_t width = of_.features;
       environment_.resize(4 * rows_), switches_.resize(rows_), directions_.resize(3 * rows_);
@@ -148,7 +148,7 @@ class Attention : public Other<T> {
       for (int64_t i = 0; i < block.atoms; ++i) axis_features(axis, i);
     }
 
-    void lead_on(const Block<T>& block, const T* grad, T* pairs) override {
+    void backward(const Block<T>& block, const T* grad, T* pairs) override {
       by_t_.resize(t_.size());
       const AxisArgs<T> axis = features_of(block, grad, by_t_.data());
       for (int64_t i = 0; i < block.atoms; ++i) axis_gradients(axis, i);
@@ -319,22 +319,23 @@ void Block<T>::fill(const Atoms& from, const int32_t* ids, int64_t count, int nt
 }
 
 template <class T>
-std::unique_ptr<Other<T>> other_descriptor(const File& file, const Json& about, const std::string& prefix,
-                                           const std::string& precision, int64_t types) {
+std::unique_ptr<ExtraDescriptor<T>> make_extra_descriptor(const File& file, const Json& about,
+                                                          const std::string& prefix,
+                                                          const std::string& precision, int64_t types) {
   if (about.at("is_angles").as_bool())
     return std::make_unique<Angles<T>>(file, about, prefix, precision, types);
   return std::make_unique<Attention<T>>(file, about, prefix, precision, types);
 }
 
 template <class T>
-int64_t OtherParts<T>::width() const {
+int64_t ExtraDescriptors<T>::width() const {
   int64_t sum = 0;
   for (const auto& one : descriptors) sum += one->data().width();
   return sum;
 }
 
 template <class T>
-int OtherParts<T>::widest() const {
+int ExtraDescriptors<T>::widest() const {
   int found = 0;
   for (size_t k = 1; k < descriptors.size(); ++k)
     if (descriptors[k]->data().reach > descriptors[found]->data().reach) found = static_cast<int>(k);
@@ -342,7 +343,7 @@ int OtherParts<T>::widest() const {
 }
 
 template <class T>
-void OtherParts<T>::at(const Atoms& atoms, int64_t columns, T* extra, const T* grad_extra) {
+void ExtraDescriptors<T>::at(const Atoms& atoms, int64_t columns, T* extra, const T* grad_extra) {
   atoms_ = &atoms, columns_ = columns, extra_ = extra, grad_extra_ = grad_extra;
   if (empty()) return;
   within.assign(atoms.centers * descriptors.size() * ntypes_, 0);
@@ -350,7 +351,7 @@ void OtherParts<T>::at(const Atoms& atoms, int64_t columns, T* extra, const T* g
 }
 
 template <class T>
-void OtherParts<T>::begin(int64_t threads) {
+void ExtraDescriptors<T>::begin(int64_t threads) {
   threads_.resize(std::max<size_t>(threads, threads_.size()));
   for (Thread& own : threads_)
     for (size_t k = own.workers.size(); k < descriptors.size(); ++k)
@@ -358,17 +359,17 @@ void OtherParts<T>::begin(int64_t threads) {
 }
 
 template <class T>
-void OtherParts<T>::form(int64_t thread, const int32_t* ids, int64_t count) {
+void ExtraDescriptors<T>::forward(int64_t thread, const int32_t* ids, int64_t count) {
   Thread& own = threads_[thread];
   own.block.fill(*atoms_, ids, count, ntypes_);
   own.nearest.resize(count);
   const int longest = widest();
   int64_t first = 0;
   for (size_t k = 0; k < descriptors.size(); ++k) {
-    const OtherData<T>& one = descriptors[k]->data();
+    const ExtraDescriptorWeights<T>& one = descriptors[k]->data();
     own.features.resize(count * one.channels);
     own.within.assign(count * ntypes_, 0);
-    own.workers[k]->form(own.block, own.features.data(), own.within.data(), own.nearest.data());
+    own.workers[k]->forward(own.block, own.features.data(), own.within.data(), own.nearest.data());
     for (int64_t a = 0; a < count; ++a) {
       const int64_t i = ids[a], type = own.block.types[a];
       T* to = extra_ + i * columns_ + first;
@@ -383,27 +384,28 @@ void OtherParts<T>::form(int64_t thread, const int32_t* ids, int64_t count) {
 }
 
 template <class T>
-void OtherParts<T>::lead_on(int64_t thread, const int32_t* ids, int64_t count, PotentialResults<T>& sums) {
+void ExtraDescriptors<T>::backward(int64_t thread, const int32_t* ids, int64_t count,
+                                   PotentialResults<T>& sums) {
   Thread& own = threads_[thread];
   own.pairs.resize(3 * count * own.block.width);
   int64_t first = 0;
   for (size_t k = 0; k < descriptors.size(); ++k) {
-    const OtherData<T>& one = descriptors[k]->data();
+    const ExtraDescriptorWeights<T>& one = descriptors[k]->data();
     own.features.resize(count * one.channels);
     for (int64_t a = 0; a < count; ++a)
       std::copy_n(grad_extra_ + ids[a] * columns_ + first, one.channels,
                   own.features.data() + a * one.channels);
-    own.workers[k]->lead_on(own.block, own.features.data(), own.pairs.data());
+    own.workers[k]->backward(own.block, own.features.data(), own.pairs.data());
     spread(own.block, ids, ntypes_, own.pairs.data(), sums);
     first += one.width();
   }
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                           \
-  template struct Block<T>;                                                                            \
-  template class OtherParts<T>;                                                                        \
-  template std::unique_ptr<Other<T>> other_descriptor<T>(const File&, const Json&, const std::string&, \
-                                                         const std::string&, int64_t);
+#define MDOPS_INSTANTIATE(T)                                             \
+  template struct Block<T>;                                              \
+  template class ExtraDescriptors<T>;                                    \
+  template std::unique_ptr<ExtraDescriptor<T>> make_extra_descriptor<T>( \
+      const File&, const Json&, const std::string&, const std::string&, int64_t);
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)
 #undef MDOPS_INSTANTIATE

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "core/composed_data.h"
+#include "core/combined_data.h"
 #include "core/error.h"
+#include "core/gpu_numbers.h"
 #include "core/gpu_parts.h"
-#include "core/gpu_sums.h"
 #include "pair_table/gpu_loops.h"
 
 namespace mdops::core {
@@ -65,7 +65,7 @@ class GpuTablePart : public GpuPart {
     table_.pair_mask = mask_.copy(own.mask.get(), int64_t{ntypes} * ntypes, stream);
     table_.coefficients = coefficients_.copy(own.coefficients.data(), own.coefficients.size(), stream);
     bias_.copy(own.bias.data(), own.bias.size(), stream);
-    judge_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
+    checker_.set(request.extends ? std::vector<Limit>() : own.limits, stream);
   }
 
   double cutoff() const { return table_.cutoff; }
@@ -96,8 +96,9 @@ class GpuTablePart : public GpuPart {
   void ask(const GpuCall& call, double closest) override {
     const double* const nearest = is_told_ ? told_nearest_.data() : nearest_.data();
     const int32_t* const within = is_told_ ? told_within_.data() : within_.data();
-    judge_.ask(base_.of("compute"), Judged<double>{nullptr, nearest, within, ntypes_, table_.cutoff, closest},
-               call.centers);
+    checker_.ask(base_.of("compute"),
+                 StepCheckInput<double>{nullptr, nearest, within, ntypes_, table_.cutoff, closest},
+                 call.centers);
   }
 
   // A blend's neighbours are those of `near`, of all atoms, and not only of those that the table counts for.
@@ -116,17 +117,17 @@ class GpuTablePart : public GpuPart {
   GpuArray<int32_t> within_, told_within_;
 };
 
-class ComposedGpuModel : public GpuBase {
+class CombinedGpuModel : public GpuBase {
  public:
-  ComposedGpuModel(const File& file, const Json& about, const Request& request)
+  CombinedGpuModel(const File& file, const Json& about, const Request& request)
       : GpuBase(about, request), whole_(data_of(file, about, request)) {
     const OnGpu here(index_);
     cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
     on_device([&] {
       if (is_alone(about)) {
-        parts_.push_back(sole_part(*this, file, about, request, ntypes()));
+        parts_.push_back(make_single_member(*this, file, about, request, ntypes()));
         takes(*parts_[0]->parameters[0], *parts_[0]->parameters[1]);
-        return put_there();
+        return upload();
       }
       const std::vector<Json>& members = about.at("members").as_list();
       std::vector<const Parameters*> parameters[2];
@@ -136,12 +137,12 @@ class ComposedGpuModel : public GpuBase {
           parts_.push_back(
               std::make_unique<GpuTablePart>(*this, file, members[m], prefix, request, ntypes()));
         else
-          parts_.push_back(standard_part(*this, file, members[m], prefix, request, ntypes()));
+          parts_.push_back(make_member(*this, file, members[m], prefix, request, ntypes()));
         for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
       }
       takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
       if (whole_.blends) table_ = static_cast<GpuTablePart*>(parts_[1].get());
-      put_there();
+      upload();
     });
   }
 
@@ -160,7 +161,7 @@ class ComposedGpuModel : public GpuBase {
     else
       sum(call, of_atoms);
     launch(finish_kernel, all, call.types, has_energy_.data(), bias_.data(), all, energy_.data());
-    total_.ask(gpu, Judged<double>{energy_.data(), nullptr, nullptr, 0, cutoff_, 0}, call.centers);
+    total_.ask(gpu, StepCheckInput<double>{energy_.data(), nullptr, nullptr, 0, cutoff_, 0}, call.centers);
     bring(call, {energy_.data(), forces_.data(), virial_.data(), atom_virial_.data()}, output);
     conclude(output);
   }
@@ -168,13 +169,13 @@ class ComposedGpuModel : public GpuBase {
  private:
   // A file with one descriptor of sums has no members.
   static bool is_alone(const Json& about) { return about.at("version").as_integer() == 1; }
-  ComposedData data_of(const File& file, const Json& about, const Request& request) const {
-    if (!is_alone(about)) return ComposedData(file, about, request.precision, ntypes());
-    return ComposedData(positive(about, "cutoff"),
+  CombinedData data_of(const File& file, const Json& about, const Request& request) const {
+    if (!is_alone(about)) return CombinedData(file, about, request.precision, ntypes());
+    return CombinedData(positive(about, "cutoff"),
                         about.at("grids").at(request.precision).at("r_min").as_number(), ntypes());
   }
 
-  void put_there() {
+  void upload() {
     has_energy_.copy(whole_.has_energy.data(), whole_.has_energy.size(), stream());
     bias_.copy(whole_.bias.data(), whole_.bias.size(), stream());
     near_ = whole_.near;
@@ -231,31 +232,31 @@ class ComposedGpuModel : public GpuBase {
     launch(blend_kernel, all, near, far_energy, answer_.energy.data(), all, energy_.data());
   }
 
-  // What the judges found.
+  // What the checkers found.
   void conclude(mdops_output& output) const {
-    std::vector<const Judge*> judges;
+    std::vector<const StepChecker*> checkers;
     for (const auto& part : parts_)
-      for (const Judge* const judge : part->judges()) judges.push_back(judge);
-    Verdict all = total_.verdict();
-    for (const Judge* const judge : judges) {
-      Verdict found = judge->verdict();
+      for (const StepChecker* const checker : part->checkers()) checkers.push_back(checker);
+    StepCheck all = total_.verdict();
+    for (const StepChecker* const checker : checkers) {
+      StepCheck found = checker->verdict();
       found.energy = 0;
       join(all, found);
     }
     output.energy = all.energy, output.nearest = all.nearest;
     if (all.same != kNone) refuse_place(all.same, output);
-    for (const Judge* const judge : judges) {
-      const Verdict found = judge->verdict();
+    for (const StepChecker* const checker : checkers) {
+      const StepCheck found = checker->verdict();
       if (found.close != kNone)
-        refuse_close(found.close, judge->nearest(found.close, stream()), whole_.closest, output);
+        refuse_close(found.close, checker->nearest(found.close, stream()), whole_.closest, output);
     }
-    for (const Judge* const judge : judges) {
-      const Verdict found = judge->verdict();
-      if (found.crowded != kNone) refuse_first(*judge, found.crowded, output);
+    for (const StepChecker* const checker : checkers) {
+      const StepCheck found = checker->verdict();
+      if (found.crowded != kNone) refuse_first(*checker, found.crowded, output);
     }
   }
 
-  const ComposedData whole_;
+  const CombinedData whole_;
   std::vector<std::unique_ptr<GpuPart>> parts_;
   GpuTablePart* table_ = nullptr;  // of a blend
   NearArgs near_{};
@@ -265,15 +266,15 @@ class ComposedGpuModel : public GpuBase {
 
   // Of the last call: memory.
   PartAnswer answer_;
-  Judge total_;
+  StepChecker total_;
   GpuArray<double> energy_, forces_, virial_, atom_virial_, counted_, near_weight_, far_, of_table_,
       far_energy_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> composed_gpu_model(const File& file, const Json& about, const Request& request) {
-  return std::make_unique<ComposedGpuModel>(file, about, request);
+std::unique_ptr<Model> combined_gpu_model(const File& file, const Json& about, const Request& request) {
+  return std::make_unique<CombinedGpuModel>(file, about, request);
 }
 
 }  // namespace mdops::core

@@ -14,18 +14,18 @@
 namespace mdops::core {
 
 // Of the atoms that a block of threads looked at.
-struct Verdict {
+struct StepCheck {
   double energy, nearest;        // nearest: NaN if any is
   int32_t same, close, crowded;  // the first atom at the place of another, one that is nearer than may be,
                                  // and one with too many neighbours; kNone
 };
 
 constexpr int32_t kNone = 0x7fffffff;
-constexpr int kJudgeBlocks = 64;
+constexpr int kCheckBlocks = 64;
 
-// What is judged of (centers,) atoms; null: not that.
+// What is checked of (centers,) atoms; null: not that.
 template <class T>
-struct Judged {
+struct StepCheckInput {
   const double* energy;
   const T* nearest;
   const int32_t* within;  // (centers, counts)
@@ -33,7 +33,7 @@ struct Judged {
   double cutoff, closest;  // A
 };
 
-MDOPS_HD void join(Verdict& to, const Verdict& other) {
+MDOPS_HD void join(StepCheck& to, const StepCheck& other) {
   to.energy += other.energy;
   if (!(other.nearest >= to.nearest) && to.nearest == to.nearest) to.nearest = other.nearest;
   to.same = other.same < to.same ? other.same : to.same;
@@ -41,13 +41,13 @@ MDOPS_HD void join(Verdict& to, const Verdict& other) {
   to.crowded = other.crowded < to.crowded ? other.crowded : to.crowded;
 }
 
-// Of `centers` atoms by so many limits: kJudgeBlocks verdicts.
+// Of `centers` atoms by so many limits: kCheckBlocks verdicts.
 template <class T>
-void launch_judge(const Gpu& gpu, const Judged<T>& of, const Limit* limits, int64_t limit_count,
-                  int64_t centers, Verdict* verdicts);
+void launch_check(const Gpu& gpu, const StepCheckInput<T>& of, const Limit* limits, int64_t limit_count,
+                  int64_t centers, StepCheck* verdicts);
 
-// Judges the atoms of a descriptor, of a model, or of a table.
-class Judge {
+// Checks the atoms of a descriptor, of a model, or of a table.
+class StepChecker {
  public:
   // Its places, none where all neighbours count.
   void set(std::vector<Limit> limits, cudaStream_t stream) {
@@ -57,18 +57,19 @@ class Judge {
   }
 
   template <class T>
-  void ask(const Gpu& gpu, const Judged<T>& of, int64_t centers) {
+  void ask(const Gpu& gpu, const StepCheckInput<T>& of, int64_t centers) {
     within_ = of.within, counts_ = of.counts, cutoff_ = of.cutoff;
     nearest_ = of.nearest, is_double_ = sizeof(T) == 8;
-    Verdict *const found = verdicts_.resize(kJudgeBlocks), *const here = here_.resize(kJudgeBlocks);
-    launch_judge(gpu, of, there_.data(), limits_.size(), centers, found);
-    check_cuda(cudaMemcpyAsync(here, found, kJudgeBlocks * sizeof(Verdict), cudaMemcpyDefault, gpu.stream()));
+    StepCheck *const found = verdicts_.resize(kCheckBlocks), *const here = here_.resize(kCheckBlocks);
+    launch_check(gpu, of, there_.data(), limits_.size(), centers, found);
+    check_cuda(
+        cudaMemcpyAsync(here, found, kCheckBlocks * sizeof(StepCheck), cudaMemcpyDefault, gpu.stream()));
   }
 
   // Once the GPU was waited for.
-  Verdict verdict() const {
-    Verdict all{0, cutoff_, kNone, kNone, kNone};
-    for (int k = 0; k < kJudgeBlocks; ++k) join(all, here_.data()[k]);
+  StepCheck verdict() const {
+    StepCheck all{0, cutoff_, kNone, kNone, kNone};
+    for (int k = 0; k < kCheckBlocks; ++k) join(all, here_.data()[k]);
     return all;
   }
 
@@ -93,8 +94,8 @@ class Judge {
  private:
   std::vector<Limit> limits_;
   GpuArray<Limit> there_;
-  GpuArray<Verdict> verdicts_;
-  HostArray<Verdict> here_;
+  GpuArray<StepCheck> verdicts_;
+  HostArray<StepCheck> here_;
   const int32_t* within_ = nullptr;
   const void* nearest_ = nullptr;
   bool is_double_ = false;

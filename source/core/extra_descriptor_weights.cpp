@@ -1,4 +1,4 @@
-#include "core/other_data.h"
+#include "core/extra_descriptor_weights.h"
 
 #include <algorithm>
 
@@ -18,8 +18,9 @@ int64_t positive_integer(const Json& about, const char* name) {
 }  // namespace
 
 template <class T>
-OtherData<T>::OtherData(const File& file, const Json& about, const std::string& prefix,
-                        const std::string& precision, int64_t types)
+ExtraDescriptorWeights<T>::ExtraDescriptorWeights(const File& file, const Json& about,
+                                                  const std::string& prefix, const std::string& precision,
+                                                  int64_t types)
     : ntypes(static_cast<int>(types)),
       reach(about.at("cutoff").as_number()),
       shortest(about.at("grids").at(precision).at("r_min").as_number()),
@@ -42,7 +43,7 @@ OtherData<T>::OtherData(const File& file, const Json& about, const std::string& 
 template <class T>
 AngleData<T>::AngleData(const File& file, const Json& about, const std::string& prefix,
                         const std::string& precision, int64_t types)
-    : OtherData<T>(file, about, prefix, precision, types), gated(about.at("gated").as_bool()) {
+    : ExtraDescriptorWeights<T>(file, about, prefix, precision, types), gated(about.at("gated").as_bool()) {
   const Json& knots = about.at("grids").at(precision);
   const int64_t exponent = knots.at("exponent").as_integer(), octaves = knots.at("octaves").as_integer();
   const int64_t fineness = knots.at("fineness").as_integer();
@@ -58,7 +59,7 @@ AngleData<T>::AngleData(const File& file, const Json& about, const std::string& 
 template <class T>
 AttentionData<T>::AttentionData(const File& file, const Json& about, const std::string& prefix,
                                 const std::string& precision, int64_t types)
-    : OtherData<T>(file, about, prefix, precision, types),
+    : ExtraDescriptorWeights<T>(file, about, prefix, precision, types),
       gated(about.at("gated").as_bool()),
       smooth(about.at("smooth").as_bool()),
       by_angles(about.at("by_angles").as_bool()),
@@ -122,15 +123,15 @@ typename AttentionData<T>::Layer AttentionData<T>::layer_of(const File& file, co
   return layer;
 }
 
-const std::vector<Json>& others_of(const Json& about) {
+const std::vector<Json>& extra_descriptors_of(const Json& about) {
   static const std::vector<Json> none;
   const Json* const found = about.find("others");
   return found ? found->as_list() : none;
 }
 
-#define MDOPS_INSTANTIATE(T)    \
-  template struct OtherData<T>; \
-  template struct AngleData<T>; \
+#define MDOPS_INSTANTIATE(T)                 \
+  template struct ExtraDescriptorWeights<T>; \
+  template struct AngleData<T>;              \
   template struct AttentionData<T>;
 MDOPS_INSTANTIATE(float)
 MDOPS_INSTANTIATE(double)
