@@ -294,8 +294,8 @@ def test_message_passing_runs_in_graphs(kind, name, dtype):
         engine = Engine(alloy(physics, repeat=3), potential, physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
         assert bool(engine._graphs) == graphs and engine.repeats <= 3
-    # With room for more edges PyTorch may choose other products for the layers of dpa2.
-    rounding = 1e-5 if (kind, dtype) == ("dpa2", "float32") else 0
+    # With room for more edges PyTorch may choose other products for the layers of dpa2 and dpa4.
+    rounding = 1e-5 if dtype == "float32" and kind != "dpa3" else 0
     np.testing.assert_allclose(ends[0].positions, ends[1].positions, rtol=0, atol=rounding)
     potential = load(GRAPH_MODELS[kind], device="cuda", dtype="float64", overflow="extend")
     exact = potential.compute(ends[1].atoms(alloy(physics, repeat=3)))["forces"]

@@ -1,0 +1,191 @@
+"""Error against the cost of a step: each kind of model trained for the same time, tested, and timed in dynamics.
+
+    python benchmarks/error_against_cost.py --inputs examples/water --kinds se_e2_a dpa3 --seconds 600
+        [--device cuda] [--atoms 1536] [--models FOLDER] [--json FILE]
+    python benchmarks/error_against_cost.py --merge FILE... [--json FILE] [--plot FILE]
+
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository, with its data: data_0 to data_2 are trained on, one
+frame a batch, and all frames of data_3 tested with. Models are those of its inputs in float32. DPA-2, DPA-3 and DPA-4
+keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C is of the size Mini. The number
+of steps is what fits into the time: some steps are timed before. Costs are those of a step of NVE in the engine at 300 K,
+of the first frame of data_3 repeated. --merge draws the files of several runs, one for each GPU, as one picture.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cuda_inference import repeated, structure
+from machine import machine
+
+import mdops
+from mdops.data.evaluation import evaluate
+from mdops.md import Engine, EnsembleSettings
+from mdops.md.motion import set_velocities
+from mdops.train import load_dataset
+from mdops.train.config.read import parse_config
+from mdops.train.config.sections import Config
+from mdops.train.loop.trainer import Trainer
+
+INPUTS = {
+    "se_e2_a": "se_e2_a/input_torch.json",
+    "se_e2_r": "se_e2_r/input.json",
+    "se_e3": "se_e3/input.json",
+    "se_e3_tebd": "se_e3_tebd/input_torch.json",
+    "hybrid": "hybrid/input.json",
+    "dpa1": "se_atten/input_torch.json",
+    "dpa1_no_attention": "se_atten_compressible/input.json",
+    "dpa2": "dpa2/input_torch_small.json",
+    "dpa3": "dpa3/input_torch.json",
+    "dpa4": "dpa4/input.json",
+    "dpa4c": "dpa4/input.json",
+}
+LABELS = {"dpa1": "DPA-1, 2 layers of attention", "dpa1_no_attention": "DPA-1, no attention", "dpa2": "DPA-2 small",
+          "dpa3": "DPA-3", "dpa4": "DPA-4 Mini", "dpa4c": "DPA-4C Mini"}  # fmt: skip
+OWN_RECIPE = {"dpa2", "dpa3", "dpa4"}
+DPA4C = {"type": "dpa4c", "channels": 32, "lmax": 2, "radial_modes": 0, "rcut": 6.0}
+DPA4C_NET = {"neuron": [192, 192, 192], "activation_function": "silu", "resnet_dt": False}
+SE_E3 = {"rcut": 6.0, "sel": [46, 92]}  # its input leaves them to the data
+TIMED, SPARE, STARTS = 60, 0.93, 30
+
+
+def configured(inputs: Path, kind: str, steps: int) -> Config:
+    tree: dict[str, Any] = json.loads((inputs / INPUTS[kind]).read_text())
+    model = tree["model"]
+    if kind == "dpa4c":
+        model = {"type_map": model["type_map"], "descriptor": DPA4C, "fitting_net": DPA4C_NET}
+    elif kind == "se_e3":
+        model["descriptor"] |= SE_E3
+    for part in (model["descriptor"], *model["descriptor"].get("list", ()), model["fitting_net"]):
+        if part.get("type") != "hybrid":
+            part["precision"] = "float32"
+    data = inputs / "data"
+    training = {
+        "training_data": {"systems": [str(data / f"data_{i}") for i in range(3)], "batch_size": 1},
+        "validation_data": {"systems": [str(data / "data_3")], "batch_size": 16},
+        "numb_steps": steps,
+        "disp_freq": max(1, steps // 40),
+        "save_freq": steps,
+        "seed": 1,
+    }
+    found = {"model": model, "training": training}
+    if kind in OWN_RECIPE:
+        kept = ("gradient_max_norm", "enable_ema", "ema_decay")
+        training |= {name: tree["training"][name] for name in kept if name in tree["training"]}
+        found |= {name: tree[name] for name in ("learning_rate", "loss", "optimizer") if name in tree}
+        if "decay_steps" in found["learning_rate"]:
+            found["learning_rate"]["decay_steps"] = max(1, steps // 200)
+    return parse_config(found)
+
+
+def planned_steps(inputs: Path, kind: str, folder: Path, seconds: float, device: str) -> int:
+    trial = Trainer(configured(inputs, kind, 10**6), folder, device=device)
+    for _ in range(STARTS):
+        trial._advance()
+    start = time.perf_counter()
+    for _ in range(TIMED):
+        trial._advance()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return max(int(SPARE * seconds * TIMED / (time.perf_counter() - start)), 100)
+
+
+def step_ms(model: mdops.Potential, inputs: Path, atoms: int) -> tuple[int, float]:
+    """Atoms of the box, and the time of a step of dynamics."""
+    box = repeated(structure(["O", "H"], folder=inputs / "data" / "data_3"), atoms)
+    settings = EnsembleSettings("nve", 300, 0.5)
+    set_velocities(box, settings, np.random.default_rng(0), anew=True)
+    engine = Engine(box, model, settings)
+    list(engine.run(20))
+    times, steps = [], 20
+    for _ in range(5):
+        start = time.perf_counter()
+        list(engine.run(steps))
+        times.append(1e3 * (time.perf_counter() - start) / steps)
+    return len(box), statistics.median(times)
+
+
+def measure(args: argparse.Namespace, kind: str) -> dict[str, Any]:
+    folder = args.models / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = args.steps or planned_steps(args.inputs, kind, folder / "trial", args.seconds, args.device)
+    start = time.perf_counter()
+    Trainer(configured(args.inputs, kind, steps), folder, device=args.device).run(lambda report: None)
+    seconds = time.perf_counter() - start
+    model = mdops.load(folder / "model.safetensors", device=args.device, overflow="extend")
+    errors = evaluate(model, load_dataset([args.inputs / "data" / "data_3"], model.type_map)).errors()
+    atoms, ms = step_ms(model, args.inputs, args.atoms)
+    found = {
+        "kind": kind,
+        "steps": steps,
+        "seconds": seconds,
+        "force_rmse": errors["forces"].rmse,
+        "energy_rmse": errors["energy"].rmse,
+        "atoms": atoms,
+        "us_per_atom": 1e3 * ms / atoms,
+    }
+    print(found, flush=True)
+    return found
+
+
+def plot(results: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    for row in results:
+        place = row["us_per_atom"], 1e3 * row["force_rmse"]
+        axes.plot(*place, "o", color="tab:blue")
+        label = LABELS.get(row["kind"], row["kind"])
+        axes.annotate(label, place, xytext=(5, 4), textcoords="offset points", fontsize=8)
+    seconds = statistics.median(row["seconds"] for row in results)
+    axes.set(xscale="log", yscale="log", xlabel="a step of dynamics, us an atom", ylabel="force RMSE, meV/A",
+             title=f"Water, frames not trained on, after {seconds / 60:.0f} min of training")  # fmt: skip
+    axes.margins(x=0.18, y=0.12)
+    axes.grid(which="both", alpha=0.25)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inputs", type=Path)
+    parser.add_argument("--kinds", nargs="+", choices=INPUTS, default=list(INPUTS))
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, default=600)
+    length.add_argument("--steps", type=int, help="the same number for each kind")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--atoms", type=int, default=1536)
+    parser.add_argument("--models", type=Path, default=Path("error_against_cost"))
+    parser.add_argument("--commit", help="of the measured source, recorded as it is")
+    parser.add_argument("--merge", nargs="+", type=Path, help="files of earlier runs")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    if args.merge:
+        files = [json.loads(file.read_text()) for file in args.merge]
+        found = {
+            "machine": files[0]["machine"],
+            "results": [row for file in files for row in file["results"]],
+        }
+    else:
+        if args.inputs is None:
+            parser.error("--inputs is missing")
+        found = {"machine": machine(args.device, args.commit), "results": []}
+    for kind in [] if args.merge else args.kinds:
+        found["results"].append(measure(args, kind))
+        if args.json:
+            args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.plot:
+        plot(found["results"], args.plot)
+
+
+if __name__ == "__main__":
+    main()
