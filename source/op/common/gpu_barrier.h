@@ -48,9 +48,9 @@ __device__ __forceinline__ void wait_in_cluster(uint32_t barrier, uint32_t parit
 
 // Where a place of this block's shared memory is in that of another block of its cluster.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t shared, int block) {
-  uint32_t in_bounds;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(in_bounds) : "r"(shared), "r"(block));
-  return in_bounds;
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));
+  return address;
 }
 
 }  // namespace mdops

@@ -410,13 +410,13 @@ class ClusterBlock {
   __device__ __forceinline__ void send_sums(int to, int column, const float (&sum)[4]) const {
     const float* const place =
         sums(block_, 0) + column + lane_index() / 4 * p_.memory.stride + 2 * (lane_index() % 4);
-    const uint32_t in_bounds = address_in_block(shared_address(place), to);
+    const uint32_t address = address_in_block(shared_address(place), to);
     const uint32_t counted = address_in_block(barrier(), to);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       asm volatile(
           "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-              in_bounds + 4 * 8 * half * p_.memory.stride),
+              address + 4 * 8 * half * p_.memory.stride),
           "f"(sum[2 * half]), "f"(sum[2 * half + 1]), "r"(counted)
           : "memory");
   }

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "hybrid_potential/cpu_loops.h"
-#include "hybrid_potential/inputs.h"
+#include "hybrid_potential/ops.h"
 #include "pair_table/cpu_loops.h"
 #include "spline_potential/cpu_nets.h"
 #include "spline_potential/host.h"
@@ -10,51 +10,22 @@ namespace mdops {
 
 namespace {
 
-struct CpuCall : Op {
-  explicit CpuCall(const Tensor&) : Op("hybrid_potential") {}
-
-  HybridOutputs run(const HybridInputs& in, bool atom_virial) const {
-    check_packed(*this, in.nets, net_size(in.net));
-    const PotentialInputs& first = in.first();
-    const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
-    Answer answer(first);
-    Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
-    Tensor of_atoms = empty({atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
-    Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
-    Tensor near_weight = zeros({in.blend ? first.atoms : 0}, ScalarType::Double);
-    dispatch_float(*this, first.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      StepResults<T> results = answer.results<T>();
-      if (atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
-      step<T>(in, places.data(), results, within.mutable_data_ptr<int32_t>(),
-              grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
-      if (in.blend)
-        blend_step(*this, list_args(first), in.blend->table.args(), in.blend->near.args(),
-                   near_weight.const_data_ptr<double>(), first.atoms,
-                   {results.energy, results.forces, results.virial, results.atom_virial});
-    });
-    return {answer.energy,  answer.forces, answer.virial, within,
-            answer.nearest, grad_extra,    of_atoms,      near_weight};
+template <class T>
+void step(const Op& op, const HybridInputs& in, const double* places, const StepResults<T>& results,
+          int32_t* within, T* grad_extra, double* near_weight) {
+  std::vector<PotentialArgs<T>> parts;
+  for (int64_t p = 0; p < in.count(); ++p) {
+    parts.push_back(arguments<T>(in.parts[p], places));
+    if (in.absent[p].size(0)) parts[p].places.absent = in.absent[p].const_data_ptr<int32_t>();
   }
-
- private:
-  template <class T>
-  void step(const HybridInputs& in, const double* places, const StepResults<T>& results, int32_t* within,
-            T* grad_extra, double* near_weight) const {
-    std::vector<PotentialArgs<T>> parts;
-    for (int64_t p = 0; p < in.count(); ++p) {
-      parts.push_back(arguments<T>(in.parts[p], places));
-      if (in.absent[p].size(0)) parts[p].places.absent = in.absent[p].const_data_ptr<int32_t>();
-    }
-    const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-    HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
-    const ListArgs list = list_args(in.first());
-    const NearArgs near = in.blend ? in.blend->near.args() : NearArgs{};
-    if (in.blend) args.look = {&list, &near, surely_far(near)};
-    hybrid_step(*this, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
-                static_cast<ComputedInputs<T>*>(nullptr), near_weight);
-  }
-};
+  const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
+  HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
+  const ListArgs list = list_args(in.first());
+  const NearArgs near = in.blend ? in.blend->near.args() : NearArgs{};
+  if (in.blend) args.look = {&list, &near, surely_far(near)};
+  hybrid_step(op, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
+              static_cast<ComputedInputs<T>*>(nullptr), near_weight);
+}
 
 // Each layer's weight, bias and timestep, which the output layer has not; of the first weight each pair of
 // equal features once, in the order of groups.h.
@@ -80,10 +51,33 @@ void pack(const HybridNetInputs& in, T* to) {
   }
 }
 
-Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
-                             Integers axis) {
-  const Op op("hybrid_potential_pack");
-  const HybridNetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+}  // namespace
+
+static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in, bool atom_virial) {
+  check_packed(op, in.nets, net_size(in.net));
+  const PotentialInputs& first = in.first();
+  const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
+  Answer answer(first);
+  Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
+  Tensor of_atoms = empty({atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
+  Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
+  Tensor near_weight = zeros({in.blend ? first.atoms : 0}, ScalarType::Double);
+  dispatch_float(op, first.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    StepResults<T> results = answer.results<T>();
+    if (atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
+    step<T>(op, in, places.data(), results, within.mutable_data_ptr<int32_t>(),
+            grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
+    if (in.blend)
+      blend_step(op, list_args(first), in.blend->table.args(), in.blend->near.args(),
+                 near_weight.const_data_ptr<double>(), first.atoms,
+                 {results.energy, results.forces, results.virial, results.atom_virial});
+  });
+  return {answer.energy,  answer.forces, answer.virial, within,
+          answer.nearest, grad_extra,    of_atoms,      near_weight};
+}
+
+static Tensor packed_net(const Op& op, const HybridNetInputs& in) {
   NetShape net{};
   net.layers = in.layers.net.layers, net.extra = static_cast<int>(in.extra);
   for (const FittingShape& part : in.parts) net.features += feature_rows(part);
@@ -97,11 +91,8 @@ Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps,
   return packed;
 }
 
-}  // namespace
-
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("hybrid_potential_pack", TORCH_BOX(&mdops::hybrid_potential_pack));
-  m.impl("hybrid_potential", TORCH_BOX(&mdops::hybrid_potential<mdops::CpuCall>));
+  mdops::HybridOps<mdops::OnCpu>::implement(m);
 }

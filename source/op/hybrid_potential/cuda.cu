@@ -1,90 +1,80 @@
 #include "hybrid_potential/gpu_loops.h"
-#include "hybrid_potential/inputs.h"
+#include "hybrid_potential/ops.h"
 #include "pair_table/cuda_call.h"
 
 namespace mdops {
 
 namespace {
 
-class GpuCall : public CudaOp {
- public:
-  explicit GpuCall(const Tensor& positions) : CudaOp("hybrid_potential", "positions", positions) {}
+// From the sums with the weights 1 - c the blend's; of the neighbours the net has reported.
+void blend(const CudaOp& op, const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces,
+           Tensor& virial, Tensor& of_atoms) {
+  const ListArgs list = list_args(in.first());
+  TableOutputs out(OnGpu(), op, list, of_atoms.size(0));
+  run_table(op, list, in.blend->table.args(),
+            GpuTableTask{c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true,
+                         in.blend->near.args(), other_sums(forces, virial, of_atoms)},
+            out);
+  energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
+}
 
-  HybridOutputs run(HybridInputs in, bool atom_virial) const {
-    const PotentialInputs& first = in.first();
-    if (first.dtype != ScalarType::Float)
-      fail(*this, "on a GPU this op computes in float32: compose float64 models of the single ops");
-    in.nets = aligned(in.nets);
-    for (PotentialInputs& part : in.parts) part.tables = aligned(part.tables);
-    const int64_t n = first.atoms, extra = in.extra();
-    Tensor energy = empty(*this, {n}, ScalarType::Double);
-    Tensor forces = empty(*this, {n, 3}, ScalarType::Double);
-    Tensor virial = empty(*this, {first.systems, 3, 3}, ScalarType::Double);
-    Tensor within = empty(*this, {n, in.count(), first.ntypes}, ScalarType::Int);
-    Tensor nearest = empty(*this, {n}, first.dtype);
-    Tensor grad_extra = empty(*this, {n, extra}, first.dtype);
-    Tensor of_atoms = empty(*this, {atom_virial ? n : 0, 3, 3}, ScalarType::Double);
-    std::vector<FittingShape> shapes;
-    std::vector<StepArgs> parts;
-    for (int64_t k = 0; k < in.count(); ++k) {
-      shapes.push_back(in.parts[k].net);
-      parts.push_back(arguments(in, k));
-    }
-    StepArgs& p = parts[in.widest()];
-    p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
-    p.net.net = hybrid_net(shapes, in.net);
-    p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
-    p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
-    if (atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
-    const std::string refusal = hybrid_refusal(limits(), p.net.net, parts);
-    if (!refusal.empty()) fail(*this, refusal);
-    check_packed(*this, in.nets, hybrid_packed_size(p.net.net));
-    const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-    HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
-    Tensor near_weight = empty(*this, {in.blend ? n : 0}, ScalarType::Double);
-    if (in.blend) {
-      const NearArgs near = in.blend->near.args();
-      out.near = {list_args(first), near, surely_far(near), near_weight.mutable_data_ptr<double>()};
-    }
-    Tensor memory = empty(*this, {hybrid_bytes(*this, parts, in.widest(), out)}, ScalarType::Byte);
-    run_hybrid(*this, parts, in.widest(), out, memory.mutable_data_ptr());
-    if (in.blend && n) blend(in, near_weight, energy, forces, virial, of_atoms);
-    return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};
+StepArgs arguments(const CudaOp& op, const HybridInputs& in, int64_t k) {
+  const PotentialInputs& part = in.parts[k];
+  op.int32_of("positions", part.atoms), op.int32_of("cell", part.systems);
+  op.int32_of("neighbors", part.neighbors.size(1)), op.int32_of("tables", part.tables.size(2));
+  StepArgs p{};
+  fill(part, part.positions.const_data_ptr<double>(), p);
+  p.width = part.net.width, p.axis = part.net.axis, p.plain = part.net.plain;
+  p.extra_size = static_cast<int>(in.extra());
+  if (in.absent[k].size(0)) p.places.absent = in.absent[k].const_data_ptr<int32_t>();
+  return p;
+}
+
+}  // namespace
+
+static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in, bool atom_virial) {
+  const PotentialInputs& first = in.first();
+  if (first.dtype != ScalarType::Float)
+    fail(op, "on a GPU this op computes in float32: compose float64 models of the single ops");
+  in.nets = aligned(in.nets);
+  for (PotentialInputs& part : in.parts) part.tables = aligned(part.tables);
+  const int64_t n = first.atoms, extra = in.extra();
+  Tensor energy = empty(op, {n}, ScalarType::Double);
+  Tensor forces = empty(op, {n, 3}, ScalarType::Double);
+  Tensor virial = empty(op, {first.systems, 3, 3}, ScalarType::Double);
+  Tensor within = empty(op, {n, in.count(), first.ntypes}, ScalarType::Int);
+  Tensor nearest = empty(op, {n}, first.dtype);
+  Tensor grad_extra = empty(op, {n, extra}, first.dtype);
+  Tensor of_atoms = empty(op, {atom_virial ? n : 0, 3, 3}, ScalarType::Double);
+  std::vector<FittingShape> shapes;
+  std::vector<StepArgs> parts;
+  for (int64_t k = 0; k < in.count(); ++k) {
+    shapes.push_back(in.parts[k].net);
+    parts.push_back(arguments(op, in, k));
   }
-
- private:
-  // From the sums with the weights 1 - c the blend's; of the neighbours the net has reported.
-  void blend(const HybridInputs& in, const Tensor& c, Tensor& energy, Tensor& forces, Tensor& virial,
-             Tensor& of_atoms) const {
-    const ListArgs list = list_args(in.first());
-    TableOutputs out(OnGpu(), *this, list, of_atoms.size(0));
-    run_table(*this, list, in.blend->table.args(),
-              GpuTableTask{c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true,
-                           in.blend->near.args(), other_sums(forces, virial, of_atoms)},
-              out);
-    energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
+  StepArgs& p = parts[in.widest()];
+  p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
+  p.net.net = hybrid_net(shapes, in.net);
+  p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
+  p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
+  if (atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
+  const std::string refusal = hybrid_refusal(op.limits(), p.net.net, parts);
+  if (!refusal.empty()) fail(op, refusal);
+  check_packed(op, in.nets, hybrid_packed_size(p.net.net));
+  const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
+  HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
+  Tensor near_weight = empty(op, {in.blend ? n : 0}, ScalarType::Double);
+  if (in.blend) {
+    const NearArgs near = in.blend->near.args();
+    out.near = {list_args(first), near, surely_far(near), near_weight.mutable_data_ptr<double>()};
   }
+  Tensor memory = empty(op, {hybrid_bytes(op, parts, in.widest(), out)}, ScalarType::Byte);
+  run_hybrid(op, parts, in.widest(), out, memory.mutable_data_ptr());
+  if (in.blend && n) blend(op, in, near_weight, energy, forces, virial, of_atoms);
+  return {energy, forces, virial, within, nearest, grad_extra, of_atoms, near_weight};
+}
 
-  StepArgs arguments(const HybridInputs& in, int64_t k) const {
-    const PotentialInputs& part = in.parts[k];
-    int32_of("positions", part.atoms), int32_of("cell", part.systems);
-    int32_of("neighbors", part.neighbors.size(1)), int32_of("tables", part.tables.size(2));
-    StepArgs p{};
-    fill(part, part.positions.const_data_ptr<double>(), p);
-    p.width = part.net.width, p.axis = part.net.axis, p.plain = part.net.plain;
-    p.extra_size = static_cast<int>(in.extra());
-    if (in.absent[k].size(0)) p.places.absent = in.absent[k].const_data_ptr<int32_t>();
-    return p;
-  }
-};
-
-Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
-                             Integers axis) {
-  constexpr const char* name = "hybrid_potential_pack";
-  if (weights.empty())
-    fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
-  const CudaOp op(name, "weights", weights[0]);
-  const HybridNetInputs in(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis);
+static Tensor packed_net(const CudaOp& op, const HybridNetInputs& in) {
   if (in.layers.weights[0].scalar_type() != ScalarType::Float)
     fail(op, "on a GPU nets are packed in float32");
   NetShape shape{};
@@ -100,11 +90,8 @@ Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps,
   return packed;
 }
 
-}  // namespace
-
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("hybrid_potential_pack", TORCH_BOX(&mdops::hybrid_potential_pack));
-  m.impl("hybrid_potential", TORCH_BOX(&mdops::hybrid_potential<mdops::GpuCall>));
+  mdops::HybridOps<mdops::OnGpu>::implement(m);
 }

@@ -155,29 +155,4 @@ inline ListArgs list_args(const PotentialInputs& in) {
           static_cast<int>(in.ntypes)};
 }
 
-using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-// The op: Call(positions) is an `Op`, and its run(inputs, atom_virial) answers.
-template <class Call>
-HybridOutputs hybrid_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                               const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                               const Tensor& counts, Tensors mean, Tensors std, Tensors pair_mask,
-                               Tensors zeroed, Tensors sel, Tensors padding, Tensors absent, Tensors tables,
-                               const Tensor& nets, const Tensor& extra, const Tensor& weight,
-                               const Tensor& scale, const Tensor& shift, Numbers cutoff,
-                               Numbers cutoff_smooth, Numbers protection, Numbers s_max, Integers width,
-                               Integers axis, Integers gated, Integers neurons, Integers residual,
-                               int64_t activation, double threshold, const Tensor& near_mask,
-                               double near_cutoff, double decay, double low, double high,
-                               const Tensor& table_mask, const Tensor& coefficients, double table_first,
-                               double table_step, double table_cutoff, bool atom_virial) {
-  const Call op(positions);
-  return op.run(read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
-                            pair_mask, zeroed, sel, padding, absent, tables, nets, extra, weight, scale,
-                            shift, cutoff, cutoff_smooth, protection, s_max, width, axis, gated, neurons,
-                            residual, activation, threshold, near_mask, near_cutoff, decay, low, high,
-                            table_mask, coefficients, table_first, table_step, table_cutoff),
-                atom_virial);
-}
-
 }  // namespace mdops

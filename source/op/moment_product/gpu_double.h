@@ -1,4 +1,4 @@
-// The product in float64 by the tensor cores, for moments of four columns; the way back is of double_product.
+// The product in float64 by the tensor cores, for moments of four columns; the way back is of gemm_fp64.
 //
 // A block has 16 rows of T, four numbers c of each: 64 rows of a matrix product. Warp w of 8 has rows
 // 16 (w / 2) .. and one half of the columns, in units of 16 x 8; of a unit lane l has rows l / 4 and l / 4 +

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "double_product/gpu_loops.h"
+#include "gemm_fp64/gpu_loops.h"
 #include "moment_product/gpu_double.h"
 #include "moment_product/gpu_kernels.h"
 
@@ -38,7 +38,7 @@ bool has_cores(const MomentProductArgs<T>& p) {
 }
 
 void lead_back(const Gpu& gpu, const MomentProductArgs<double>& p) {
-  DoubleProductArgs args{4 * p.rows, p.depth, p.width, p.in, p.table, p.out};
+  GemmFp64Args args{4 * p.rows, p.depth, p.width, p.in, p.table, p.out};
   args.nets = p.tables;
   run_product_to_moments(gpu, args, {p.row_atom, p.kinds, p.atoms});
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "double_product/gpu_loops.h"
 #include "gemm/gpu_mlp.h"
+#include "gemm_fp64/gpu_loops.h"
 #include "moment_product/gpu_loops.h"
 #include "spline_potential/gpu_run.h"
 
@@ -135,7 +135,7 @@ class Call {
     const int from = inputs(n), to = nets_.shape.neurons[n];
     const int depth = back ? to : from, width = back ? from : to;
     if constexpr (kByCores) {
-      run_double_product(
+      run_gemm_fp64(
           gpu_, {rows_.rows, depth, width, in, of.weight, out, rows_.tile_type, kTypeTile, nets_.nets}, back);
     } else {
       const T* const table = back ? of.transposed : of.weight;

@@ -1,5 +1,5 @@
 // Nets of types for rows of atoms on a GPU, in float32 or float64, any layer adding its input: their outputs
-// are energies, with the gradient of their weighted sum by the rows. Products are those of double_product, or
+// are energies, with the gradient of their weighted sum by the rows. Products are those of gemm_fp64, or
 // of moment_product in float32, where models have faster nets (gemm/gpu_run.h), whose first layer adds
 // nothing.
 #pragma once

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "common/gpu.h"
-#include "double_product/double_product.h"
+#include "gemm_fp64/gemm_fp64.h"
 
 namespace mdops {
 
 // `transposed`: the matrices are. Rows of different nets in one launch take about as long as those of one.
-void run_double_product(const Gpu& gpu, const DoubleProductArgs& args, bool transposed);
+void run_gemm_fp64(const Gpu& gpu, const GemmFp64Args& args, bool transposed);
 
 // Of transposed matrices, one a kind; `args.tile_net` does not count.
-void run_product_to_moments(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moments);
+void run_product_to_moments(const Gpu& gpu, const GemmFp64Args& args, const MomentRows& moments);
 
 }  // namespace mdops

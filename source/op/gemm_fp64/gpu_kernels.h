@@ -19,11 +19,11 @@
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
 #include "common/rows.h"
-#include "double_product/double_product.h"
+#include "gemm_fp64/gemm_fp64.h"
 
 namespace mdops {
 
-namespace gpu_double_product {
+namespace gpu_gemm_fp64 {
 
 constexpr int kStageDepth = 16;
 
@@ -39,7 +39,7 @@ struct ProductTile {
   static constexpr int kBytes = 8 * Stages * kStage;
 };
 
-struct KernelArgs : DoubleProductArgs {
+struct KernelArgs : GemmFp64Args {
   MomentRows moments;
   int high_rows = 0;  // in tiles of full height, whole tiles; the others in low ones
 };
@@ -308,6 +308,6 @@ template <int Stages>
 using TileOf = ProductTile<2, 2, 4, 5, Stages, 2>;
 using Tile = TileOf<4>;
 
-}  // namespace gpu_double_product
+}  // namespace gpu_gemm_fp64
 
 }  // namespace mdops

@@ -1,18 +1,18 @@
-#include "double_product/gpu_loops.h"
+#include "gemm_fp64/gpu_loops.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "double_product/gpu_kernels.h"
+#include "gemm_fp64/gpu_kernels.h"
 
 namespace mdops {
 
-using namespace gpu_double_product;
+using namespace gpu_gemm_fp64;
 
 namespace {
 
 // How many rows go in tiles of full height: a number of whole rounds of tiles, or all.
-int high_rows(const Gpu& gpu, const DoubleProductArgs& p) {
+int high_rows(const Gpu& gpu, const GemmFp64Args& p) {
   const int64_t multiprocessors = gpu.limits().multiprocessors, across = blocks_for(p.cols, Tile::kCols);
   int64_t best = 0, least = std::numeric_limits<int64_t>::max();
   // Rounds of the tensor cores, in units of 16 rows a warp; a low tile loads as much of B as others.
@@ -46,7 +46,7 @@ void launch(const Gpu& gpu, const KernelArgs& p) {
 }
 
 template <bool transposed, bool to_moments>
-void run(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moments) {
+void run(const Gpu& gpu, const GemmFp64Args& args, const MomentRows& moments) {
   gpu.int32_of("rows", args.rows + Tile::kRows);
   if (args.depth == 0) {
     gpu.clear(args.c, 8 * args.cols * (to_moments ? 4 * moments.atoms : args.rows));
@@ -62,11 +62,11 @@ void run(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moment
 
 }  // namespace
 
-void run_double_product(const Gpu& gpu, const DoubleProductArgs& args, bool transposed) {
+void run_gemm_fp64(const Gpu& gpu, const GemmFp64Args& args, bool transposed) {
   return transposed ? run<true, false>(gpu, args, {}) : run<false, false>(gpu, args, {});
 }
 
-void run_product_to_moments(const Gpu& gpu, const DoubleProductArgs& args, const MomentRows& moments) {
+void run_product_to_moments(const Gpu& gpu, const GemmFp64Args& args, const MomentRows& moments) {
   run<true, true>(gpu, args, moments);
 }
 

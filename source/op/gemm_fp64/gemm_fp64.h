@@ -5,7 +5,7 @@
 
 namespace mdops {
 
-struct DoubleProductArgs {
+struct GemmFp64Args {
   int64_t rows;
   int depth, cols;
   const double *a, *b;  // (rows, depth); (nets, depth, cols), or the transposed (nets, cols, depth)
