@@ -8,7 +8,7 @@
 one frame a batch, and all frames of data_3 tested with. Models are those of its inputs in float32. DPA-2, DPA-3 and
 DPA-4 keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C is of the size Mini. The
 number of steps is what fits into the time: some steps are timed before. Costs are those of a step of NVE in the engine
-at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs, one for each GPU, as one picture.
+at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs as one picture.
 """
 
 import argparse

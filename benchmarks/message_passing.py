@@ -150,8 +150,8 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
         torch.no_grad(),
         mock.patch.multiple(
             GraphDescriptor,
-            _fills_memory=lambda self, local: at_once is not None,
-            _atoms_at_once=lambda self, local, atoms: at_once,
+            _fills_memory=lambda *_: at_once is not None,
+            _atoms_at_once=lambda *_: at_once,
         ),
     ):
         first(systems[0], lists[0], check=False)

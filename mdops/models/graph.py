@@ -17,11 +17,13 @@ from mdops.ops import NeighborGraph, NeighborList
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
 
-# What a layer keeps for the gradient, and what it needs while it runs there and back, in memories of the numbers of
-# edges and angles.
-_KEPT, _RUNNING = 3, 8
+# What a layer that goes in runs keeps for the gradient, and what it needs while it runs there and back, in memories of
+# the numbers of edges and angles.
+_KEPT, _RUNNING = 2, 8
 # What may be kept of all layers, and what a run of atoms may need, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 0.5, 1 / 16
+# Fewer atoms fill no memory, so that nothing is counted for them.
+_MANY_ATOMS = 1000
 
 
 def neighbor_graph_of(
@@ -94,27 +96,36 @@ class GraphDescriptor(Descriptor):
     def finish(self, nodes: torch.Tensor, local: Any, graph: Any) -> Features:
         """The numbers of each atom, of what the last layer gave."""
 
-    def _fills_memory(self, local: Any) -> bool:
-        """Whether what all layers keep for the gradient may not fit into the device's memory."""
-        return _KEPT * len(self.layers) * _bytes(local) > _SHARE * _memory(local)
+    def _fills_memory(self, kept: int, device: torch.device) -> bool:
+        """Whether all layers may not fit into the device's memory, if each keeps so many bytes for the gradient."""
+        return len(self.layers) * kept > _SHARE * _memory(device)
 
-    def _atoms_at_once(self, local: Any, atoms: int) -> int:
-        """Of so many, of how many a layer takes edges and angles together, where all may not fit."""
-        return max(1, int(atoms * _SHARE_OF_RUN * _memory(local) / (_RUNNING * _bytes(local))))
+    def _atoms_at_once(self, local: Any, nodes: torch.Tensor) -> int:
+        """Of how many atoms a layer takes edges and angles together, where those of all may not fit."""
+        room = _SHARE_OF_RUN * _memory(nodes.device)
+        return max(1, int(len(nodes) * room / (_RUNNING * _bytes(local))))
 
     def forward(self, near: Neighborhood) -> Features:
         graph = self.graph(near)
         nodes, local = self.start(graph)
-        forgets = near.first_derivative_only and self._fills_memory(local)
-        if forgets and self.goes_in_runs and near.graph_room is None:
-            size = self._atoms_at_once(local, near.system.atoms)
+        once = near.first_derivative_only
+        in_runs = once and self.goes_in_runs and near.graph_room is None
+        if in_runs and self._fills_memory(_KEPT * _bytes(local), nodes.device):
+            size = self._atoms_at_once(local, nodes)
             del graph, nodes, local
             return self._in_runs(near, size)
         exchange, is_known = near.system.exchange, self.starts_from_types
+        counts, run = once and len(nodes) >= _MANY_ATOMS, _run
         for layer in self.layers:
             nodes = nodes if exchange is None or is_known else exchange(nodes)
-            run = _run_again if forgets else _run
-            nodes, local = run(layer, nodes, local, graph)
+            if counts:
+                kept, found = _run_counted(layer, nodes, local, graph)
+                if self._fills_memory(kept, nodes.device):
+                    del found
+                    run, found = _run_again, _run_again(layer, nodes, local, graph)
+                (nodes, local), counts = found, False
+            else:
+                nodes, local = run(layer, nodes, local, graph)
             is_known = False
         return self.finish(nodes, local, graph)
 
@@ -151,19 +162,30 @@ def _run_again(layer: Callable[..., Any], *given: Any) -> Any:
     return checkpoint(layer, *given, use_reentrant=False, **options)
 
 
-def _numbers(local: Any) -> list[torch.Tensor]:
-    return [value for value in (local or ()) if value is not None]
+def _run_counted(layer: nn.Module, *given: Any) -> tuple[int, Any]:
+    """The bytes that the layer keeps for its gradient beside its weights, and what it gives."""
+    kept: dict[int, int] = {}
+
+    def count(value: torch.Tensor) -> torch.Tensor:
+        memory = value.untyped_storage()
+        kept[memory.data_ptr()] = memory.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda value: value):
+        found = layer(*given)
+    for weight in layer.parameters():
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    return sum(kept.values()), found
 
 
 def _bytes(local: Any) -> int:
     """Of the numbers of edges and angles."""
-    return sum(value.numel() * value.element_size() for value in _numbers(local))
+    return sum(value.numel() * value.element_size() for value in local or () if value is not None)
 
 
-def _memory(local: Any) -> int:
-    """Of the device that they are on, in bytes."""
-    numbers = _numbers(local)
-    if numbers and numbers[0].device.type == "cuda":
-        total: int = torch.cuda.get_device_properties(numbers[0].device).total_memory
+def _memory(device: torch.device) -> int:
+    """In bytes."""
+    if device.type == "cuda":
+        total: int = torch.cuda.get_device_properties(device).total_memory
         return total
     return memory()

@@ -11,6 +11,7 @@ from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
+from mdops.models.graph import _run_counted
 from mdops.system import from_atoms
 from mdops.train.model.types import with_elements
 
@@ -72,18 +73,37 @@ def test_statistics_are_learned_where_the_deviation_is_not_fixed():
     assert torch.equal(learned.std, wanted.std) and (learned.mean == 0).all()
 
 
-def test_layers_that_run_again_give_the_same(monkeypatch):
-    """As of kinds whose atoms do not go in runs, where what they keep would fill the memory."""
-    potential, atoms = load_case("dpa3_base"), alloy()
+@pytest.mark.parametrize("case", ["dpa3_base", "dpa2_base", "dpa4_base"])
+def test_layers_that_run_again_give_the_same(case, monkeypatch):
+    """Where what they keep would fill the memory, as the first layer tells; it runs once more for that."""
+    potential, atoms = load_case(case), alloy()
+    descriptor = potential.model.descriptor
     wanted, runs = potential.compute(atoms), []
-    for layer in potential.model.descriptor.layers:
+    for layer in descriptor.layers:
         layer.register_forward_pre_hook(lambda *_: runs.append(1))
-    monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda self, local: True)
-    monkeypatch.setattr(type(potential.model.descriptor), "goes_in_runs", False)
+    monkeypatch.setattr("mdops.models.graph._MANY_ATOMS", 1)
+    monkeypatch.setattr(type(descriptor), "goes_in_runs", False)
+    potential.compute(atoms)
+    assert len(runs) == len(descriptor.layers)
+    monkeypatch.setattr("mdops.models.graph.memory", lambda: 10_000)
+    runs.clear()
     found = potential.compute(atoms)
-    assert len(runs) == 2 * len(potential.model.descriptor.layers)
+    assert len(runs) == 2 * len(descriptor.layers) + 1
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value)
+
+
+def test_what_a_layer_keeps_is_counted():
+    """Inputs that two operations keep count once, weights and what no gradient needs not at all."""
+    layer, x = torch.nn.Linear(8, 8, bias=False), torch.ones(5, 8, requires_grad=True)
+    kept, _ = _run_counted(layer, x)
+    assert kept == x.nbytes
+
+    def exponential(given):
+        return given.exp().square() + 1
+
+    exponential.parameters = lambda: []
+    assert _run_counted(exponential, x)[0] == x.nbytes  # the result of exp, twice
 
 
 @pytest.mark.parametrize("case", ["dpa3_base", "dpa3_sequential", "dpa3_no_angles", "dpa3_virtual"])
@@ -93,8 +113,8 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
     wanted, rows = potential.compute(atoms), []
     for layer in potential.model.descriptor.layers:
         layer.register_forward_pre_hook(lambda _, given: rows.append(len(given[-1])))
-    monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda self, local: True)
-    monkeypatch.setattr(GraphDescriptor, "_atoms_at_once", lambda self, local, atoms: 5)
+    monkeypatch.setattr(GraphDescriptor, "_fills_memory", lambda *_: True)
+    monkeypatch.setattr(GraphDescriptor, "_atoms_at_once", lambda *_: 5)
     found = potential.compute(atoms)
     layers = len(potential.model.descriptor.layers)
     assert max(rows) == 5 and sum(rows) == 2 * layers * len(atoms)
@@ -104,11 +124,15 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
 
 
 def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
-    descriptor = load_case("dpa3_base").model.descriptor
+    descriptor, nodes = load_case("dpa3_base").model.descriptor, torch.zeros(100, 4)
     local = torch.zeros(1000), torch.zeros(1000)  # 8,000 bytes
-    for memory, forgets, size in ((96_000, False, 9), (95_999, True, 9), (1000, True, 1)):
+    layers = len(descriptor.layers)
+    for memory, forgets in ((32_000 * layers, False), (32_000 * layers - 1, True)):
         monkeypatch.setattr("mdops.models.graph.memory", lambda given=memory: given)
-        assert (descriptor._fills_memory(local), descriptor._atoms_at_once(local, 100)) == (forgets, size)
+        assert descriptor._fills_memory(16_000, nodes.device) == forgets
+        assert descriptor._atoms_at_once(local, nodes) == int(100 * memory / 16 / 64_000)
+    monkeypatch.setattr("mdops.models.graph.memory", lambda: 1000)
+    assert descriptor._atoms_at_once(local, nodes) == 1
 
 
 def test_the_last_layer_makes_edges_and_angles_for_axes_alone():
