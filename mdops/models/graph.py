@@ -152,8 +152,8 @@ class GraphDescriptor(Descriptor):
         return layer(nodes, self.start(graph)[1], graph, own)
 
 
-def _run(layer: nn.Module, nodes: torch.Tensor, local: Any, graph: Any) -> Any:
-    return layer(nodes, local, graph)
+def _run(layer: Callable[..., Any], *given: Any) -> Any:
+    return layer(*given)
 
 
 def _run_again(layer: Callable[..., Any], *given: Any) -> Any:
