@@ -83,6 +83,7 @@ __device__ __forceinline__ void take_registers() {
 #define MDOPS_NUMBERS_16(kind, x, i) MDOPS_NUMBERS_8(kind, x, i), MDOPS_NUMBERS_8(kind, x, i + 8)
 #define MDOPS_NUMBERS_32(kind, x, i) MDOPS_NUMBERS_16(kind, x, i), MDOPS_NUMBERS_16(kind, x, i + 16)
 #define MDOPS_NUMBERS_64(kind, x, i) MDOPS_NUMBERS_32(kind, x, i), MDOPS_NUMBERS_32(kind, x, i + 32)
+#define MDOPS_NUMBERS_128(kind, x, i) MDOPS_NUMBERS_64(kind, x, i), MDOPS_NUMBERS_64(kind, x, i + 64)
 #define MDOPS_UNIT(n) MDOPS_NUMBERS_4("+f", d[n], 0)
 #define MDOPS_4_UNITS(n) MDOPS_UNIT(n), MDOPS_UNIT(n + 1), MDOPS_UNIT(n + 2), MDOPS_UNIT(n + 3)
 

@@ -46,38 +46,10 @@ struct ThinTile {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// d (+)= A B, 64 x 32 times 32 x (2 Size), both in shared memory. The order of d is that of `multiply_wide`.
-#define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, C, TYPES, SCALES)                                         \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
-               "k32." TYPES " {" MDOPS_REGISTERS_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"        \
-               : MDOPS_NUMBERS_##SIZE(C, d, 0)                                                            \
-               : "l"(a), "l"(b), "r"(add))
-#define MDOPS_THIN_KINDS(SIZE, N, A_AT, B_AT, ADD_AT)                                                \
-  template <LowBit A, LowBit B>                                                                      \
-  __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], uint64_t a, uint64_t b, int add) {   \
-    MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+r", "s32.s8.s8", "");                                  \
-  }                                                                                                  \
-  template <LowBit A, LowBit B>                                                                      \
-  __device__ __forceinline__ void multiply_thin(float (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
-    if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e4m3", ", 1, 1");                      \
-    else if constexpr (A == LowBit::e4m3)                                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e5m2", ", 1, 1");                      \
-    else if constexpr (B == LowBit::e4m3)                                                            \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e4m3", ", 1, 1");                      \
-    else                                                                                             \
-      MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e5m2", ", 1, 1");                      \
-  }
-MDOPS_THIN_KINDS(8, "16", "%8", "%9", "%10")
-MDOPS_THIN_KINDS(16, "32", "%16", "%17", "%18")
-MDOPS_THIN_KINDS(32, "64", "%32", "%33", "%34")
-#undef MDOPS_THIN_KINDS
-#undef MDOPS_THIN
-
-// The same of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
+// `multiply_bytes` of integers with A in registers, those of `mma.sync` for each warp's 16 rows.
 #define MDOPS_THIN(SIZE, N, A_AT, B_AT, ADD_AT)                                                             \
-  __device__ __forceinline__ void multiply_thin(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,         \
-                                                int add) {                                                  \
+  __device__ __forceinline__ void multiply_bytes(int (&d)[SIZE], const uint32_t (&a)[4], uint64_t b,        \
+                                                 int add) {                                                 \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
                  "k32.s32.s8.s8 {" MDOPS_REGISTERS_##SIZE "}, {" A_AT "}, " B_AT ", add;\n}"                \
                  : MDOPS_NUMBERS_##SIZE("+r", d, 0)                                                         \
@@ -110,10 +82,10 @@ struct ThinRing : StageRing<T, T::kSharers, 4> {
   __device__ __forceinline__ void multiply(Number (&sums)[Size], int, int, int add) const {
     const uint64_t a = rows(), b = wide_matrix(stage() + T::kBPlace);
     begin_products();
-    multiply_thin<B, A>(sums, b, a, add);
+    multiply_bytes<B, A>(sums, b, a, add);
 #pragma unroll
     for (int step = 1; step < kStageDepth / 32; ++step)
-      multiply_thin<B, A>(sums, b + 2 * step, a + 2 * step, 1);
+      multiply_bytes<B, A>(sums, b + 2 * step, a + 2 * step, 1);
     commit_products();
   }
 };
@@ -164,7 +136,7 @@ __device__ __forceinline__ void sum_ternary(ThinRing<T>& ring, int group, int co
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
 #pragma unroll
-        for (int u = 0; u < 2; ++u) multiply_thin(sums[u], b[step][u], a + 2 * step, 1);
+        for (int u = 0; u < 2; ++u) multiply_bytes(sums[u], b[step][u], a + 2 * step, 1);
       commit_products();
       wait_for_products<0>();
 #pragma unroll

@@ -38,62 +38,38 @@ struct WideTile8 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // d (+)= A B, 64 x 32 times 32 x (2 Size); thread t has d[4 j + 2 h + c]: row 16 w + 8 h + l / 4 of warp w,
-// lane l, column 8 j + 2 (l % 4) + c.
-template <LowBit A, LowBit B>
-__device__ __forceinline__ void multiply_wide(int (&d)[128], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 "
-      "{" MDOPS_REGISTERS_128 "}, %128, %129, add;\n}"
-      : MDOPS_NUMBERS_64("+r", d, 0), MDOPS_NUMBERS_64("+r", d, 64)
-      : "l"(a), "l"(b), "r"(add));
-}
-template <LowBit A, LowBit B>
-__device__ __forceinline__ void multiply_wide(int (&d)[64], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 "
-      "{" MDOPS_REGISTERS_64 "}, %64, %65, add;\n}"
-      : MDOPS_NUMBERS_64("+r", d, 0)
-      : "l"(a), "l"(b), "r"(add));
-}
-template <LowBit A, LowBit B>
-__device__ __forceinline__ void multiply_wide(int (&d)[32], uint64_t a, uint64_t b, int add) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-      "{" MDOPS_REGISTERS_32 "}, %32, %33, add;\n}"
-      : MDOPS_NUMBERS_32("+r", d, 0)
-      : "l"(a), "l"(b), "r"(add));
-}
-#define MDOPS_FLOAT8_KINDS()                            \
-  if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3) \
-    MDOPS_FLOAT8_OF("e4m3", "e4m3");                    \
-  else if constexpr (A == LowBit::e4m3)                 \
-    MDOPS_FLOAT8_OF("e4m3", "e5m2");                    \
-  else if constexpr (B == LowBit::e4m3)                 \
-    MDOPS_FLOAT8_OF("e5m2", "e4m3");                    \
-  else                                                  \
-    MDOPS_FLOAT8_OF("e5m2", "e5m2")
-#define MDOPS_FLOAT8_OF(A, B)                                                                              \
-  asm volatile(                                                                                            \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32." A "." B \
-      " {" MDOPS_REGISTERS_64 "}, %64, %65, add, 1, 1;\n}"                                                 \
-      : MDOPS_NUMBERS_64("+f", d, 0)                                                                       \
-      : "l"(a), "l"(b), "r"(add))
-template <LowBit A, LowBit B>
-__device__ __forceinline__ void multiply_wide(float (&d)[64], uint64_t a, uint64_t b, int add) {
-  MDOPS_FLOAT8_KINDS();
-}
-#undef MDOPS_FLOAT8_OF
-#define MDOPS_FLOAT8_OF(A, B)                                                                                \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k32.f32." A \
-               "." B " {" MDOPS_REGISTERS_32 "}, %32, %33, add, 1, 1;\n}"                                    \
-               : MDOPS_NUMBERS_32("+f", d, 0)                                                                \
+// lane l, column 8 j + 2 (l % 4) + c. The macros take the registers of d, and the places of A, B and `add`.
+#define MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, C, TYPES, SCALES)                                     \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD_AT ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+               "k32." TYPES " {" MDOPS_REGISTERS_##SIZE "}, " A_AT ", " B_AT ", add" SCALES ";\n}"        \
+               : MDOPS_NUMBERS_##SIZE(C, d, 0)                                                            \
                : "l"(a), "l"(b), "r"(add))
-template <LowBit A, LowBit B>
-__device__ __forceinline__ void multiply_wide(float (&d)[32], uint64_t a, uint64_t b, int add) {
-  MDOPS_FLOAT8_KINDS();
-}
-#undef MDOPS_FLOAT8_OF
-#undef MDOPS_FLOAT8_KINDS
+#define MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                                            \
+  template <LowBit A, LowBit B>                                                                     \
+  __device__ __forceinline__ void multiply_bytes(int (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
+    MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+r", "s32.s8.s8", "");                             \
+  }
+#define MDOPS_MULTIPLY_BYTES(SIZE, N, A_AT, B_AT, ADD_AT)                                             \
+  MDOPS_MULTIPLY_INT8(SIZE, N, A_AT, B_AT, ADD_AT)                                                    \
+  template <LowBit A, LowBit B>                                                                       \
+  __device__ __forceinline__ void multiply_bytes(float (&d)[SIZE], uint64_t a, uint64_t b, int add) { \
+    if constexpr (A == LowBit::e4m3 && B == LowBit::e4m3)                                             \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e4m3", ", 1, 1");                   \
+    else if constexpr (A == LowBit::e4m3)                                                             \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e4m3.e5m2", ", 1, 1");                   \
+    else if constexpr (B == LowBit::e4m3)                                                             \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e4m3", ", 1, 1");                   \
+    else                                                                                              \
+      MDOPS_MULTIPLY(SIZE, N, A_AT, B_AT, ADD_AT, "+f", "f32.e5m2.e5m2", ", 1, 1");                   \
+  }
+MDOPS_MULTIPLY_BYTES(8, "16", "%8", "%9", "%10")
+MDOPS_MULTIPLY_BYTES(16, "32", "%16", "%17", "%18")
+MDOPS_MULTIPLY_BYTES(32, "64", "%32", "%33", "%34")
+MDOPS_MULTIPLY_BYTES(64, "128", "%64", "%65", "%66")
+MDOPS_MULTIPLY_INT8(128, "256", "%128", "%129", "%130")
+#undef MDOPS_MULTIPLY_BYTES
+#undef MDOPS_MULTIPLY_INT8
+#undef MDOPS_MULTIPLY
 
 // Scale `index` of `count`, or zero beyond the last, to shared memory, by a copy that `wait_for_copies` waits
 // for.
@@ -279,10 +255,10 @@ struct Ring : StageRing<WideTile8<Columns>, Sharers, 8> {
     const uint64_t a = wide_matrix(stage() + T::kAPlace + 64 * kStageDepth * group),
                    b = wide_matrix(stage() + T::kBPlace + col * kStageDepth);
     begin_products();
-    multiply_wide<A, B>(sums, a, b, add);
+    multiply_bytes<A, B>(sums, a, b, add);
 #pragma unroll
     for (int step = 1; step < kStageDepth / 32; ++step)
-      multiply_wide<A, B>(sums, a + 2 * step, b + 2 * step, 1);
+      multiply_bytes<A, B>(sums, a + 2 * step, b + 2 * step, 1);
     commit_products();
   }
 };
