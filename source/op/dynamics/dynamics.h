@@ -29,7 +29,7 @@ struct FirstHalf {
 };
 
 // The larger one, or what is not a number.
-MDOPS_HD double larger(double a, double b) {
+MDOPS_HD double larger_or_nan(double a, double b) {
   return a > b || std::isnan(a) ? a : b;
 }
 
@@ -45,9 +45,9 @@ struct Measures {
   MDOPS_HD void add(const Measures& other) {
     kinetic += other.kinetic;
     energy += other.energy;
-    moved2 = larger(moved2, other.moved2);
-    overflow = larger(overflow, other.overflow);
-    closeness = larger(closeness, other.closeness);
+    moved2 = larger_or_nan(moved2, other.moved2);
+    overflow = larger_or_nan(overflow, other.overflow);
+    closeness = larger_or_nan(closeness, other.closeness);
   }
 
   // For atoms of no system.
@@ -60,7 +60,7 @@ constexpr int kTally = 6;  // numbers of a system's tally
 // and the sum of the kinetic energies.
 MDOPS_HD void update_tally(const double* before, const Measures& now, double kinetic, double* tally) {
   const double values[] = {now.moved2, now.overflow, now.closeness, std::fabs(now.energy), kinetic};
-  for (int k = 0; k < kTally - 1; ++k) tally[k] = larger(before[k], values[k]);
+  for (int k = 0; k < kTally - 1; ++k) tally[k] = larger_or_nan(before[k], values[k]);
   tally[kTally - 1] = before[kTally - 1] + kinetic;
 }
 
@@ -98,7 +98,7 @@ struct SecondHalf {
   MDOPS_HD Measures measured(int64_t i, double kinetic, double moved2) const {
     double overflow = 0;
     for (int64_t t = 0; t < ntypes; ++t)
-      overflow = larger(overflow, static_cast<double>(within[i * ntypes + t]) - sel[t]);
+      overflow = larger_or_nan(overflow, static_cast<double>(within[i * ntypes + t]) - sel[t]);
     return {kinetic, energy[i], moved2, overflow, -static_cast<double>(nearest[i])};
   }
 };
