@@ -763,6 +763,15 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         bad = {"index": (1, of + 9), "offsets": (3, starts + 1)}
         samples.append(Sample("edge_gather", (random(4, width), *given), (0,), bad={"index": (1, of + 9)}))
         samples.append(Sample("edge_scatter", (random(7, width), *given), (0,), bad=bad))
+    both = [(of, None if of is sorted_index else torch.ops.mdops.edge_order(of, 4)[0],
+             torch.ops.mdops.edge_order(of, 4)[1]) for of in (index, sorted_index)]  # fmt: skip
+    for (first, second), width in (((0, 1), 5), ((1, 0), 8), ((0, 0), 4)):
+        x, y = random(4, width), random(4, width)
+        bad = {"x_index": (1, both[first][0] + 9), "y_index": (5, both[second][0] + 9)}
+        samples.append(Sample("edge_product", (x, *both[first], y, *both[second]), (0, 4), bad=bad))
+        bad = {"x_index": (2, both[first][0] + 9), "offsets": (7, both[second][2] + 1)}
+        args = random(7, width), x, *both[first], *both[second]
+        samples.append(Sample("edge_weighted_sum", args, (0, 1), bad=bad))
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)
         for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])

@@ -19,7 +19,16 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import NeighborGraph, RaggedPlan, edge_gather, edge_scatter, neighbor_attention, row_moments
+from mdops.ops import (
+    NeighborGraph,
+    RaggedPlan,
+    edge_gather,
+    edge_product,
+    edge_scatter,
+    edge_weighted_sum,
+    neighbor_attention,
+    row_moments,
+)
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import SHIFT
@@ -305,27 +314,27 @@ class RepformerLayer(nn.Module):
 
     def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
-        o, form = self.form.options, self.form
-        e, h = local
-        near = edge_gather(nodes, edges.graph.of_neighbor) if o.passes_messages else nodes
-        new = self._nodes(nodes, near, e, h, edges)
+        form, (e, h) = self.form, local
+        new = self._nodes(nodes, e, h, edges)
         if form.is_last:
             return new, local
         to_edges, to_vectors = [self._after("linear2", e)], []
         if form.multiplies_nodes:
-            both = edge_gather(nodes, edges.graph.of_center) * near * edges.weight
-            to_edges.append(self._product("proj_g1g1g2")(both))
+            both = edge_product(nodes, edges.graph.of_center, nodes, edges.graph.of_neighbor)
+            to_edges.append(self._product("proj_g1g1g2")(both) * edges.weight)
         if form.attends or form.turns:
             numbers, turned = self._attention(e, h, edges)
             to_edges += numbers
             to_vectors += turned
         return new, (self._added("g2", e, to_edges), self._added("h2", h, to_vectors))
 
-    def _nodes(
-        self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
-    ) -> torch.Tensor:
-        """The new numbers of nodes; `near` (E, g1_dim) are those of the neighbours."""
+    def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """The new numbers of nodes."""
         o = self.form.options
+        # Of the neighbours, (E, g1_dim), where more than their sums are needed.
+        near = nodes
+        if o.update_g1_has_drrd or o.update_g1_has_attn:
+            near = edge_gather(nodes, edges.graph.of_neighbor)
         messages, joined = [], []
         if o.g1_out_mlp:
             messages.append(self._after("g1_self_mlp", nodes))
@@ -333,7 +342,7 @@ class RepformerLayer(nn.Module):
             joined.append(nodes)
         if o.update_g1_has_conv:
             found = messages if o.g1_out_conv else joined
-            found.append(self._convolution(nodes, near, e, edges))
+            found.append(self._convolution(nodes, e, edges))
         if o.update_g1_has_grrg:
             joined.append(self._axis_product(e, h, edges))
         if o.update_g1_has_drrd:
@@ -343,15 +352,13 @@ class RepformerLayer(nn.Module):
             messages.append(self._node_attention(nodes, near, edges))
         return self._added("g1", nodes, messages)
 
-    def _convolution(
-        self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, edges: Edges
-    ) -> torch.Tensor:
+    def _convolution(self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
         product, weighed = self._product("proj_g1g2"), e * edges.mean_weight
         if self.form.options.g1_out_conv:
-            sent = near * product(weighed)
+            weighed = product(weighed)
         else:
-            sent = weighed * edge_gather(product(nodes), edges.graph.of_neighbor)
-        return edge_scatter(sent, edges.graph.of_center)
+            nodes = product(nodes)
+        return edge_weighted_sum(weighed, nodes, edges.graph.of_neighbor, edges.graph.of_center)
 
     def _axis_product(self, rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
         sums = symmetric_sums(rows, vectors, edges)

@@ -378,6 +378,44 @@ def edge_scatter(y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     return x
 
 
+def edge_product(x: torch.Tensor, of_x: EdgeIndex, y: torch.Tensor, of_y: EdgeIndex) -> torch.Tensor:
+    """The product of the rows of each edge's two nodes, number by number: z[e] = x[of_x[e]] y[of_y[e]], zeros where
+    one is -1. Its gradients are `edge_weighted_sum`; differentiable any number of times.
+
+    Args:
+        x, y: (M, W), (M', W) float32 or float64.
+        of_x, of_y: of E edges and M nodes, or M'.
+
+    Returns:
+        (E, W).
+
+    Raises:
+        RuntimeError: as for `edge_gather`.
+    """
+    z: torch.Tensor = torch.ops.mdops.edge_product(x, *of_x, y, *of_y)
+    return z
+
+
+def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of: EdgeIndex) -> torch.Tensor:
+    """The sum over the edges of each node of their weights times the rows of other nodes, number by number:
+    z[m] = sum of weight[e] x[of_x[e]] over the edges of m, in the order of `of`; edges with -1 in `of_x` add nothing.
+    Its gradients are `edge_product` and `edge_weighted_sum`; differentiable any number of times.
+
+    Args:
+        weight: (E, W) float32 or float64.
+        x: (M', W).
+        of_x, of: of E edges and M' nodes, or M.
+
+    Returns:
+        (M, W).
+
+    Raises:
+        RuntimeError: as for `edge_scatter`.
+    """
+    z: torch.Tensor = torch.ops.mdops.edge_weighted_sum(weight, x, *of_x, *of)
+    return z
+
+
 def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """Rows in another order, some of them left out: y[e] = x[index[e]], zeros where that is -1. Differentiable any
     number of times, by `edge_permute` with the two indices exchanged. `graph.reverse` is its own inverse.
@@ -452,6 +490,16 @@ def _(y: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
     return y.new_empty(offsets.shape[0] - 1, y.shape[1])
 
 
+@register_fake("edge_product")
+def _(x: Any, x_index: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x_index.shape[0], x.shape[1])
+
+
+@register_fake("edge_weighted_sum")
+def _(weight: Any, *args: Any) -> torch.Tensor:
+    return weight.new_empty(args[-1].shape[0] - 1, weight.shape[1])
+
+
 @register_fake("edge_permute")
 def _(x: Any, index: Any, inverse: Any) -> torch.Tensor:
     return x.new_empty(index.shape[0], x.shape[1])
@@ -480,6 +528,20 @@ def _scatter_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (edge_gather(grads[0], EdgeIndex(*args[1:])),)
 
 
+def _product_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    (x, y), (of_x, of_y) = (args[0], args[4]), (EdgeIndex(*args[1:4]), EdgeIndex(*args[5:]))
+    by_x = edge_weighted_sum(grads[0], y, of_y, of_x) if needs[0] else None
+    by_y = edge_weighted_sum(grads[0], x, of_x, of_y) if needs[1] else None
+    return by_x, by_y
+
+
+def _weighted_sum_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    (weight, x), (of_x, of) = args[:2], (EdgeIndex(*args[2:5]), EdgeIndex(*args[5:]))
+    by_weight = edge_product(grads[0], of, x, of_x) if needs[0] else None
+    by_x = edge_weighted_sum(weight, grads[0], of, of_x) if needs[1] else None
+    return by_weight, by_x
+
+
 def _permute_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     _, index, inverse = args
     return (edge_permute(grads[0], inverse, index),)
@@ -495,6 +557,8 @@ def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 
 register_formula("edge_gather", _gather_formula, (0,))
 register_formula("edge_scatter", _scatter_formula, (0,))
+register_formula("edge_product", _product_formula, (0, 4))
+register_formula("edge_weighted_sum", _weighted_sum_formula, (0, 1))
 register_formula("edge_permute", _permute_formula, (0,))
 register_formula("segment_softmax", _softmax_formula, (0,))
 register_formula("segment_softmax_backward", _softmax_backward_formula, (0, 1))

@@ -33,6 +33,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "second, Tensor mirror, Tensor angle_offsets, Tensor needed)");
   m.def("edge_gather(Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_scatter(Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def(
+      "edge_product(Tensor x, Tensor x_index, Tensor? x_order, Tensor x_offsets, Tensor y, Tensor y_index, "
+      "Tensor? y_order, Tensor y_offsets) -> Tensor");
+  m.def(
+      "edge_weighted_sum(Tensor weight, Tensor x, Tensor x_index, Tensor? x_order, Tensor x_offsets, Tensor "
+      "index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
   m.def("segment_softmax(Tensor x, Tensor offsets) -> Tensor");
   m.def("segment_softmax_backward(Tensor grad, Tensor x, Tensor offsets) -> Tensor");

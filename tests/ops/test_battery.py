@@ -280,6 +280,8 @@ def is_of_fewer(sample, args):
         return has_one_less(len(args) - 1)
     if sample.op == "edge_scatter":  # a row without a sum, which the CPU finds
         return args[3].is_cuda and has_one_less(3)
+    if sample.op in ("edge_product", "edge_weighted_sum"):
+        return args[-1].is_cuda and any(has_one_less(k) for k in (1, 3, 5, 7))
     if sample.op.startswith("message"):  # fewer groups than there are, which the CPU finds
         groups = len(args) - (4 if sample.op == "message_backward" else 3)
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)

@@ -138,6 +138,17 @@ static void run_graph(const Op&, const ScatterArgs<T>& args) {
 }
 
 template <class T>
+static void run_graph(const Op&, const ProductArgs<T>& args) {
+  parallel(args.rows, kRows, [&](int64_t begin, int64_t end) { MDOPS_RUN(row_products, args, begin, end); });
+}
+
+template <class T>
+static void run_graph(const Op&, const WeightedSumArgs<T>& args) {
+  parallel(args.targets, kAtoms,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(weighted_sums, args, begin, end); });
+}
+
+template <class T>
 static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
   parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m)

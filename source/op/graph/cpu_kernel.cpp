@@ -32,14 +32,49 @@ void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
   }
 }
 
+template <class T>
+void products(const ProductArgs<T>& args, int64_t from, int64_t to) {
+  const int64_t width = args.width;
+  for (int64_t e = from; e < to; ++e) {
+    T* __restrict z = args.z + e * width;
+    if (args.x.is_none(e) || args.y.is_none(e)) {
+      std::memset(z, 0, width * sizeof(T));
+      continue;
+    }
+    const T* __restrict x = args.x.at(e, width), * __restrict y = args.y.at(e, width);
+    for (int64_t k = 0; k < width; ++k) z[k] = x[k] * y[k];
+  }
+}
+
+template <class T>
+void sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) {
+  const int64_t width = args.width;
+  for (int64_t m = from; m < to; ++m) {
+    T* __restrict z = args.z + m * width;
+    std::memset(z, 0, width * sizeof(T));
+    for (int64_t p = args.offsets[m]; p < args.offsets[m + 1]; ++p) {
+      const int64_t e = args.order ? args.order[p] : p;
+      if (args.x.is_none(e)) continue;
+      const T* __restrict weight = args.weight + e * width, * __restrict x = args.x.at(e, width);
+      for (int64_t k = 0; k < width; ++k) z[k] += weight[k] * x[k];
+    }
+  }
+}
+
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                     \
-  void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {   \
-    gather(args, from, to);                                                 \
-  }                                                                         \
-  void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) { \
-    scatter(args, from, to);                                                \
+#define MDOPS_DEFINE(T)                                                          \
+  void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {        \
+    gather(args, from, to);                                                      \
+  }                                                                              \
+  void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) {      \
+    scatter(args, from, to);                                                     \
+  }                                                                              \
+  void row_products(const ProductArgs<T>& args, int64_t from, int64_t to) {      \
+    products(args, from, to);                                                    \
+  }                                                                              \
+  void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) { \
+    sums(args, from, to);                                                        \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

@@ -48,6 +48,16 @@ static void run_graph(const CudaOp& op, const ScatterArgs<T>& args) {
 }
 
 template <class T>
+static void run_graph(const CudaOp& op, const ProductArgs<T>& args) {
+  gpu_graph_rows::run_products(op, args);
+}
+
+template <class T>
+static void run_graph(const CudaOp& op, const WeightedSumArgs<T>& args) {
+  gpu_graph_rows::run_weighted_sums(op, args);
+}
+
+template <class T>
 static void run_graph(const CudaOp& op, const SoftmaxArgs<T>& args) {
   gpu_softmax::run_softmax(op, args);
 }

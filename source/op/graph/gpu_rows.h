@@ -48,14 +48,15 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
 }
 
 // The row at place p of those of node m, or -1 if it is none of its.
-template <class T>
-__device__ __forceinline__ int64_t row_at(const ScatterArgs<T>& args, int64_t m, int64_t p) {
+template <class Args>
+__device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
-template <class T, int size>
-__global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
+// The sum of term(row, column) over the rows of a node, which are loaded some ahead, to out (targets, W).
+template <class T, int size, class Args, class F>
+__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const F& term) {
   const Place place(lanes);
   const int64_t m = place.row;
   if (m >= args.targets) return;
@@ -70,8 +71,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, 
       for (int n = 0; n < kAhead; ++n) {
         if (p + n >= end) break;
         const int64_t row = row_at(args, m, p + n);
-        ahead[n] =
-            row < 0 ? all_of<T, size>(not_a_number<T>()) : Vector<T, size>(args.y + row * args.width + k);
+        ahead[n] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
       }
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
@@ -80,8 +80,53 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, 
         for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
       }
     }
-    sum.store(args.x + m * args.width + k);
+    sum.store(out + m * args.width + k);
   }
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
+  sum_rows<T, size>(args, lanes, args.x,
+                    [&](int64_t row, int64_t k) { return Vector<T, size>(args.y + row * args.width + k); });
+}
+
+// The numbers of a node at an edge from column k on: zeros where there is none, NaN where the index is wrong.
+template <class T, int size>
+__device__ __forceinline__ Vector<T, size> node_row(const NodeRows<T>& x, int64_t row, int64_t width,
+                                                    int64_t k) {
+  if (!x.is_right(row)) return all_of<T, size>(not_a_number<T>());
+  return x.is_none(row) ? all_of<T, size>(T(0)) : Vector<T, size>(x.at(row, width) + k);
+}
+
+template <class T, int size>
+__device__ __forceinline__ Vector<T, size> times(Vector<T, size> x, const Vector<T, size>& y) {
+#pragma unroll
+  for (int c = 0; c < size; ++c) x[c] *= y[c];
+  return x;
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, int lanes) {
+  const Place place(lanes);
+  const int64_t row = place.row, width = args.width;
+  if (row >= args.rows) return;
+  // A row without one of its nodes is zero, also where the other has infinite numbers.
+  const bool right = args.x.is_right(row) && args.y.is_right(row);
+  const bool none = right && (args.x.is_none(row) || args.y.is_none(row));
+  for (int64_t k = place.first * size; k < width; k += place.step * size) {
+    auto z = all_of<T, size>(T(0));
+    if (!none) z = times(node_row<T, size>(args.x, row, width, k), node_row<T, size>(args.y, row, width, k));
+    z.store(args.z + row * width + k);
+  }
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
+  sum_rows<T, size>(args, lanes, args.z, [&](int64_t row, int64_t k) {
+    if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
+    return times(Vector<T, size>(args.weight + row * args.width + k),
+                 node_row<T, size>(args.x, row, args.width, k));
+  });
 }
 
 // launch(vector size, a constant; log2 of the lanes that have a row).
@@ -105,6 +150,21 @@ template <class T>
 void run_scatter(const Gpu& gpu, const ScatterArgs<T>& args) {
   with_lanes<T>(args.width, [&]<int size>(int lanes) {
     gpu.launch(scatter_kernel<T, size>, blocks_for(args.targets << lanes, kThreads), kThreads, 0, args,
+               lanes);
+  });
+}
+
+template <class T>
+void run_products(const Gpu& gpu, const ProductArgs<T>& args) {
+  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+    gpu.launch(product_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
+  });
+}
+
+template <class T>
+void run_weighted_sums(const Gpu& gpu, const WeightedSumArgs<T>& args) {
+  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+    gpu.launch(weighted_sum_kernel<T, size>, blocks_for(args.targets << lanes, kThreads), kThreads, 0, args,
                lanes);
   });
 }

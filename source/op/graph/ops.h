@@ -167,9 +167,7 @@ struct GraphOps {
     const auto op = Device::make("edge_gather", "x", x_);
     const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
     const RowIndex of(op, index, order, offsets, kAny);
-    if (of.targets != x.size(0))
-      fail(op, "argument `x` has " + std::to_string(x.size(0)) + " rows, and `offsets` is of " +
-                   std::to_string(of.targets));
+    check_nodes(op, "x", x, of);
     return gather(op, x, of.index, nullptr);
   }
 
@@ -186,6 +184,46 @@ struct GraphOps {
                                    x.mutable_data_ptr<T>()});
     });
     return x;
+  }
+
+  static Tensor edge_product(const Tensor& x_, const Tensor& x_index, const std::optional<Tensor>& x_order,
+                             const Tensor& x_offsets, const Tensor& y_, const Tensor& y_index,
+                             const std::optional<Tensor>& y_order, const Tensor& y_offsets) {
+    const auto op = Device::make("edge_product", "x", x_);
+    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
+    const Tensor y = Device::placed(input(op, "y", y_, x.scalar_type(), {kAny, x.size(1)}));
+    const RowIndex of_x(op, x_index, x_order, x_offsets, kAny, {"x_index", "x_order", "x_offsets"});
+    const RowIndex of_y(op, y_index, y_order, y_offsets, of_x.rows, {"y_index", "y_order", "y_offsets"});
+    check_nodes(op, "x", x, of_x), check_nodes(op, "y", y, of_y);
+    Tensor z = empty(op, {of_x.rows, x.size(1)}, x.scalar_type());
+    dispatch_float(op, x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_graph(op, ProductArgs<T>{node_rows<T>(x, of_x), node_rows<T>(y, of_y), of_x.rows, x.size(1),
+                                   z.mutable_data_ptr<T>()});
+    });
+    return z;
+  }
+
+  static Tensor edge_weighted_sum(const Tensor& weight_, const Tensor& x_, const Tensor& x_index,
+                                  const std::optional<Tensor>& x_order, const Tensor& x_offsets,
+                                  const Tensor& index, const std::optional<Tensor>& order,
+                                  const Tensor& offsets) {
+    const auto op = Device::make("edge_weighted_sum", "weight", weight_);
+    const Tensor weight = Device::placed(float_input(op, "weight", weight_, {kAny, kAny}));
+    const int64_t rows = weight.size(0), width = weight.size(1);
+    const Tensor x = Device::placed(input(op, "x", x_, weight.scalar_type(), {kAny, width}));
+    const RowIndex of_x(op, x_index, x_order, x_offsets, rows, {"x_index", "x_order", "x_offsets"});
+    const RowIndex of(op, index, order, offsets, rows);
+    check_nodes(op, "x", x, of_x);
+    Tensor z = empty(op, {of.targets, width}, weight.scalar_type());
+    dispatch_float(op, weight.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_graph(op, WeightedSumArgs<T>{weight.const_data_ptr<T>(), node_rows<T>(x, of_x),
+                                       of.index.const_data_ptr<int32_t>(), of.order_data(),
+                                       of.offsets.const_data_ptr<int32_t>(), rows, of.targets, width,
+                                       z.mutable_data_ptr<T>()});
+    });
+    return z;
   }
 
   static Tensor edge_permute(const Tensor& x_, const Tensor& index_, const Tensor& inverse_) {
@@ -217,6 +255,8 @@ struct GraphOps {
     m.impl("edge_angles", TORCH_BOX(&GraphOps::edge_angles));
     m.impl("edge_gather", TORCH_BOX(&GraphOps::edge_gather));
     m.impl("edge_scatter", TORCH_BOX(&GraphOps::edge_scatter));
+    m.impl("edge_product", TORCH_BOX(&GraphOps::edge_product));
+    m.impl("edge_weighted_sum", TORCH_BOX(&GraphOps::edge_weighted_sum));
     m.impl("edge_permute", TORCH_BOX(&GraphOps::edge_permute));
     m.impl("segment_softmax", TORCH_BOX(&GraphOps::segment_softmax));
     m.impl("segment_softmax_backward", TORCH_BOX(&GraphOps::segment_softmax_backward));
@@ -224,6 +264,17 @@ struct GraphOps {
   }
 
  private:
+  static void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
+    if (of.targets != x.size(0))
+      fail(op, std::string("argument `") + name + "` has " + std::to_string(x.size(0)) + " rows, and `" +
+                   of.names.offsets + "` is of " + std::to_string(of.targets));
+  }
+
+  template <class T>
+  static NodeRows<T> node_rows(const Tensor& x, const RowIndex& of) {
+    return {x.const_data_ptr<T>(), of.index.template const_data_ptr<int32_t>(), x.size(0)};
+  }
+
   template <class O>
   static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
     Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());

@@ -2,11 +2,14 @@
 //
 //   gather    y[e] = x[index[e]]                  (M, W) to (E, W); 0 for -1
 //   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, W) to (M, W), in the order of `order`
+//   product   z[e] = x[x_index[e]] y[y_index[e]], number by number; 0 if one is -1
+//   weighted  z[m] = sum_{e: index[e] = m} weight[e] x[x_index[e]]   (E, W), (M', W) to (M, W)
 //   permute   y[e] = x[index[e]], where no two e have one index: `inverse` says which e a row of x went to
 //
-// The first two are each other's transposes, and so are permutations by `index` and by `inverse`. `order`
-// names the edges of node 0, then those of node 1, ..., and `offsets` (M + 1) say where each node's begin;
-// without `order` the edges stand so themselves.
+// The first two are each other's transposes, and so are permutations by `index` and by `inverse`. Of the next
+// two, a product's gradients are weighted sums, and those of a weighted sum are a product and a weighted sum.
+// `order` names the edges of node 0, then those of node 1, ..., and `offsets` (M + 1) say where each node's
+// begin; without `order` the edges stand so themselves.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +41,39 @@ struct ScatterArgs {
   T* x;
 };
 
-#define MDOPS_GRAPH_ROW_KERNELS(T)                                                            \
-  MDOPS_DECLARE_KERNEL(void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to)) \
-  MDOPS_DECLARE_KERNEL(void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to))
+// Rows of nodes at edges: those of the node at `index`, none for -1.
+template <class T>
+struct NodeRows {
+  const T* x;            // (nodes, W)
+  const int32_t* index;  // (rows,)
+  int64_t nodes;
+
+  MDOPS_HD bool is_right(int64_t row) const { return index[row] >= -1 && index[row] < nodes; }
+  MDOPS_HD bool is_none(int64_t row) const { return index[row] < 0; }
+  MDOPS_HD const T* at(int64_t row, int64_t width) const { return x + index[row] * width; }
+};
+
+template <class T>
+struct ProductArgs {
+  NodeRows<T> x, y;
+  int64_t rows, width;
+  T* z;  // (rows, W)
+};
+
+template <class T>
+struct WeightedSumArgs {
+  const T* weight;  // (rows, W)
+  NodeRows<T> x;
+  const int32_t *index, *order, *offsets;  // (rows,), (rows,) or null, (targets + 1,)
+  int64_t rows, targets, width;
+  T* z;  // (targets, W)
+};
+
+#define MDOPS_GRAPH_ROW_KERNELS(T)                                                              \
+  MDOPS_DECLARE_KERNEL(void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to))   \
+  MDOPS_DECLARE_KERNEL(void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to)) \
+  MDOPS_DECLARE_KERNEL(void row_products(const ProductArgs<T>& args, int64_t from, int64_t to)) \
+  MDOPS_DECLARE_KERNEL(void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to))
 MDOPS_GRAPH_ROW_KERNELS(float)
 MDOPS_GRAPH_ROW_KERNELS(double)
 

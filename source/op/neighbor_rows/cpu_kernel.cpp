@@ -122,6 +122,7 @@ inline __attribute__((always_inline)) void each_components(int components, const
   int first = 0;
   for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
   for (; first + 4 <= components; first += 4) f.template operator()<4>(first);
+  for (; first + 3 <= components; first += 3) f.template operator()<3>(first);
   for (; first < components; ++first) f.template operator()<1>(first);
 }
 
