@@ -25,7 +25,7 @@ from ase.io import read
 
 import mdops
 from mdops import Potential
-from mdops.evaluators.fused import Fused
+from mdops.evaluators.one_op import Fused
 from mdops.jit.sample_box import sample_box
 from mdops.ops import NeighborList, neighbor_list
 from mdops.potential import Matmul

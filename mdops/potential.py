@@ -15,11 +15,11 @@ from mdops import system as systems
 from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked, why_no_core
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.base import Evaluator
+from mdops.evaluators.base import Evaluator, Step
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
-from mdops.evaluators.fused import why_not_matmul
 from mdops.evaluators.hessian import hessians
 from mdops.evaluators.judge import Overflow
+from mdops.evaluators.one_op import why_not_matmul
 from mdops.io import write_model
 from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
@@ -331,7 +331,7 @@ class Potential(EvaluationContext):
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
         autograd = Autograd(self)
-        pairs, _ = autograd.judged(autograd.neighborhood(system, near), near, check=True)
+        pairs, _ = autograd.judged(autograd.neighborhood(system, near), Step(system, near))
         pairs = dataclasses.replace(pairs, first_derivative_only=True)
         size = self.model.atoms_at_once(pairs) or max(system.atoms, 1)
         runs = [slice(first, first + size) for first in range(0, system.atoms, size)] or [slice(0, 0)]

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.evaluators.splined import SplineNets, SplineSum
+from mdops.evaluators.nets import SplineNets
+from mdops.evaluators.spline_sum import SplineSum
 
 Arrays = dict[str, np.ndarray]
 Made = TypeVar("Made")

@@ -19,22 +19,22 @@ from mdops.core.others import other_member, other_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fused import cast, filled_in, scale_and_shift, why_not_net
-from mdops.evaluators.fused_parts import FusedParts, beyond_limits
-from mdops.evaluators.splined import SplineHybrid, SplineModel, SplineSum
+from mdops.evaluators.nets import beyond_limits, why_not_net
+from mdops.evaluators.one_op import FusedParts
+from mdops.evaluators.spline_sum import SplineSum
+from mdops.evaluators.splined import SplineModel, is_alone
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.pairtab import PairTable
 from mdops.models.standard import DescriptorFitting
 from mdops.models.zbl import ZBLModel
 from mdops.ops import hybrid_potential_pack
-from mdops.ops.activation import CODES
 
 VERSION, VERSION_OF_OTHERS = 2, 4
 
 
 def knows(exact: EvaluationContext) -> bool:
     """Whether a model is one of those that are composed for the core."""
-    return isinstance(exact.model, Blend | PairTable | DescriptorFitting) and not SplineModel.knows(exact)
+    return isinstance(exact.model, Blend | PairTable | DescriptorFitting) and not is_alone(exact)
 
 
 def composed_arrays(
@@ -130,12 +130,12 @@ def _member(
 ) -> dict[str, Any]:
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
-    knows = SplineHybrid.knows(part)
+    knows = SplineModel.knows(part)
     problem = FusedParts.why_not_whole(part) if knows else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))
-    splines = SplineHybrid(part, None if is_all else types, part.grids_for(None if is_all else types))
+    splines = SplineModel(part, None if is_all else types, part.grids_for(None if is_all else types))
     problem = _refusal(part, splines, is_all)
     if problem is not None:
         raise UnsupportedModelError(problem)
@@ -150,7 +150,7 @@ def _member(
     return about
 
 
-def _refusal(part: EvaluationContext, splines: SplineHybrid, is_all: bool) -> str | None:
+def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str | None:
     for other in splines.others:
         problem = other_refusal(part, other, splines.spec.cutoff, is_all)
         if problem is not None:
@@ -172,30 +172,22 @@ def _refusal(part: EvaluationContext, splines: SplineHybrid, is_all: bool) -> st
     return beyond_limits(part, sums, splines.extra_size)
 
 
-def _nets(splines: SplineHybrid, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
-    hidden = splines.fitting.net(0).layers[:-1]
-    name, _, threshold = hidden[0].activation_name.lower().partition(":")
-    shapes = (
-        [one.descriptor.channels for one in splines.sums],
-        [one.descriptor.axis_neuron for one in splines.sums],
-    )
-    nets = []
-    for layers in splines.fitting_layers(double=True):
-        columns = zip(*(filled_in(cast(layer, torch.float64)) for layer in layers), strict=True)
-        weights, biases, timesteps = (list(column) for column in columns)
-        nets.append(hybrid_potential_pack(weights, biases, timesteps, *shapes))
-    scale, shift = scale_and_shift(splines)
+def _nets(splines: SplineModel, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
+    outputs, adds, activation, threshold = splines.shape
+    widths, axes = ([one.scalars[k] for one in splines.sums] for k in (4, 5))
+    nets = splines.packed(hybrid_potential_pack, widths, axes)
+    scale, shift = splines.scale_and_shift()
     key = f"{prefix}nets"
     if key not in arrays or precision == "float64":
-        arrays[key] = array(torch.stack(nets), precision)
+        arrays[key] = array(nets, precision)
     arrays |= {f"{prefix}scale": array(scale), f"{prefix}shift": array(shift)}
     arrays |= parameter_arrays(splines, prefix)
     return {
         "is_table": False,
-        "neurons": [layer.outputs for layer in hidden],
-        "residual": [bool(layer.adds_input) for layer in hidden],
-        "activation": int(CODES[name]),
-        "threshold": float(threshold or 3.0),
+        "neurons": outputs,
+        "residual": [bool(own) for own in adds],
+        "activation": int(activation),
+        "threshold": threshold,
         "marks": splines.one_hot_types,
     }
 

@@ -19,9 +19,9 @@ from mdops.core.arrays import (
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fused import Fused, filled_in, op_scalars, scale_and_shift
+from mdops.evaluators.nets import beyond_limits
+from mdops.evaluators.one_op import Fused, op_scalars
 from mdops.evaluators.splined import SplineModel
-from mdops.ops import spline_potential_why_not
 from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -71,19 +71,20 @@ def core_arrays(
 
     def tables(name: str, tolerance: float) -> SplineModel:
         splines = _splines(exact, r_min, tolerance, types)
-        grids[name] = {"s_max": splines.grid.s_max, "r_min": r_min, "error": splines.grid.error}
-        arrays.update(descriptor_arrays(splines, "core.", name))
+        part = splines.sums[0]
+        grids[name] = {"s_max": part.grid.s_max, "r_min": r_min, "error": part.grid.error}
+        arrays.update(descriptor_arrays(part, "core.", name))
         return splines
 
     splines = by_precision(tolerances, tables)[max(precisions)]
-    scale, shift = scale_and_shift(splines)
+    scale, shift = splines.scale_and_shift()
     arrays |= {"core.scale": array(scale), "core.shift": array(shift)}
     arrays |= parameter_arrays(splines, "core.")
     layers = splines.fitting_layers(double=True)
     precision = max(precisions)  # of the weights
     for k, net in enumerate(layers):
         for n, layer in enumerate(net):
-            for part, value in zip(("weight", "bias", "timestep"), filled_in(layer), strict=True):
+            for part, value in zip(("weight", "bias", "timestep"), layer.filled_in(), strict=True):
                 arrays[f"core.net.{k}.{n}.{part}"] = array(value, precision)
     about = _description(exact, splines) | {"nets": len(layers), "layers": len(layers[0]), "grids": grids}
     arrays["core.description"] = description_array(about)
@@ -155,20 +156,14 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
             "elements are chosen of models whose neighbours of all types share places (DPA-1), and this is "
             f"{exact.kind}: give it all of its elements"
         )
-    if model.descriptor.mixed and bool((splines.mean != 0).any()):
+    part = splines.sums[0]
+    if model.descriptor.mixed and bool((part.mean != 0).any()):
         raise UnsupportedModelError(
             "the C core does not evaluate this model: its absent neighbours have the type of a system's first atom "
             f"(`set_davg_zero` is false), which a program that numbers atoms anew does not know; {_ELSEWHERE}"
         )
-    beyond = spline_potential_why_not(
-        splines.mean,
-        tables=splines.ntypes + splines.descriptor.gated,
-        intervals=splines.grid.intervals,
-        width=splines.descriptor.channels,
-        axis=splines.descriptor.axis_neuron,
-        neurons=[layer.outputs for layer in splines.fitting.net(0).layers[:-1]],
-        extra=splines.extra_size,
-    )
+    sums = [(part.descriptor, part.ntypes, part.grid.intervals)]
+    beyond = beyond_limits(exact, sums, splines.extra_size)
     if beyond is not None:
         advice = "choose fewer `elements` (--elements)" if model.descriptor.mixed else _ELSEWHERE
         raise UnsupportedModelError(f"the C core does not evaluate this model: {beyond}; {advice}")
@@ -192,6 +187,6 @@ def _description(exact: EvaluationContext, splines: SplineModel) -> dict[str, An
         "activation": int(activation),
         "threshold": threshold,
         "gated": bool(gated),
-        "mixed": bool(splines.descriptor.mixed),
+        "mixed": bool(splines.sums[0].descriptor.mixed),
         "marks": splines.one_hot_types,
     }

@@ -10,7 +10,7 @@ from mdops.core.arrays import Arrays, array
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.attention_low_rank import in_coordinates
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.splined import SplineSum
+from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.angles import AngleDescriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW

@@ -3,20 +3,14 @@
 A potential asks each `why_not` and takes the first that has no reason (`Potential.evaluator`).
 """
 
-from mdops.evaluators.angles import AngleMoments
-from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.autograd import AngleMoments, Autograd
 from mdops.evaluators.base import Evaluator
 from mdops.evaluators.blended import Blended, PairTableEvaluator, SplinedBlend
-from mdops.evaluators.fused import Fused
+from mdops.evaluators.from_moments import LowBit, MomentSteps, MomentTraining
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.fused_training import FusedTraining
 from mdops.evaluators.harmonic_splines import HarmonicSplines
-from mdops.evaluators.inner_splines import InnerSplines
-from mdops.evaluators.low_bit import LowBit
-from mdops.evaluators.moment_steps import MomentSteps
-from mdops.evaluators.moment_training import MomentTraining
-from mdops.evaluators.splined import Splined
+from mdops.evaluators.one_op import Fused, FusedParts, FusedTraining
+from mdops.evaluators.splined import InnerSplines, Splined
 
 SIMULATE: list[type[Evaluator]] = [
     Fused,

@@ -1,14 +1,50 @@
-"""What every way to evaluate a model has."""
+"""What every way to evaluate a model has: one question, one judge of the neighbours, one way out."""
 
+import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import torch
 
 from mdops.evaluators.context import Answers, EvaluationContext
-from mdops.models.neighborhood import NeighborReport
-from mdops.ops import NeighborList
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.ops import NeighborList, pair_forces
 from mdops.system import System
+
+Found = tuple[Answers, NeighborReport]
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """What an evaluator is asked.
+
+    Attributes:
+        check: whether neighbours are judged here; False: the caller has judged them.
+        atom_virial: answer with that, too, (N, 3, 3).
+        weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 by default. The
+            energies that are given have none.
+        forces: answer with forces and virials of the output that has them; create_graph: and make them differentiable.
+    """
+
+    system: System
+    neighbors: NeighborList
+    fparam: torch.Tensor | None = None
+    aparam: torch.Tensor | None = None
+    check: bool = True
+    atom_virial: bool = False
+    weight: torch.Tensor | None = None
+    forces: bool = True
+    create_graph: bool = False
+
+    def of_atoms(self, index: slice | torch.Tensor) -> "Step":
+        """The same with the parameters and weights of some atoms."""
+        aparam, weight = self.aparam, self.weight
+        return dataclasses.replace(
+            self,
+            aparam=aparam[index] if aparam is not None and aparam.dim() > 1 else aparam,
+            weight=None if weight is None else weight[index],
+        )
 
 
 class Evaluator(ABC):
@@ -24,6 +60,8 @@ class Evaluator(ABC):
             that a CUDA graph can have it.
         devices: types of devices that it is made for.
         energies_alone: whether it has no answers but energies, forces and virials.
+        differentiable: whether answers have graphs.
+        weighs: whether it takes `Step.weight`.
         r_min: distances below are extrapolated, A.
     """
 
@@ -35,10 +73,13 @@ class Evaluator(ABC):
     captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     energies_alone: ClassVar[bool] = True
+    differentiable: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
     r_min: float = 0.0
 
     def __init__(self, potential: EvaluationContext) -> None:
         self.potential = potential
+        self.r_min = potential.r_min or 0.0
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
@@ -62,17 +103,66 @@ class Evaluator(ABC):
         """By which kernels, if not by the prebuilt ones of the ops (mdops.jit)."""
         return None
 
-    @abstractmethod
     def __call__(
         self,
         system: System,
         neighbors: NeighborList,
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
-        *,
-        check: bool = True,
-    ) -> tuple[Answers, NeighborReport]:
+        **asked: Any,
+    ) -> Found:
         """atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A, float64, or what else the model answers; and
-        what there is to say of the neighbours. With `check` the potential has judged that
-        (`Potential.check_neighbors`). Those for simulation and for differentiation also take `atom_virial`, whether to
-        give that, (N, 3, 3) (`Potential.evaluate`)."""
+        what there is to say of the neighbours. `asked` are further attributes of `Step`."""
+        return self.asked(Step(system, neighbors, fparam, aparam, **asked))
+
+    def asked(self, step: Step) -> Found:
+        """The same."""
+        if step.weight is not None and not self.weighs:
+            raise TypeError(f"the evaluator {self.name} takes no weights of atoms")
+        with nullcontext() if self.differentiable or not torch.is_grad_enabled() else torch.no_grad():
+            found = self.answer(step)
+            if found is None:
+                found = self.instead().answer(dataclasses.replace(step, create_graph=self.differentiable))
+        assert found is not None
+        return found
+
+    @abstractmethod
+    def answer(self, step: Step) -> Found | None:
+        """What `__call__` gives; None where neighbours have to be dropped, or it cannot have these types."""
+
+    def instead(self) -> "Evaluator":
+        """Who answers then: the separate ops of the model, which are kept from step to step."""
+        found: Evaluator = self.potential.evaluator("differentiate")
+        return found
+
+    def drops(self, step: Step, report: NeighborReport) -> bool:
+        """The one place where an evaluator has its neighbours judged (`mdops.evaluators.judge`): whether some have to
+        be dropped."""
+        return step.check and self.potential.check_neighbors(report, step.system, step.neighbors, self.r_min)
+
+    def neighborhood(self, system: System, neighbors: NeighborList) -> Neighborhood:
+        """The pairs of a list, as the model sees them."""
+        return Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
+
+
+def of_op(
+    energy: torch.Tensor, forces: torch.Tensor, virial: torch.Tensor, of_atoms: torch.Tensor, step: Step
+) -> Answers:
+    """What an op of a whole step gave; it has virials of atoms only if it was asked."""
+    answers = {"atom_energy": energy, "forces": forces, "virial": virial}
+    return answers | {"atom_virial": of_atoms} if step.atom_virial else answers
+
+
+def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:
+    """What follows from an energy's gradient by the pair vectors, (N, K, 3)."""
+    forces, virial, of_atoms = pair_forces(
+        gradient,
+        near.displacements,
+        near.system.batch,
+        near.neighbors,
+        near.system.count,
+        of_atoms=atom_virial,
+    )
+    answers = {"forces": forces, "virial": virial}
+    # DeePMD-kit has the force's component first (the sum over atoms is symmetric).
+    return answers | {"atom_virial": of_atoms.transpose(1, 2)} if atom_virial else answers

@@ -1,20 +1,21 @@
 """Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
 
 import copy
+import dataclasses
 import itertools
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from mdops.evaluators.angles import AngleMoments
-from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.autograd import AngleMoments, Autograd
+from mdops.evaluators.base import Answers, Evaluator, Found, Step, of_op
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.per_type_lookup import PerTypeLookup
-from mdops.evaluators.splined import Splined, unfused_evaluator
+from mdops.evaluators.kept import PerTypeLookup
+from mdops.evaluators.nets import why_not_device
+from mdops.evaluators.one_op import FusedParts
+from mdops.evaluators.splined import Splined
 from mdops.models.contract import AtomicModel
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport
@@ -38,6 +39,7 @@ class PairTableEvaluator(Evaluator):
     summary = "one op a step, in float64"
     cost = "PyTorch's operations on every pair take many times as long"
     packs_weights = True
+    weighs = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
@@ -59,28 +61,15 @@ class PairTableEvaluator(Evaluator):
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
-        if not cls.knows(potential):
-            return "it is for pair tables"
-        return _other_device(potential)
+        return why_not_device(potential) if cls.knows(potential) else "it is for pair tables"
 
-    def __call__(
-        self,
-        system: System,
-        neighbors: NeighborList,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-        *,
-        check: bool = True,
-        weight: torch.Tensor | None = None,
-        atom_virial: bool = False,
-        other: Answers | None = None,
-        near: tuple[Any, ...] | None = None,
-    ) -> tuple[Answers, NeighborReport]:
-        """As its base. `weight` (N,): of each atom in what forces and virials are of, 1 by default. With `other`,
-        another model's answers with the weights that are left, and `near`, the arguments near_mask to high of the op,
-        answers are the blend's."""
-        self._model.reject_unused_parameters(fparam, aparam)
-        nothing = self._nothing
+    def answer(
+        self, step: Step, other: Answers | None = None, near: tuple[Any, ...] | None = None
+    ) -> Found | None:
+        """As its base. With `other`, another model's answers with the weights that are left, and `near`, the arguments
+        near_mask to high of the op, answers are the blend's."""
+        self._model.reject_unused_parameters(step.fparam, step.aparam)
+        system, (neighbors, images, counts, *_), nothing = step.system, step.neighbors, self._nothing
         sums = (nothing,) * 4
         if other is not None:
             of_atoms = other.get("atom_virial", self._no_virials)
@@ -88,26 +77,25 @@ class PairTableEvaluator(Evaluator):
         bias = self._bias(system.types) if self._bias.counts else None
         mask, *scalars = self._near if near is None else near
         energy, forces, virial, within, nearest, of_atoms = pair_table(
-            *(system.positions, system.cell, system.batch, system.types),
-            *(neighbors.neighbors, neighbors.images, neighbors.counts),
+            *(system.positions, system.cell, system.batch, system.types, neighbors, images, counts),
             *self.tensors,
-            nothing if weight is None else weight,
+            nothing if step.weight is None else step.weight,
             sums[0] if other is None or bias is None else sums[0] - bias,
             *sums[1:],
             mask,
             *self.scalars,
             *scalars,
-            atom_virial,
+            step.atom_virial,
         )
         # Of a blend it is made elsewhere.
         taken = within.sum(1, keepdim=True, dtype=torch.int32) if other is None else within
         report = NeighborReport((taken,), nearest)
-        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            # Which drops neighbours.
-            return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
-        energy = energy if bias is None else energy + bias
-        answers = {"atom_energy": energy, "forces": forces, "virial": virial}
-        return (answers | {"atom_virial": of_atoms} if atom_virial else answers), report
+        if self.drops(step, report):
+            return None
+        return of_op(energy if bias is None else energy + bias, forces, virial, of_atoms, step), report
+
+    def instead(self) -> Evaluator:
+        return Autograd(self.potential)
 
 
 class Blended(Evaluator):
@@ -179,9 +167,8 @@ class Blended(Evaluator):
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
-        if not cls.knows(potential):
-            return "it is for models that are made of models"
-        return _other_device(potential)
+        known = cls.knows(potential)
+        return why_not_device(potential) if known else "it is for models that are made of models"
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
@@ -193,50 +180,44 @@ class Blended(Evaluator):
             lines.append(f"{part.kind} by {evaluator.name}{f' {more}' if more else ''}")
         return f"({'; '.join(lines)})"
 
-    @torch.no_grad()
-    def __call__(
-        self,
-        system: System,
-        neighbors: NeighborList,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-        *,
-        check: bool = True,
-        atom_virial: bool = False,
-    ) -> tuple[Answers, NeighborReport]:
+    def answer(self, step: Step) -> Found | None:
+        types = step.system.types
         if not self._takes:
-            self._model.reject_unused_parameters(fparam, aparam)
-        silent = None if self._all_have_energy else self._model.has_energy[system.types.long().clamp(min=0)]
-        silent = None if silent is None else silent.double()
+            self._model.reject_unused_parameters(step.fparam, step.aparam)
+        silent = None
+        if not self._all_have_energy:
+            silent = self._model.has_energy[types.long().clamp(min=0)].double()
         blend = self._zbl if isinstance(self._model, ZBLModel) else self._linear
-        sums, reports = blend(system, neighbors, (fparam, aparam), silent, atom_virial)
+        sums, reports = blend(step, silent)
         found = [within for report in reports for within in report.within]
         distances = list({id(r.nearest): r.nearest for r in reports}.values())
         nearest = distances[0]
         for other in distances[1:]:
             nearest = torch.minimum(nearest.double(), other.double())  # keeps NaN
         report = NeighborReport(tuple(found), nearest)
-        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            # Which drops neighbours.
-            return Autograd(self.potential)(system, neighbors, fparam, aparam, atom_virial=atom_virial)
+        if self.drops(step, report):
+            return None
         energy = sums["atom_energy"] if silent is None else torch.where(silent == 0, 0.0, sums["atom_energy"])
-        energy = energy + self._bias(system.types) if self._bias.counts else energy
+        energy = energy + self._bias(types) if self._bias.counts else energy
         return {**sums, "atom_energy": energy}, report
 
-    def _linear(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
+    def instead(self) -> Evaluator:
+        return Autograd(self.potential)
+
+    def _linear(self, step: Step, silent: Any) -> Any:
         sums: Answers = {}
         reports = []
         for i, factor in enumerate(self._model.part_weights(None)):
-            answers, report = self._part(i, system, neighbors, parameters, silent, atom_virial)
+            answers, report = self._part(i, step, silent)
             reports.append(report)
             for name, value in answers.items():
                 sums[name] = factor * value + sums.get(name, 0.0)
         return sums, reports
 
-    def _zbl(self, system: Any, neighbors: Any, parameters: Any, silent: Any, atom_virial: bool) -> Any:
-        atoms = (system.positions, system.cell, system.batch, system.types, *neighbors[:3])
-        reach, alike = self._reach, self._alike
-        in_one = self._in_one and self._evaluators[0].covers(self._seen_by(0, system, neighbors)[0])
+    def _zbl(self, step: Step, silent: Any) -> Any:
+        system, reach, alike = step.system, self._reach, self._alike
+        atoms = (system.positions, system.cell, system.batch, system.types, *step.neighbors[:3])
+        in_one = self._in_one and self._evaluators[0].covers(self._seen_by(0, step))
         if not in_one or not alike:
             near, within, nearest = near_weight(*atoms, *self._near)
             if reach != self._near[1]:  # the table reports of the atoms that it looks at
@@ -247,45 +228,37 @@ class Blended(Evaluator):
             return [of_net, of_net if total is None else NeighborReport((total,), nearest)]
 
         if in_one or _nowhere(near):
-            by = None if in_one else self._alone
-            net, net_report = self._part(0, system, neighbors, parameters, silent, atom_virial, by=by)
+            net, net_report = self._part(0, step, silent, by=None if in_one else self._alone)
             if in_one and self._offset.counts:
                 net["atom_energy"] = net["atom_energy"] + self._offset(system.types)
             return net, reports(net_report)
         far = 1 - near if silent is None else (1 - near) * silent
-        net, net_report = self._part(0, system, neighbors, parameters, far, atom_virial)
+        net, net_report = self._part(0, step, far)
         weight = near if silent is None else near * silent
-        blend = {"other": net, "near": self._near_of_table}
-        answers, _ = self._part(1, system, neighbors, parameters, weight, atom_virial, **blend)
+        seen = self._seen_by(1, step, weight)
+        answers, _ = self._evaluators[1].answer(seen, net, self._near_of_table)
         return answers, reports(net_report)
 
-    def _seen_by(self, i: int, system: System, neighbors: NeighborList) -> tuple[System, NeighborList]:
-        """As a part has the types."""
-        own_types = self._own_types[i]
-        if own_types is None:
-            return system, neighbors
-        names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
-        return _renamed(system, neighbors, names, own_types(system.types), ntypes, self._reorders[i])
+    def _seen_by(self, i: int, step: Step, weight: torch.Tensor | None = None) -> Step:
+        """As a part has the types and parameters, with these weights of the atoms; its neighbours are judged here."""
+        system, neighbors, own_types = step.system, step.neighbors, self._own_types[i]
+        if own_types is not None:
+            names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
+            own = own_types(system.types)
+            system, neighbors = _renamed(system, neighbors, names, own, ntypes, self._reorders[i])
+        taken: Any = {"fparam": None, "aparam": None}
+        if self._takes:
+            taken |= self._model.parameters_of(i, step.fparam, step.aparam)
+        return dataclasses.replace(
+            step, system=system, neighbors=neighbors, check=False, weight=weight, **taken
+        )
 
-    def _part(
-        self,
-        i: int,
-        system: Any,
-        neighbors: Any,
-        parameters: Any,
-        weight: Any,
-        atom_virial: bool,
-        by: Any = None,
-        **more: Any,
-    ) -> tuple[Answers, NeighborReport]:
+    def _part(self, i: int, step: Step, weight: torch.Tensor | None, by: Any = None) -> Found:
         """What a part says, by its evaluator by default."""
-        system, neighbors = self._seen_by(i, system, neighbors)
-        taken = self._model.parameters_of(i, *parameters) if self._takes else {}
-        asked = {"weight": weight} if weight is not None else {}
-        if atom_virial:
-            asked["atom_virial"] = True
+        seen = self._seen_by(i, step, weight)
         evaluator = self._evaluators[i] if by is None else by
-        return evaluator(system, neighbors, check=False, **taken, **asked, **more)
+        found: Found = evaluator.asked(seen)
+        return found
 
 
 class SplinedBlend(Autograd):
@@ -315,17 +288,9 @@ class SplinedBlend(Autograd):
     def why_not(cls, potential: EvaluationContext) -> str | None:
         return potential.why_no_spline if cls.knows(potential) else f"{NO_SUMS}, and this is {potential.kind}"
 
-    def atomic_answers(
-        self,
-        near: Neighborhood,
-        neighbors: NeighborList,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        check: bool,
-        trains: bool,
-    ) -> tuple[Answers, NeighborReport]:
+    def atomic_answers(self, near: Neighborhood, step: Step, trains: bool) -> Found:
         model: Any = self.potential.model
-        near, report = self.judged(near, neighbors, check)
+        near, report = self.judged(near, step)
         near = near.within(min(near.cutoff, model.cutoff)).without(model.absent_pairs)
 
         def energies(i: int, own: Neighborhood, taken: dict[str, torch.Tensor | None]) -> torch.Tensor:
@@ -333,10 +298,11 @@ class SplinedBlend(Autograd):
             if part is None or near.truncates:
                 found: torch.Tensor = model.models[i](own, **taken)["atom_energy"]
                 return found
-            parameters = taken.get("fparam"), taken.get("aparam")
-            return part.atomic_answers(own, neighbors, *parameters, False, trains)[0]["atom_energy"]
+            given = taken.get("fparam"), taken.get("aparam")
+            asked = Step(step.system, step.neighbors, *given, check=False)
+            return part.atomic_answers(own, asked, trains)[0]["atom_energy"]
 
-        return model.finish(model.blend(near, fparam, aparam, energies), near.types), report
+        return model.finish(model.blend(near, step.fparam, step.aparam, energies), near.types), report
 
 
 def _no_pairs(model: AtomicModel) -> torch.Tensor:
@@ -354,14 +320,6 @@ def _nowhere(near: torch.Tensor) -> bool:
     return not near.is_cuda and not is_recorded(near) and not near.any()
 
 
-def _other_device(potential: EvaluationContext) -> str | None:
-    """Why the ops of pair tables do not run where a model is."""
-    kind = potential.device.type
-    return (
-        None if kind in ("cpu", "cuda") else f"its ops run on CPUs and NVIDIA GPUs, not on {potential.device}"
-    )
-
-
 def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
     """The fastest of a part, of those that take a weight for each atom if that is needed."""
     if not weighted or isinstance(potential.model, PairTable):
@@ -370,9 +328,8 @@ def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
     if FusedParts.why_not_whole(potential) is None:
         return FusedParts(potential)
     kinds: tuple[type[Evaluator], ...] = FusedAttention, AngleMoments
-    return next(
-        (kind(potential) for kind in kinds if kind.why_not(potential) is None), unfused_evaluator(potential)
-    )
+    separate: Evaluator = potential.evaluator("differentiate")
+    return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), separate)
 
 
 def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.judge import Overflow, judge
-from mdops.evaluators.present import PresentTypes
+from mdops.evaluators.kept import PresentTypes
 from mdops.models.angles import AngleKnots
 from mdops.models.contract import ENERGY, AtomicModel
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec

@@ -6,21 +6,19 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.attention_sums import AttentionSums
-from mdops.evaluators.autograd import Autograd, forces_and_virials
-from mdops.evaluators.base import Answers, Evaluator
+from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.base import Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.non_radial_parts import NonRadialParts
-from mdops.evaluators.of_types import OfTypes, Types
-from mdops.evaluators.packed_nets import PackedNets
-from mdops.evaluators.splined import SplineHybrid, SplineModels, SplineSum
+from mdops.evaluators.kept import OfTypes, Types
+from mdops.evaluators.nets import PackedNets
+from mdops.evaluators.other_parts import AttentionSums, NonRadialParts
+from mdops.evaluators.spline_sum import SplineSum
+from mdops.evaluators.splined import SplineModel, SplineModels
 from mdops.models.contract import Descriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
-from mdops.ops import NeighborList
 from mdops.ops.neighbor_rows import NeighborRows
-from mdops.system import System
 from mdops.tables.grids import attentions_of, sums_of
 
 
@@ -30,16 +28,14 @@ class FusedAttention(Evaluator):
 
     Atoms are taken in runs, each from its neighbours to the gradient of its energy: what is kept for the gradient is
     one run's, which stays in a CPU's cache. Sums without layers keep little: they are made for all atoms before, and
-    get their gradient after, the runs.
-
-    As its base; atoms may have weights, too: `weight` (N,), float64, for forces and virials of the sum of the weighted
-    energies. The energies that are given have none.
+    get their gradient after, the runs. Atoms may have weights.
     """
 
     name = "fused attention"
     summary = "splines of the embedding nets, one op a layer of attention, sums over neighbours, then the net"
     cost = "the embedding nets run on every pair of neighbours instead, by PyTorch's operations"
     packs_weights = True
+    weighs = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
@@ -51,7 +47,6 @@ class FusedAttention(Evaluator):
         self._alone = self.others.sums_alone()
         captures = model.captures if self._alone else self._is_sync_free()
         self.captures = potential.device.type == "cuda" and captures
-        self.r_min = potential.r_min or 0.0
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
@@ -77,41 +72,24 @@ class FusedAttention(Evaluator):
         words = NonRadialParts(potential, _others(potential)).words()
         return f"({', '.join(sums)}: spline moments; {words})" if sums else f"({words})"
 
-    @torch.no_grad()
-    def __call__(
-        self,
-        system: System,
-        neighbors: NeighborList,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-        *,
-        check: bool = True,
-        atom_virial: bool = False,
-        weight: torch.Tensor | None = None,
-    ) -> tuple[Answers, NeighborReport]:
-        types = self.potential.present(system)
-        near = Neighborhood.of(system, neighbors, self._model.cutoff, self.potential.dtype)
-        near = near.without(self._model.absent_pairs)
+    def answer(self, step: Step) -> Found | None:
+        types = self.potential.present(step.system)
+        near = self.neighborhood(step.system, step.neighbors).without(self._model.absent_pairs)
         slices = self.others.runs(near)
         parts = [near if len(slices) == 1 else near.of_atoms(run) for run in slices]
         report, rows = self._report(near, parts, types)
-        if check and self.potential.check_neighbors(report, system, neighbors, self.r_min):
-            # Which drops neighbours.
-            exact = Autograd(self.potential)
-            return exact(system, neighbors, fparam, aparam, atom_virial=atom_virial, weight=weight)
+        if self.drops(step, report):
+            return None
         energies: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         sums = None
         if self._models is not None and self._splines is not None:
-            sums = _Sums(self._splines(self._models.types(system)), near)
+            sums = _Sums(self._splines(self._models.types(step.system)), near)
         for run, part, known in zip(slices, parts, rows, strict=True):
-            own = aparam[run] if aparam is not None and aparam.dim() > 1 else aparam
             with torch.enable_grad(), input_gradient_alone():
                 d = part.displacements.detach().requires_grad_()
                 features = self._features(part.with_pairs(d), types, known, sums, run)
-            energy, by_features = self._energies(
-                features.detach(), part, fparam, own, None if weight is None else weight[run]
-            )
+            energy, by_features = self._energies(features.detach(), part, step.of_atoms(run))
             leaves = d, *(() if sums is None else sums.leaves)
             gradient, *of_sums = torch.autograd.grad(features, leaves, by_features, materialize_grads=True)
             energies.append(energy)
@@ -122,17 +100,22 @@ class FusedAttention(Evaluator):
         gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
         if sums is not None:
             gradient = gradient + sums.gradient()
-        return answers | forces_and_virials(gradient, near, atom_virial=atom_virial), report
+        return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
 
-    def _splines_for(self, types: Types) -> "_Splines":
+    def instead(self) -> Evaluator:
+        return Autograd(self.potential)
+
+    def _splines_for(self, types: Types) -> tuple[SplineModel, list[torch.Tensor]]:
+        """With the tables of its sums."""
         assert self._models is not None
-        return _Splines(self._models.of(types))
+        model = self._models.of(types)
+        return model, model.fixed_tables()
 
     def _is_sync_free(self) -> bool:
         """Whether a step of a hybrid never waits for a GPU."""
         if not (self.others.captures and self._model.fitting.captures):
             return False
-        return self._models is None or SplineHybrid(self.potential, None, self.potential.grids).counts_none
+        return self._models is None or SplineModel(self.potential).counts_none
 
     def _report(
         self, near: Neighborhood, parts: Sequence[Neighborhood], types: tuple[int, ...] | None
@@ -161,7 +144,7 @@ class FusedAttention(Evaluator):
             found = [self.others.of(part, near, types, rows) for part in self.others.parts]
             return found[0] if len(found) == 1 else torch.cat(found, 1)
         own = iter(sums.of(run))
-        members = sums.splines.model.members
+        members = sums.model.members
         return torch.cat(
             [
                 next(own) if isinstance(part, SplineSum) else self.others.of(part, near, types)
@@ -171,44 +154,18 @@ class FusedAttention(Evaluator):
         )
 
     def _energies(
-        self,
-        features: torch.Tensor,
-        near: Neighborhood,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        weight: torch.Tensor | None,
+        self, features: torch.Tensor, near: Neighborhood, step: Step
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Energies (N,) as answers have them, and the gradient of their weighted sum by the features."""
         if self._nets is not None:
-            return self._nets.energies(features, near.system, fparam, aparam, weight)
+            return self._nets.energies(features, near.system, step.fparam, step.aparam, step.weight)
         with torch.enable_grad(), input_gradient_alone():
             leaf = features.requires_grad_()
-            energy = self._model.fitting(leaf, near, fparam, aparam)["energy"]
-            counted = torch.where(self._counted(near), energy, 0.0)
-            summed = counted if weight is None else counted * weight
+            energy = self._model.fitting(leaf, near, step.fparam, step.aparam)["energy"]
+            counted = torch.where(self._model.has_energy[near.centers] & (near.types >= 0), energy, 0.0)
+            summed = counted if step.weight is None else counted * step.weight
             (gradient,) = torch.autograd.grad(summed.sum(), leaf)
         return self._model.finish({"energy": energy.detach()}, near.types)["atom_energy"], gradient
-
-    def _counted(self, near: Neighborhood) -> torch.Tensor:
-        """(N,) bool: atoms that have an energy."""
-        return self._model.has_energy[near.centers] & (near.types >= 0)
-
-
-class _Splines:
-    """A hybrid's splines for some types, with the tables of its sums."""
-
-    def __init__(self, model: SplineHybrid) -> None:
-        self.model = model
-        self.tables = [part.fixed_table() for part in model.sums]
-
-    def features(self, near: Neighborhood) -> list[torch.Tensor]:
-        """(N, width) of each sum, differentiable in the pair vectors."""
-        found = []
-        for part, table in zip(self.model.sums, self.tables, strict=True):
-            moments, _ = part.moments(near, self.model.absent(part, near))
-            t = part.t(moments, table, near.system)
-            found.append(part.descriptor.contract(t, near).values)
-        return found
 
 
 class _Sums:
@@ -218,13 +175,19 @@ class _Sums:
         leaves: what a run takes of them; gradients: by these, of each run.
     """
 
-    def __init__(self, splines: _Splines, near: Neighborhood) -> None:
-        self.splines = splines
+    def __init__(self, splines: tuple[SplineModel, list[torch.Tensor]], near: Neighborhood) -> None:
+        self.model, tables = splines
         self.leaves: list[torch.Tensor] = []
         self.gradients: list[list[torch.Tensor]] = []
         with torch.enable_grad(), input_gradient_alone():
             self._pairs = near.displacements.detach().requires_grad_()
-            self._features = splines.features(near.with_pairs(self._pairs))
+            near = near.with_pairs(self._pairs)
+            self._features = [
+                part.descriptor.contract(
+                    part.t(part.moments(near, self.model.absent(part, near))[0], table, near.system), near
+                ).values
+                for part, table in zip(self.model.sums, tables, strict=True)
+            ]
 
     def of(self, run: slice) -> list[torch.Tensor]:
         """Of some atoms: the leaves."""

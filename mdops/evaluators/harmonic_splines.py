@@ -1,5 +1,6 @@
 """DPA-4C by splines: sums over neighbours of splines times harmonics, then a product for each type of centre."""
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -7,13 +8,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.base import Answers
+from mdops.evaluators.base import Answers, Step
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.of_types import OfTypes, Types
+from mdops.evaluators.kept import OfTypes, Types
 from mdops.models.dpa4c import DPA4C, Moments
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
-from mdops.ops import NeighborList
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
 from mdops.tracing import is_exported
 
@@ -123,42 +123,28 @@ class HarmonicSplines(Autograd):
         found: DPA4C = model.descriptor
         return found
 
-    def _in_runs(
-        self,
-        near: Neighborhood,
-        size: int,
-        neighbors: NeighborList,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        check: bool,
-        weight: torch.Tensor | None = None,
-    ) -> Any:
+    def _in_runs(self, near: Neighborhood, size: int, step: Step) -> Any:
         """By atoms in the order of their types, so that those of a run are of few."""
-        near, report = self.judged(near, neighbors, check)
+        near, report = self.judged(near, step)
+        step = dataclasses.replace(step, check=False)
         order = torch.argsort(near.types, stable=True)
         if bool((order.diff() > 0).all()):
-            return super()._in_runs(near, size, neighbors, fparam, aparam, False, weight)
-        own = aparam[order] if aparam is not None and aparam.dim() > 1 else aparam
-        of_order = None if weight is None else weight[order]
-        answers, _, gradient = super()._in_runs(
-            near.of_atoms(order), size, neighbors, fparam, own, False, of_order
-        )
+            return super()._in_runs(near, size, step)
+        answers, _, gradient = super()._in_runs(near.of_atoms(order), size, step.of_atoms(order))
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
         return {name: value[back] for name, value in answers.items()}, report, gradient[back]
 
-    def _answered(
-        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
-    ) -> Answers:
+    def _answered(self, near: Neighborhood, step: Step) -> Answers:
         kinds, tables = self._known
         if tables is None:
-            return super()._answered(near, fparam, aparam)
+            return super()._answered(near, step)
         model: Any = self.potential.model
         d = self._descriptor
         near = near.within(min(near.cutoff, d.cutoff)).without(model.absent_pairs)
         moments = self._moments(near, kinds, tables)
         features = d.scaled(d.described(moments, near.centers))
-        return model.finish(model.fitted(features, near, fparam, aparam), near.types)
+        return model.finish(model.fitted(features, near, step.fparam, step.aparam), near.types)
 
     def _moments(self, near: Neighborhood, kinds: tuple[int, ...], tables: HarmonicTables) -> Moments:
         d = self._descriptor

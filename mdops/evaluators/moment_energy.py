@@ -123,42 +123,8 @@ class _LayerPasses:
         return grad_x
 
 
-class DescriptorPasses:
-    """D = T^T T_<, T = A^T C, in the same four passes; rows of T (4 n, M) are those of A (4 n, P)."""
-
-    def __init__(self, table: torch.Tensor, axis: int) -> None:
-        self.table, self.axis = table, axis
-
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        self.a, self.t = a, (a @ self.table).view(-1, 4, self.table.shape[1])
-        return torch.bmm(self.t.transpose(1, 2), self.t[:, :, : self.axis]).flatten(1)
-
-    def backward(self, grad_d: torch.Tensor) -> torch.Tensor:
-        """de/dA, (4 n, P)."""
-        self.grad_d = grad_d.unflatten(1, (-1, self.axis))
-        self.grad_t = self._gradient(self.grad_d, self.t).flatten(0, 1)
-        return self.grad_t @ self.table.t()
-
-    def tangent(self, da: torch.Tensor) -> torch.Tensor:
-        self.da, self.dt = da, (da @ self.table).view_as(self.t)
-        d = torch.bmm(self.dt.transpose(1, 2), self.t[:, :, : self.axis])
-        return d.baddbmm_(self.t.transpose(1, 2), self.dt[:, :, : self.axis]).flatten(1)
-
-    def adjoint(self, adjoint_d: torch.Tensor) -> torch.Tensor:
-        """The gradient of the table."""
-        adjoint_t = self._gradient(adjoint_d.unflatten(1, (-1, self.axis)), self.t)
-        adjoint_t += self._gradient(self.grad_d, self.dt)
-        return (self.a.t() @ adjoint_t.flatten(0, 1)).addmm_(self.da.t(), self.grad_t)
-
-    def _gradient(self, grad_d: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        """The gradient by t (n, 4, M) of <grad_d, t^T t_<>."""
-        grad = torch.bmm(t[:, :, : self.axis], grad_d.transpose(1, 2))
-        grad[:, :, : self.axis] += torch.bmm(t, grad_d)
-        return grad
-
-
-class _PlainPasses:
-    """D = T = A^T C of plain sums, with the names of `DescriptorPasses`; A is (n, P)."""
+class _SumPasses:
+    """T = A^T C, in the same four passes, which is all of plain sums; rows of T (n, M) are those of A (n, P)."""
 
     def __init__(self, table: torch.Tensor) -> None:
         self.table = table
@@ -167,16 +133,50 @@ class _PlainPasses:
         self.a = a
         return a @ self.table
 
-    def backward(self, grad_d: torch.Tensor) -> torch.Tensor:
-        self.grad_d = grad_d
-        return grad_d @ self.table.t()
+    def backward(self, grad_t: torch.Tensor) -> torch.Tensor:
+        """de/dA, (n, P)."""
+        self.grad_t = grad_t
+        return grad_t @ self.table.t()
 
     def tangent(self, da: torch.Tensor) -> torch.Tensor:
         self.da = da
         return da @ self.table
 
+    def adjoint(self, adjoint_t: torch.Tensor) -> torch.Tensor:
+        """The gradient of the table."""
+        return (self.a.t() @ adjoint_t).addmm_(self.da.t(), self.grad_t)
+
+
+class DescriptorPasses(_SumPasses):
+    """D = T^T T_< behind that, with four rows of T and A an atom."""
+
+    def __init__(self, table: torch.Tensor, axis: int) -> None:
+        super().__init__(table)
+        self.axis = axis
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        self.t = super().forward(a).view(-1, 4, self.table.shape[1])
+        return torch.bmm(self.t.transpose(1, 2), self.t[:, :, : self.axis]).flatten(1)
+
+    def backward(self, grad_d: torch.Tensor) -> torch.Tensor:
+        self.grad_d = grad_d.unflatten(1, (-1, self.axis))
+        return super().backward(self._gradient(self.grad_d, self.t).flatten(0, 1))
+
+    def tangent(self, da: torch.Tensor) -> torch.Tensor:
+        self.dt = super().tangent(da).view_as(self.t)
+        d = torch.bmm(self.dt.transpose(1, 2), self.t[:, :, : self.axis])
+        return d.baddbmm_(self.t.transpose(1, 2), self.dt[:, :, : self.axis]).flatten(1)
+
     def adjoint(self, adjoint_d: torch.Tensor) -> torch.Tensor:
-        return (self.a.t() @ adjoint_d).addmm_(self.da.t(), self.grad_d)
+        adjoint_t = self._gradient(adjoint_d.unflatten(1, (-1, self.axis)), self.t)
+        adjoint_t += self._gradient(self.grad_d, self.dt)
+        return super().adjoint(adjoint_t.flatten(0, 1))
+
+    def _gradient(self, grad_d: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        """The gradient by t (n, 4, M) of <grad_d, t^T t_<>."""
+        grad = torch.bmm(t[:, :, : self.axis], grad_d.transpose(1, 2))
+        grad[:, :, : self.axis] += torch.bmm(t, grad_d)
+        return grad
 
 
 class _NetPasses:
@@ -189,7 +189,7 @@ class _NetPasses:
         parts = zip(weights[::3], weights[1::3], weights[2::3], repeats, strict=True)
         *self.hidden, self.last = (_LayerPasses(*part) for part in parts)
         self.descriptors: list[Any] = [
-            DescriptorPasses(table, axis) if axis else _PlainPasses(table) for table in tables
+            DescriptorPasses(table, axis) if axis else _SumPasses(table) for table in tables
         ]
         self.components = 4 if axis else 1
 

@@ -10,7 +10,7 @@ import torch
 
 from mdops.errors import JitError
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fused import Fused, op_scalars
+from mdops.evaluators.one_op import Fused, op_scalars
 from mdops.evaluators.splined import SplineModel
 from mdops.files.package import source_folder, sources_digest
 from mdops.jit import toolchain
@@ -100,6 +100,7 @@ def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
     """Where neighbours of all types share places, the numbers of types, of knots and of the net's further inputs depend
     on which types a system has: those are not constants, and not here."""
     splines = SplineModel(potential)
+    part = splines.sums[0]
     width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
         splines, potential.matmul
     )[4:]
@@ -114,10 +115,10 @@ def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
         "threshold": threshold,
         "matmul": matmul,
     }
-    if splines.descriptor.mixed:
+    if part.descriptor.mixed:
         return found
     found["extra"] = splines.extra_size
-    return {**found, "types": splines.ntypes, "intervals": splines.grid.intervals} if gpu else found
+    return {**found, "types": part.ntypes, "intervals": part.grid.intervals} if gpu else found
 
 
 def recipe(kernels: Wanted, *, profiler: bool = False) -> Recipe:

@@ -13,7 +13,7 @@ def hybrid_potential(*args: Any) -> tuple[torch.Tensor, ...]:
 
     Forces and virials are those of sum_i weight_i e_i, with e_i the energies that are given. The gradient of that sum
     by the further inputs is a result, so that who made them from positions can add what they give.
-    `mdops.evaluators.fused_parts` prepares the arguments, in the order of the schema in source/op/library.cpp. Those
+    `mdops.evaluators.one_op` prepares the arguments, in the order of the schema in source/op/library.cpp. Those
     up to `tables`, and from `cutoff` to `gated`, are `spline_potential`'s, from `mean` on as lists with an entry a
     descriptor; all have the list and `counts` in common. The others:
 

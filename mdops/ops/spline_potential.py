@@ -18,7 +18,7 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
     products: "float32", on a GPU from pairs of float16 with 22 bits, or "tf32", on a GPU from one float16 with 11 bits,
     which the CPU refuses. Not differentiable: for training, compose
     `spline_moment` with plain PyTorch.
-    `mdops.evaluators.fused` prepares the arguments, in the order of the schema in source/op/library.cpp:
+    `mdops.evaluators.one_op` prepares the arguments, in the order of the schema in source/op/library.cpp:
 
         positions (N, 3) and cell (S, 3, 3) float64; batch, types (N,), neighbors, images (N, K) and
         counts (N, ntypes) int32: as everywhere (docs/reference/ops.md);

@@ -21,7 +21,7 @@ from test_moments import FLOAT32, SPLINES, alloy, model_of, system_of
 import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
-from mdops.evaluators.angles import AngleMoments
+from mdops.evaluators.autograd import AngleMoments
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import angles

@@ -15,11 +15,11 @@ from test_dpa1 import KINDS, assert_close, moved
 
 import mdops
 from mdops import Potential
-from mdops.evaluators import Autograd, fused
-from mdops.evaluators.attention_sums import AttentionTables
+from mdops.evaluators import Autograd, one_op
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.of_types import OfTypes
-from mdops.evaluators.packed_nets import PackedNets
+from mdops.evaluators.kept import OfTypes
+from mdops.evaluators.nets import PackedNets
+from mdops.evaluators.other_parts import AttentionTables
 from mdops.io import read_model
 from mdops.models import Descriptor, DescriptorFitting, Features, NeighborSpec, dpa1
 from mdops.models.dpa1 import SeAttenV2
@@ -104,7 +104,8 @@ def box(elements, atoms=24, length=7.0, seed=1):
 def tables_of(potential, kind=AttentionTables):
     """Those that are kept of a potential now."""
     d = potential.model.descriptor
-    return [x for x in gc.get_objects() if type(x) is kind and x.splines.descriptor is d]
+    kept = [x for x in gc.get_objects() if type(x) is kind]
+    return [x for x in kept if getattr(x.splines, "sums", [x.splines])[0].descriptor is d]
 
 
 def exactly(potential, system):
@@ -272,7 +273,7 @@ def test_only_types_that_are_there_have_tables():
 
 
 def test_tables_that_would_be_too_large(monkeypatch):
-    monkeypatch.setattr("mdops.evaluators.attention_sums._MOST_NUMBERS", 100)
+    monkeypatch.setattr("mdops.evaluators.other_parts._MOST_NUMBERS", 100)
     potential = random_model(3)
     system = from_atoms([box("OHC")], potential.type_map)
     with pytest.warns(UserWarning, match="tables for 3 types at once would have"):
@@ -480,7 +481,7 @@ def test_tables_of_the_latest_sets_of_types_are_kept_alone(layers):
         for some in itertools.combinations(elements, count):
             atoms.symbols = [some[k % count] for k in range(len(atoms))]
             potential.evaluate(from_atoms([atoms], potential.type_map))
-            made.append(len(tables_of(potential, AttentionTables if layers else fused._Tables)))
+            made.append(len(tables_of(potential, AttentionTables if layers else one_op._Tables)))
     assert made[:16] == list(range(1, 17)) and set(made[16:]) == {16}
 
 

@@ -32,11 +32,9 @@ from reference_cases import (
 
 import mdops
 from mdops.evaluators import Autograd
-from mdops.evaluators.fused import Fused
 from mdops.evaluators.fused_attention import FusedAttention
-from mdops.evaluators.fused_parts import FusedParts
-from mdops.evaluators.inner_splines import InnerSplines
-from mdops.evaluators.splined import Splined
+from mdops.evaluators.one_op import Fused, FusedParts
+from mdops.evaluators.splined import InnerSplines, Splined
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine

@@ -24,10 +24,8 @@ from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.errors import InputError
 from mdops.evaluators import Autograd, splined
-from mdops.evaluators.fused import Fused
-from mdops.evaluators.fused_training import FusedTraining
-from mdops.evaluators.moment_steps import MomentSteps
-from mdops.evaluators.moment_training import MomentTraining
+from mdops.evaluators.from_moments import MomentSteps, MomentTraining
+from mdops.evaluators.one_op import Fused, FusedTraining
 from mdops.evaluators.splined import Splined, SplineModel
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
@@ -277,7 +275,7 @@ def test_a_type_that_needs_more_knots_gets_them():
             potential.model.descriptor.embeddings.nets[0].layers[0].weight[0] *= 4
     splined.use_spline()
     system = system_of(splined, alloy(("Cu", "Al")))
-    grid = splined.evaluator()._models.of(splined.present(system)).grid
+    grid = splined.evaluator()._models.of(splined.present(system)).sums[0].grid
     assert grid.intervals > splined.grid.intervals
     assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
 
@@ -364,7 +362,7 @@ def test_training_knows_the_types_of_its_data():
         largest = max(float(g.abs().max()) for g in reference.values())
         for weight, gradient in reference.items():
             assert float((found[weight] - gradient).abs().max()) < 1e-6 * largest, (kind, weight)
-    assert SplineModel(potential, types).table().shape[:2] == (2, 3)
+    assert SplineModel(potential, types).sums[0].table().shape[:2] == (2, 3)
 
 
 def test_forces_are_differentiable():

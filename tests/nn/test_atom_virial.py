@@ -14,8 +14,8 @@ from reference_cases import DATA, SHARED, loaded, model_path, overflow_of, refer
 
 from mdops import load
 from mdops.evaluators import SIMULATE
-from mdops.evaluators.fused import Fused
-from mdops.evaluators.low_bit import LowBit
+from mdops.evaluators.from_moments import LowBit
+from mdops.evaluators.one_op import Fused
 from mdops.models.neighborhood import Neighborhood
 from mdops.quantization import quantize
 

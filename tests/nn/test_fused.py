@@ -19,8 +19,8 @@ from reference_cases import (
 from mdops import Potential, load
 from mdops.cli.sample_model import sample_model
 from mdops.evaluators import Autograd
-from mdops.evaluators.fused import Fused
-from mdops.evaluators.moment_steps import MomentSteps
+from mdops.evaluators.from_moments import MomentSteps
+from mdops.evaluators.one_op import Fused
 from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting
 from mdops.models.ener import EnergyFitting

@@ -8,7 +8,7 @@ from reference_cases import DATA, build, model_path, references
 
 from mdops import load
 from mdops.errors import InputError, LibraryError, ModelFileError, UnsupportedModelError
-from mdops.evaluators.fused import Fused
+from mdops.evaluators.one_op import Fused
 from mdops.io import read_model
 from mdops.system import from_tensors
 

@@ -22,7 +22,7 @@ from mdops import Potential, load
 from mdops.calculator import MDOps
 from mdops.cli import main
 from mdops.errors import InputError
-from mdops.evaluators import fused
+from mdops.evaluators import one_op
 from mdops.md import EnsembleSettings, Output, run
 from mdops.ops import spline_potential_pack
 from mdops.system import from_atoms
@@ -296,7 +296,7 @@ def test_opcheck_and_compile(monkeypatch):
     (reference, *_) = references(DATA / "se_a_alloy")
     gpu_args = moved(reference.system, listed(load(ALLOY), reference.system), "cuda")
     calls, op = [], torch.ops.mdops.spline_potential.default
-    monkeypatch.setattr(fused, "spline_potential", lambda *args: calls.append(args) or op(*args))
+    monkeypatch.setattr(one_op, "spline_potential", lambda *args: calls.append(args) or op(*args))
     expected, _ = gpu.evaluator()(*gpu_args, None, None)
     (args,) = calls
     assert args[-2] == "tf32"

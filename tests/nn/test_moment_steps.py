@@ -9,9 +9,9 @@ import torch
 from reference_cases import CASES, DATA, composed, loaded, references, relative_error
 
 from mdops.cli.sample_model import sample_model
-from mdops.evaluators.fused import why_not_net
-from mdops.evaluators.moment_steps import MomentSteps
-from mdops.evaluators.splined import SplineModel, why_not_rows
+from mdops.evaluators.from_moments import MomentSteps, why_not_rows
+from mdops.evaluators.nets import why_not_net
+from mdops.evaluators.splined import SplineModel
 from mdops.jit.sample_box import sample_box
 from mdops.ops import axis_product, moment_product
 from mdops.system import from_atoms
@@ -22,7 +22,7 @@ def taken(case):
     potential = loaded(case)
     if not MomentSteps.knows(potential):
         pytest.skip("another descriptor")
-    reason = SplineModel.why_not(potential) or why_not_rows(potential) or why_not_net(potential)
+    reason = SplineModel.why_not(potential, alone=True) or why_not_rows(potential) or why_not_net(potential)
     if reason is not None:
         pytest.skip(reason)
     return potential

@@ -265,7 +265,7 @@ def test_extend_keeps_all_neighbours(way):
         descriptor = potential.model.descriptor
         if potential.grid is None:
             return descriptor.moments(near) * descriptor.slots
-        splines = SplineModel(potential)
+        splines = SplineModel(potential).sums[0]
         moments, _ = splines.moments(near)
         return splines.t(moments, splines.table(), system) * descriptor.slots
 

@@ -19,9 +19,9 @@ from mdops.cli import main
 from mdops.cli import quantize as command
 from mdops.errors import InputError, ModelFileError
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.fused_training import FusedTraining
-from mdops.evaluators.low_bit import frozen_fitting
-from mdops.evaluators.moment_training import MomentTraining
+from mdops.evaluators.from_moments import MomentTraining
+from mdops.evaluators.nets import frozen_fitting
+from mdops.evaluators.one_op import FusedTraining
 from mdops.evaluators.splined import Splined
 from mdops.io import read_model, write_model
 from mdops.md import BatchEngine, Engine, EnsembleSettings

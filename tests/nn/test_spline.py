@@ -48,7 +48,7 @@ def slopes(t, vectors):
 def worst_pair(potential, grid):
     """`spline_error` by its definition: from the derivatives of T of single pairs at many distances, by autograd."""
     descriptor, potential.grid = potential.model.descriptor, grid
-    model = SplineModel(potential)
+    model = SplineModel(potential).sums[0]
     # From the cutoff inwards, and as dense in s as knots are: seven to an interval.
     s = torch.linspace(0, S_MAX, 7 * grid.intervals + 1, dtype=torch.float64)[1:]
     r = torch.linspace(descriptor.cutoff, 0.5, 20000, dtype=torch.float64)

@@ -7,8 +7,8 @@ from small_systems import new_model, small_config
 
 from mdops.errors import InputError
 from mdops.evaluators import Autograd
-from mdops.evaluators.fused_training import FusedTraining
-from mdops.evaluators.moment_training import MomentTraining
+from mdops.evaluators.from_moments import MomentTraining
+from mdops.evaluators.one_op import FusedTraining
 from mdops.evaluators.splined import Splined
 from mdops.nn.net import NetCollection
 from mdops.train import make_batch

@@ -102,7 +102,8 @@ def test_smoothing_keeps_nets_smooth_and_the_loss_a_loss_of_labels(data, lists, 
         for _ in range(30):
             value, _ = train_step(potential, loss, optimizer, batch, rate=5e-3, fraction=1.0)
             values.append(float(value))
-        table, step = SplineModel(potential).table().detach(), potential.grid.s_max / potential.grid.intervals
+        table = SplineModel(potential).sums[0].table().detach()
+        step = potential.grid.s_max / potential.grid.intervals
         bends.append((bending_weights(potential.model.descriptor, step) * table.diff(n=2, dim=2) ** 2).sum())
     assert values[0] == values[30]
     assert float(bends[1]) < 0.7 * float(bends[0])

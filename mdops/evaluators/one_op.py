@@ -1,0 +1,418 @@
+"""A step of models with sums over neighbours by one op: `mdops.ops.spline_potential` where one such descriptor is all,
+`mdops.ops.hybrid_potential` of several, and `mdops.ops.spline_training`. What other parts a descriptor has goes by its
+own operations and autograd."""
+
+import warnings
+from typing import Any
+
+import torch
+
+from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials, of_op
+from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.kept import OfTypes, Types
+from mdops.evaluators.nets import beyond_limits, why_not_device, why_not_net
+from mdops.evaluators.other_parts import NonRadialParts
+from mdops.evaluators.spline_sum import SplineSum, shares_places
+from mdops.evaluators.splined import SplineModel, SplineModels, is_alone
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.net import input_gradient_alone
+from mdops.ops import (
+    hybrid_potential,
+    hybrid_potential_pack,
+    spline_potential,
+    spline_potential_pack,
+    spline_training,
+)
+from mdops.tables.grids import sums_of
+
+
+class FusedParts(Evaluator):
+    """Of several descriptors. Atoms may have weights.
+
+    Of a blend with a pair table it is told `blend`, the arguments near_mask to table_cutoff of the op, for its own
+    types. Then answers are the blend's, of systems that it `covers`, and atoms have no other weights. `offset`
+    (ntypes,), float64, is what the net's energies are lowered by.
+    """
+
+    name = "fused parts"
+    summary = "one op a step for the sums of all descriptors"
+    cost = "separate ops take about four times as long"
+    packs_weights = True
+    weighs = True
+
+    def __init__(
+        self,
+        potential: EvaluationContext,
+        blend: tuple[Any, ...] | None = None,
+        offset: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(potential)
+        self._blend, self._offset = blend, offset
+        self._models = SplineModels(potential)
+        splines = SplineModel(potential)
+        # Of many atoms, layers of attention would be computed again for their gradient, after the net of all of them.
+        goes_in_runs = blend is None and FusedAttention.why_not(potential) is None
+        self._in_runs = FusedAttention(potential) if goes_in_runs else None
+        self._others = (
+            NonRadialParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
+        )
+        # Whether a step never waits for a GPU: the op counts absent neighbours.
+        captures = splines.counts_none and self._others.captures
+        self.captures = potential.device.type == "cuda" and captures
+        self._tables_of = OfTypes(self._tables)
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        return SplineModel.knows(potential) and not is_alone(potential)
+
+    @classmethod
+    def why_not(cls, potential: EvaluationContext) -> str | None:
+        return _limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
+
+    @staticmethod
+    def why_not_whole(potential: EvaluationContext) -> str | None:
+        """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
+        it is."""
+        if FusedAttention.why_not(potential) is None:
+            return "layers of attention of many atoms go in runs, and the net with them"
+        return _limit(potential)
+
+    @classmethod
+    def kernels(cls, potential: EvaluationContext) -> str | None:
+        words = NonRadialParts(potential, SplineModel(potential).others).words()
+        return None if words is None else f"({words})"
+
+    def answer(self, step: Step) -> Found | None:
+        system, near = step.system, step.neighbors
+        tables = self._tables_of(self._models.types(system))
+        if tables is None:
+            return None
+        s, others = tables.splines, None
+        if not tables.is_whole:
+            others = _Others(tables, self._others, step, self.potential)
+            if self._in_runs is not None and len(others.runs) > 1:
+                return self._in_runs.answer(step)
+        extra = s.extra_inputs(system, step.fparam, step.aparam)
+        energy, forces, virial, within, nearest, gradient, of_atoms, _ = hybrid_potential(
+            *s.sums[0].listed(system, near),
+            *tables.norms,
+            [part.padding(system) for part in s.sums],
+            tables.no_absent if others is None else others.absent(),
+            *tables.model,
+            extra if others is None else others.with_features(extra),
+            tables.no_weight if step.weight is None else step.weight,
+            *tables.output,
+            *tables.scalars,
+            *tables.blend,
+            step.atom_virial,
+        )
+        if others is None:
+            report = NeighborReport(s.occupied_slots(within), nearest)
+        else:
+            report = others.report(within, nearest)
+        if self.drops(step, report):
+            return None
+        answers = of_op(energy, forces, virial, of_atoms, step)
+        return answers if others is None else others.add_to(answers, gradient), report
+
+    def covers(self, step: Step) -> bool:
+        """Whether it is the op that answers."""
+        return self._tables_of(self._models.types(step.system)) is not None
+
+    def _tables(self, types: Types) -> "_Tables | None":
+        """What the op takes for systems of these types; None if it does not take them."""
+        splines = self._models.of(types)
+        sums = [(part.descriptor, part.ntypes, part.grid.intervals) for part in splines.sums]
+        problem = beyond_limits(self.potential, sums, splines.extra_size)
+        if problem is not None:
+            warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
+            return None
+        return self._arguments(splines)
+
+    def _arguments(self, splines: SplineModel) -> "_Tables":
+        return _Tables(splines, self._blend, self._offset)
+
+
+class Fused(FusedParts):
+    """Of one descriptor of sums, by the op that has kernels rebuilt for a model and products of chosen accuracy."""
+
+    name = "fused"
+    summary = "one op a step"
+    captures = True
+    weighs = False
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        Evaluator.__init__(self, potential)
+        self._models, self._tables_of = SplineModels(potential), OfTypes(self._tables)
+        if not shares_places(potential):
+            self._tables_of(None)
+        potential.rebuilt_kernels()  # looks for them in the cache
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        return is_alone(potential)
+
+    @classmethod
+    def why_not(cls, potential: EvaluationContext) -> str | None:
+        return SplineModel.why_not(potential, alone=True) or _limit(potential)
+
+    @classmethod
+    def kernels(cls, potential: EvaluationContext) -> str | None:
+        key = potential.rebuilt_kernels()
+        return None if key is None else f"by kernels rebuilt for models of these sizes ({key})"
+
+    def answer(self, step: Step) -> Found | None:
+        tables = self._tables_of(self._models.types(step.system))
+        if tables is None:
+            return None
+        s = tables.splines.sums[0]
+        energy, forces, virial, within, nearest, of_atoms = spline_potential(
+            *s.listed(step.system, step.neighbors),
+            *tables.norms,
+            s.padding(step.system),
+            *tables.model,
+            tables.splines.extra_inputs(step.system, step.fparam, step.aparam),
+            *tables.output,
+            *tables.scalars,
+            step.atom_virial,
+        )
+        report = NeighborReport((s.occupied_slots(within),), nearest)
+        if self.drops(step, report):
+            return None
+        return of_op(energy, forces, virial, of_atoms, step), report
+
+    def _arguments(self, splines: SplineModel) -> "_Tables":
+        return _Tables(splines, matmul=self.potential.matmul)
+
+
+class FusedTraining(Evaluator):
+    """Answers that are differentiable in the model's weights, not in the positions."""
+
+    name = "fused training"
+    summary = "one op for all that comes after the splines' tables"
+    cost = "separate operations take one and a half times as long, or twice"
+    devices = ("cpu",)
+    differentiable = True
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        super().__init__(potential)
+        self._models = SplineModels(potential)
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        return is_alone(potential)
+
+    @classmethod
+    def why_not(cls, potential: EvaluationContext) -> str | None:
+        if potential.device.type != "cpu":
+            return f"the op runs on CPUs, and the model is on {potential.device}"
+        problem = Fused.why_not(potential) or why_not_truncated(potential)
+        if problem is not None:
+            return problem
+        fitting: Any = potential.model.fitting
+        name = fitting.net(0).layers[0].activation_name
+        if name.lower() != "tanh":
+            return f"the op trains fitting nets of tanh, and this has {name}"
+        return "energies in vacuum (atom_ener) are taken away" if any(fitting.vacuum) else None
+
+    def answer(self, step: Step) -> Found | None:
+        model = self._models.of(self._models.types(step.system))
+        s, index, system = model.sums[0], model.kinds.index, step.system
+        has_energy = model.model.has_energy[index].double()
+        nets = model.fitting_layers()
+        # Of the last layer the op takes no timestep.
+        tensors = [x for net in nets for x in [x for layer in net for x in layer.filled_in()][:-1]]
+        energy, forces, virial, within, nearest, _ = spline_training(
+            *s.listed(system, step.neighbors),
+            *s.norms,
+            s.padding(system),
+            s.op_table(s.table()),
+            tensors,
+            model.extra_inputs(system, step.fparam, step.aparam),
+            has_energy[: len(nets)],
+            has_energy * (model.fitting.bias + model.model.out_bias)[index],
+            *op_scalars(model, "")[:9],
+        )
+        report = NeighborReport((s.occupied_slots(within),), nearest)
+        if self.drops(step, report):
+            return None
+        return of_op(energy, forces, virial, energy, step), report
+
+
+def why_not_truncated(potential: EvaluationContext) -> str | None:
+    """A reason not to train without dropping neighbours."""
+    if potential.overflow == "truncate":
+        return "frames have more neighbours than sel, and the farthest have to be dropped"
+    return None
+
+
+def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
+    """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
+    float32's; None if it can."""
+    on_gpu = potential.device.type == "cuda"
+    if matmul == "tf32" and not on_gpu:
+        return f"the model is on {potential.device}, and only GPUs have such products"
+    if matmul != "tf32" and on_gpu:
+        return (
+            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3 and "
+            "bf16x6"
+        )
+    if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
+        return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
+    if potential.dtype != torch.float32:
+        return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
+    if potential.overflow == "truncate":
+        return "overflow='truncate' evaluates the steps that drop neighbours by PyTorch's own products"
+    problem = Fused.why_not(potential)
+    return problem and f"the fused step, which has such products, does not cover this model: {problem}"
+
+
+def _limit(potential: EvaluationContext) -> str | None:
+    """What the ops cannot do of a standard model of one or more descriptors."""
+    problem = SplineModel.why_not(potential) or why_not_net(potential) or why_not_device(potential)
+    if problem is not None:
+        return problem
+    model: Any = potential.model
+    mixed = shares_places(potential)  # then tables are of the types that there are
+    sums = zip(sums_of(model), potential.grids, strict=True)
+    return beyond_limits(
+        potential,
+        [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
+        model.fitting.extra_size,
+    )
+
+
+def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
+    """The arguments cutoff to matmul of `spline_potential`."""
+    outputs, adds, *activation = splines.shape
+    part = splines.sums[0]
+    return *part.scalars, outputs, adds, part.descriptor.gated, *activation, matmul
+
+
+class _Tables:
+    """An op's arguments that are of the model: of `spline_potential` with `matmul`, otherwise of `hybrid_potential`.
+
+    Attributes:
+        norms: mean to sel; model: tables and nets; output: scale and shift; scalars: from cutoff on; blend: near_mask
+            to table_cutoff; no_absent, no_weight: where nothing is given.
+        is_whole: whether the op does the whole step.
+    """
+
+    def __init__(
+        self,
+        splines: SplineModel,
+        blend: tuple[Any, ...] | None = None,
+        offset: torch.Tensor | None = None,
+        matmul: str | None = None,
+    ) -> None:
+        self.splines, sums = splines, splines.sums
+        self.is_whole = splines.counts_none and not splines.others
+        scalars: Any = list(map(list, zip(*(part.scalars for part in sums), strict=True)))
+        # Contiguous, as the op would copy what is not at every step.
+        norms = [[x.contiguous() for x in own] for own in zip(*(part.norms for part in sums), strict=True)]
+        with torch.no_grad():
+            tables = [part.op_table(part.fixed_table()).contiguous() for part in sums]
+        scale, shift = splines.scale_and_shift()
+        self.output = scale, shift if offset is None else shift - offset[splines.kinds.index]
+        self.norms: Any
+        self.model: Any
+        if matmul is not None:
+            self.norms = tuple(own[0] for own in norms)
+            widths = sums[0].descriptor.channels, sums[0].descriptor.axis_neuron
+            self.model = tables[0], splines.packed(spline_potential_pack, *widths, matmul)
+            self.scalars = op_scalars(splines, matmul)
+            return
+        self.norms, self.model = norms, (tables, splines.packed(hybrid_potential_pack, *scalars[4:]))
+        self.scalars = *scalars, [int(part.descriptor.gated) for part in sums], *splines.shape
+        self.no_absent = [part.sel.new_empty(0, part.ntypes) for part in sums]
+        self.no_weight = sums[0].mean.new_empty(0, dtype=torch.float64)
+        self.blend = _no_blend(sums[0]) if blend is None else _of_types(blend, sums[0])
+
+
+# Which of the blend's arguments are tensors (types, types, ...).
+_OF_PAIRS = 0, 5, 6
+
+
+def _of_types(blend: tuple[Any, ...], part: SplineSum) -> tuple[Any, ...]:
+    """For the types that count."""
+    found, index = list(blend), part.kinds.index
+    for k in _OF_PAIRS:
+        found[k] = (found[k] if part.has_all else found[k][index][:, index]).contiguous()
+    return tuple(found)
+
+
+def _no_blend(part: SplineSum) -> tuple[Any, ...]:
+    mask = part.mask.new_empty(0, 0)
+    no_table = mask, part.mean.new_empty(0, 0, 0, 4, dtype=torch.float64), 0.0, 1.0, 1.0
+    return mask, 1.0, 1.0, 0.0, 1.0, *no_table
+
+
+class _Others:
+    """What the op does not do for a system: the features of parts that are not sums, from positions and back, and the
+    absent neighbours that it cannot count."""
+
+    def __init__(
+        self, tables: _Tables, parts: NonRadialParts, step: Step, potential: EvaluationContext
+    ) -> None:
+        self._s, self._none, self._parts, self._step = tables.splines, tables.no_absent, parts, step
+        self._width, self._dtype = parts.width, potential.dtype
+        self._types = potential.present(step.system) if self._width else None
+        self.runs = parts.runs(self.near) if self._width else []
+
+    def with_features(self, extra: torch.Tensor) -> torch.Tensor:
+        """The argument `extra` of the op: the features, and what is given."""
+        if not self._width:
+            return extra
+        # Of several runs a graph is made again for its gradient: all of them would fill the memory.
+        self._made = [self._forward(run) for run in self.runs] if len(self.runs) == 1 else []
+        made = self._made or map(self._forward, self.runs)
+        return torch.cat([torch.cat([values.detach() for _, values in made]), extra], 1)
+
+    @property
+    def near(self) -> Neighborhood:
+        if not hasattr(self, "_near"):
+            self._near = self._s.near(self._step.system, self._step.neighbors, self._dtype)
+        return self._near
+
+    def absent(self) -> list[torch.Tensor]:
+        """The argument of the op."""
+        s = self._s
+        return [
+            empty if not s.may_differ(part) or (counts := s.absent(part, self.near)) is None else counts
+            for part, empty in zip(s.sums, self._none, strict=True)
+        ]
+
+    def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
+        """From what the op says of the sums."""
+        found: list[torch.Tensor] = []
+        specs: list[NeighborSpec] = []
+        of_sums = iter(within.unbind(1))
+        for part in self._s.members:
+            if isinstance(part, SplineSum):
+                found.append(part.occupied_slots(next(of_sums)))
+                continue
+            found += self.near.report(part.neighbors).within
+            specs += part.neighbors
+        if specs and max(s.cutoff for s in specs) > max(part.descriptor.cutoff for part in self._s.sums):
+            nearest = self.near.report([]).nearest
+        return NeighborReport(tuple(found), nearest)
+
+    def add_to(self, answers: Answers, gradient: torch.Tensor) -> Answers:
+        """With the forces and virials that the features add, from the gradient by the op's `extra`."""
+        if not self._width:
+            return answers
+        gradient = gradient[:, : self._width]
+        pairs: list[torch.Tensor] = []
+        for k, run in enumerate(self.runs):
+            leaf, values = self._made[k] if self._made else self._forward(run)
+            pairs += torch.autograd.grad(values, leaf, gradient[run])
+        more = forces_and_virials(torch.cat(pairs), self.near, atom_virial=self._step.atom_virial)
+        return answers | {name: answers[name] + value for name, value in more.items()}
+
+    def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pair vectors of some atoms, and the features, differentiable in these."""
+        near = self.near.of_atoms(run) if len(self.runs) > 1 else self.near
+        leaf = near.displacements.detach().requires_grad_()
+        with torch.enable_grad(), input_gradient_alone():
+            return leaf, self._parts.features(near.with_pairs(leaf), self._types)
