@@ -70,6 +70,15 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
     elif op == "edge_scatter":
         out = results((len(given[3]) - 1, first.shape[1]), like=first.dtype)
         run("rows", out, (len(first), len(given[3]) - 1, first.shape[1]), is_double, True)
+    elif op == "edge_product":
+        given = [given[0], given[1], given[4], given[5]]
+        out = results((len(given[1]), first.shape[1]), like=first.dtype)
+        run(op, out, (len(given[1]), len(first), len(given[2]), first.shape[1]), is_double)
+    elif op == "edge_weighted_sum":
+        given = [*given[:3], *given[5:]]
+        targets = len(given[5]) - 1
+        out = results((targets, first.shape[1]), like=first.dtype)
+        run(op, out, (len(first), len(given[1]), targets, first.shape[1]), is_double)
     elif op in ("edge_gather", "edge_permute"):
         if op == "edge_gather":
             given = [*given[:2], None]
@@ -125,6 +134,9 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             x = torch.randn(room, width, generator=gen).to(dtype)
             check(library, "edge_scatter", (x, j, order, starts))
             check(library, "edge_gather", (x[:125], j, order, starts))
+            centers = i, None, offsets
+            check(library, "edge_product", (x[:125], *centers, x[125:250], j, order, starts))
+            check(library, "edge_weighted_sum", (x, x[:125], j, order, starts, *centers))
         x, grad, direction = torch.randn(3, room, 5, generator=gen).to(dtype)
         check(library, "segment_softmax", (x, offsets))
         check(library, "segment_softmax_backward", (grad, x, offsets))

@@ -62,6 +62,22 @@ void rows(Call c, bool scatters) {
 }
 
 template <class T>
+void edge_product(Call c) {
+  ProductArgs<T> a{{c.next<T>(), c.next()}, {c.next<T>(), c.next()}};
+  a.z = c.next<T>();
+  a.rows = c.size(), a.x.nodes = c.size(), a.y.nodes = c.size(), a.width = c.size();
+  gpu_graph_rows::run_products(gpu, a);
+}
+
+template <class T>
+void edge_weighted_sum(Call c) {
+  WeightedSumArgs<T> a{c.next<T>(), {c.next<T>(), c.next()}, c.next(), c.next(), c.next()};
+  a.z = c.next<T>();
+  a.rows = c.size(), a.x.nodes = c.size(), a.targets = c.size(), a.width = c.size();
+  gpu_graph_rows::run_weighted_sums(gpu, a);
+}
+
+template <class T>
 void softmax(Call c) {
   SoftmaxArgs<T> a{};
   a.direction = c.next<T>(), a.grad = c.next<T>(), a.x = c.next<T>(), a.offsets = c.next();
@@ -83,6 +99,14 @@ void run_neighbor_edges(bool is_double, double cutoff, double angle_cutoff, void
 
 void run_rows(bool is_double, bool scatters, void** pointers, int64_t* sizes) {
   is_double ? rows<double>({pointers, sizes}, scatters) : rows<float>({pointers, sizes}, scatters);
+}
+
+void run_edge_product(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_product<double>({pointers, sizes}) : edge_product<float>({pointers, sizes});
+}
+
+void run_edge_weighted_sum(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_weighted_sum<double>({pointers, sizes}) : edge_weighted_sum<float>({pointers, sizes});
 }
 
 void run_softmax(bool is_double, void** pointers, int64_t* sizes) {
