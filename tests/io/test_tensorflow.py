@@ -13,6 +13,9 @@ from trees import differences
 from mdops import load
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
+from mdops.io.tensorflow.graph import Graph
+from mdops.io.tensorflow.tables import table_node
+from mdops.io.tensorflow.wire import decode
 from mdops.models import DescriptorFitting
 from mdops.models.pairtab import PairTable, PairTableOptions
 from mdops.models.standard import StandardOptions
@@ -406,6 +409,29 @@ def test_a_table_is_its_polynomials_and_goes_on_along_tangents():
     assert net(x[:, None].float()).dtype == torch.float32
     inner = x[[0, 2, 4, 5], None].requires_grad_()
     assert torch.autograd.gradcheck(net, inner) and torch.autograd.gradgradcheck(net, inner)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_of_a_table_follow_from_its_own_precision(dtype):
+    """700 pieces of 0.1: in float32 the quotient is 700, in float64 with the same stride less. Each row has its number
+    as the value of the table."""
+    info = np.array([-35, 35, 175, 0.1, 1.0, -1], dtype)
+    rows = np.zeros((980, 6), dtype)
+    rows[:, 0] = np.arange(980)
+    nodes = [
+        Node("table", "Const", (), {"value": rows}),
+        Node("info", "Const", (), {"value": info}),
+        Node(
+            "filter_type_all/TabulateFusionSeT",
+            "TabulateFusionSeT",
+            ("table", "info"),
+            {"last_layer_size": 1},
+        ),
+    ]
+    graph = Graph(decode(memoryview(wire(nodes)), "GraphDef"))
+    net = TabulatedNet.from_tree(table_node(graph, graph.nodes[nodes[2].name], mirrored=True), torch.float64)
+    x = torch.tensor([-174.5, -35.5, -34.95, 34.95, 35.5, 100.5, 174.5], dtype=torch.float64)
+    assert net(x[:, None])[:, 0].tolist() == [0, 139, 140, 839, 840, 905, 979]
 
 
 def test_splines_are_made_of_tables(tmp_path):

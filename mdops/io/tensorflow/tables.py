@@ -42,26 +42,31 @@ def table_node(graph: Graph, operation: Node, *, mirrored: bool = False) -> Tree
         raise ModelFileError(
             f"the table of {operation.name} has the shape {values.shape} for {width} columns"
         )
-    lower, upper, end, fine, coarse = (float(number) for number in info.reshape(-1)[:5])
+    if info.dtype.kind != "f":
+        raise ModelFileError(f"the table of {operation.name} begins and ends at whole numbers")
+    # TensorFlow divides in the precision of these, which decides in which row a piece is.
+    lower, upper, end, fine, coarse = info.reshape(-1)[:5]
     edges = [-end, lower, upper, end] if mirrored else [lower, upper, end]
     strides = [coarse, fine, coarse] if mirrored else [fine, coarse]
     if not (
         np.isfinite(edges).all() and sorted(edges) == edges and edges[-1] < _LARGEST and min(strides) > 0
     ):
         raise ModelFileError(
-            f"the table of {operation.name} is for x from {edges} with the strides {strides}"
+            f"the table of {operation.name} is for x from {[float(x) for x in edges]} with the strides "
+            f"{[float(x) for x in strides]}"
         )
     breaks, rows, first = [], [], 0
     for start, stop, stride in zip(edges[:-1], edges[1:], strides, strict=True):
-        count = (stop - start) / stride
+        with np.errstate(over="ignore"):
+            count = float((stop - start) / stride)
         if count > len(values) + 1:
             raise ModelFileError(
                 f"the table of {operation.name} has {len(values)} rows for {count:.0f} pieces"
             )
         pieces = np.arange(math.ceil(count))
-        starts = start + pieces * stride
+        starts = start + pieces.astype(info.dtype) * stride
         pieces = pieces[starts < stop]
-        breaks.append(start + pieces * stride)
+        breaks.append(starts[starts < stop])
         rows.append(first + pieces)
         first += int(count)
     row = np.concatenate(rows)
