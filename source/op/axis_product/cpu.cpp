@@ -5,14 +5,14 @@ namespace mdops {
 constexpr int64_t kAtoms = 16;  // that a thread takes at once
 
 template <class T>
-static void run_axis_features(const Op&, const AxisArgs<T>& args) {
+static void run_axis_features(const Op&, const AxisArgs<T> args) {
   parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) axis_features(args, i);
   });
 }
 
 template <class T>
-static void run_axis_gradients(const Op&, const AxisArgs<T>& args) {
+static void run_axis_gradients(const Op&, const AxisArgs<T> args) {
   parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) axis_gradients(args, i);
   });
