@@ -1,6 +1,7 @@
 """Embedding nets, functions of s, as splines (docs/explanation/mathematics.md)."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import lru_cache, reduce
 from typing import Any
@@ -27,6 +28,9 @@ _BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and si
 # larger than what is seen, for which some of the tolerance is left.
 _LOOKED_AT, _ROOM = 1024, 0.9
 _GLANCED_AT = 128  # while the number of intervals is searched; the one that is found is looked at in full
+# Errors fall with the sixth power of the number of intervals, or faster, while these are few, so as not to end with
+# many more than needed. From _FROM intervals on it is the power that two trials show, of _LEAST or more.
+_ORDER, _LEAST, _FROM = 6.0, 3.0, 512
 _MOST_AT_ONCE = 2**18  # numbers, of the nets' answers at a fifth of the places
 
 
@@ -328,20 +332,44 @@ def choose_grid(
 ) -> SplineGrid:
     """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more.
 
-    In the end the error falls with the fifth power of the number of intervals, and faster before: one trial tells the
-    next, by the sixth, so as not to end with many more than needed. Activations with kinks (relu) never reach the
-    tolerance; `error` then is what the finest grid reaches.
+    The number is searched by pairs of a few types at a few places, and then looked at in full. Activations with kinks
+    (relu) never reach the tolerance; `error` then is what the finest grid reaches.
     """
     s_max = float(1.0 / (r_min + descriptor.protection))
     most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
-    looks = _GLANCED_AT
+    every = all_types(descriptor) if types is None else types
+    few, of_few = _few_types(every, mask, descriptor.mean.device)
+    order = _ORDER
+
+    def enough() -> float:
+        return tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
+
+    def more(error: float) -> int:
+        wanted = int(intervals * min((error / enough()) ** (1 / order), 4.0)) + 8
+        return min(wanted // 8 * 8, most)
+
+    before: tuple[int, float] | None = None
+    while (error := spline_error(descriptor, s_max, intervals, of_few, few, _GLANCED_AT)) > enough():
+        if intervals >= most:
+            break
+        if before is not None and before[0] > _FROM:
+            order = min(max(math.log(before[1] / error) / math.log(intervals / before[0]), _LEAST), _ORDER)
+        before, intervals = (intervals, error), more(error)
     while True:
-        error = spline_error(descriptor, s_max, intervals, mask, types, looks)
-        enough = tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
-        if error <= enough or intervals >= most:
-            if looks >= min(intervals, _LOOKED_AT):
-                return SplineGrid(s_max, intervals, r_min, error)
-            looks = _LOOKED_AT
-            continue
-        wanted = int(intervals * min((error / enough) ** (1 / 6), 4.0)) + 8
-        intervals = min(wanted // 8 * 8, most)
+        error = spline_error(descriptor, s_max, intervals, mask, every)
+        if error <= enough() or intervals >= most:
+            return SplineGrid(s_max, intervals, r_min, error)
+        intervals = more(error)
+
+
+def _few_types(
+    types: TypeChoice, mask: torch.Tensor | None, device: torch.device
+) -> tuple[TypeChoice, torch.Tensor | None]:
+    """The first and the last of types, and the mask of their pairs; all where these are all excluded."""
+    ends = torch.tensor([0, len(types.numbers) - 1], device=device)
+    if len(types.numbers) <= 2:
+        return types, mask
+    of_ends = None if mask is None else mask[ends][:, ends]
+    if of_ends is not None and bool(of_ends.all()):
+        return types, mask
+    return TypeChoice.of([types.numbers[0], types.numbers[-1]], device), of_ends

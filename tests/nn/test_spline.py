@@ -7,6 +7,7 @@ from reference_cases import model_path
 from mdops import load
 from mdops.evaluators.splined import SplineModel
 from mdops.models import Neighborhood
+from mdops.models.moments import TypeChoice
 from mdops.system import System
 from mdops.tables.spline import (
     TOLERANCE,
@@ -120,6 +121,21 @@ def test_rough_nets_keep_the_bound_of_float64_with_more_knots(monkeypatch):
     with torch.no_grad():
         everywhere = spline_error(descriptor, grid.s_max, grid.intervals)
     assert 0.9 * everywhere < grid.error <= everywhere <= TOLERANCE[torch.float64]
+
+
+def test_the_bound_is_kept_by_types_that_the_search_passes_over():
+    descriptor = descriptor_of("two_side")
+    with torch.no_grad():
+        descriptor.net(1, 1).layers[0].weight.mul_(5)
+    kinds = TypeChoice.of([0, 1, 0], descriptor.mean.device)  # the search looks at the ends
+    grid = choose_grid(descriptor, 0.5, TOLERANCE[torch.float64], types=kinds)
+    smooth = choose_grid(
+        descriptor, 0.5, TOLERANCE[torch.float64], types=TypeChoice.of([0], descriptor.mean.device)
+    )
+    with torch.no_grad():
+        error = spline_error(descriptor, grid.s_max, grid.intervals)
+    assert smooth.intervals < grid.intervals
+    assert error == pytest.approx(grid.error, rel=0.2) and error <= TOLERANCE[torch.float64]
 
 
 def test_float32_has_no_more_knots_than_rounding_allows():
