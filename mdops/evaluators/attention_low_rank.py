@@ -58,10 +58,14 @@ def in_coordinates(
         if k == 0 and own.factors is not None:
             made = None if double.gated else _made_of_s(double, grid, kinds, own, normalize, TOLERANCE[dtype])
             if made is None:
-                parts = _splines_of_parts(table, own, gated=double.gated)
+                assert own.project is not None and own.project_bias is not None
+                parts = table @ own.project
+                # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
+                (parts[:, :1] if double.gated else parts).add_(own.project_bias)
             else:
                 parts, own, normalize = made, own._replace(factors=None), False
-            table, own = _behind(table, parts), own._replace(project=None, project_bias=None)
+            between = parts.new_zeros(*table.shape[:3], -table.shape[3] % _SECTOR)
+            table, own = torch.cat([table, between, parts], -1), own._replace(project=None, project_bias=None)
         cast: list[Any] = [w if w is None else w.to(dtype).contiguous() for w in own]
         forms.append(LayerForm(AttentionWeights(*cast), normalize))
     return table.to(dtype), forms
@@ -263,18 +267,3 @@ def _made_of_s(
         errors.append([(x - y).abs().max() for x, y in zip(found, exact, strict=True)])
     size, error = (torch.tensor(x).amax(0) for x in (sizes, errors))
     return table if bool((error <= tolerance * size).all()) else None
-
-
-def _splines_of_parts(table: torch.Tensor, weights: AttentionWeights, *, gated: bool) -> torch.Tensor:
-    """Coefficients of q, k and v before that, from those of g (n, F, B, M)."""
-    assert weights.project is not None and weights.project_bias is not None
-    parts = table @ weights.project
-    # B-splines add up to 1. A bias is of the function, not of what is multiplied with the switch.
-    (parts[:, :1] if gated else parts).add_(weights.project_bias)
-    return parts
-
-
-def _behind(table: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
-    """The columns of q, k and v behind those of g."""
-    between = parts.new_zeros(*table.shape[:3], -table.shape[3] % _SECTOR)
-    return torch.cat([table, between, parts], dim=-1)

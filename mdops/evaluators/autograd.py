@@ -22,6 +22,7 @@ class Autograd(Evaluator):
     energies_alone = False
     differentiable = True
     weighs = True
+    always_runs = False  # whether a simulation's atoms go in runs, however few there are
     name = "autograd"
     summary = "PyTorch's operations, with derivatives by autograd"
 
@@ -52,7 +53,7 @@ class Autograd(Evaluator):
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
         size = self._run_size(near) if once else None
-        if size is not None and (size < near.system.atoms or self._always_runs):
+        if size is not None and (size < near.system.atoms or self.always_runs):
             answers, report, gradient = self._in_runs(near, size, step)
             return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
         near = dataclasses.replace(near, first_derivative_only=once)
@@ -105,11 +106,6 @@ class Autograd(Evaluator):
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return merged, report, torch.cat(gradients)
-
-    @property
-    def _always_runs(self) -> bool:
-        """Whether a simulation's atoms go in runs, however few there are."""
-        return False
 
     def _run_size(self, near: Neighborhood) -> int | None:
         """Of how many atoms passes of a simulation are done together; None: of all."""

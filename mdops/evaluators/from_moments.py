@@ -155,7 +155,7 @@ class MomentTraining(FromMoments):
             part.descriptor.axis_neuron,
             (part.table() / part.descriptor.slots).flatten(1, 2),
             moments,
-            s.extra_inputs(step.system, step.fparam, step.aparam),
+            s.extra_inputs(step.system, step),
             atoms if s.has_all else [atoms[t] for t in s.kinds.numbers],
         )
         bias = (s.fitting.bias + s.model.out_bias)[types.long().clamp(min=0)]
@@ -191,7 +191,7 @@ class MomentSteps(FromMoments):
         constants = self._constants(self._models.types(step.system))
         atoms = step.system.atoms_of_types(s.model.ntypes)
         kinds = [atoms[t] for t in s.kinds.numbers]
-        extra = s.extra_inputs(step.system, step.fparam, step.aparam)
+        extra = s.extra_inputs(step.system, step)
         return constants.energies(moments, extra, s.sums[0].types(step.system), kinds)
 
 

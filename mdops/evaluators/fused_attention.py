@@ -158,7 +158,7 @@ class FusedAttention(Evaluator):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Energies (N,) as answers have them, and the gradient of their weighted sum by the features."""
         if self._nets is not None:
-            return self._nets.energies(features, near.system, step.fparam, step.aparam, step.weight)
+            return self._nets.energies(features, near.system, step)
         with torch.enable_grad(), input_gradient_alone():
             leaf = features.requires_grad_()
             energy = self._model.fitting(leaf, near, step.fparam, step.aparam)["energy"]

@@ -62,11 +62,13 @@ class HarmonicSplines(Autograd):
     cost = "the radial nets run on every pair instead, which takes two to fifteen times as long"
     chooses_knots = True
     packs_weights = True
+    always_runs = True
     energies_alone = True
     devices = ("cpu",)
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
+        self._descriptor: DPA4C = potential.model.descriptor  # type: ignore[assignment]
         self._tables = OfTypes(self._made, lambda tables: 0 if tables is None else tables.scalars.numel())
         self._known: tuple[tuple[int, ...], HarmonicTables | None] = (), None
 
@@ -102,10 +104,6 @@ class HarmonicSplines(Autograd):
             )
         return found
 
-    @property
-    def _always_runs(self) -> bool:
-        return True
-
     def _run_size(self, near: Neighborhood) -> int | None:
         if is_exported():  # a program is for any types and number of atoms: the nets run
             return None
@@ -116,12 +114,6 @@ class HarmonicSplines(Autograd):
             return super()._run_size(near)
         rows = self._known[1].others.shape[1]
         return max(1, _NUMBERS // (rows * (self._descriptor.options.lmax + 1) ** 2))
-
-    @property
-    def _descriptor(self) -> DPA4C:
-        model: Any = self.potential.model
-        found: DPA4C = model.descriptor
-        return found
 
     def _in_runs(self, near: Neighborhood, size: int, step: Step) -> Any:
         """By atoms in the order of their types, so that those of a run are of few."""

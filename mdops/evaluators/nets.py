@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mdops.evaluators.base import Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import PerTypeLookup
 from mdops.evaluators.spline_sum import SplineSum
@@ -160,18 +161,15 @@ class SplineNets:
         scale = has_energy[:1] if self.shares_net else has_energy
         return scale, has_energy * (fitting.bias[kinds.index] + model.out_bias[kinds.index] - absent)
 
-    def extra_inputs(
-        self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
-    ) -> torch.Tensor:
-        """(N, E): what the nets of `fitting_layers` take beside the features."""
-        given = self.fitting.extra_size > 0 or fparam is not None or aparam is not None
+    def extra_inputs(self, system: System, step: Step) -> torch.Tensor:
+        """(N, E): what the nets of `fitting_layers` take beside the features, of atoms with these parameters."""
         marks = None
         if self.one_hot_types:
             # A graph of a training gets other frames' types in the same tensor.
             marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
-        if not given:
+        if not self.fitting.extra_size and step.fparam is None and step.aparam is None:
             return self._no_inputs.new_empty(system.atoms, 0) if marks is None else marks
-        extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
+        extra = self.fitting.extra_inputs(system.batch, system.count, step.fparam, step.aparam)
         return extra if marks is None else torch.cat([marks, extra], 1)
 
     @property
@@ -208,18 +206,13 @@ class PackedNets(SplineNets):
         )
 
     def energies(
-        self,
-        features: torch.Tensor,
-        system: System,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        weight: torch.Tensor | None,
+        self, features: torch.Tensor, system: System, step: Step
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The energies (N,) of a system's atoms with these features (N, D), float64, as answers have them; and the
-        gradient of the sum of weight_i (N,) times these by the features."""
-        extra = self.extra_inputs(system, fparam, aparam)
+        gradient of the sum of weight_i (N,) times these by the features. `step` has these atoms' parameters."""
+        extra = self.extra_inputs(system, step)
         x = torch.cat([features, extra], 1) if extra.shape[1] else features
-        given = self._no_weight if weight is None else weight
+        given = self._no_weight if step.weight is None else step.weight
         energy, gradient = fitting_energy(x, system.types, self._packed, given, *self._output, *self.shape)
         return energy, gradient[:, : features.shape[1]]
 

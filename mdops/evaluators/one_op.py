@@ -93,7 +93,7 @@ class FusedParts(Evaluator):
             others = _Others(tables, self._others, step, self.potential)
             if self._in_runs is not None and len(others.runs) > 1:
                 return self._in_runs.answer(step)
-        extra = s.extra_inputs(system, step.fparam, step.aparam)
+        extra = s.extra_inputs(system, step)
         energy, forces, virial, within, nearest, gradient, of_atoms, _ = hybrid_potential(
             *s.sums[0].listed(system, near),
             *tables.norms,
@@ -172,7 +172,7 @@ class Fused(FusedParts):
             *tables.norms,
             s.padding(step.system),
             *tables.model,
-            tables.splines.extra_inputs(step.system, step.fparam, step.aparam),
+            tables.splines.extra_inputs(step.system, step),
             *tables.output,
             *tables.scalars,
             step.atom_virial,
@@ -229,7 +229,7 @@ class FusedTraining(Evaluator):
             s.padding(system),
             s.op_table(s.table()),
             tensors,
-            model.extra_inputs(system, step.fparam, step.aparam),
+            model.extra_inputs(system, step),
             has_energy[: len(nets)],
             has_energy * (model.fitting.bias + model.model.out_bias)[index],
             *op_scalars(model, "")[:9],

@@ -543,6 +543,16 @@ class TypedDescriptor(EnvironmentDescriptor):
         return cls.net_types(cls.Options.from_tree(tree))
 
     @classmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
+        cls.refuse_unsupported(tree)
+        options, nets = cls.Options.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
+        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
+
+    def to_tree(self) -> Tree:
+        precision = saved_precision(self.options.precision)
+        return {**self.head(2), "embeddings": self.embeddings.to_tree(precision, self.options.resnet_dt)}
+
+    @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         ntypes, widths = len(type_map), [1, *options.neuron]
         nets = NetCollection.random(

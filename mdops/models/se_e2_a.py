@@ -12,8 +12,8 @@ from mdops.models.environment import EnvironmentOptions, check_axis, embed, envi
 from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.nn.net import Net, NetCollection
-from mdops.options import key, saved_precision
+from mdops.nn.net import Net
+from mdops.options import key
 
 
 @dataclass(kw_only=True)
@@ -107,16 +107,8 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
         first = torch.einsum("nt,ntm->nm", absent.to(one.dtype), one[types.long().clamp(min=0)])
         return torch.nn.functional.pad(first[:, None], (0, 0, 0, 3)) / self.slots
 
-    @classmethod
-    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE2A":
-        cls.refuse_unsupported(tree)
-        options, nets = SeE2AOptions.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
-        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
-
     def to_tree(self) -> Tree:
-        precision = saved_precision(self.options.precision)
-        nets = self.embeddings.to_tree(precision, self.options.resnet_dt)
-        return {**self.head(2), "spin": None, "embeddings": nets}
+        return {**super().to_tree(), "spin": None}
 
     @classmethod
     def net_types(cls, options: Any) -> int:

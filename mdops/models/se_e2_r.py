@@ -1,6 +1,5 @@
 """The descriptor se_e2_r (DeepPot-SE of distances alone)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,8 +11,7 @@ from mdops.models.environment import EnvironmentOptions, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.nn.net import NetCollection
-from mdops.options import key, saved_precision
+from mdops.options import key
 
 
 @dataclass(kw_only=True)
@@ -85,16 +83,8 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
         )  # (ntypes, ntypes, M)
         return torch.einsum("nt,ntm->nm", absent.to(one.dtype), one[centers])
 
-    @classmethod
-    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE2R":
-        cls.refuse_unsupported(tree)
-        options, nets = SeE2ROptions.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
-        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
-
     def to_tree(self) -> Tree:
-        precision = saved_precision(self.options.precision)
-        nets = self.embeddings.to_tree(precision, self.options.resnet_dt)
-        return {**self.head(2), "spin": None, "embeddings": nets}
+        return {**super().to_tree(), "spin": None}
 
     @classmethod
     def net_types(cls, options: Any) -> int:

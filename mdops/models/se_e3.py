@@ -1,6 +1,5 @@
 """The descriptor se_e3 (DeepPot-SE with an embedding of the angle between two neighbours)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +7,11 @@ import torch
 
 from mdops.models import schema
 from mdops.models.angles import AngleDescriptor
-from mdops.models.contract import Tree, TypedDescriptor
+from mdops.models.contract import TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.nn.net import NetCollection
-from mdops.options import key, saved_precision
+from mdops.options import key
 
 
 @dataclass(kw_only=True)
@@ -81,16 +79,6 @@ class SeE3(AngleDescriptor, TypedDescriptor):
                 g = self.embeddings.net(t, u)(theta[..., None])
                 total = total + torch.einsum("np,npm->nm", theta * weight, g)
         return total
-
-    @classmethod
-    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "SeE3":
-        cls.refuse_unsupported(tree)
-        options, nets = SeE3Options.from_tree(tree), NetCollection.from_tree(tree["embeddings"], dtype)
-        return cls(options, type_map, *cls.statistics_of_tree(tree, dtype), nets)
-
-    def to_tree(self) -> Tree:
-        precision = saved_precision(self.options.precision)
-        return {**self.head(2), "embeddings": self.embeddings.to_tree(precision, self.options.resnet_dt)}
 
     @classmethod
     def net_types(cls, options: Any) -> int:

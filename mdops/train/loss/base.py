@@ -16,6 +16,10 @@ from mdops.options import Options
 # What sums over frames are multiplied with: how many processes share the batch, 0 where a process has no part in it.
 SHARES = "(shares)"
 
+Result = Mapping[str, torch.Tensor]
+Fraction = float | torch.Tensor
+Counts = Mapping[str, float]
+
 
 class Prefactor(NamedTuple):
     """The weight of a term: limit + (start - limit) * rate / (rate at the start)."""
@@ -55,13 +59,7 @@ class Loss(ABC):
         together."""
 
     @abstractmethod
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         """The terms, weighted; arguments as of `__call__`."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from mdops.data.batch import Batch
 from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.options import Options, key
-from mdops.train.loss.base import Loss, Prefactor, difference, mean
+from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, mean
 
 _TERMS = {
     "dos": ("dos", False),
@@ -64,13 +64,7 @@ class DosLoss(Loss):
         terms = [term for term, (of, _) in _TERMS.items() if of == label]
         return [f"loss.{end}_pref_{term}" for term in terms for end in ("start", "limit")]
 
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         parts = []
         for term, prefactor in self._counted.items():
             name, sums = _TERMS[term]

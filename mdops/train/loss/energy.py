@@ -12,7 +12,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.errors import ConfigError
 from mdops.options import Options, key
-from mdops.train.loss.base import Loss, Prefactor, difference, mean
+from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, mean
 
 
 @dataclass(kw_only=True)
@@ -144,13 +144,7 @@ class EnergyLoss(Loss):
         found = {name: p for name, p in self.prefactors.items() if data.has(name)}
         return dataclasses.replace(self, prefactors=found)
 
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         parts = []
         for name in self.terms:
             if counts.get(name):

@@ -11,7 +11,7 @@ from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
-from mdops.train.loss.base import Loss, Prefactor, difference, total
+from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, total
 from mdops.train.loss.functions import measure
 
 _NAME = "atom_population"
@@ -77,13 +77,7 @@ class PopulationLoss(Loss):
     def keys(self, label: str) -> list[str]:
         return ["loss.type"]
 
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         if not counts.get(_NAME):
             return []
         error = difference(_NAME, result[_NAME], batch)

@@ -1,6 +1,5 @@
 """The loss "property": errors of a property, in units of its deviation in the data."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,7 +11,7 @@ from mdops.errors import ConfigError, DataError
 from mdops.models.contract import AtomicModel
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
-from mdops.train.loss.base import Loss, difference, mean, total
+from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, mean, total
 from mdops.train.loss.functions import measure
 
 _SMALL = 1e-3  # DeePMD-kit's, beside the label in the denominator
@@ -66,13 +65,7 @@ class PropertyLoss(Loss):
                 f"{self._label.name} is the same in all frames of the statistics, so that there is nothing to learn"
             )
 
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         name, function = self._label.name, self._options.loss_func
         if not counts.get(name):
             return []

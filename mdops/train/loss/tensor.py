@@ -10,7 +10,7 @@ from mdops.data.batch import Batch
 from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.options import Options, key
-from mdops.train.loss.base import Loss, difference, mean
+from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, mean
 
 _KEYS = {False: "pref", True: "pref_atomic"}  # of systems, of atoms
 
@@ -53,13 +53,7 @@ class TensorLoss(Loss):
     def keys(self, label: str) -> list[str]:
         return [f"loss.{_KEYS[self.labels[label].of_atom]}"]
 
-    def parts(
-        self,
-        result: Mapping[str, torch.Tensor],
-        batch: Batch,
-        fraction: float | torch.Tensor,
-        counts: Mapping[str, float],
-    ) -> list[torch.Tensor]:
+    def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         found = {
             name: mean(difference(name, result[name], batch).square(), name, counts) for name in self.terms
         }
