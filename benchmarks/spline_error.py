@@ -43,7 +43,7 @@ def main() -> None:
         for intervals in arguments.intervals:
             s_max = float(1 / (DEFAULT_R_MIN + double.descriptor.protection))
             with torch.no_grad():
-                error = spline_error(double.descriptor, s_max, intervals)
+                error = spline_error(double.descriptor, SplineGrid(s_max, intervals, DEFAULT_R_MIN, 0.0))
             row = [f"{intervals:5d} intervals: error of pairs {error:.1e}"]
             for name, model in (("float64", double), ("float32", single)):
                 model.grid = SplineGrid(s_max, intervals, DEFAULT_R_MIN, error)

@@ -229,31 +229,39 @@ def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radi
             ),
         ),
     ]
-    spline = (1.2, 9)  # s_max below the largest s: the tangent beyond it is met too
     norm = (*lists, p["mean"], p["std"], p["mask"])
-    grad = random(5, 2, spline[1] + 5, columns)
-    bad = {"counts": (1, p["counts"] + 3), "types": (2, p["types"] + 1), "s_max": (-4, -1.0)}
-    samples += [
+    for grading in (0.0, 0.05):
+        samples += _spline_samples(p, random, norm, (*switch, 1.2, grading, 9), radial)
+    return samples
+
+
+def _spline_samples(
+    p: dict[str, torch.Tensor],
+    random: Callable[..., Any],
+    norm: tuple[torch.Tensor, ...],
+    scalars: tuple[Any, ...],
+    radial: bool,
+) -> list[Sample]:
+    """Their s_max is below the largest s: the tangent beyond it is met too."""
+    *knots, intervals = scalars
+    grad = random(5, 2, intervals + 5, 1 if radial else 4)
+    bad = {
+        "counts": (1, p["counts"] + 3),
+        "types": (2, p["types"] + 1),
+        "s_max": (-5, -1.0),
+        "grading": (-4, -0.1),
+    }
+    samples = [
         Sample(
             "spline_moment",
-            (p["d"], *norm, p["mask"], p["sel"], p["sel"][:0], *switch, *spline, radial, False),
+            (p["d"], *norm, p["mask"], p["sel"], p["sel"][:0], *scalars, radial, False),
             (0,),
             bad=bad,
         ),
         # Places that all types share.
         Sample(
             "spline_moment",
-            (
-                p["d"],
-                *norm,
-                ~p["mask"],
-                p["sel"][:1],
-                p["types"].clamp(min=0),
-                *switch,
-                *spline,
-                radial,
-                False,
-            ),
+            (p["d"], *norm, ~p["mask"], p["sel"][:1], p["types"].clamp(min=0), *scalars, radial, False),
             (0,),
             bad={**bad, "padding": (8, p["types"].clamp(min=0) + 2), "sel": (7, p["sel"])},
         ),
@@ -262,11 +270,11 @@ def _moment_samples(p: dict[str, torch.Tensor], random: Callable[..., Any], radi
         ends = (radial, gated)
         if gated:
             places = (~p["mask"], p["sel"], p["sel"][:0])
-            samples.append(Sample("spline_moment", (p["d"], *norm, *places, *switch, *spline, *ends), (0,)))
+            samples.append(Sample("spline_moment", (p["d"], *norm, *places, *scalars, *ends), (0,)))
         samples += [
-            Sample("spline_moment_backward", (grad, p["d"], *norm, *switch, spline[0], *ends), (0, 1)),
-            Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *switch, *spline, *ends)),
-            Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *switch, spline[0], *ends)),
+            Sample("spline_moment_backward", (grad, p["d"], *norm, *knots, *ends), (0, 1)),
+            Sample("spline_moment_jvp", (random(5, 5, 3), p["d"], *norm, *scalars, *ends)),
+            Sample("spline_moment_hvp", (random(5, 5, 3), grad, p["d"], *norm, *knots, *ends)),
         ]
     return samples
 
@@ -678,14 +686,15 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     assert int(offsets[-1]) < rows
     for gated in (False, True):
         table = random(2, 3 if gated else 2, 14, channels)
-        scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, rows, gated)  # s_max below the largest s
+        scalars = (CUTOFF, SMOOTH, PROTECTION, 1.2, 0.05 * gated, rows, gated)  # s_max below the largest s
         args = (p["d"], slots, *lists, p["mean"], p["std"], table, *scalars)
         bad = {name: (2 + k, value) for k, (name, value) in enumerate(bad_lists.items())}
         bad |= {
             "slots": (1, slots + 25),
             "functions": (6, table[:, 1:]),
             "smooth": (8, 4.0),
-            "rows": (11, 26),
+            "grading": (11, -1.0),
+            "rows": (12, 26),
         }
         samples.append(Sample("spline_rows", args, (0,), bad=bad))
         grads = (random(rows, 4), random(rows), random(rows, 3), random(rows, channels))
@@ -920,6 +929,7 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
             "cutoff_smooth": [SMOOTH, 0.5, SMOOTH][:n],
             "protection": [PROTECTION, 0.0, 0.0][:n],
             "s_max": [1.2, 1.5, 1.3][:n],
+            "grading": [0.0, 0.05, 0.0][:n],
             "width": list(width[:n]),
             "axis": list(axis[:n]),
             "gated": gated,
@@ -988,17 +998,17 @@ def _hybrid_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> l
         "absent": (13, [absent[:3], blank]),
         "nets": (15, typed[15][:, 1:]),
         "weight": (17, p["positions"].new_ones(4)),
-        "axis": (25, [9, 0]),
-        "residual": (28, [0, 1, 1, 1]),
-        "activation": (29, 99),
-        "near_mask": (31, p["mask"][:1]),
-        "decay": (33, 0.0),
-        "high": (35, CUTOFF + 1),
+        "axis": (26, [9, 0]),
+        "residual": (29, [0, 1, 1, 1]),
+        "activation": (30, 99),
+        "near_mask": (32, p["mask"][:1]),
+        "decay": (34, 0.0),
+        "high": (36, CUTOFF + 1),
         "weights of a blend": (17, ends[0].new_ones(5)),
-        "no near_mask": (31, no_mask),
-        "table_mask": (36, no_mask),
-        "coefficients": (37, table[1][:1]),
-        "step": (39, 0.0),
+        "no near_mask": (32, no_mask),
+        "table_mask": (37, no_mask),
+        "coefficients": (38, table[1][:1]),
+        "step": (40, 0.0),
     }
     bad_pack = {"parts": (4, [2]), "rows": (3, [60, 3]), "axis": (4, [9, 0])}
     return [
@@ -1053,7 +1063,7 @@ def _potential_samples(
     lists = (p["neighbors"], _near_images(p), p["counts"])
     norm = (p["mean"], p["std"], p["mask"], p["mask"] & False, p["sel"], p["sel"][:0])
     output = (random(2, like=torch.float64), random(2, like=torch.float64))
-    shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, width, axis, [5, 10, 10], [0, 1, 1])
+    shape = (CUTOFF, SMOOTH, PROTECTION, 1.2, 0.0, width, axis, [5, 10, 10], [0, 1, 1])
     scalars = (*shape, False, 1, 3.0, "float32", True)
     args = (*atoms, *lists, *norm, tables, torch.stack([packed, packed]), random(5, 1), *output, *scalars)
     bad = {
@@ -1061,17 +1071,18 @@ def _potential_samples(
         "counts": (6, p["counts"] + 3),
         "types": (3, p["types"] + 1),
         "batch": (2, p["batch"] + 1),
-        "axis": (23, 9),
-        "residual": (25, [0, 1, 1, 1]),
-        "gated": (26, True),
-        "activation": (27, 99),
-        "tf32": (29, "tf32"),  # the CPU has none, and `nets` are packed without
-        "matmul": (29, "high"),
+        "axis": (24, 9),
+        "residual": (26, [0, 1, 1, 1]),
+        "gated": (27, True),
+        "activation": (28, 99),
+        "tf32": (30, "tf32"),  # the CPU has none, and `nets` are packed without
+        "matmul": (30, "high"),
     }
     mixed = (p["mean"], p["std"], p["mask"], ~p["mask"], p["sel"][:1], p["types"].clamp(min=0))
     gates = torch.nn.functional.pad(0.2 * random(2, 3 * (intervals + 5), width), (0, 16 - width))
     ends = (random(5, 1), output[0][:1], output[1])
-    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *shape, True, 1, 3.0, "float32", False)
+    graded = (*shape[:4], 0.05, *shape[5:])
+    together = (*atoms, *lists, *mixed, gates, packed[None], *ends, *graded, True, 1, 3.0, "float32", False)
     bad_together = {
         "padding": (12, p["types"].clamp(min=0) + 2),
         "sel": (11, p["sel"]),
@@ -1084,7 +1095,7 @@ def _potential_samples(
     packed_plain = torch.ops.mdops.spline_potential_pack(*pack_plain)
     zeroed = (p["mean"], p["std"], p["mask"], p["mask"], p["sel"], p["sel"][:0])
     nets_plain = torch.stack([packed_plain, packed_plain])
-    plain_shape = (*shape[:5], 0, *shape[6:])
+    plain_shape = (*shape[:6], 0, *shape[7:])
     alone = (
         *atoms,
         *lists,
@@ -1105,7 +1116,7 @@ def _potential_samples(
         Sample("spline_potential", args, bad=bad),
         Sample("spline_potential", together, bad=bad_together),
         Sample("spline_potential_pack", pack_plain, opaque=(0,), bad={"axis": (4, -1)}),
-        Sample("spline_potential", alone, bad={"axis": (23, -1)}),
+        Sample("spline_potential", alone, bad={"axis": (24, -1)}),
     ]
     if not has_kernel("spline_training", packed.device):
         return whole

@@ -34,7 +34,7 @@ OPS = torch.ops.mdops
 
 NETS = 14  # the place of `nets` among the arguments of spline_potential
 # Places among those of hybrid_potential, and of fitting_energy.
-HYBRID_NETS, HYBRID_EXTRA, HYBRID_WIDTH, HYBRID_AXIS, HYBRID_NEURONS = 15, 16, 24, 25, 27
+HYBRID_NETS, HYBRID_EXTRA, HYBRID_WIDTH, HYBRID_AXIS, HYBRID_NEURONS = 15, 16, 25, 26, 28
 FITTING_NETS, FITTING_NEURONS = 2, 6
 
 

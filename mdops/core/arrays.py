@@ -1,5 +1,6 @@
 """Arrays and texts of the C core's part of a model file."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,6 +11,9 @@ import torch
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.nets import SplineNets
 from mdops.evaluators.spline_sum import SplineSum
+from mdops.tables.spline import SplineGrid
+
+_GRADED_VERSION = 5
 
 Arrays = dict[str, np.ndarray]
 Made = TypeVar("Made")
@@ -40,8 +44,21 @@ def array(x: torch.Tensor, dtype: str = "float64") -> np.ndarray:
     return np.ascontiguousarray(x.detach().numpy().astype(dtype))
 
 
+def grid_numbers(grid: SplineGrid) -> dict[str, float]:
+    """What a description says of knots; of their grading only where there is one."""
+    found = dataclasses.asdict(grid)
+    del found["intervals"]
+    if not grid.grading:
+        del found["grading"]
+    return found
+
+
 def description_array(about: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(json.dumps(about).encode(), np.uint8)
+    """Libraries from before graded knots refuse their version."""
+    text = json.dumps(about)
+    if '"grading"' in text:
+        text = json.dumps({**about, "version": _GRADED_VERSION})
+    return np.frombuffer(text.encode(), np.uint8)
 
 
 def parameter_arrays(splines: SplineNets, prefix: str) -> Arrays:

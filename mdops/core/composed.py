@@ -13,6 +13,7 @@ from mdops.core.arrays import (
     by_precision,
     description_array,
     descriptor_arrays,
+    grid_numbers,
     parameter_arrays,
 )
 from mdops.core.others import other_member, other_refusal
@@ -203,7 +204,7 @@ def _descriptor(splines: SplineSum, prefix: str, precision: str, arrays: Arrays)
         "axis": d.axis_neuron,
         "gated": bool(d.gated),
         "mixed": bool(d.mixed),
-        "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
+        "grid": grid_numbers(grid),
     }
 
 

@@ -14,6 +14,7 @@ from mdops.core.arrays import (
     by_precision,
     description_array,
     descriptor_arrays,
+    grid_numbers,
     parameter_arrays,
 )
 from mdops.core.composed import composed_arrays, knows
@@ -72,7 +73,7 @@ def core_arrays(
     def tables(name: str, tolerance: float) -> SplineModel:
         splines = _splines(exact, r_min, tolerance, types)
         part = splines.sums[0]
-        grids[name] = {"s_max": part.grid.s_max, "r_min": r_min, "error": part.grid.error}
+        grids[name] = grid_numbers(part.grid)
         arrays.update(descriptor_arrays(part, "core.", name))
         return splines
 
@@ -171,7 +172,7 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
 
 
 def _description(exact: EvaluationContext, splines: SplineModel) -> dict[str, Any]:
-    cutoff, smooth, protection, _, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
+    cutoff, smooth, protection, *_, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
         splines, "float32"
     )
     return {

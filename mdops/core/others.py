@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from mdops.core.arrays import Arrays, array
+from mdops.core.arrays import Arrays, array, grid_numbers
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.attention_low_rank import in_coordinates
 from mdops.evaluators.context import EvaluationContext
@@ -124,7 +124,7 @@ def _attention(
                 to.arrays[f"{to.prefix}{to.precision}.layer.{n}.{name}"] = array(value, to.precision)
         layers.append({"scale": layer.scale, "eps": layer.eps, "normalize": bool(form.normalize)})
     return {
-        "grid": {"s_max": grid.s_max, "r_min": grid.r_min, "error": grid.error},
+        "grid": grid_numbers(grid),
         "axis": d.axis_neuron,
         "smooth": bool(d.options.is_smooth),
         "by_angles": bool(d.options.attn_dotr),

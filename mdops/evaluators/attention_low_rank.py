@@ -257,12 +257,12 @@ def _made_of_s(
         return torch.cat([q * factors, k, v], dim=-1)
 
     table = interpolate(function, grid, descriptor.mean)
-    step = grid.s_max / grid.intervals
     sizes, errors = [], []
     every = looked_at(grid.intervals)
     for fraction, s in between_knots(grid, every, table.device):
+        step = grid.steps(s)
         exact = value_and_slope(function, s, step / 64)
-        found = evaluate(table, fraction, 0, every), evaluate(table, fraction, 1, every) / step
+        found = evaluate(table, fraction, 0, every), evaluate(table, fraction, 1, every) / step[:, None]
         sizes.append([x.abs().max() for x in exact])
         errors.append([(x - y).abs().max() for x, y in zip(found, exact, strict=True)])
     size, error = (torch.tensor(x).amax(0) for x in (sizes, errors))

@@ -232,7 +232,7 @@ class FusedTraining(Evaluator):
             model.extra_inputs(system, step),
             has_energy[: len(nets)],
             has_energy * (model.fitting.bias + model.model.out_bias)[index],
-            *op_scalars(model, "")[:9],
+            *op_scalars(model, "")[:10],
         )
         report = NeighborReport((s.occupied_slots(within),), nearest)
         if self.drops(step, report):

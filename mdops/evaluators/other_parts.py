@@ -112,7 +112,13 @@ class AttentionSums:
         total = rows_in(found.offsets, atoms * torch.sym_min(slots, d.slots))
         listed = displacements, found.slots, s.counts(near.counts), types, s.mean, s.std
         rows = spline_rows(
-            *listed, tables.table, **d.row_settings, s_max=s.grid.s_max, rows=total, gated=d.gated
+            *listed,
+            tables.table,
+            **d.row_settings,
+            s_max=s.grid.s_max,
+            grading=s.grid.grading,
+            rows=total,
+            gated=d.gated,
         )
         rows = rows._replace(environment=d.all_rows(rows.environment, *listed))
         if d.layers:

@@ -75,9 +75,10 @@ class SplineSum:
 
     @property
     def scalars(self) -> tuple[Any, ...]:
-        """Cutoff, where the switch begins, protection, s_max, M and M2, as ops of whole steps take them."""
+        """Cutoff, where the switch begins, protection, s_max, grading, M and M2, as ops of whole steps take them."""
         d = self.descriptor
-        return d.cutoff, d.cutoff_smooth, d.protection, self.grid.s_max, d.channels, d.axis_neuron
+        grid = self.grid.s_max, self.grid.grading
+        return d.cutoff, d.cutoff_smooth, d.protection, *grid, d.channels, d.axis_neuron
 
     def listed(self, system: System, neighbors: NeighborList) -> tuple[torch.Tensor, ...]:
         """Their arguments positions to counts."""
@@ -138,6 +139,7 @@ class SplineSum:
             "cutoff_smooth": d.cutoff_smooth,
             "protection": d.protection,
             "s_max": self.grid.s_max,
+            "grading": self.grid.grading,
             "intervals": self.grid.intervals,
             "pair_mask": self.mask,
             "zeroed": self.zeroed,
@@ -185,8 +187,7 @@ class SplineSum:
 
     def _basis(self, s: torch.Tensor) -> torch.Tensor:
         """(n, B): phi_b at s (n,) in 1/A."""
-        x = s.double().cpu() * (self.grid.intervals / self.grid.s_max)
-        return basis_matrix(x, self.grid.intervals).to(self.mean)
+        return basis_matrix(self.grid.places(s.double().cpu()), self.grid.intervals).to(self.mean)
 
     def _absent(self, within: torch.Tensor, kinds: torch.Tensor, near: Neighborhood) -> torch.Tensor:
         """(N, n): the absent neighbours that the op counts, where so many are within the cutoff."""
@@ -214,6 +215,7 @@ class SplineSum:
                 d.cutoff_smooth,
                 d.protection,
                 self.grid.s_max,
+                self.grid.grading,
                 d.plain,
                 gated,
             )

@@ -103,7 +103,7 @@ def _sizes(potential: EvaluationContext, *, gpu: bool) -> dict[str, Any]:
     part = splines.sums[0]
     width, axis, neurons, residual, gated, activation, threshold, matmul = op_scalars(
         splines, potential.matmul
-    )[4:]
+    )[5:]
     found: dict[str, Any] = {
         "dtype": str(potential.dtype).removeprefix("torch."),
         "width": width,

@@ -89,6 +89,7 @@ def spline_rows(
     s_max: float,
     rows: int,
     protection: float = 0.0,
+    grading: float = 0.0,
     gated: bool = False,
 ) -> SplineRows:
     """Rows of the environment matrix and g = sum_b phi_b(s) C_ct[b] of the first `rows` slots; zeros where one is -1.
@@ -100,13 +101,13 @@ def spline_rows(
         displacements, counts, types, mean, std, cutoff, cutoff_smooth, protection: as for `env_mat`.
         slots: (N K,) int32, of `neighbor_rows`.
         table: (ntypes, F, B, M): C of centres of each type; F = ntypes, and one more with a gate, C_c first.
-        s_max: the last knot, 1/A; there are B - 5 pieces.
+        s_max, grading: of the knots, 1/A, as for `spline_moment`; there are B - 5 pieces.
         rows: E.
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) a type, count or slot is out of range.
     """
-    switch = cutoff, cutoff_smooth, protection, s_max
+    switch = cutoff, cutoff_smooth, protection, s_max, grading
     given = displacements, slots, counts, types, mean, std, table
     return SplineRows(*torch.ops.mdops.spline_rows(*given, *switch, rows, gated))
 

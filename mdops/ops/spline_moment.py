@@ -21,6 +21,7 @@ def spline_moment(
     s_max: float,
     intervals: int,
     protection: float = 0.0,
+    grading: float = 0.0,
     radial: bool = False,
     pair_mask: torch.Tensor | None = None,
     zeroed: torch.Tensor | None = None,
@@ -29,11 +30,12 @@ def spline_moment(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A_t[b, a] = sum over the neighbours j of type t of phi_b(s_j) R_j[a].
 
-    phi_b are the uniform quintic B-splines on [0, s_max], s = w(r)/(r+p) and R the row of `env_mat`; beyond
-    s_max the basis goes on along its tangent. With C_t = the spline coefficients of an embedding net G_t,
-    A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours (mathematics.md). As in DeePMD-kit each
-    row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff being padding too; the padding
-    is negative where an atom has more neighbours than `sel`. Differentiable twice in `displacements`.
+    phi_b are the quintic B-splines on [0, s_max], s = w(r)/(r+p) and R the row of `env_mat`. Their knots are uniform
+    in s, or with a `grading` in sqrt(s + grading); beyond s_max the basis goes on along its tangent there. With
+    C_t = the spline coefficients of an embedding net G_t, A_t^T C_t is the sum of R_j (x) G_t(s_j) over the neighbours
+    (mathematics.md). As in DeePMD-kit each row is padded to `sel` neighbours with w = 0, a neighbour beyond the cutoff
+    being padding too; the padding is negative where an atom has more neighbours than `sel`. Differentiable twice in
+    `displacements`.
 
     Descriptors of mixed types have `sel` places for neighbours of all types, and as many absent ones as are left, none
     at least, of the type that `padding` says.
@@ -43,6 +45,7 @@ def spline_moment(
             as for `env_mat`.
         sel: (ntypes,) int32, or (1,) with `padding`.
         s_max: the last knot, 1/A.
+        grading: 0, or > 0 for knots that are closer to each other towards s = 0, 1/A.
         intervals: pieces of [0, s_max]; there are B = intervals + 5 basis functions.
         zeroed: (ntypes, ntypes) bool, of the pairs in `pair_mask` those that take places all the same; None: none do.
         padding: (N,) int32, the type of the absent neighbours of each atom, where all types share places.
@@ -68,6 +71,7 @@ def spline_moment(
         cutoff_smooth,
         protection,
         s_max,
+        grading,
         intervals,
         radial,
         gated,

@@ -33,7 +33,7 @@ def spline_potential(*args: Any) -> tuple[torch.Tensor, ...]:
         extra (N, E): further inputs of the fitting nets;
         scale (ntypes,), or (1,) with one net, and shift (ntypes,), float64: the energy of an atom is
         scale * net + shift, eV;
-        cutoff, cutoff_smooth, protection (A), s_max (1/A), width, axis, neurons, residual (0 or 1 for each
+        cutoff, cutoff_smooth, protection (A), s_max, grading (1/A), width, axis, neurons, residual (0 or 1 for each
         hidden layer), gated, activation (its code), threshold (of silut), matmul and atom_virial, whether that is
         asked for.
 

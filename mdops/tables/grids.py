@@ -153,7 +153,9 @@ def finer_grid(one: Sum, grid: SplineGrid, tolerance: float, types: Sequence[int
         return grid
     kinds = _kinds(one, types)
     pairs = _pairs(one, kinds)
-    found = choose_grid(_double(one.descriptor), grid.r_min, tolerance, *pairs, intervals=grid.intervals)
+    found = choose_grid(
+        _double(one.descriptor), grid.r_min, tolerance, *pairs, intervals=grid.intervals, grading=grid.grading
+    )
     if found.error > tolerance:
         warnings.warn(
             f"splines of the embedding nets of {', '.join(one.model.type_map[t] for t in kinds)} reach an error of "
@@ -169,7 +171,7 @@ def grid_error(one: Sum, grid: SplineGrid, types: Sequence[int] | None = None) -
         return math.inf
     kinds = _kinds(one, types)
     with torch.no_grad():
-        return spline_error(_double(one.descriptor), grid.s_max, grid.intervals, *_pairs(one, kinds))
+        return spline_error(_double(one.descriptor), grid, *_pairs(one, kinds))
 
 
 def _kinds(one: Sum, types: Sequence[int] | None) -> Sequence[int]:

@@ -20,6 +20,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
 BEFORE_LAYERS = {torch.float32: 1.0, torch.float64: 0.1}
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
+GRADING = 1e-6  # 1/A, where uniform knots do not do: trained nets vary within this of s = 0, the cutoff
 # Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
 _MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 4096, 8192, 1e-6
 _BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
@@ -36,19 +37,46 @@ _MOST_AT_ONCE = 2**18  # numbers, of the nets' answers at a fifth of the places
 
 @dataclasses.dataclass(frozen=True)
 class SplineGrid:
-    """Uniform knots on [0, s_max], s in 1/A.
+    """Knots on [0, s_max], s in 1/A: uniform, or graded towards s = 0.
 
     Attributes:
         s_max: the last knot, the s of the smallest distance that the spline was made for.
         intervals: pieces; there are intervals + 5 basis functions.
         r_min: that distance, A. Closer pairs go on along the spline's tangent.
         error: the largest relative error in the force of a pair (`spline_error`).
+        grading: 0 where knots are uniform in s; else they are in sqrt(s + grading), 1/A.
     """
 
     s_max: float
     intervals: int
     r_min: float
     error: float
+    grading: float = 0.0
+
+    @property
+    def _step(self) -> float:
+        """Between knots, in s or in sqrt(s + grading)."""
+        range_ = (
+            math.sqrt(self.s_max + self.grading) - math.sqrt(self.grading) if self.grading else self.s_max
+        )
+        return range_ / self.intervals
+
+    def places(self, s: torch.Tensor) -> torch.Tensor:
+        """x of s (P,), the number of knots below it and where it is between them: 0 to `intervals`."""
+        if not self.grading:
+            return s / self._step
+        return s / ((s.clamp(min=0) + self.grading).sqrt() + math.sqrt(self.grading)) / self._step
+
+    def at(self, x: torch.Tensor) -> torch.Tensor:
+        """s of x, (P,)."""
+        y = x * self._step
+        return y * (y + 2 * math.sqrt(self.grading)) if self.grading else y
+
+    def steps(self, s: torch.Tensor) -> torch.Tensor:
+        """ds/dx, (P,), the width of an interval around s."""
+        if not self.grading:
+            return torch.full_like(s, self._step)
+        return 2 * self._step * (s.clamp(min=0) + self.grading).sqrt()
 
 
 def basis_matrix(x: torch.Tensor, intervals: int, derivative: int = 0) -> torch.Tensor:
@@ -132,12 +160,11 @@ def coefficients(
 
 def interpolate(function: Functions, grid: SplineGrid, like: torch.Tensor) -> torch.Tensor:
     """C (n, F, B, M) of functions of s, (n, F, P, M) at s (P,); of the device and dtype of `like`."""
-    step = grid.s_max / grid.intervals
     if like.device.type == "cpu" and not torch.is_grad_enabled():
         x, matrix = collocation(grid.intervals)
-        return matrix.solve(function(x * step).double()).to(like.dtype)
+        return matrix.solve(function(grid.at(x)).double()).to(like.dtype)
     x, inverse = collocation_on(grid.intervals, like.device, like.dtype)
-    return torch.einsum("bp,ctpm->ctbm", inverse, function(x * step))
+    return torch.einsum("bp,ctpm->ctbm", inverse, function(grid.at(x)))
 
 
 def bending_weights(
@@ -197,12 +224,15 @@ def _weights(fraction: float, derivative: int) -> list[float]:
     return found
 
 
-def value_and_slope(function: Functions, s: torch.Tensor, h: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of functions as of `interpolate`, and their derivative in s, by the five-point formula with the step h:
-    forward-mode autograd would load a second's worth of modules."""
+def value_and_slope(
+    function: Functions, s: torch.Tensor, h: float | torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of functions as of `interpolate`, and their derivative in s, by the five-point formula with the step h, of each
+    s (P,) or of all: forward-mode autograd would load a second's worth of modules."""
     near = torch.cat([s + k * h for k in (0, 1, -1, 2, -2)])
     there, ahead, behind, far_ahead, far_behind = function(near).chunk(5, dim=2)
-    return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / (12 * h)
+    width = 12 * (h[:, None] if isinstance(h, torch.Tensor) else h)
+    return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / width
 
 
 def looked_at(intervals: int, looks: int | None = None) -> int:
@@ -213,7 +243,7 @@ def looked_at(intervals: int, looks: int | None = None) -> int:
 def between_knots(grid: SplineGrid, every: int, device: torch.device) -> list[tuple[float, torch.Tensor]]:
     """Where errors are looked at: fractions of an interval, and the s (P,) in each so many intervals."""
     interval = torch.arange(0, grid.intervals, every, dtype=torch.float64, device=device)
-    return [(fraction, (interval + fraction) * (grid.s_max / grid.intervals)) for fraction in _BETWEEN]
+    return [(fraction, grid.at(interval + fraction)) for fraction in _BETWEEN]
 
 
 def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
@@ -269,8 +299,7 @@ def _pair_forces(
 
 def spline_error(
     descriptor: MomentDescriptor,
-    s_max: float,
-    intervals: int,
+    grid: SplineGrid,
     mask: torch.Tensor | None = None,
     types: TypeChoice | None = None,
     looks: int | None = None,
@@ -283,15 +312,14 @@ def spline_error(
     whatever the nets do. Where the functions go through layers of attention, what counts are they alone, too.
     """
     forms = [descriptor.plain] if descriptor.is_sum else [False, True]
-    step, device = s_max / intervals, descriptor.mean.device
+    device = descriptor.mean.device
     types = all_types(descriptor) if types is None else types
-    grid = SplineGrid(s_max, intervals, 0.0, 0.0)
 
     def function(s: torch.Tensor) -> torch.Tensor:
         return embed(descriptor, s, mask, types)
 
     table = interpolate(function, grid, descriptor.mean).double()
-    every = looked_at(intervals, looks)
+    every = looked_at(grid.intervals, looks)
     places = between_knots(grid, every, device)
     falls = _fall(descriptor, torch.cat([s for _, s in places])).chunk(len(places))
     errors: list[torch.Tensor] = []  # (forms, P) each
@@ -301,11 +329,12 @@ def spline_error(
     for (fraction, where), falling in zip(places, falls, strict=True):
         of_runs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for first, (s, fall) in enumerate(zip(where.split(run), falling.split(run), strict=True)):
+            step = grid.steps(s)
             value, slope = value_and_slope(function, s, step / 64)
             begin = first * run * every
             around = table[..., begin : begin + (len(s) - 1) * every + 6, :]
             found_value, found_slope = (evaluate(around, fraction, order, every) for order in (0, 1))
-            off = found_value - value, found_slope / step - slope
+            off = found_value - value, found_slope / step[:, None] - slope
             size, error = (
                 torch.stack([_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms])
                 for parts in ((value, slope), off)
@@ -315,7 +344,7 @@ def spline_error(
             found.append(torch.cat(of, 1))
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, rise = _s(descriptor, r)
-    value, slope = value_and_slope(function, s, step / 64)
+    value, slope = value_and_slope(function, s, grid.steps(s) / 64)
     far = torch.stack([_pair_forces(descriptor, types, s, -rise, value, slope, p).max() for p in forms])
     size = torch.stack(sizes, 2).flatten(1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
     return float((torch.stack(errors, 2).flatten(1) / size).max())
@@ -329,17 +358,42 @@ def choose_grid(
     mask: torch.Tensor | None = None,
     types: TypeChoice | None = None,
     intervals: int = _FIRST_INTERVALS,
+    grading: float = 0.0,
 ) -> SplineGrid:
-    """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more.
+    """A grid whose error down to the distance r_min (A) is within `tolerance`, of so many intervals or more; graded
+    where uniform knots do not do, or `grading` asks for it.
 
-    The number is searched by pairs of a few types at a few places, and then looked at in full. Activations with kinks
-    (relu) never reach the tolerance; `error` then is what the finest grid reaches.
+    Activations with kinks (relu) never reach the tolerance; `error` then is the least that was reached.
     """
+
+    def find(grading: float, intervals: int) -> SplineGrid:
+        return _search(descriptor, r_min, tolerance, mask, types, intervals, grading)
+
+    found = find(grading, intervals)
+    if found.error <= tolerance or grading:
+        return found
+    graded = find(GRADING, _FIRST_INTERVALS)
+    return graded if graded.error <= found.error else found
+
+
+def _search(
+    descriptor: MomentDescriptor,
+    r_min: float,
+    tolerance: float,
+    mask: torch.Tensor | None,
+    types: TypeChoice | None,
+    intervals: int,
+    grading: float,
+) -> SplineGrid:
+    """By pairs of a few types at a few places first; what is found is looked at in full."""
     s_max = float(1.0 / (r_min + descriptor.protection))
     most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
     every = all_types(descriptor) if types is None else types
     few, of_few = _few_types(every, mask, descriptor.mean.device)
     order = _ORDER
+
+    def grid(error: float = 0.0) -> SplineGrid:
+        return SplineGrid(s_max, intervals, r_min, error, grading)
 
     def enough() -> float:
         return tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
@@ -349,16 +403,16 @@ def choose_grid(
         return min(wanted // 8 * 8, most)
 
     before: tuple[int, float] | None = None
-    while (error := spline_error(descriptor, s_max, intervals, of_few, few, _GLANCED_AT)) > enough():
+    while (error := spline_error(descriptor, grid(), of_few, few, _GLANCED_AT)) > enough():
         if intervals >= most:
             break
         if before is not None and before[0] > _FROM:
             order = min(max(math.log(before[1] / error) / math.log(intervals / before[0]), _LEAST), _ORDER)
         before, intervals = (intervals, error), more(error)
     while True:
-        error = spline_error(descriptor, s_max, intervals, mask, every)
+        error = spline_error(descriptor, grid(), mask, every)
         if error <= enough() or intervals >= most:
-            return SplineGrid(s_max, intervals, r_min, error)
+            return grid(error)
         intervals = more(error)
 
 

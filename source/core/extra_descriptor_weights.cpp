@@ -68,8 +68,9 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
       columns(features),
       attention(0),
       shift(static_cast<T>(about.at("shift").as_number())) {
-  const double s_max = about.at("grids").at(precision).at("s_max").as_number();
-  check_knots("load", s_max);
+  const Json& knots = about.at("grids").at(precision);
+  const double s_max = knots.at("s_max").as_number(), grading = grading_of(knots);
+  check_knots("load", s_max, grading);
   const std::string refusal = shape_refusal(features, axis, {1}, 0);
   if (!refusal.empty()) damaged(refusal);
   this->channels = features * axis;
@@ -78,7 +79,7 @@ AttentionData<T>::AttentionData(const File& file, const Json& about, const std::
   const int64_t basis = shape.size() == 4 ? shape[2] : 0;
   if (types >= kMostRows || !rows_refusal(types + gated, basis).empty())
     damaged("its splines are none, or too many");
-  grid = grid_of<T>(basis, s_max);
+  grid = spline_grid<T>(basis - 5, s_max, grading);
   mean.assign(types, T(0));
   zeroed = bools(file.flags(prefix + "zeroed", {types, types}));
   const std::vector<Json>& found = about.at("layers").as_list();

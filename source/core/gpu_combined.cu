@@ -168,7 +168,7 @@ class CombinedGpuModel : public GpuBase {
 
  private:
   // A file with one descriptor of sums has no members.
-  static bool is_alone(const Json& about) { return about.at("version").as_integer() == 1; }
+  static bool is_alone(const Json& about) { return !about.find("members"); }
   CombinedData data_of(const File& file, const Json& about, const Request& request) const {
     if (!is_alone(about)) return CombinedData(file, about, request.precision, ntypes());
     return CombinedData(positive(about, "cutoff"),

@@ -101,7 +101,7 @@ std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Requ
   if (request.gpu >= count)
     throw Error(MDOPS_DEVICE, "there is no cuda:" + std::to_string(request.gpu) + ": this process sees " +
                                   std::to_string(count) + " GPUs");
-  if (about.at("version").as_integer() > 1 || request.precision == "float64")
+  if (about.find("members") || request.precision == "float64")
     return combined_gpu_model(file, about, request);
   return std::make_unique<GpuModel>(file, about, request);
 }

@@ -65,7 +65,7 @@ class GpuMoments : public GpuExtraDescriptor<double> {
                     zeroed_.copy(sums.zeroed.get(), pairs, stream),
                     sel_.copy(sums.sel.data(), sums.sel.size(), stream), nullptr, sums.ntypes};
     args_.cutoff = {sums.cutoff, sums.smooth, sums.protection};
-    args_.grid = grid_of<double>(sums.basis, sums.s_max), args_.ntypes = sums.ntypes,
+    args_.grid = spline_grid<double>(sums.basis - 5, sums.s_max, sums.grading), args_.ntypes = sums.ntypes,
     args_.radial = shape.plain;
     std::vector<double> tables;  // without what pads rows
     const int64_t apart = table_width(width_);

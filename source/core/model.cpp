@@ -126,14 +126,14 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
     const Array& text = file.array("core.description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
     const int64_t version = about.at("version").as_integer();
-    if (version < 1 || version > 4)
-      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 4");
+    if (version < 1 || version > 5)
+      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 5");
     if (!about.at("grids").find(request.precision))
       throw Error(MDOPS_UNSUPPORTED,
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +
                       request.precision + "` makes it for this one");
     if (request.gpu < 0)
-      return version == 1 ? cpu_model(file, about, request) : combined_model(file, about, request);
+      return about.find("members") ? combined_model(file, about, request) : cpu_model(file, about, request);
     return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());

@@ -14,9 +14,9 @@ DescriptorWeights<T>::DescriptorWeights(const File& file, const Json& about, con
       smooth(about.at("cutoff_smooth").as_number()),
       protection(about.at("protection").as_number()) {
   const Json& grid = about.at("grids").at(precision);
-  s_max = grid.at("s_max").as_number(), shortest = grid.at("r_min").as_number();
+  s_max = grid.at("s_max").as_number(), grading = grading_of(grid), shortest = grid.at("r_min").as_number();
   check_cutoff("load", cutoff, smooth, protection);
-  check_knots("load", s_max);
+  check_knots("load", s_max, grading);
   const std::string problem = shape_refusal(width, axis, {1}, 0);
   if (!problem.empty()) damaged(problem);
   const std::string name = prefix + precision + ".tables";

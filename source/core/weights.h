@@ -43,13 +43,19 @@ inline std::unique_ptr<bool[]> bools(const std::vector<uint8_t>& flags) {
   return result;
 }
 
+// Of a spline's knots; only where they are graded does a file say it.
+inline double grading_of(const Json& grid) {
+  const Json* grading = grid.find("grading");
+  return grading ? grading->as_number() : 0.0;
+}
+
 // A descriptor of sums. `prefix` begins the names of its arrays.
 template <class T>
 struct DescriptorWeights {
   int ntypes = 0;
   bool mixed = false, gated = false;  // mixed: places are of all types together
   int64_t width = 0, axis = 0, basis = 0;
-  double cutoff = 0, smooth = 0, protection = 0, s_max = 0, shortest = 0;
+  double cutoff = 0, smooth = 0, protection = 0, s_max = 0, grading = 0, shortest = 0;
   std::vector<T> mean, std;
   std::unique_ptr<bool[]> pair_mask, zeroed;
   std::vector<int32_t> sel;
@@ -65,7 +71,7 @@ struct DescriptorWeights {
     args.places = {pair_mask.get(), zeroed.get(), sel.data(), nullptr, ntypes};
     args.ntypes = ntypes, args.gated = gated;
     args.cutoff = {static_cast<T>(cutoff), static_cast<T>(smooth), static_cast<T>(protection)};
-    args.grid = grid_of<T>(basis, s_max);
+    args.grid = spline_grid<T>(basis - 5, s_max, grading);
     args.table_width = static_cast<decltype(args.table_width)>(table_width(width));
   }
 };

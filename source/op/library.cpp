@@ -95,20 +95,20 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "spline_moment(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, "
       "Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor padding, float cutoff, float cutoff_smooth, float "
-      "protection, float s_max, int intervals, bool radial, bool gated) -> (Tensor moments, Tensor within, "
-      "Tensor nearest)");
+      "protection, float s_max, float grading, int intervals, bool radial, bool gated) -> (Tensor moments, "
+      "Tensor within, Tensor nearest)");
   m.def(
       "spline_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
-      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
-      "bool radial, bool gated) -> Tensor");
+      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, float "
+      "grading, bool radial, bool gated) -> Tensor");
   m.def(
       "spline_moment_jvp(Tensor tangent, Tensor displacements, Tensor counts, Tensor types, Tensor mean, "
-      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, "
-      "int intervals, bool radial, bool gated) -> Tensor");
+      "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float s_max, float "
+      "grading, int intervals, bool radial, bool gated) -> Tensor");
   m.def(
       "spline_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
       "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
-      "float s_max, bool radial, bool gated) -> Tensor");
+      "float s_max, float grading, bool radial, bool gated) -> Tensor");
 
   // Moments of the angles between neighbours, and their sums with tables of functions.
   m.def(
@@ -289,15 +289,13 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "float cutoff) -> (Tensor offsets, Tensor slots, Tensor taken, Tensor within, Tensor nearest)");
   m.def(
       "spline_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, SymInt rows, bool "
-      "gated) "
-      "-> (Tensor environment, Tensor switch, Tensor directions, Tensor g)");
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, float grading, SymInt "
+      "rows, bool gated) -> (Tensor environment, Tensor switch, Tensor directions, Tensor g)");
   m.def(
       "spline_rows_backward(Tensor grad_environment, Tensor grad_switch, Tensor grad_directions, Tensor "
       "grad_g, Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, SymInt rows, bool "
-      "gated) "
-      "-> Tensor");
+      "Tensor table, float cutoff, float cutoff_smooth, float protection, float s_max, float grading, SymInt "
+      "rows, bool gated) -> Tensor");
   m.def(
       "environment_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor "
       "std, float cutoff, float cutoff_smooth, float protection, SymInt rows) -> (Tensor environment, Tensor "
@@ -350,8 +348,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
       "Tensor padding, "
       "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
+      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
+      "neurons, int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor atom_virial)");
 
@@ -365,8 +363,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
       "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
       "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
-      "float[] protection, float[] s_max, int[] width, int[] axis, int[] gated, int[] neurons, "
-      "int[] residual, int activation, float threshold, Tensor near_mask, float near_cutoff, float decay, "
+      "float[] protection, float[] s_max, float[] grading, int[] width, int[] axis, int[] gated, int[] "
+      "neurons, int[] residual, int activation, float threshold, Tensor near_mask, float near_cutoff, float "
+      "decay, "
       "float low, float high, Tensor table_mask, Tensor coefficients, float table_first, float table_step, "
       "float table_cutoff, bool atom_virial) "
       "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
@@ -384,8 +383,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
       "Tensor padding, "
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
+      "neurons, int[] residual, bool gated) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor "
+      "within, "
       "Tensor nearest, "
       "Tensor saved)");
   m.def(
@@ -394,8 +394,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
       "Tensor padding, "
       "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, int width, int axis, int[] neurons, "
-      "int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
+      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
+      "neurons, int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
 
   // Energies of pairs from a table, alone or blended with other energies of the atoms, for simulation; and
   // the weights of such a blend.

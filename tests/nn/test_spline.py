@@ -1,5 +1,7 @@
 """The error that splines are chosen by is that of forces; smoothing bends nets less, and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from reference_cases import model_path
@@ -82,7 +84,7 @@ def worst_pair(potential, grid):
 def test_the_error_is_that_of_the_forces_of_pairs(case, intervals):
     potential = potential_of(case)
     with torch.no_grad():
-        bound = spline_error(potential.model.descriptor, S_MAX, intervals)
+        bound = spline_error(potential.model.descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0))
     assert bound == pytest.approx(worst_pair(potential, SplineGrid(S_MAX, intervals, 0.5, 0.0)), rel=0.25)
 
 
@@ -90,7 +92,7 @@ def test_protected_distances_count_as_what_they_are():
     potential = potential_of("env_protection")
     descriptor = potential.model.descriptor
     with torch.no_grad():
-        bound = spline_error(descriptor, 1 / (0.5 + descriptor.protection), 8)
+        bound = spline_error(descriptor, SplineGrid(1 / (0.5 + descriptor.protection), 8, 0.5, 0.0))
     grid = SplineGrid(1 / (0.5 + descriptor.protection), 8, 0.5, 0.0)
     assert bound == pytest.approx(worst_pair(potential, grid), rel=0.5)
 
@@ -100,7 +102,7 @@ def test_grids_keep_the_bound_with_no_more_knots_than_needed(dtype):
     descriptor = descriptor_of("base")
     grid = choose_grid(descriptor, 0.5, TOLERANCE[dtype])
     with torch.no_grad():
-        fewer = spline_error(descriptor, grid.s_max, int(0.7 * grid.intervals))
+        fewer = spline_error(descriptor, replace(grid, intervals=int(0.7 * grid.intervals)))
     assert grid.error <= TOLERANCE[dtype] < fewer
 
 
@@ -119,7 +121,7 @@ def test_rough_nets_keep_the_bound_of_float64_with_more_knots(monkeypatch):
     assert grid.intervals > 2048 and grid.error <= TOLERANCE[torch.float64]
     monkeypatch.setattr("mdops.tables.spline._LOOKED_AT", grid.intervals)
     with torch.no_grad():
-        everywhere = spline_error(descriptor, grid.s_max, grid.intervals)
+        everywhere = spline_error(descriptor, grid)
     assert 0.9 * everywhere < grid.error <= everywhere <= TOLERANCE[torch.float64]
 
 
@@ -133,7 +135,7 @@ def test_the_bound_is_kept_by_types_that_the_search_passes_over():
         descriptor, 0.5, TOLERANCE[torch.float64], types=TypeChoice.of([0], descriptor.mean.device)
     )
     with torch.no_grad():
-        error = spline_error(descriptor, grid.s_max, grid.intervals)
+        error = spline_error(descriptor, grid)
     assert smooth.intervals < grid.intervals
     assert error == pytest.approx(grid.error, rel=0.2) and error <= TOLERANCE[torch.float64]
 
@@ -147,11 +149,11 @@ def test_float32_has_no_more_knots_than_rounding_allows():
 def test_errors_are_the_same_in_runs(intervals, monkeypatch):
     descriptor = rough(3)
     with torch.no_grad():
-        together = spline_error(descriptor, S_MAX, intervals)
+        together = spline_error(descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0))
         monkeypatch.setattr(
             "mdops.tables.spline._MOST_AT_ONCE", 7 * descriptor.channels * descriptor.ntypes**2
         )
-        in_runs = spline_error(descriptor, S_MAX, intervals)
+        in_runs = spline_error(descriptor, SplineGrid(S_MAX, intervals, 0.5, 0.0))
     assert in_runs == pytest.approx(together, rel=1e-6)
 
 
@@ -167,7 +169,7 @@ def test_what_is_steep_close_to_the_cutoff_asks_for_fewer_knots():
         with torch.no_grad():
             layer.weight[0, 0] = 5.0
             layer.bias[0] = -5.0 * (s - descriptor.mean[0]) / descriptor.std[0, 0]
-            errors.append(spline_error(descriptor, S_MAX, 200))
+            errors.append(spline_error(descriptor, SplineGrid(S_MAX, 200, 0.5, 0.0)))
     assert errors[1] < 0.3 * errors[0]
 
 

@@ -413,7 +413,7 @@ def test_nan_passes_every_activation(activation, dtype):
     nets[0], extra[1] = torch.nan, torch.nan
     for place, value, spoilt in ((14, nets, [0, 3]), (15, extra, [1])):  # atoms of the first type; one atom
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
-        args[27] = activation
+        args[28] = activation
         energy, forces, virial, _, _, atom_virial = sample.function(*args)
         assert energy.isnan().nonzero().flatten().tolist() == spoilt
         if place == 14 or activation != CODES["linear"]:  # through which a parameter changes no force

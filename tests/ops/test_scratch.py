@@ -37,7 +37,7 @@ def test_a_large_training_step_gives_its_memory_back():
             torch.zeros(outputs, dtype=torch.float64),
         ]
         net += [torch.ones(outputs, dtype=torch.float64)] if k < layers else []
-    args[14], args[24], args[25] = [*net, *net], [neurons] * layers, [0] * layers
+    args[14], args[25], args[26] = [*net, *net], [neurons] * layers, [0] * layers
     before = resident()
     results = sample.function(*args)
     grads = [torch.ones_like(r) for r in results[:3]]

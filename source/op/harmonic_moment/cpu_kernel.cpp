@@ -64,7 +64,7 @@ struct Neighbors {
     for (int k = 0; k < size; ++k) {
       const T r2 = x[k] * x[k] + y[k] * y[k] + z[k] * z[k], r = std::sqrt(r2);
       const T inverse = r2 > T(0) ? T(1) / r : T(0);
-      const SplinePlace<T> place = spline_place(r, args.grid);
+      const SplinePlace<T> place = spline_place<false>(r, args.grid);
       envelope(r, args.cutoff, &chi[k], &dchi[k]);
       first[k] = table[k] + place.interval, t[k] = place.t, inv_r[k] = inverse;
       x[k] *= inverse, y[k] *= inverse, z[k] *= inverse;

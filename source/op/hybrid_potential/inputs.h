@@ -40,25 +40,29 @@ struct HybridInputs {
   }
 };
 
-inline HybridInputs read_hybrid(
-    const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
-    const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensors& mean,
-    const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed, const Tensors& sel,
-    const Tensors& padding, const Tensors& absent, const Tensors& tables, const Tensor& nets,
-    const Tensor& extra, const Tensor& weight, const Tensor& scale, const Tensor& shift,
-    const Numbers& cutoff, const Numbers& cutoff_smooth, const Numbers& protection, const Numbers& s_max,
-    const Integers& width, const Integers& axis, const Integers& gated, const Integers& neurons,
-    const Integers& residual, int64_t activation, double threshold, const Tensor& near_mask,
-    double near_cutoff, double decay, double low, double high, const Tensor& table_mask,
-    const Tensor& coefficients, double table_first, double table_step, double table_cutoff) {
+inline HybridInputs read_hybrid(const Op& op, const Tensor& positions, const Tensor& cell,
+                                const Tensor& batch, const Tensor& types, const Tensor& neighbors,
+                                const Tensor& images, const Tensor& counts, const Tensors& mean,
+                                const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed,
+                                const Tensors& sel, const Tensors& padding, const Tensors& absent,
+                                const Tensors& tables, const Tensor& nets, const Tensor& extra,
+                                const Tensor& weight, const Tensor& scale, const Tensor& shift,
+                                const Numbers& cutoff, const Numbers& cutoff_smooth,
+                                const Numbers& protection, const Numbers& s_max, const Numbers& grading,
+                                const Integers& width, const Integers& axis, const Integers& gated,
+                                const Integers& neurons, const Integers& residual, int64_t activation,
+                                double threshold, const Tensor& near_mask, double near_cutoff, double decay,
+                                double low, double high, const Tensor& table_mask, const Tensor& coefficients,
+                                double table_first, double table_step, double table_cutoff) {
   HybridInputs in;
   const size_t count = tables.size();
   if (count < 1 || count > kMostParts)
     fail(op, "argument `tables` has " + std::to_string(count) + " parts, expected 1 to " +
                  std::to_string(kMostParts));
-  for (const size_t size : {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(),
-                            padding.size(), absent.size(), cutoff.size(), cutoff_smooth.size(),
-                            protection.size(), s_max.size(), width.size(), axis.size(), gated.size()})
+  for (const size_t size :
+       {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(), padding.size(), absent.size(),
+        cutoff.size(), cutoff_smooth.size(), protection.size(), s_max.size(), grading.size(), width.size(),
+        axis.size(), gated.size()})
     if (size != count) fail(op, "the lists of arguments, one entry a part, differ in length");
   PotentialInputs atoms{};
   read_atoms(op, positions, cell, batch, types, neighbors, images, atoms);
@@ -67,7 +71,8 @@ inline HybridInputs read_hybrid(
     PotentialInputs part = atoms;
     part.net = fitting_shape(op, width[p], axis[p], neurons, 0);
     read_descriptor(op, counts, mean[p], std[p], pair_mask[p], zeroed[p], sel[p], padding[p], tables[p],
-                    cutoff[p], cutoff_smooth[p], protection[p], s_max[p], width[p], gated[p] != 0, part);
+                    cutoff[p], cutoff_smooth[p], protection[p], s_max[p], grading[p], width[p], gated[p] != 0,
+                    part);
     if (p && (part.dtype != in.first().dtype || part.ntypes != in.first().ntypes))
       fail(op, "the parts differ in their dtype or their number of types");
     in.absent.push_back(input(op, "absent", absent[p], ScalarType::Int, {kAny, part.ntypes}));

@@ -27,9 +27,9 @@ struct HybridOps {
       const Tensor& neighbors, const Tensor& images, const Tensor& counts, Tensors mean, Tensors std,
       Tensors pair_mask, Tensors zeroed, Tensors sel, Tensors padding, Tensors absent, Tensors tables,
       const Tensor& nets, const Tensor& extra, const Tensor& weight, const Tensor& scale, const Tensor& shift,
-      Numbers cutoff, Numbers cutoff_smooth, Numbers protection, Numbers s_max, Integers width, Integers axis,
-      Integers gated, Integers neurons, Integers residual, int64_t activation, double threshold,
-      const Tensor& near_mask, double near_cutoff, double decay, double low, double high,
+      Numbers cutoff, Numbers cutoff_smooth, Numbers protection, Numbers s_max, Numbers grading,
+      Integers width, Integers axis, Integers gated, Integers neurons, Integers residual, int64_t activation,
+      double threshold, const Tensor& near_mask, double near_cutoff, double decay, double low, double high,
       const Tensor& table_mask, const Tensor& coefficients, double table_first, double table_step,
       double table_cutoff, bool atom_virial) {
     const auto op = Device::make("hybrid_potential", "positions", positions);
@@ -37,8 +37,8 @@ struct HybridOps {
         op,
         read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask,
                     zeroed, sel, padding, absent, tables, nets, extra, weight, scale, shift, cutoff,
-                    cutoff_smooth, protection, s_max, width, axis, gated, neurons, residual, activation,
-                    threshold, near_mask, near_cutoff, decay, low, high, table_mask, coefficients,
+                    cutoff_smooth, protection, s_max, grading, width, axis, gated, neurons, residual,
+                    activation, threshold, near_mask, near_cutoff, decay, low, high, table_mask, coefficients,
                     table_first, table_step, table_cutoff),
         atom_virial);
   }

@@ -76,7 +76,7 @@ void rows_forward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, con
     out.switches[n] = terms.w;
     const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
     T value[kSplineSupport], slope[kSplineSupport];
-    spline_basis(place, args.grid.inv_step, value, slope);
+    spline_basis(place, value, slope);
     const TableRows<T> table(args, row, place.interval);
     each_column<T>(args.channels, [&](int64_t k, auto zero) {
       using V = decltype(zero);
@@ -97,7 +97,7 @@ void rows_backward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
     const RowTerms<T> terms(row.d, args.cutoff);
     const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
     T value[kSplineSupport], slope[kSplineSupport];
-    spline_basis(place, args.grid.inv_step, value, slope);
+    spline_basis(place, value, slope);
     const TableRows<T> table(args, row, place.interval);
     const T* by_g = grad.g + n * args.channels;
     Sum<T> by_s, by_switch;

@@ -208,7 +208,7 @@ struct LaneRow {
     if (!is_there) return;
     terms = RowTerms<T>(row.d, args.cutoff);
     const SplinePlace<T> place = spline_place(terms.f.s, args.grid);
-    spline_basis(place, args.grid.inv_step, value, slope);
+    spline_basis(place, value, slope);
     plain = args.table_row(row.type, args.gated ? 0 : row.kind, place.interval);
     if (args.gated) gated = args.table_row(row.type, 1 + row.kind, place.interval);
   }

@@ -9,6 +9,7 @@
 #include "common/tensor.h"
 #include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
+#include "spline_moment/knots.h"
 
 namespace mdops {
 
@@ -157,24 +158,24 @@ struct EnvironmentRowsTensors {
 
 struct SplineRowsInputs : EnvironmentRowsInputs {
   Tensor table;
-  double s_max;
+  double s_max, grading;
   int64_t channels, functions, intervals;
   bool gated;
 
   SplineRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
                    const Tensor& types, const Tensor& mean_, const Tensor& std_, const Tensor& table_,
-                   double cutoff_, double cutoff_smooth_, double protection_, double s_max_, int64_t rows_,
-                   bool gated_)
+                   double cutoff_, double cutoff_smooth_, double protection_, double s_max_, double grading_,
+                   int64_t rows_, bool gated_)
       : EnvironmentRowsInputs(op, displacements, slots_, counts, types, mean_, std_, cutoff_, cutoff_smooth_,
                               protection_, rows_),
         table(input(op, "table", table_, list.dtype, {list.ntypes, list.ntypes + gated_, kAny, kAny})),
         s_max(s_max_),
+        grading(grading_),
         channels(table.size(3)),
         functions(table.size(1)),
         intervals(table.size(2) - kSplineSupport + 1),
         gated(gated_) {
-    if (!(s_max > 0) || !std::isfinite(s_max))
-      fail(op, "argument `s_max` is " + std::to_string(s_max) + " 1/A, expected a finite number > 0");
+    check_knots(op, s_max, grading);
     if (intervals < 1 || channels < 1)
       fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions of " +
                    std::to_string(channels) + " numbers, expected at least 6 of 1");
@@ -184,7 +185,7 @@ struct SplineRowsInputs : EnvironmentRowsInputs {
   SplineRowsArgs<T> args() const {
     return {EnvironmentRowsInputs::args<T>(),
             table.const_data_ptr<T>(),
-            {static_cast<T>(intervals / s_max), static_cast<int>(intervals)},
+            spline_grid<T>(intervals, s_max, grading),
             channels,
             static_cast<int>(functions),
             gated};

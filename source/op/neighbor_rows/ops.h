@@ -33,10 +33,10 @@ struct NeighborRowsOps {
   static std::tuple<Tensor, Tensor, Tensor, Tensor> spline_rows(
       const Tensor& displacements, const Tensor& slots, const Tensor& counts, const Tensor& types,
       const Tensor& mean, const Tensor& std, const Tensor& table, double cutoff, double cutoff_smooth,
-      double protection, double s_max, int64_t rows, bool gated) {
+      double protection, double s_max, double grading, int64_t rows, bool gated) {
     const auto op = Device::make("spline_rows", "displacements", displacements);
     const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff,
-                              cutoff_smooth, protection, s_max, rows, gated);
+                              cutoff_smooth, protection, s_max, grading, rows, gated);
     SplineRowsTensors out(op, in);
     dispatch_float(op, in.list.dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -50,10 +50,11 @@ struct NeighborRowsOps {
                                      const Tensor& displacements, const Tensor& slots, const Tensor& counts,
                                      const Tensor& types, const Tensor& mean, const Tensor& std,
                                      const Tensor& table, double cutoff, double cutoff_smooth,
-                                     double protection, double s_max, int64_t rows, bool gated) {
+                                     double protection, double s_max, double grading, int64_t rows,
+                                     bool gated) {
     const auto op = Device::make("spline_rows_backward", "displacements", displacements);
     const SplineRowsInputs in(op, displacements, slots, counts, types, mean, std, table, cutoff,
-                              cutoff_smooth, protection, s_max, rows, gated);
+                              cutoff_smooth, protection, s_max, grading, rows, gated);
     const SplineRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions, grad_g);
     Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&](auto zero) {

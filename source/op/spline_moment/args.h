@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/descriptor_args.h"
+#include "spline_moment/knots.h"
 #include "spline_moment/spline_moment.h"
 
 namespace mdops {
@@ -44,24 +45,25 @@ inline int64_t intervals_of(const Tensor& grad) {
 
 struct MomentInputs : DescriptorInputs {
   Tensor mean;
-  double s_max;
+  double s_max, grading;
   int64_t intervals;
   bool radial, gated;
 
   MomentInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
                const Tensor& mean_, const Tensor& std, const Tensor& pair_mask, double cutoff,
-               double cutoff_smooth, double protection, double s_max_, int64_t intervals_, bool radial_,
-               bool gated_)
+               double cutoff_smooth, double protection, double s_max_, double grading_, int64_t intervals_,
+               bool radial_, bool gated_)
       : DescriptorInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection),
         mean(input(op, "mean", mean_, dtype, {ntypes})),
         s_max(s_max_),
+        grading(grading_),
         intervals(intervals_),
         radial(radial_),
         gated(gated_) {
     if (radial && gated) fail(op, "argument `gated` is for all four columns, not for `radial` moments");
-    if (!(s_max > 0) || !std::isfinite(s_max) || intervals < 1 || intervals > 100000)
-      fail(op, "arguments `s_max` and `intervals` are " + std::to_string(s_max) + " and " +
-                   std::to_string(intervals) + ", expected s_max > 0 and intervals in 1 .. 100000");
+    check_knots(op, s_max, grading);
+    if (intervals < 1 || intervals > 100000)
+      fail(op, "argument `intervals` is " + std::to_string(intervals) + ", expected 1 .. 100000");
   }
 
   int64_t basis() const { return intervals + 5; }
@@ -90,7 +92,7 @@ struct MomentInputs : DescriptorInputs {
             std.const_data_ptr<T>(),
             {pair_mask.const_data_ptr<bool>(), nullptr, nullptr, nullptr, static_cast<int>(ntypes)},
             cutoff_as<T>(),
-            {static_cast<T>(intervals / s_max), static_cast<int>(intervals)},
+            spline_grid<T>(intervals, s_max, grading),
             width,
             static_cast<int>(ntypes),
             radial,

@@ -58,7 +58,7 @@ __device__ __forceinline__ int prepare(const Cutoff<T>& cutoff, const SplineGrid
   const SplinePlace<T> place = spline_place(f.s, grid);
   T value[kSplineSupport], slope[kSplineSupport];
   if (Tangent || place.beyond > T(0))
-    spline_basis(place, grid.inv_step, value, slope);
+    spline_basis(place, value, slope);
   else
     spline_values(place.t, value);
   Pack<T, 4> row;
@@ -165,13 +165,13 @@ __device__ __forceinline__ void pull(const Cutoff<T>& cutoff, const SplineGrid<T
   const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
   const SplinePlace<T> place = spline_place(f.s, grid);
   T weights[2][kSplineSupport], p[4], dp[4];
-  spline_basis(place, grid.inv_step, weights[0], weights[1]);
+  spline_basis(place, weights[0], weights[1]);
   const T* rows = grad + Columns * place.interval;
   contract<Columns, Aligned>(rows, weights[0], p);
   contract<Columns, Aligned>(rows, weights[1], dp);
   if constexpr (Second) {
     T ddp[4];
-    spline_basis_second(place, grid.inv_step, weights[0]);
+    spline_basis_second(place, weights[1], weights[0]);
     contract<Columns, Aligned>(rows, weights[0], ddp);
     pair_hessian_product(d, tangent, f, norm, p, dp, ddp, out);
     if constexpr (G == Gate::alone) gate_pair_hessian(d, tangent, f, norm, p, dp, out);

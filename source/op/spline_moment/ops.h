@@ -14,10 +14,10 @@ struct SplineMomentOps {
       const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& mean,
       const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
       const Tensor& padding, double cutoff, double cutoff_smooth, double protection, double s_max,
-      int64_t intervals, bool radial, bool gated) {
+      double grading, int64_t intervals, bool radial, bool gated) {
     const auto op = Device::make("spline_moment", "displacements", displacements);
     const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, intervals, radial, gated);
+                          protection, s_max, grading, intervals, radial, gated);
     const PlaceInputs places(op, zeroed, sel, padding, in.atoms, in.ntypes);
     Tensor moments = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
@@ -33,10 +33,11 @@ struct SplineMomentOps {
   static Tensor spline_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
                                        const Tensor& types, const Tensor& mean, const Tensor& std,
                                        const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                       double protection, double s_max, bool radial, bool gated) {
+                                       double protection, double s_max, double grading, bool radial,
+                                       bool gated) {
     const auto op = Device::make("spline_moment_backward", "displacements", displacements);
     const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, intervals_of(grad_), radial, gated);
+                          protection, s_max, grading, intervals_of(grad_), radial, gated);
     const Tensor grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
@@ -50,11 +51,11 @@ struct SplineMomentOps {
   static Tensor spline_moment_jvp(const Tensor& tangent_, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& mean, const Tensor& std,
                                   const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                  double protection, double s_max, int64_t intervals, bool radial,
-                                  bool gated) {
+                                  double protection, double s_max, double grading, int64_t intervals,
+                                  bool radial, bool gated) {
     const auto op = Device::make("spline_moment_jvp", "displacements", displacements);
     const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, intervals, radial, gated);
+                          protection, s_max, grading, intervals, radial, gated);
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
     Tensor result = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
@@ -68,11 +69,11 @@ struct SplineMomentOps {
   static Tensor spline_moment_hvp(const Tensor& tangent_, const Tensor& grad_, const Tensor& displacements,
                                   const Tensor& counts, const Tensor& types, const Tensor& mean,
                                   const Tensor& std, const Tensor& pair_mask, double cutoff,
-                                  double cutoff_smooth, double protection, double s_max, bool radial,
-                                  bool gated) {
+                                  double cutoff_smooth, double protection, double s_max, double grading,
+                                  bool radial, bool gated) {
     const auto op = Device::make("spline_moment_hvp", "displacements", displacements);
     const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, intervals_of(grad_), radial, gated);
+                          protection, s_max, grading, intervals_of(grad_), radial, gated);
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {

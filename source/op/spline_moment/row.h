@@ -49,8 +49,8 @@ MDOPS_HD int64_t first_row(const Pairs<T>& p, const int32_t* first, int k, int t
 
 // Adds phi_b(s) R_a of each neighbour to the moments (rows of `Columns`: 4, or 1 when radial); first[k] is
 // the first of the kSplineSupport rows that neighbour k adds to, in the table of its type.
-template <int Columns, Gate G, class T>
-inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
+template <int Columns, Gate G, bool Graded, class T>
+inline void add_moments_on(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
   constexpr int tables = kTables<G>;
   alignas(64) T w[kSplineSupport][kChunk], row[tables][4][kChunk];
   MDOPS_INDEPENDENT
@@ -58,8 +58,8 @@ inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t
     T d[3], r[4], value[kSplineSupport], slope[kSplineSupport];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
     env_row(d, f, c.norm, r);
-    const SplinePlace<T> place = spline_place(f.s, c.grid);
-    spline_basis(place, c.grid.inv_step, value, slope);
+    const SplinePlace<T> place = spline_place<Graded>(f.s, c.grid);
+    spline_basis(place, value, slope);
     first[k] = p.table[k] + place.interval;
     for (int a = 0; a < 4; ++a) {
       row[0][a][k] = r[a];
@@ -80,9 +80,15 @@ inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t
     }
 }
 
-// The same along the tangents of the pair vectors: d/de of the moments at d + e v.
 template <int Columns, Gate G, class T>
-inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
+inline void add_moments(const Pairs<T> p, const Centre<T> c, T* moments, int32_t* first) {
+  c.grid.grading > T(0) ? add_moments_on<Columns, G, true>(p, c, moments, first)
+                        : add_moments_on<Columns, G, false>(p, c, moments, first);
+}
+
+// The same along the tangents of the pair vectors: d/de of the moments at d + e v.
+template <int Columns, Gate G, bool Graded, class T>
+inline void add_moments_jvp_on(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
   constexpr int tables = kTables<G>;
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk];
   alignas(64) T row[tables][4][kChunk], drow[tables][4][kChunk];
@@ -94,8 +100,8 @@ inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> 
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
     env_row(d, f, c.norm, r);
     env_row_jvp(d, tangent, f, c.norm, dr, &ds);
-    const SplinePlace<T> place = spline_place(f.s, c.grid);
-    spline_basis(place, c.grid.inv_step, value, slope);
+    const SplinePlace<T> place = spline_place<Graded>(f.s, c.grid);
+    spline_basis(place, value, slope);
     first[k] = p.table[k] + place.interval;
     for (int a = 0; a < 4; ++a) row[0][a][k] = r[a], drow[0][a][k] = dr[a];
     if constexpr (G != Gate::none) {
@@ -111,6 +117,12 @@ inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> 
         for (int a = 0; a < Columns; ++a)
           out[Columns * m + a] += w[m][k] * drow[table][a][k] + dw[m][k] * row[table][a][k];
     }
+}
+
+template <int Columns, Gate G, class T>
+inline void add_moments_jvp(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, T* moments) {
+  c.grid.grading > T(0) ? add_moments_jvp_on<Columns, G, true>(p, v, c, moments)
+                        : add_moments_jvp_on<Columns, G, false>(p, v, c, moments);
 }
 
 // Contracts the moments' gradient with `weights` (basis values or their derivatives) of neighbour k.
@@ -130,8 +142,8 @@ MDOPS_HD void contract(const T* grad, const T (*weights)[kChunk], int k, T (*out
 }
 
 // The gradient of each pair vector, from the moments' gradient.
-template <int Columns, Gate G, class T>
-inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
+template <int Columns, Gate G, bool Graded, class T>
+inline void pull_gradient_on(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
   constexpr int tables = kTables<G>;
   alignas(64) T w[kSplineSupport][kChunk], dw[kSplineSupport][kChunk];
   alignas(64) T value[tables][4][kChunk], slope[tables][4][kChunk];
@@ -140,8 +152,8 @@ inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T*
   for (int k = 0; k < p.size; ++k) {
     T d[3], phi[kSplineSupport], dphi[kSplineSupport];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
-    const SplinePlace<T> place = spline_place(f.s, c.grid);
-    spline_basis(place, c.grid.inv_step, phi, dphi);
+    const SplinePlace<T> place = spline_place<Graded>(f.s, c.grid);
+    spline_basis(place, phi, dphi);
     first[k] = p.table[k] + place.interval;
     for (int m = 0; m < kSplineSupport; ++m) w[m][k] = phi[m], dw[m][k] = dphi[m];
   }
@@ -171,6 +183,12 @@ inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T*
   }
 }
 
+template <int Columns, Gate G, class T>
+inline void pull_gradient(const Pairs<T> p, const Centre<T> c, const T* grad, T* gx, T* gy, T* gz) {
+  c.grid.grading > T(0) ? pull_gradient_on<Columns, G, true>(p, c, grad, gx, gy, gz)
+                        : pull_gradient_on<Columns, G, false>(p, c, grad, gx, gy, gz);
+}
+
 // The Hessian of <grad, moments> in each pair vector, times its tangent; not of moments side by side.
 template <int Columns, Gate G, class T>
 inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centre<T> c, const T* grad, T* gx,
@@ -181,8 +199,8 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
     T d[3], phi[kSplineSupport], dphi[kSplineSupport], ddphi[kSplineSupport];
     const RadialTerms<T> f = pair_terms(p, k, c.cutoff, d);
     const SplinePlace<T> place = spline_place(f.s, c.grid);
-    spline_basis(place, c.grid.inv_step, phi, dphi);
-    spline_basis_second(place, c.grid.inv_step, ddphi);
+    spline_basis(place, phi, dphi);
+    spline_basis_second(place, dphi, ddphi);
     for (int m = 0; m < kSplineSupport; ++m) w[0][m][k] = phi[m], w[1][m][k] = dphi[m], w[2][m][k] = ddphi[m];
     const T* g = grad + Columns * static_cast<int64_t>(p.table[k] + place.interval);
     for (int order = 0; order < 3; ++order) contract<Columns>(g, w[order], k, sums[order]);

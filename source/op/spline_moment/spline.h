@@ -1,6 +1,8 @@
-// The uniform quintic B-spline basis: six functions are non-zero at any s.
-// Source: de Boor, A Practical Guide to Splines, ch. IX, written out for uniform knots.
+// The quintic B-spline basis on knots that are uniform, in s or in a function of it: six functions are
+// non-zero at any s. Source: de Boor, A Practical Guide to Splines, ch. IX, written out for uniform knots.
 #pragma once
+
+#include <cmath>
 
 #include "common/math.h"
 
@@ -45,48 +47,65 @@ MDOPS_HD void spline_curvatures(T t, T* w) {
   w[5] = t3 * c;
 }
 
-// Knots on [0, s_max] in `intervals` pieces, intervals + 5 basis functions.
+// `intervals` pieces on [0, s_max], intervals + 5 basis functions. The knots are uniform in s, or where
+// `grading` is not zero in sqrt(s + grading), close to each other near s = 0.
 template <class T>
 struct SplineGrid {
-  T inv_step;
+  T inv_step;  // of the uniform places, s or sqrt(s + grading)
   int intervals;
+  T grading = 0, root = 0;  // root: its square root
 };
 
-// The place of s: its interval and t in it, and how far s lies beyond s_max in steps (0 inside). Beyond s_max
-// the spline goes on along its tangent.
+// The place of s: its interval and t in it, and how far s lies beyond s_max in steps (0 inside), where the
+// spline goes on along its tangent at s_max. `rate` is the derivative of t by s, and `bend` that of the rate
+// over the rate: of uniform knots 1 / step and zero.
 template <class T>
 struct SplinePlace {
   int interval;
-  T t, beyond;
+  T t, beyond, rate, bend;
 };
 
-template <class T>
+template <bool Graded, class T>
 MDOPS_HD SplinePlace<T> spline_place(T s, const SplineGrid<T>& grid) {
-  const T x = s * grid.inv_step, last = static_cast<T>(grid.intervals - 1);
+  T x = s * grid.inv_step, rate = grid.inv_step, bend = 0;
+  if constexpr (Graded) {
+    // sqrt(s + a) - sqrt(a) without its cancellation. Below zero it goes on along its tangent.
+    const T from = (s > T(0) ? s : T(0)) + grid.grading, root = std::sqrt(from);
+    x /= root + grid.root;
+    rate *= T(0.5) / root;
+    bend = T(-0.5) / from;
+  }
+  const T last = static_cast<T>(grid.intervals - 1);
   const T in_grid = x < last ? x : last;  // of what is not a number, too: no integer could hold it
   const int interval = static_cast<int>(in_grid > T(0) ? in_grid : T(0));
   const T t = x - static_cast<T>(interval);
   const T inside = t < T(1) ? t : T(1);
-  return {interval, inside, t - inside};
+  return {interval, inside, t - inside, rate, bend};
+}
+
+// Loops that the compiler vectorises ask before them.
+template <class T>
+MDOPS_HD SplinePlace<T> spline_place(T s, const SplineGrid<T>& grid) {
+  return grid.grading > T(0) ? spline_place<true>(s, grid) : spline_place<false>(s, grid);
 }
 
 // Values and d/ds of the basis at a place, tangent beyond s_max.
 template <class T>
-MDOPS_HD void spline_basis(const SplinePlace<T>& place, T inv_step, T* value, T* slope) {
+MDOPS_HD void spline_basis(const SplinePlace<T>& place, T* value, T* slope) {
   spline_values(place.t, value);
   spline_slopes(place.t, slope);
   for (int m = 0; m < kSplineSupport; ++m) {
     value[m] += place.beyond * slope[m];
-    slope[m] *= inv_step;
+    slope[m] *= place.rate;
   }
 }
 
-// The second derivatives that go with them: zero along the tangent beyond s_max.
+// The second derivatives that go with these slopes: of t none along the tangent beyond s_max.
 template <class T>
-MDOPS_HD void spline_basis_second(const SplinePlace<T>& place, T inv_step, T* curvature) {
+MDOPS_HD void spline_basis_second(const SplinePlace<T>& place, const T* slope, T* curvature) {
   spline_curvatures(place.t, curvature);
-  const T scale = place.beyond > T(0) ? T(0) : inv_step * inv_step;
-  for (int m = 0; m < kSplineSupport; ++m) curvature[m] *= scale;
+  const T scale = place.beyond > T(0) ? T(0) : place.rate * place.rate;
+  for (int m = 0; m < kSplineSupport; ++m) curvature[m] = curvature[m] * scale + slope[m] * place.bend;
 }
 
 }  // namespace mdops

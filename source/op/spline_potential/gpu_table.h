@@ -12,7 +12,7 @@
 namespace mdops {
 
 // What passes between libraries has one layout in all of them, those rebuilt for a model included.
-static_assert(std::is_trivially_copyable_v<StepArgs> && sizeof(StepArgs) == 600);
+static_assert(std::is_trivially_copyable_v<StepArgs> && sizeof(StepArgs) == 608);
 
 // Where a call runs, and the op's name in its errors.
 struct GpuPlace {

@@ -59,7 +59,7 @@ struct PotentialInputs {
   ScalarType dtype;
   int64_t atoms, systems, ntypes, basis, net_count;  // of nets: ntypes, or 1 for all types
   bool gated, atom_virial;                           // whether atomic virials are asked for
-  double cutoff, cutoff_smooth, protection, s_max;
+  double cutoff, cutoff_smooth, protection, s_max, grading;
   Matmul matmul;
   FittingShape net;
 
@@ -69,7 +69,7 @@ struct PotentialInputs {
   }
   template <class T>
   SplineGrid<T> grid_as() const {
-    return grid_of<T>(basis, s_max);
+    return spline_grid<T>(basis - 5, s_max, grading);
   }
 };
 
@@ -115,7 +115,8 @@ inline void read_atoms(const Op& op, const Tensor& positions, const Tensor& cell
 inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& mean, const Tensor& std,
                             const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
                             const Tensor& padding, const Tensor& tables, double cutoff, double cutoff_smooth,
-                            double protection, double s_max, int64_t width, bool gated, PotentialInputs& in) {
+                            double protection, double s_max, double grading, int64_t width, bool gated,
+                            PotentialInputs& in) {
   in.tables = float_input(op, "tables", tables, {kAny, kAny, kAny});
   in.dtype = in.tables.scalar_type();
   const int64_t n = in.atoms, ntypes = in.ntypes = in.tables.size(0);
@@ -134,8 +135,9 @@ inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& me
   in.pair_mask = input(op, "pair_mask", pair_mask, ScalarType::Bool, {ntypes, ntypes});
   in.places = PlaceInputs(op, zeroed, sel, padding, n, ntypes);
   check_cutoff(op, cutoff, cutoff_smooth, protection);
-  check_knots(op, s_max);
-  in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max;
+  check_knots(op, s_max, grading);
+  in.cutoff = cutoff, in.cutoff_smooth = cutoff_smooth, in.protection = protection, in.s_max = s_max,
+  in.grading = grading;
 }
 
 // Refuses indices that are not there.
@@ -153,16 +155,16 @@ PotentialInputs read_inputs(const Op& op, const Tensor& positions, const Tensor&
                             const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
                             const Tensor& padding, const Tensor& tables, const Nets& nets,
                             const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
-                            double cutoff_smooth, double protection, double s_max, int64_t width,
-                            int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                            bool gated, int64_t activation, double threshold,
+                            double cutoff_smooth, double protection, double s_max, double grading,
+                            int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                            std::vector<int64_t> residual, bool gated, int64_t activation, double threshold,
                             const std::string& matmul = "float32", bool atom_virial = false) {
   PotentialInputs in{};
   const std::string shape = shape_refusal(width, axis, neurons, 0);
   if (!shape.empty()) fail(op, shape);
   read_atoms(op, positions, cell, batch, types, neighbors, images, in);
   read_descriptor(op, counts, mean, std, pair_mask, zeroed, sel, padding, tables, cutoff, cutoff_smooth,
-                  protection, s_max, width, gated, in);
+                  protection, s_max, grading, width, gated, in);
   check_atoms(op, in);
   in.extra = input(op, "extra", extra, in.dtype, {in.atoms, kAny});
   in.shift = input(op, "shift", shift, ScalarType::Double, {in.ntypes});
@@ -217,13 +219,13 @@ PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, c
                                   const Tensor& padding, const Tensor& tables, const Tensor& nets,
                                   const Tensor& extra, const Tensor& scale, const Tensor& shift,
                                   double cutoff, double cutoff_smooth, double protection, double s_max,
-                                  int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                                  double grading, int64_t width, int64_t axis, std::vector<int64_t> neurons,
                                   std::vector<int64_t> residual, bool gated, int64_t activation,
                                   double threshold, std::string matmul, bool atom_virial) {
   const Call op(positions);
   return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
                             pair_mask, zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff,
-                            cutoff_smooth, protection, s_max, width, axis, std::move(neurons),
+                            cutoff_smooth, protection, s_max, grading, width, axis, std::move(neurons),
                             std::move(residual), gated, activation, threshold, matmul, atom_virial));
 }
 

@@ -17,8 +17,8 @@ struct PotentialKernels {
 };
 
 // What passes between libraries has one layout in all of them, those rebuilt for a model included.
-static_assert(std::is_trivially_copyable_v<PotentialArgs<float>> && sizeof(PotentialArgs<float>) == 552 &&
-              std::is_trivially_copyable_v<PotentialArgs<double>> && sizeof(PotentialArgs<double>) == 576);
+static_assert(std::is_trivially_copyable_v<PotentialArgs<float>> && sizeof(PotentialArgs<float>) == 560 &&
+              std::is_trivially_copyable_v<PotentialArgs<double>> && sizeof(PotentialArgs<double>) == 592);
 static_assert(sizeof(NetWeights<float>) == sizeof(NetWeights<double>) && sizeof(NetWeights<float>) == 728);
 static_assert(sizeof(PotentialResults<float>) == sizeof(PotentialResults<double>) &&
               sizeof(PotentialResults<float>) == 152);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/cutoff.h"
+#include "spline_moment/knots.h"
 #include "spline_potential/spline_potential.h"
 
 namespace mdops {
@@ -33,15 +34,6 @@ inline std::string rows_refusal(int64_t tables, int64_t basis) {
     return std::to_string(tables) + " types of " + std::to_string(basis) +
            " spline functions each, expected at most " + std::to_string(kMostRows) + " in all";
   return "";
-}
-
-inline void check_knots(const Op& op, double s_max) {
-  if (!(s_max > 0) || !std::isfinite(s_max)) fail(op, "argument `s_max` must be positive and finite");
-}
-
-template <class T>
-SplineGrid<T> grid_of(int64_t basis, double s_max) {
-  return {static_cast<T>((basis - 5) / s_max), static_cast<int>(basis - 5)};
 }
 
 // Columns of a table's rows for a descriptor of this width.

@@ -107,14 +107,14 @@ ForwardOutputs spline_training(const Tensor& positions, const Tensor& cell, cons
                                const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
                                const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets,
                                const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
-                               double cutoff_smooth, double protection, double s_max, int64_t width,
-                               int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                               bool gated) {
+                               double cutoff_smooth, double protection, double s_max, double grading,
+                               int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                               std::vector<int64_t> residual, bool gated) {
   const Op op("spline_training");
   const PotentialInputs in =
       read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
                   sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
-                  width, axis, neurons, residual, gated, kTanh, 0.0);
+                  grading, width, axis, neurons, residual, gated, kTanh, 0.0);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
   Tensor saved = dispatch_float(op, in.dtype, [&](auto zero) {
@@ -246,13 +246,13 @@ std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
     const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
     const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets, const Tensor& extra,
     const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
-    double s_max, int64_t width, int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual,
-    bool gated) {
+    double s_max, double grading, int64_t width, int64_t axis, std::vector<int64_t> neurons,
+    std::vector<int64_t> residual, bool gated) {
   const Op op("spline_training_backward");
   const PotentialInputs in =
       read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
                   sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
-                  width, axis, neurons, residual, gated, kTanh, 0.0);
+                  grading, width, axis, neurons, residual, gated, kTanh, 0.0);
   const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
   const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
   const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});
