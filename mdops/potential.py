@@ -273,7 +273,8 @@ class Potential(EvaluationContext):
         return found if spin is None else spin.of_atoms(found)
 
     def system_with_spins(self, system: System, spins: torch.Tensor | None) -> System:
-        """The system with virtual atoms for these spins (N, 3), as `evaluate` takes it; without spins as it is.
+        """The system with these spins (N, 3), as `evaluate` takes it: with virtual atoms, or vectors beside its atoms;
+        without spins as it is.
 
         Raises InputError where the model has magnetic moments and there are none, or the reverse."""
         if (spins is None) != (self.model.spin is None):
@@ -281,7 +282,7 @@ class Potential(EvaluationContext):
             raise InputError(f"the model {what} {'none ' if spins is None else ''}are given")
         systems.require_finite("spins", spins)
         spin = self.model.spin
-        return system if spin is None or spins is None else spin.with_virtual_atoms(system, spins)
+        return system if spin is None or spins is None else spin.system(system, spins)
 
     @_in_own_precision
     @torch.no_grad()
@@ -308,7 +309,7 @@ class Potential(EvaluationContext):
         if atom_virial:
             self.require_no_modifier("a virial of an atom")
             self.require_atom_virials()
-        if self.model.spin is not None and not system.paired:
+        if self.model.spin is not None and not (system.paired or system.spins is not None):
             raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)

@@ -60,6 +60,7 @@ class System:
         charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these;
             None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).
+        spins: (N, 3) float64, magnetic moments, for models that take them as vectors.
     """
 
     positions: torch.Tensor
@@ -72,6 +73,7 @@ class System:
     exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
     paired: bool = False
     charge_spin: torch.Tensor | None = None
+    spins: torch.Tensor | None = None
 
     def atoms_of_types(self, ntypes: int) -> tuple[torch.Tensor, ...]:
         """For each type, the indices (int64) of its atoms."""

@@ -44,7 +44,9 @@ def main() -> int:
     parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, help="where models are, or are kept")
-    parser.add_argument("--kind", help="of all descriptors; dpa2, dpa3, dpa4, dpa4c and spin come only so")
+    parser.add_argument(
+        "--kind", help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin and dpa4_spin come only so"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

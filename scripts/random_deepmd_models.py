@@ -3,10 +3,10 @@
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
 With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. `spin` is a model
-with magnetic moments on one of several. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with
-random weights and statistics; <seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the
-energies, forces and virials of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead,
-which says why.
+with magnetic moments on one of several, `dpa4_spin` one of DPA-4, which takes them as vectors. For each
+seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the
+`model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch
+backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -331,6 +331,7 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
 OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
 EXPORTABLE = ("dpa4c",)  # that the exportable backend alone has
 SPIN = "spin"  # magnetic moments on one of several descriptors
+NATIVE_SPIN = "dpa4_spin"
 
 
 def bridging(draw: Draw) -> dict[str, Any]:
@@ -372,6 +373,8 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
     """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
     if kind == SPIN:
         return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
+    if kind == NATIVE_SPIN:
+        return with_native_spin(draw, model(draw, path, crowded, "dpa4"))
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)
     type_map = [str(name) for name in draw.random.choice(ELEMENTS, ntypes, replace=False)]
     pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
@@ -433,6 +436,20 @@ def with_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
         for name in part:
             if name.endswith("sel") and type(part[name]) in (int, list):
                 part[name] = [MANY] * count if isinstance(part[name], list) else MANY
+    return section
+
+
+def with_native_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
+    """With magnetic moments of some elements, which need coefficients of degree 1."""
+    own, names = section["descriptor"], section["type_map"]
+    use = [draw.chance() for _ in names]
+    use[draw.whole(0, len(names))] = True
+    told = draw.one((use, [name for name, has in zip(names, use, strict=True) if has]))
+    section["spin"] = {"scheme": "native", "use_spin": told}
+    if not (own["l_schedule"] or [0] if "l_schedule" in own else [own["lmax"]])[-1]:
+        own["extra_node_l"] = 1
+    if "exclude_types" in own:
+        section["pair_exclude_types"] = own.pop("exclude_types")
     return section
 
 
@@ -536,6 +553,8 @@ def make(folder: Path, seed: int, kind: str | None) -> None:
             moments = draw.normal(len(given["types"]), 3)
             lengths = draw.random.uniform(0.8, 1.5, (len(moments), 1))
             given["spins"] = lengths * moments / np.linalg.norm(moments, axis=1, keepdims=True)
+            if section["spin"].get("scheme") == "native":
+                given["spins"][draw.random.random(len(moments)) < 0.1] = 0
         given |= answers(network, given)
         arrays |= {f"{name}/{key}": value for key, value in given.items()}
     save_dp_model(str(path.with_suffix(".dp")), {"model": network.serialize(), "model_def_script": section})

@@ -101,9 +101,9 @@ def _parts(potential: "Potential") -> dict[str, str]:
 
 
 def _moments(types: list[str], spin: "Spin") -> str:
-    """The elements that have one, and how far their virtual atoms are away."""
+    """The elements that have one, and how far their virtual atoms are away, if there are any."""
     of = zip(types, spin.use_spin, spin.virtual_scale, strict=False)
-    return ", ".join(f"{name} ({scale:g} A for one of 1)" for name, has, scale in of if has)
+    return ", ".join(name + f" ({scale:g} A for one of 1)" * spin.paired for name, has, scale in of if has)
 
 
 def _output(output: "Output") -> str:

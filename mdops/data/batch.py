@@ -62,6 +62,7 @@ class Batch:
                 None if kinds is None else AtomsByType(types, [index.to(device) for index in kinds]),
                 paired=system.paired,
                 charge_spin=moved(system.charge_spin),
+                spins=moved(system.spins),
             ),
             neighbors=near._replace(
                 neighbors=near.neighbors.to(device),
@@ -118,7 +119,7 @@ def make_batch(data: Dataset, lists: PairLists, frames: np.ndarray) -> Batch:
     }
     parameters = {name: values.pop(name, None) for name in PARAMETERS}
     system = frames_system(data, frames)
-    system.charge_spin = parameters["charge_spin"]
+    system.charge_spin, system.spins = parameters["charge_spin"], values.pop("spin", None)
     system.find_atoms_by_type(data.ntypes)
     return Batch(
         system,

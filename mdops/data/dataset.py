@@ -79,7 +79,12 @@ class Dataset:
 
     def counted(self) -> np.ndarray:
         """(F,): the number of atoms of each frame that energies are told by: virtual atoms of spins are none."""
-        return self.sizes() // (1 if self.spin is None else 2)
+        return self.sizes() // (2 if self.paired else 1)
+
+    @property
+    def paired(self) -> bool:
+        """Whether a virtual atom follows each atom."""
+        return self.spin is not None and self.spin.paired
 
     def answering(self, label: str, rows: np.ndarray) -> np.ndarray:
         """Those of these rows of the arrays over N that have an answer for a label of atoms."""

@@ -33,6 +33,7 @@ class DeviceFrames:
 
     def __init__(self, data: Dataset, lists: PairLists, frames: np.ndarray, device: torch.device) -> None:
         self._known, self._silent, self._spin = data.known, data.silent, data.spin
+        self._paired = data.paired
         self.frames, self.device, self.cutoff, self.ntypes = frames, device, lists.cutoff, data.ntypes
         first = data.atoms(int(frames[0]))
         self._types = torch.from_numpy(data.types[first])
@@ -90,8 +91,9 @@ class DeviceFrames:
                 taken["pbc"],
                 system,
                 AtomsByType(types, kinds),
-                paired=self._spin is not None,
+                paired=self._paired,
                 charge_spin=taken.get("charge_spin"),
+                spins=labels.pop("spin", None),
             ),
             NeighborList(
                 taken["neighbors"],
@@ -126,7 +128,7 @@ class DeviceFrames:
             types = self._types.repeat(count)
             kinds = [torch.nonzero(types == k)[:, 0] for k in range(self.ntypes)]
             labelled = torch.ones(count, dtype=torch.bool)
-            counted = torch.full((count,), n // (1 if self._spin is None else 2))
+            counted = torch.full((count,), n // (2 if self._paired else 1))
             fixed = (types, each.repeat_interleave(n), each * n, counted, labelled, *kinds)
             self._fixed[count] = tuple(t.to(self.device) for t in fixed)
         return self._fixed[count]

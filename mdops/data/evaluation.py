@@ -8,7 +8,7 @@ from mdops.data.batch import make_batch
 from mdops.data.dataset import Dataset
 from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
-from mdops.data.spins import with_virtual_atoms
+from mdops.data.spins import with_spins
 from mdops.errors import DataError, InputError
 from mdops.evaluators.hessian import hessians
 from mdops.potential import Potential
@@ -82,7 +82,7 @@ def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None
         )
     data = replace(data, silent=tuple(np.flatnonzero(~potential.model.has_energy.cpu().numpy()).tolist()))
     if spin is not None and data.spin is None:
-        data = with_virtual_atoms(data, spin)
+        data = with_spins(data, spin)
     lists = lists or PairLists(data, potential.cutoff)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]

@@ -102,5 +102,5 @@ def frames_system(data: Dataset, frames: np.ndarray) -> System:
         torch.from_numpy(data.cell[frames]),
         torch.from_numpy(data.pbc[frames]),
         torch.from_numpy(np.repeat(np.arange(len(frames), dtype=np.int32), sizes)),
-        paired=data.spin is not None,
+        paired=data.paired,
     )

@@ -1,4 +1,4 @@
-"""Frames of atoms with magnetic moments as frames of atoms and virtual atoms (mdops/models/spin.py)."""
+"""Frames of atoms with magnetic moments as a model takes them (mdops/models/spin.py)."""
 
 from dataclasses import replace
 
@@ -13,15 +13,18 @@ from mdops.system import System
 _SECOND = ("force_mag",)  # labels of virtual atoms
 
 
-def with_virtual_atoms(data: Dataset, spin: Spin) -> Dataset:
-    """A dataset with its label `spin` (N, 3) as one of 2 N rows, without that label.
+def with_spins(data: Dataset, spin: Spin) -> Dataset:
+    """A dataset with its label `spin` (N, 3) as one of 2 N rows, without that label; as it is, where there are no
+    virtual atoms.
 
     Raises DataError, naming the frame, where one has no spins."""
     if not data.has("spin") or not data.present["spin"].all():
         lacking = int(np.argmin(data.present["spin"])) if data.has("spin") else 0
         raise DataError(f"{data.name(lacking)}: has no spin (spin.npy), and the model has magnetic moments")
+    if not spin.paired:
+        return replace(data, spin=spin)
     owner = np.repeat(np.arange(len(data), dtype=np.int32), data.sizes())
-    system = spin.with_virtual_atoms(
+    system = spin.system(
         System(
             torch.from_numpy(np.asarray(data.positions)),
             torch.from_numpy(np.asarray(data.types)),

@@ -52,6 +52,10 @@ class Autograd(Evaluator):
         once = forces and not trains and not graph and not shape
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
+        spins = near.system.spins
+        if spins is not None and forces and not spins.requires_grad:
+            spins = spins.detach().requires_grad_()
+            near = dataclasses.replace(near, system=dataclasses.replace(near.system, spins=spins))
         size = self._run_size(near) if once else None
         if size is not None and (size < near.system.atoms or self.always_runs):
             answers, report, gradient = self._in_runs(near, size, step)
@@ -68,20 +72,24 @@ class Autograd(Evaluator):
             values = answers[f"atom_{self._derived.name}"]
             components = values.flatten(1).unbind(1) if shape else (values,)
             sums = [_weighted_sum(one, step.weight) for one in components]
+            leaves = near.displacements if spins is None else (near.displacements, spins)
             gradients = [
                 torch.autograd.grad(
                     one,
-                    near.displacements,
+                    leaves,
                     create_graph=graph,
                     retain_graph=trains or k + 1 < len(sums),
                     materialize_grads=True,
-                )[0]
+                )
                 for k, one in enumerate(sums)
             ]
         if not trains and not graph:
             answers = {name: value.detach() for name, value in answers.items()}
         with torch.set_grad_enabled(graph and trains):
-            found = [forces_and_virials(one, near, atom_virial=step.atom_virial) for one in gradients]
+            found = [forces_and_virials(one[0], near, atom_virial=step.atom_virial) for one in gradients]
+            if spins is not None:  # which do not turn with the cell: the virial is not symmetric
+                for own, (_, by_spins) in zip(found, gradients, strict=True):
+                    own |= {"force_mag": -by_spins, "virial": own["virial"].transpose(1, 2)}
             return answers | (_of_components(found, shape) if shape else found[0]), report
 
     def _in_runs(

@@ -152,7 +152,8 @@ class Neighborhood:
         """Of these atoms alone, a run or indices of them. `neighbors` are still indices of all."""
         s, first = self.system, self.first_types.to(self.system.types.dtype)
         own = s.positions[run], s.types[run], s.cell, s.pbc, s.batch[run]
-        system = System(*own, first_types=first, charge_spin=s.charge_spin)
+        spins = None if s.spins is None else s.spins[run]
+        system = System(*own, first_types=first, charge_spin=s.charge_spin, spins=spins)
         return dataclasses.replace(
             self,
             system=system,

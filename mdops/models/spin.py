@@ -1,14 +1,15 @@
 """Magnetic moments as virtual atoms: beside each atom stands one in the direction of its spin (DeepSPIN: Yang et al.,
-Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`).
+Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`). Or, of DPA-4, as vectors that the descriptor takes
+(`NativeSpin`).
 
-A system of a model with spins has two rows for each atom, one after the other: the atom, and its virtual atom, whose
-type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no
+A system of a model with virtual atoms has two rows for each atom, one after the other: the atom, and its virtual atom,
+whose type is the atom's plus the number of elements. Atoms without a spin have a row of type -1 there, which is no
 neighbour of anything. Answers have the same rows.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from mdops.errors import ConfigError, InputError, UnsupportedModelError
 from mdops.system import System
 
 Answers = dict[str, torch.Tensor]
-_SCHEME = "deepspin"
+_SCHEME, _NATIVE = "deepspin", "native"
 _PROTECTION = 0.01  # A, of a descriptor that has none: a virtual atom of a spin of zero lies on its atom
 
 
@@ -28,7 +29,10 @@ class Spin:
     Attributes:
         use_spin: for each element whether its atoms have a spin.
         virtual_scale: for each element how far its virtual atom stands away, A for a spin of one.
+        paired: whether there are virtual atoms.
     """
+
+    paired: ClassVar[bool] = True
 
     use_spin: tuple[bool, ...]
     virtual_scale: tuple[float, ...]
@@ -71,7 +75,7 @@ class Spin:
 
     @property
     def ntypes(self) -> int:
-        """The number of elements, half of that of the types."""
+        """The number of elements."""
         return len(self.use_spin)
 
     @property
@@ -103,15 +107,11 @@ class Spin:
         table = torch.tensor([*scales, *[0.0] * (self.ntypes + 1)], dtype=torch.float64, device=types.device)
         return table[types.long()][:, None]  # -1 is the last one
 
-    def with_virtual_atoms(self, system: System, spins: torch.Tensor) -> System:
-        """A system of N atoms with these spins (N, 3), as one of 2 N rows.
+    def system(self, system: System, spins: torch.Tensor) -> System:
+        """A system of N atoms with these spins (N, 3), as the model takes it: one of 2 N rows.
 
         Raises InputError for spins of another shape."""
-        if spins.shape != system.positions.shape:
-            raise InputError(
-                f"spins have shape {tuple(spins.shape)}, expected {tuple(system.positions.shape)}: a vector for each "
-                "atom"
-            )
+        _require_vectors(spins, system)
         away = spins.to(system.positions) * self._scale(system.types)
         return System(
             _pairs(system.positions, system.positions + away),
@@ -154,10 +154,71 @@ class Spin:
         return found | ({"force_mag": answers["force_mag"][1::2]} if "force_mag" in answers else {})
 
 
+@dataclasses.dataclass(frozen=True)
+class NativeSpin(Spin):
+    """Spins that a descriptor takes as vectors. A system has its atoms alone, and these in `System.spins`; answers have
+    magnetic forces from the start."""
+
+    paired: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> "NativeSpin":
+        """As `Spin.of`. `virtual_scale` is kept, and has no meaning."""
+        if not is_native(tree):
+            raise UnsupportedModelError(
+                f"{place}: of dpa4 the spins are vectors (the scheme {_NATIVE!r}); those as virtual atoms are not "
+                "supported with it"
+            )
+        given = {name: value for name, value in tree.items() if name != "virtual_scale" or value is not None}
+        found = Spin.of({"virtual_scale": 1.0, **given, "scheme": _SCHEME}, type_map, place)
+        return cls(found.use_spin, found.virtual_scale)
+
+    def to_tree(self) -> dict[str, Any]:
+        return {**super().to_tree(), "scheme": _NATIVE}
+
+    @property
+    def nearest(self) -> float:
+        return float("inf")
+
+    @property
+    def silent(self) -> dict[str, tuple[int, ...]]:
+        return {"force_mag": tuple(t for t, has in enumerate(self.use_spin) if not has)}
+
+    def system(self, system: System, spins: torch.Tensor) -> System:
+        _require_vectors(spins, system)
+        return dataclasses.replace(system, spins=spins.to(system.positions))
+
+    def rows_of(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
+        return aparam
+
+    def answers(self, found: Mapping[str, torch.Tensor], system: System) -> Answers:
+        return dict(found)
+
+    def of_atoms(self, answers: Mapping[str, torch.Tensor]) -> Answers:
+        return dict(answers)
+
+
+def is_native(section: Any) -> bool:
+    """Whether a section `spin` is of spins that the descriptor takes as vectors."""
+    return isinstance(section, Mapping) and str(section.get("scheme", _SCHEME)).lower() == _NATIVE
+
+
+def spin_of_types(section: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> Spin:
+    """That of a section `spin` of a model with these types, those of virtual atoms among them.
+
+    Raises ConfigError for one that does not fit the types."""
+    if is_native(section):
+        return NativeSpin.of(section, type_map, place)
+    spin = Spin.of(section, type_map[: len(type_map) // 2], place)
+    if 2 * spin.ntypes != len(type_map):
+        raise ConfigError(f"{place} is of {spin.ntypes} elements, and there are {len(type_map)} types")
+    return spin
+
+
 def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
     """The reverse of `with_virtual_types`: what an input says."""
     section, types = model.get("spin"), model["type_map"]
-    if not section:
+    if not section or is_native(section):
         return dict(model)
     n, descriptor = len(types) // 2, dict(model["descriptor"])
     descriptor.pop("exclude_types", None)
@@ -173,7 +234,14 @@ def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
 def spin_of(options: Any, type_map: Sequence[str]) -> Spin | None:
     """That of the options of a model with these types; None for a model without spins."""
     section = getattr(options, "spin", None)
-    return None if section is None else Spin.of(section, type_map[: len(type_map) // 2])
+    return None if section is None else spin_of_types(section, type_map)
+
+
+def _require_vectors(spins: torch.Tensor, system: System) -> None:
+    if spins.shape != system.positions.shape:
+        raise InputError(
+            f"spins have shape {tuple(spins.shape)}, expected {tuple(system.positions.shape)}: a vector for each atom"
+        )
 
 
 def _pairs(first: Any, second: Any) -> Any:
@@ -198,10 +266,13 @@ def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:
 
 def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
     """The section `model` of an input with a section `spin`, with the types of virtual atoms and what follows from
-    them, as DeePMD-kit has it; any other as it is, and one that has these types.
+    them, as DeePMD-kit has it; one of spins as vectors with a truth value for each type; any other as it is, and one
+    that has these types.
 
     Raises ConfigError for a section that does not fit the types."""
     elements, section = model.get("type_map"), model.get("spin")
+    if isinstance(section, Mapping) and isinstance(elements, list) and is_native(section):
+        return {**model, "spin": NativeSpin.of(section, elements, "model.spin").to_tree()}
     if (
         not isinstance(section, Mapping)
         or not isinstance(elements, list)

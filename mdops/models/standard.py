@@ -15,7 +15,8 @@ from mdops.models.absent import nearest
 from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
-from mdops.models.spin import Spin, spin_of, without_virtual_types
+from mdops.models.shapes import require_same
+from mdops.models.spin import Spin, spin_of, spin_of_types, without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
 
@@ -303,16 +304,14 @@ class DescriptorFitting(AtomicModel):
     @classmethod
     def check_tree(cls, tree: Tree, place: str) -> None:
         super().check_tree(tree, place)
-        type_map, width = tree["type_map"], None
+        type_map, width, spin = tree["type_map"], None, None
         if tree.get("spin") is not None:
             try:
-                spin = Spin.of(tree["spin"], type_map[: len(type_map) // 2], f"{place}.spin")
+                spin = spin_of_types(tree["spin"], type_map, f"{place}.spin")
             except ConfigError as error:
                 raise ModelFileError(str(error)) from None
-            if 2 * spin.ntypes != len(type_map):
-                raise ModelFileError(
-                    f"{place}.spin is of {spin.ntypes} elements, and there are {len(type_map)} types"
-                )
+        vectors = None if spin is None or spin.paired else list(spin.use_spin)
+        require_same(tree["descriptor"].get("use_spin"), vectors, f"{place}.descriptor.use_spin")
         kind = registry.known("descriptor", tree["descriptor"])
         if kind is not None:
             kind.check_tree(tree["descriptor"], type_map, f"{place}.descriptor")

@@ -241,13 +241,6 @@ def test_files_whose_parts_do_not_fit(place, value, message):
         model_of_tree(upgrade(tree))
 
 
-def test_magnetic_moments_are_refused():
-    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
-    tree["descriptor"]["use_spin"] = [True, False]
-    with pytest.raises(UnsupportedModelError, match="magnetic moments"):
-        model_of_tree(tree)
-
-
 def test_a_model_that_denoises_is_refused():
     tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
     with pytest.raises(UnsupportedModelError, match="denoise"):

@@ -1,7 +1,9 @@
-"""Models with magnetic moments, as virtual atoms."""
+"""Models with magnetic moments, as virtual atoms, and of DPA-4 as vectors."""
 
+import copy
 import dataclasses
 import json
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -20,11 +22,13 @@ from mdops.data.labels import SPIN_LABELS
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import Engine, EnsembleSettings
+from mdops.models import model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin, with_virtual_types
 from mdops.train import Trainer, parse_config
 
 SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
+NATIVE = {"scheme": "native", "use_spin": ["Ni"]}
 WEIGHTS = {"e": 1, "fr": 100, "fm": 100, "v": 0.1}
 DESCRIPTORS = {
     "se_e2_a": {"type": "se_e2_a", "sel": [40, 40], "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2},
@@ -32,6 +36,7 @@ DESCRIPTORS = {
              "attn_layer": 0, "tebd_dim": 4},
     "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
              "e_rcut_smth": 2.0, "e_sel": 160, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 60, "axis_neuron": 2}},
+    "dpa4": {"type": "dpa4", "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1, "mixing_layers": 2},
 }  # fmt: skip
 
 
@@ -40,7 +45,7 @@ def section(descriptor: str) -> dict:
         "type_map": ["Ni", "O"],
         "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
         "fitting_net": {"neuron": [8, 8], "precision": "float64"},
-        "spin": SPIN,
+        **({"type": "dpa4", "spin": NATIVE} if descriptor == "dpa4" else {"spin": SPIN}),
     }
 
 
@@ -61,7 +66,11 @@ def training_input(descriptor: str, systems: str, **training) -> dict:
 
 def model(descriptor: str) -> Potential:
     options = parse_config(training_input(descriptor, "nowhere")).model
-    made = find("model", "standard").random(options, 3, torch.float64)
+    made = find("model", options.KIND).random(options, 3, torch.float64)
+    random = np.random.default_rng(4)
+    for weights in made.parameters():  # a new model of DPA-4 does not see moments
+        if descriptor == "dpa4" and not weights.any():
+            weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
     return Potential(made, overflow="extend").eval()
 
 
@@ -86,7 +95,7 @@ def energy(potential: Potential, atoms: Atoms) -> float:
 
 
 def test_forces_magnetic_forces_and_virials_are_derivatives(potential):
-    atoms, step = crystal(), 1e-4
+    atoms, step = crystal(), 4e-5
     found = potential.compute(atoms)
     assert np.abs(found["force_mag"][4:]).max() == 0  # of oxygen
     for name, get, put in (
@@ -124,6 +133,7 @@ def test_atomic_virials_sum_to_the_virial():
 def test_energies_do_not_change_as_all_moments_and_atoms_turn(potential):
     atoms = crystal()
     turn = np.linalg.qr(np.random.default_rng(5).normal(size=(3, 3)))[0]
+    turn[0] *= np.linalg.det(turn)
     turned = atoms.copy()
     turned.set_cell(atoms.cell.array @ turn.T)
     turned.positions = atoms.positions @ turn.T
@@ -147,7 +157,8 @@ def test_files_keep_the_answers_and_are_deepmd_kits(potential, suffix, tmp_path)
     potential.save(path)
     again = mdops.load(path, dtype="float64", overflow="extend", spline=False)
     assert energy(again, crystal()) == energy(potential, crystal())
-    assert read_model(path).model["spin"] == {"use_spin": [True, False], "virtual_scale": [0.314, 0.0]}
+    assert read_model(path).model["spin"] == potential.model.spin.to_tree()
+    assert potential.model.spin.use_spin == (True, False)
     if suffix == ".safetensors":
         return
     definition = read_model(path).source["model_def_script"]  # what DeePMD-kit makes the model of
@@ -285,6 +296,86 @@ def test_nobody_knows_which_neighbours_of_mixed_types_deepmd_kit_drops():
     potential.overflow = "truncate"
     with pytest.raises(InputError, match="placeholders"):
         potential.compute(crystal())
+
+
+@pytest.mark.parametrize("ending", ["dp", "pt"])
+def test_answers_of_deepmd_kit(ending):
+    folder = Path(__file__).parents[1] / "data/reference_spin/dpa4"
+    type_map = read_model(folder / "model.dp").model["type_map"]
+    systems: dict[str, dict[str, np.ndarray]] = {}
+    with np.load(folder / "systems.npz") as arrays:
+        for key in arrays:
+            name, _, what = key.partition("/")
+            systems.setdefault(name, {})[what] = arrays[key]
+    for dtype, limit in (("float64", 1e-9), ("float32", 3e-5)):
+        potential = mdops.load(folder / f"model.{ending}", dtype=dtype)
+        for one in systems.values():
+            atoms = Atoms([type_map[t] for t in one["types"]], one["positions"], cell=one.get("cell"))
+            atoms.pbc = "cell" in one
+            atoms.set_initial_magnetic_moments(one["spins"])
+            found = potential.compute(atoms)
+            for name in ("energy", "forces", "force_mag", "virial"):
+                wanted = one[name].reshape(found[name].shape)
+                np.testing.assert_allclose(
+                    found[name], wanted, rtol=0, atol=limit * max(np.abs(wanted).max(), 1)
+                )
+
+
+def test_a_moment_of_zero_is_no_special_one_as_a_vector():
+    potential, atoms = model("dpa4"), crystal()
+    moments = atoms.get_initial_magnetic_moments()
+    moments[1] = 0
+    atoms.set_initial_magnetic_moments(moments)
+    found, pair = potential.compute(atoms)["force_mag"], []
+    for sign in (1, -1):
+        moments[1, 0] = sign * 1e-4
+        atoms.set_initial_magnetic_moments(moments)
+        pair.append(energy(potential, atoms))
+    assert np.isfinite(found).all() and abs(found[1, 0]) > 1e-6
+    assert found[1, 0] == pytest.approx(-(pair[0] - pair[1]) / 2e-4, rel=1e-5)
+
+
+def test_files_before_version_1_2_have_the_square_root_of_the_factor():
+    potential = model("dpa4")
+    tree = potential.model.to_tree()
+    variables = tree["descriptor"]["@variables"]
+    variables["env_seed_embedding.spin_scale"] = np.array([0.7])
+    new = Potential(model_of_tree(copy.deepcopy(tree))).eval()
+    variables["env_seed_embedding.spin_scale"] = np.array([np.sqrt(0.7)])
+    old = Potential(model_of_tree({**tree, "descriptor": {**tree["descriptor"], "@version": 1.1}})).eval()
+    assert energy(old, crystal()) == pytest.approx(energy(new, crystal()), rel=1e-14)
+    assert energy(old, crystal()) != pytest.approx(energy(potential, crystal()), rel=1e-9)
+    assert old.model.descriptor.version == 1.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"spin": {**SPIN, "scheme": "deepspin"}}, "as virtual atoms are not supported"),
+        ({"spin": SPIN}, "as virtual atoms are not supported"),
+        ({"spin": {"scheme": "native", "use_spin": ["Fe"]}}, "names of types"),
+        ({"descriptor": {**DESCRIPTORS["dpa4"], "lmax": 0, "mmax": 0, "kmax": 0}}, "lmax: is 0, expected 1 or more"),
+        ({"descriptor": {**DESCRIPTORS["dpa4"], "use_spin": [True, False]}}, "the section `spin` of the model"),
+        ({"fitting_net": {"type": "property", "property_name": "gap", "neuron": [8]}}, "energies alone"),
+    ],
+)  # fmt: skip
+def test_inputs_of_dpa4_that_are_refused(changes, what):
+    tree = training_input("dpa4", "nowhere")
+    tree["model"] |= changes
+    del tree["loss"]
+    with pytest.raises((ConfigError, UnsupportedModelError), match=what):
+        parse_config(tree)
+
+
+def test_a_file_of_dpa4_whose_descriptor_and_model_differ_is_refused(tmp_path):
+    path = tmp_path / "model.json"
+    model("dpa4").save(path)
+    tree = json.loads(path.read_text())
+    assert tree["model"]["type"] == "sezm_native_spin"
+    tree["model"]["spin"]["use_spin"] = [True, True]
+    path.write_text(json.dumps(tree))
+    with pytest.raises(ModelFileError, match="use_spin"):
+        mdops.load(path)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.models.dpa4.options import automatic_width
-from mdops.models.spin import Spin, with_virtual_types
+from mdops.models.spin import is_native, spin_of_types, with_virtual_types
 
 
 def model_tree(params: Tree, state: State) -> Tree:
@@ -28,7 +28,10 @@ def model_tree(params: Tree, state: State) -> Tree:
     spin = params.get("spin")
     if spin is not None:
         try:
-            params, state = {**with_virtual_types(params), "spin": None}, state.below("backbone_model")
+            params, state = (
+                with_virtual_types(params),
+                state if is_native(spin) else state.below("backbone_model"),
+            )
         except ConfigError as error:
             raise ModelFileError(f"the definition of the model does not fit: {error}") from None
     kind = "zbl" if "use_srtab" in params else params.get("type", "standard")
@@ -45,7 +48,7 @@ def model_tree(params: Tree, state: State) -> Tree:
         tree["fitting"]["exclude_types"] = tree["atom_exclude_types"]
         tree["preset_out_bias"] = params.get("preset_out_bias")
     if spin is not None:
-        tree["spin"] = Spin.of(spin, tree["type_map"][: len(tree["type_map"]) // 2]).to_tree()
+        tree["spin"] = spin_of_types(spin, tree["type_map"]).to_tree()
     return tree
 
 
@@ -176,6 +179,8 @@ def _dpa4(params: Tree, state: State, type_map: list[str]) -> Tree:
     if bridging["bridging_method"] != "none":
         for end in ("inner", "outer"):
             descriptor[f"inner_clamp_r_{end}"] = bridging[f"bridging_r_{end}"]
+    if params.get("spin"):
+        descriptor["use_spin"] = params["spin"]["use_spin"]
     fitting = {"type": "dpa4_ener", **mapping(params.get("fitting_net", {}), "fitting_net")}
     tree = descriptor_tree(descriptor, state.below("descriptor"), type_map)
     inputs = tree["channels"] + fitting.get("numb_fparam", 0)

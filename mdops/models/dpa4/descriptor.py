@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.contract import Features, Tree, renumbered
 from mdops.models.dpa4.block import Block, FeedForward, scalars
 from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamped, envelope
-from mdops.models.dpa4.embedding import ChargeSpin, Surroundings, TypeTable
+from mdops.models.dpa4.embedding import ChargeSpin, Moments, Surroundings, TypeTable
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.dpa4.variables import load_variables, variables_of
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
@@ -58,6 +58,7 @@ class DPA4(GraphDescriptor):
     mixed: ClassVar[bool] = True
 
     excluded: torch.Tensor
+    magnetic: torch.Tensor
     _up: torch.Tensor
 
     def __init__(self, options: DPA4Options, type_map: Sequence[str], version: float = VERSION) -> None:
@@ -68,10 +69,14 @@ class DPA4(GraphDescriptor):
         self.charge_spin_embedding = None
         if o.add_chg_spin_ebd:
             self.charge_spin_embedding = ChargeSpin(o.channels, o.activation_function)
+        self.spin_embedding = None
+        if o.use_spin is not None:
+            self.spin_embedding = Moments(ntypes, o.channels, o.activation_function)
+        self.register_buffer("magnetic", torch.tensor(o.use_spin or [False] * ntypes), persistent=False)
         self.env_seed_embedding = self.film_scale_norm = self.film_shift_norm = None
         if o.use_env_seed:
             seed = ntypes, o.n_radial, o.channels, o.activation_function, o.mlp_bias
-            self.env_seed_embedding = Surroundings(*seed)
+            self.env_seed_embedding = Surroundings(*seed, moments=o.use_spin is not None)
             if o.edge_norm:
                 self.film_scale_norm, self.film_shift_norm = (
                     ScalarNorm(o.channels, eps=o.eps) for _ in range(2)
@@ -123,7 +128,7 @@ class DPA4(GraphDescriptor):
 
     @property
     def captures(self) -> bool:
-        return True
+        return self.spin_embedding is None  # a step that is run again has no place for other moments
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         edges = within[0][:, 0].long()
@@ -159,7 +164,8 @@ class DPA4(GraphDescriptor):
         basis = torch.where(present, self.radial_basis(r), 0.0)
         floor = _FLOOR if self.version >= _FADES else o.eps
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
-        types = self._embedded(near)
+        moments = self._moments(near)
+        types = self._embedded(near, moments)
         ends = [edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center)]
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
         if self.version >= _FADES:
@@ -182,6 +188,7 @@ class DPA4(GraphDescriptor):
             rotations=rotations,
             harmonics=harmonics,
             degree=degree,
+            moments=moments,
             sent=sent,
         )
 
@@ -197,13 +204,26 @@ class DPA4(GraphDescriptor):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
-    def _embedded(self, near: Neighborhood) -> torch.Tensor:
-        """(N, C), of the types, and of charge and multiplicity."""
+    def _moments(self, near: Neighborhood) -> torch.Tensor | None:
+        """(N, 3), those of the atoms whose types have some."""
+        if self.spin_embedding is None:
+            return None
+        moments = near.system.spins
+        assert moments is not None  # `Potential` takes no system without
+        return moments.to(near.displacements.dtype) * self._are_magnetic(near.centers)
+
+    def _are_magnetic(self, kinds: torch.Tensor) -> torch.Tensor:
+        return self.magnetic[kinds][:, None]
+
+    def _embedded(self, near: Neighborhood, moments: torch.Tensor | None) -> torch.Tensor:
+        """(N, C), of the types, of charge and multiplicity, and of the lengths of moments."""
         found: torch.Tensor = self.type_embedding(near.centers)
-        if self.charge_spin_embedding is None:
-            return found
-        added = self.charge_spin_embedding(near.system, self.options.default_chg_spin)
-        return found + (added if near.system.charge_spin is None else added[near.system.batch.long()])
+        if self.charge_spin_embedding is not None:
+            added = self.charge_spin_embedding(near.system, self.options.default_chg_spin)
+            found = found + (added if near.system.charge_spin is None else added[near.system.batch.long()])
+        if self.spin_embedding is not None and moments is not None:
+            found = found + self.spin_embedding.scalars(moments, self._are_magnetic(near.centers))
+        return found
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, None]:
         o = self.options
@@ -219,6 +239,10 @@ class DPA4(GraphDescriptor):
             others = self._harmonic_sums(graph)
         else:
             others = first.new_zeros(len(first), rest, o.channels)
+        if self.spin_embedding is not None and graph.moments is not None:
+            own = self.spin_embedding.adam_spin_vec_weight[graph.types]
+            added = self.spin_embedding.coefficients(graph.moments)[:, :, None] * own[:, None]
+            others = torch.cat([others[:, :3] + added, others[:, 3:]], 1)
         x = torch.cat([first[:, None], others], 1)
         mixes = o.full_attn_res != "none" or o.block_attn_res != "none"
         nodes = torch.stack([x, x] if mixes else [x], 1).flatten(1)
@@ -228,6 +252,12 @@ class DPA4(GraphDescriptor):
         """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree."""
         radial = spread(edges.radial, self._runs)
         messages = edges.harmonics[:, 1:, None] * radial
+        if self.spin_embedding is not None and edges.moments is not None:
+            weights = self.spin_embedding.adam_spin_nbr_weight[edges.types]
+            added = self.spin_embedding.coefficients(edges.moments)[:, :, None] * weights[:, None]
+            others = edge_gather(added.flatten(1), edges.graph.of_neighbor).view(-1, *added.shape[1:])
+            others = others * edges.envelope[:, :, None]
+            messages = torch.cat([messages[:, :3] + others, messages[:, 3:]], 1)
         if edges.sent is not None:
             messages = messages * edge_gather(edges.sent, edges.graph.of_neighbor)[:, :, None]
         found = edge_scatter(messages.flatten(1), edges.graph.of_center)
@@ -247,11 +277,12 @@ class DPA4(GraphDescriptor):
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4":
-        options = DPA4Options.from_tree(tree)
-        if options.use_spin is not None:
-            raise UnsupportedModelError("dpa4 with magnetic moments (`use_spin`) is not supported")
-        made = cls(options, type_map, float(tree.get("@version", VERSION)))
-        load_variables(made, tree["@variables"], "the descriptor dpa4")
+        options, version = DPA4Options.from_tree(tree), float(tree.get("@version", VERSION))
+        variables = tree["@variables"]
+        if options.use_spin is not None and version < VERSION:
+            variables, version = _with_factor_outside(variables), VERSION
+        made = cls(options, type_map, version)
+        load_variables(made, variables, "the descriptor dpa4")
         return made.to(dtype)
 
     def to_tree(self) -> Tree:
@@ -351,6 +382,12 @@ class DPA4(GraphDescriptor):
             "blocks": f"degree/order {blocks}, {o.channels} channels",
             "reach": f"{self.reach * o.rcut:g} A, from where other atoms change an atom's energy",
         }
+
+
+def _with_factor_outside(variables: Tree) -> Tree:
+    """The arrays of a version before 1.2, which had the factor of moments in the sums and not in their products."""
+    name = "env_seed_embedding.spin_scale"
+    return {**variables, name: variables[name] ** 2} if name in variables else variables
 
 
 def _environment(o: DPA4Options) -> Tree:

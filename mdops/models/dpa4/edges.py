@@ -29,6 +29,7 @@ class Edges(NamedTuple):
         rotations: rows of the matrices into the edge's frame, by (lmax, mmax): (E, R, (lmax + 1)^2).
         harmonics: (E, (L + 1)^2), of its direction.
         degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
+        moments: (N, 3), magnetic moments, 0 of atoms whose types have none; None: there are none.
         sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
     """
 
@@ -43,6 +44,7 @@ class Edges(NamedTuple):
     rotations: dict[tuple[int, int], torch.Tensor]
     harmonics: torch.Tensor
     degree: torch.Tensor
+    moments: torch.Tensor | None
     sent: torch.Tensor | None
 
 

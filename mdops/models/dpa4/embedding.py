@@ -46,11 +46,40 @@ class ChargeSpin(nn.Module):
         return found
 
 
+class Moments(nn.Module):
+    """What moments s add to atoms: f(|s|^2) to the scalars, and s itself with a factor of each channel to the
+    coefficients of degree 1, which those of neighbours go to as well."""
+
+    def __init__(self, ntypes: int, channels: int, function: str) -> None:
+        super().__init__()
+        self.mag_layer1 = Dense(1, channels, function)
+        self.mag_layer2 = Dense(channels, channels)
+        self.adam_spin_vec_weight = zeros(ntypes, channels)
+        self.adam_spin_nbr_weight = zeros(ntypes, channels)
+
+    def scalars(self, moments: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+        """(N, C), of moments (N, 3), where they are `present` (N, 1)."""
+        found: torch.Tensor = self.mag_layer2(self.mag_layer1(moments.square().sum(1, keepdim=True)))
+        return found * present
+
+    @staticmethod
+    def coefficients(moments: torch.Tensor) -> torch.Tensor:
+        """(N, 3), those of degree 1: sqrt(2) |s| times the harmonics of the direction of s."""
+        x, y, z = moments.unbind(1)
+        return math.sqrt(2) * torch.stack([-y, z, -x], 1)
+
+    def reset(self, random: np.random.Generator) -> None:
+        with torch.no_grad():
+            self.mag_layer2.matrix.zero_()  # after its own: a new model does not see moments
+
+
 class Surroundings(nn.Module):
     """(N, 2 C) of products E^T E of the sums E = sum_j w_ij (1, unit vector) g(length, types) / sqrt(..), which do not
-    turn."""
+    turn. With `moments` there is E^T E of the sums of neighbours' moments, too, times a trained factor."""
 
-    def __init__(self, ntypes: int, n_radial: int, channels: int, function: str, bias: bool) -> None:
+    def __init__(
+        self, ntypes: int, n_radial: int, channels: int, function: str, bias: bool, moments: bool = False
+    ) -> None:
         super().__init__()
         width, types = min(channels, 128), min(32, max(8, channels // 4))
         self.axes = min(4 if width < 64 else 8, max(1, width - 1))
@@ -62,6 +91,8 @@ class Surroundings(nn.Module):
         self.g_layer1 = Dense(radial + 2 * types, hidden, function, bias)
         self.g_layer2 = Dense(hidden, width, bias=bias)
         self.output_proj = Dense(width * self.axes, 2 * channels)
+        if moments:
+            self.spin_scale = zeros(1)
 
     def forward(self, edges: Edges) -> torch.Tensor:
         graph, types = edges.graph, self.env_type_embed(edges.types)
@@ -70,10 +101,17 @@ class Surroundings(nn.Module):
         g = self.g_layer2(self.g_layer1(torch.cat([radial, *ends], 1)))
         r = edges.vectors.norm(dim=1, keepdim=True)
         frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
+        if edges.moments is not None:
+            others = edge_gather(edges.moments, graph.of_neighbor) * edges.envelope
+            frame = torch.cat([frame, others], 1)
         if edges.sent is not None:
             frame = frame * edge_gather(edges.sent, graph.of_neighbor)
         sums = row_moments(frame, g, graph.offsets) * edges.degree[:, :, None]
-        found: torch.Tensor = self.output_proj((sums.mT @ sums[:, :, : self.axes]).flatten(1))
+        axes = sums[:, :, : self.axes]
+        products = sums[:, :4].mT @ axes[:, :4]
+        if edges.moments is not None:
+            products = products + self.spin_scale * (sums[:, 4:].mT @ axes[:, 4:])
+        found: torch.Tensor = self.output_proj(products.flatten(1))
         return found
 
     def reset(self, random: np.random.Generator) -> None:

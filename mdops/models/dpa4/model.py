@@ -17,6 +17,7 @@ from mdops.models.dpa4.fitting import DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
+from mdops.models.spin import NativeSpin
 from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
 from mdops.options import key, variant
 
@@ -38,11 +39,19 @@ class DPA4ModelOptions(PartsOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("dpa4", "DPA4", "sezm", "SeZM")
     IGNORED: ClassVar[tuple[str, ...]] = ("use_compile", "enable_tf32")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{name: value for name, value in ModelOptions.NEUTRAL.items() if name != "bridging_method"},
+        **{
+            name: value
+            for name, value in ModelOptions.NEUTRAL.items()
+            if name not in ("bridging_method", "spin")
+        },
         "lora": None,
     }
     ADVICE: ClassVar[dict[str, str]] = {
-        **{name: words for name, words in ModelOptions.ADVICE.items() if name != "bridging_method"},
+        **{
+            name: words
+            for name, words in ModelOptions.ADVICE.items()
+            if name not in ("bridging_method", "spin")
+        },
         "lora": "mdops trains all weights; files that were trained so are read",
     }
 
@@ -57,6 +66,10 @@ class DPA4ModelOptions(PartsOptions):
     )
     bridging_r_inner: float = key(0.5, "distances below are this for the nets", unit="A", above=0)
     bridging_r_outer: float = key(0.8, "distances above are what they are", unit="A", above=0)
+
+    spin: dict | None = key(
+        None, 'elements with magnetic moments, {"scheme": "native", "use_spin": [...]}', absent=None
+    )
 
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
@@ -84,6 +97,8 @@ class DPA4ModelOptions(PartsOptions):
         if self.bridges and self.descriptor.KIND == self.KIND:
             self.descriptor.inner_clamp_r_inner = self.bridging_r_inner
             self.descriptor.inner_clamp_r_outer = self.bridging_r_outer
+        if self.spin is not None and self.descriptor.KIND == self.KIND:
+            self.descriptor.use_spin = self.spin["use_spin"]
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
@@ -95,6 +110,10 @@ class DPA4ModelOptions(PartsOptions):
             )
         if self.bridges and self.fitting_net.KIND != "sezm_ener":
             raise ConfigError(f"{place}.bridging_method: energies alone have it: expected 'none'")
+        if self.spin is not None:
+            NativeSpin.of(self.spin, type_map, f"{place}.spin")
+            if self.fitting_net.KIND != "sezm_ener":
+                raise ConfigError(f"{place}.spin: energies alone have it: expected null")
         unknown = [name for name in type_map if atomic_numbers.get(name, 0) < 1]
         if self.bridges and unknown:
             raise ConfigError(
@@ -122,7 +141,7 @@ class DPA4Model(DescriptorFitting):
         schema.MODEL_ARRAYS,
     )
 
-    FILED: ClassVar[tuple[str, ...]] = ("SeZMProperty",)
+    FILED: ClassVar[tuple[str, ...]] = ("SeZMProperty", "sezm_native_spin")
 
     charges: torch.Tensor
 
@@ -170,24 +189,29 @@ class DPA4Model(DescriptorFitting):
             return tree
         outer = {name: value for name, value in tree.items() if name != "atomic_model"}
         variables = {name: value for name, value in inner["@variables"].items() if name != _OF_DENOISING}
+        if outer.get("spin") is not None:
+            outer["spin"] = {**outer["spin"], "scheme": "native"}
         return {**inner, **outer, "type": cls.Options.KIND, "@variables": variables}
 
     @classmethod
     def file_of_tree(cls, tree: Tree) -> Tree:
-        outside = ("bridging_method", "bridging_r_inner", "bridging_r_outer", "lora")
+        outside = ("bridging_method", "bridging_r_inner", "bridging_r_outer", "lora", "spin")
         head = ("@class", "@version", "type")
         inner = {name: value for name, value in tree.items() if name not in (*outside, *head)}
         inner |= {"@class": "Model", "@version": 3, "type": "sezm_atomic"}
         inner["@variables"] = {**tree["@variables"], _OF_DENOISING: np.ones(())}
-        outer = {name: tree[name] for name in (*head, *outside)}
+        outer = {name: tree[name] for name in (*head, *outside) if name in tree}
         if tree["fitting"]["type"] == "property":
             outer["type"] = cls.FILED[0]
+        if tree.get("spin") is not None:
+            section = {name: value for name, value in tree["spin"].items() if name != "scheme"}
+            outer |= {"type": cls.FILED[1], "spin": section}
         return {**outer, "atomic_model": inner}
 
     @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:
         method = tree["bridging_method"]
-        return {**tree, "bridging_method": method.lower(), "lora": None}
+        return {**super().completed_tree(tree), "bridging_method": method.lower(), "lora": None}
 
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> Any:

@@ -25,7 +25,7 @@ class DPA4Options(Options):
     IGNORED: ClassVar[tuple[str, ...]] = ("use_amp",)  # mdops computes in the precision that it is told
     NEUTRAL: ClassVar[dict[str, Any]] = {"use_spin": None}
     ADVICE: ClassVar[dict[str, str]] = {
-        "use_spin": "the nearest are types of their own for atoms of different magnetic moments"
+        "use_spin": "the section `spin` of the model says which types have moments"
     }
 
     sel: int | list[int] | str = key(
@@ -120,7 +120,7 @@ class DPA4Options(Options):
     inner_clamp_r_outer: float | None = key(
         None, "from where they are less than they are", unit="A", above=0, where="file"
     )
-    use_spin: list[bool] | None = key(None, "magnetic moments", where="file")
+    use_spin: list[bool] | None = key(None, "for each type whether its atoms have a moment", where="file")
 
     def __post_init__(self) -> None:
         """Every option as DeePMD-kit's files have it, so that what means the same is the same."""
@@ -246,6 +246,9 @@ class DPA4Options(Options):
             "default_chg_spin",
             EXPECTED,
         )
+        if self.use_spin is not None:
+            require(len(self.use_spin) == len(type_map), "use_spin", "a truth value for each type")
+            require(self.first_node_degree > 0, "lmax", "1 or more, or extra_node_l, with magnetic moments")
         both = (self.inner_clamp_r_inner is None) == (self.inner_clamp_r_outer is None)
         require(both, "inner_clamp_r_inner", "both ends of the clamp, or none")
         if self.inner_clamp_r_inner is not None and self.inner_clamp_r_outer is not None:

@@ -10,7 +10,7 @@ from mdops.data.batch import Batch, make_batch
 from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.data.neighbor_lists import PairLists
-from mdops.data.spins import with_virtual_atoms
+from mdops.data.spins import with_spins
 from mdops.models.spin import Spin
 from mdops.train.config.sections import DataConfig
 from mdops.train.loop.distributed import Processes
@@ -64,7 +64,7 @@ class Frames:
             data, types=index[data.types], type_map=list(type_map), silent=tuple(silent)
         )
         if spin is not None:
-            self.data = with_virtual_atoms(self.data, spin)
+            self.data = with_spins(self.data, spin)
         self.lists = PairLists(self.data, cutoff)
         self.sampler = make_sampler(config, self.data, seed)
         self._kept: dict[int, Batch] = {}
