@@ -175,7 +175,7 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
 
 def _nets(splines: SplineModel, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
     outputs, adds, activation, threshold = splines.shape
-    widths, axes = ([one.scalars[k] for one in splines.sums] for k in (4, 5))
+    widths, axes = ([one.scalars[k] for one in splines.sums] for k in (-2, -1))
     nets = splines.packed(hybrid_potential_pack, widths, axes)
     scale, shift = splines.scale_and_shift()
     key = f"{prefix}nets"

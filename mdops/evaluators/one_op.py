@@ -323,7 +323,7 @@ class _Tables:
             self.model = tables[0], splines.packed(spline_potential_pack, *widths, matmul)
             self.scalars = op_scalars(splines, matmul)
             return
-        self.norms, self.model = norms, (tables, splines.packed(hybrid_potential_pack, *scalars[4:]))
+        self.norms, self.model = norms, (tables, splines.packed(hybrid_potential_pack, *scalars[-2:]))
         self.scalars = *scalars, [int(part.descriptor.gated) for part in sums], *splines.shape
         self.no_absent = [part.sel.new_empty(0, part.ntypes) for part in sums]
         self.no_weight = sums[0].mean.new_empty(0, dtype=torch.float64)

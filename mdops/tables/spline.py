@@ -406,7 +406,7 @@ def _search(
     while (error := spline_error(descriptor, grid(), of_few, few, _GLANCED_AT)) > enough():
         if intervals >= most:
             break
-        if before is not None and before[0] > _FROM:
+        if before is not None and before[0] > _FROM and error < math.inf:
             order = min(max(math.log(before[1] / error) / math.log(intervals / before[0]), _LEAST), _ORDER)
         before, intervals = (intervals, error), more(error)
     while True:

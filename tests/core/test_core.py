@@ -1,6 +1,8 @@
 """The C core (core.md) against DeePMD-kit's answers and `Potential.compute`, on every option that it covers."""
 
 import ctypes
+import functools
+import json
 import os
 import platform
 import re
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors
 import torch
 from ase import Atoms
 from children import python
@@ -34,6 +37,7 @@ from mdops.core import compile_flags, get_include, link_flags
 from mdops.core import library as core_path
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
+from mdops.tables.spline import GRADING, choose_grid
 
 ROOT = Path(__file__).parents[2]
 REFERENCE, KINDS = ROOT / "tests/data/reference", ROOT / "tests/data/reference_kinds"
@@ -162,6 +166,28 @@ def test_dpa1_without_attention(case, tmp_path):
     atoms = Atoms(names, given["positions"], cell=given.get("cell"), pbc="cell" in given)
     wanted = potential.compute(atoms, atom_virial=True)
     got = Model(tmp_path / "model.safetensors", overflow=EXTEND).compute(**given)
+    assert_near(got, {name: wanted[name] for name in ANSWERS}, {"energy": 1e-11, "other": 1e-10})
+
+
+@pytest.mark.parametrize("case", ["dpa1_concat_attn0", "dpa1_attn2", "hybrid"])
+def test_graded_knots(case, tmp_path, monkeypatch):
+    """A core from before them refuses their version."""
+    monkeypatch.setattr("mdops.tables.grids.choose_grid", functools.partial(choose_grid, grading=GRADING))
+    potential = mdops.load(KINDS / case / "model.dp", dtype="float64", overflow="extend")
+    with torch.no_grad():
+        for descriptor in potential.model.descriptors:
+            descriptor.mean.zero_()
+    potential.use_spline()
+    potential.save(tmp_path / "model.safetensors", core=["float64"])
+    with safetensors.safe_open(tmp_path / "model.safetensors", "numpy") as file:
+        about = json.loads(file.get_tensor("core.description").tobytes())
+    assert about["version"] == 5 and '"grading": 1e-06' in json.dumps(about)
+    given, _ = next(systems(KINDS / case))
+    got = Model(tmp_path / "model.safetensors", overflow=EXTEND).compute(**given)
+    names = [potential.type_map[t] for t in given["types"]]
+    atoms = Atoms(names, given["positions"], cell=given.get("cell"), pbc="cell" in given)
+    wanted = potential.compute(atoms, atom_virial=True)
+    assert all(grid.grading for grid in (*potential.grids, *potential.attention_grids))
     assert_near(got, {name: wanted[name] for name in ANSWERS}, {"energy": 1e-11, "other": 1e-10})
 
 

@@ -12,6 +12,7 @@ from mdops.models import Neighborhood
 from mdops.models.moments import TypeChoice
 from mdops.system import System
 from mdops.tables.spline import (
+    GRADING,
     TOLERANCE,
     SplineGrid,
     bending_weights,
@@ -53,7 +54,7 @@ def worst_pair(potential, grid):
     descriptor, potential.grid = potential.model.descriptor, grid
     model = SplineModel(potential).sums[0]
     # From the cutoff inwards, and as dense in s as knots are: seven to an interval.
-    s = torch.linspace(0, S_MAX, 7 * grid.intervals + 1, dtype=torch.float64)[1:]
+    s = grid.at(torch.linspace(0, grid.intervals, 7 * grid.intervals + 1, dtype=torch.float64))[1:]
     r = torch.linspace(descriptor.cutoff, 0.5, 20000, dtype=torch.float64)
     u = ((r - descriptor.cutoff_smooth) / (descriptor.cutoff - descriptor.cutoff_smooth)).clamp(0, 1)
     table = (u**3 * (-6 * u**2 + 15 * u - 10) + 1) / (r + descriptor.protection)
@@ -171,6 +172,47 @@ def test_what_is_steep_close_to_the_cutoff_asks_for_fewer_knots():
             layer.bias[0] = -5.0 * (s - descriptor.mean[0]) / descriptor.std[0, 0]
             errors.append(spline_error(descriptor, SplineGrid(S_MAX, 200, 0.5, 0.0)))
     assert errors[1] < 0.3 * errors[0]
+
+
+def steep_at_the_cutoff():
+    """A potential one of whose nets bends within 1e-4 1/A of s = 0, and its descriptor."""
+    potential = potential_of("two_side")
+    descriptor = potential.model.descriptor
+    layer = descriptor.net(0, 0).layers[0]
+    with torch.no_grad():
+        layer.weight[0, 0] = 1e4 * descriptor.std[0, 0]
+        layer.bias[0] = 1e4 * descriptor.mean[0]
+    return potential, descriptor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_knots_are_graded_where_uniform_ones_miss_the_bound(dtype):
+    _, descriptor = steep_at_the_cutoff()
+    grid = choose_grid(descriptor, 0.5, TOLERANCE[dtype])
+    with torch.no_grad():
+        uniform = spline_error(descriptor, replace(grid, grading=0.0))
+    assert grid.grading == GRADING and grid.error <= TOLERANCE[dtype] < uniform
+
+
+def test_the_error_of_graded_knots_is_that_of_the_forces_of_pairs():
+    potential, descriptor = steep_at_the_cutoff()
+    grid = SplineGrid(S_MAX, 64, 0.5, 0.0, GRADING)
+    with torch.no_grad():
+        bound = spline_error(descriptor, grid)
+    assert bound == pytest.approx(worst_pair(potential, grid), rel=0.25)
+
+
+@pytest.mark.parametrize("grading", [0.0, 1e-6, 0.05])
+def test_places_are_where_knots_are(grading):
+    grid = SplineGrid(S_MAX, 12, 0.5, 0.0, grading)
+    x = torch.linspace(0, 12, 25, dtype=torch.float64)
+    s = grid.at(x)
+    assert s[0] == 0 and float(s[-1]) == pytest.approx(S_MAX)
+    torch.testing.assert_close(grid.places(s), x)
+    h = 1e-6
+    torch.testing.assert_close(
+        grid.steps(s), (grid.at(x + h) - grid.at(x - h)) / (2 * h), rtol=1e-6, atol=1e-9
+    )
 
 
 def bending(descriptor, step, table):
