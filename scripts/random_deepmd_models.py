@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from deepmd.dpmodel.utils.serialization import save_dp_model
+from deepmd.pt.model.descriptor.sezm_nn.projection import S2GridProjector
 from deepmd.pt.model.model import get_model
 from deepmd.pt_expt.model.get_model import get_model as get_exportable_model
 
@@ -288,12 +289,12 @@ def dpa4(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
         "s2_activation": [draw.chance(), draw.chance()],
         "so3_readout": draw.one(("none", "glu", "mlp")),
         "readout_layers": draw.whole(1, 3),
-        "lebedev_quadrature": True,  # PyTorch's others are rounded to float32
         "activation_function": draw.one(("silu", "tanh", "gelu")),
         "precision": "float64",
         "seed": draw.whole(0, 1 << 30),
         **grids,
     }
+    keys["lebedev_quadrature"] = keys["seed"] % 2 == 0
     for name in ("edge_norm", "use_env_seed", "so2_norm", "atten_f_mix", "atten_v_proj", "atten_o_proj"):
         keys[name] = draw.chance()
     for name in ("mlp_bias", "layer_scale", "ffn_so3_grid", "glu_activation"):
@@ -481,6 +482,21 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
                 value.copy_(torch.from_numpy(draw.normal(*shape) / (1 + value.shape[0]) ** 0.5))
 
 
+def make_grids_in_float64() -> None:
+    """DeePMD-kit has grids of the sphere other than Lebedev's in float32, whatever the model's precision."""
+    make = S2GridProjector._build_e3nn_projection_mats
+
+    def made(*given: Any) -> Any:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return make(*given)
+        finally:
+            torch.set_default_dtype(before)
+
+    S2GridProjector._build_e3nn_projection_mats = made
+
+
 def cutoffs(tree: Any) -> list[float]:
     """All that a `model` section names, A."""
     if isinstance(tree, dict):
@@ -563,6 +579,7 @@ def make(folder: Path, seed: int, kind: str | None) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
+    make_grids_in_float64()
     folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     kind = sys.argv[4] if sys.argv[4:] else None
     for seed in range(first, last):
