@@ -109,9 +109,10 @@ class Potential(EvaluationContext):
 
         Raises UnsupportedModelError where there are charges beyond the cutoff: `evaluate` alone adds them."""
         self.require_no_modifier("a model's evaluator")
-        return self._evaluator(use)
+        return self.own_evaluator(use)
 
-    def _evaluator(self, use: Use) -> Any:
+    def own_evaluator(self, use: Use = "simulate") -> Any:
+        """The same, also where charges are to be added by who asks."""
         watch = self._watching()
         # An evaluator may keep what it made of buffers, such as the statistics of the data, which no step changes.
         state = (*self._structure(), watch, watch.buffers())
@@ -313,7 +314,7 @@ class Potential(EvaluationContext):
             raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
         near = self.neighbor_list(system) if neighbors is None else neighbors
         self._check_cutoff(near)
-        answers, _ = self._evaluator("simulate")(system, near, fparam, aparam, atom_virial=atom_virial)
+        answers, _ = self.own_evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         found = self.with_sums({name: value.detach() for name, value in answers.items()}, system)
         if self.modifier is not None:
             more = self.modifier.answers(system, self.type_map)

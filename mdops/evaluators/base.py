@@ -132,7 +132,7 @@ class Evaluator(ABC):
 
     def instead(self) -> "Evaluator":
         """Who answers then: the separate ops of the model, which are kept from step to step."""
-        found: Evaluator = self.potential.evaluator("differentiate")
+        found: Evaluator = self.potential.own_evaluator("differentiate")
         return found
 
     def drops(self, step: Step, report: NeighborReport) -> bool:

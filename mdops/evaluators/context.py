@@ -102,7 +102,11 @@ class EvaluationContext(nn.Module, ABC):
 
     @abstractmethod
     def evaluator(self, use: Use = "simulate") -> Any:
-        """The fastest for that use, where and as the model is now."""
+        """The fastest for that use, where and as the model is now; UnsupportedModelError where there is a modifier."""
+
+    @abstractmethod
+    def own_evaluator(self, use: Use = "simulate") -> Any:
+        """The same of the model alone, without what a modifier adds."""
 
     @abstractmethod
     def explain(self, use: Use = "simulate") -> str:
@@ -308,7 +312,7 @@ class EvaluationContext(nn.Module, ABC):
         """The splines there are, in words; None without."""
         angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
         if not self.knots:
-            own = self.spline_tolerance is not None and self.evaluator().chooses_knots
+            own = self.spline_tolerance is not None and self.own_evaluator().chooses_knots
             return "splines with knots for the types that there are" if own else None
         every = (self.grid, *self.attention_grids, *self.inner_grids)
         grids = [str(grid.intervals) for grid in every if grid is not None]

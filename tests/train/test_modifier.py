@@ -125,6 +125,23 @@ def test_a_loaded_model_adds_the_charges(folder):
     assert "stresses" not in atoms.calc.implemented_properties
 
 
+@pytest.mark.filterwarnings("ignore:atoms have up to")
+def test_charges_are_added_where_neighbours_are_left_out(tmp_path):
+    """There the separate ops of the model answer."""
+    few = {"type": "se_e2_a", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 3, "sel": [3, 3]}
+    Trainer(parse_config(tree(tmp_path, model={"descriptor": few})), tmp_path).run()
+    whole, alone = (
+        mdops.load(tmp_path / "model.safetensors", dtype="float64", overflow="truncate", modifier=added)
+        for added in (True, False)
+    )
+    frames = labelled()
+    found, short = whole.compute(frames), alone.compute(frames)
+    own = load_charges(SECTION, Path()).compute(frames)
+    for name in ("energy", "forces", "virial"):
+        np.testing.assert_allclose(found[name], short[name] + own[name], atol=1e-12, err_msg=name)
+    assert whole.splines() == alone.splines() and whole.explain() == alone.explain()
+
+
 def test_errors_are_those_of_whole_labels(folder):
     """Of the model with its charges on the labels as they are, and of the model alone on what it was trained on."""
     whole, alone = (
