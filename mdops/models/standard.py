@@ -16,7 +16,7 @@ from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tre
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.spin import Spin, spin_of, spin_of_types, without_virtual_types
+from mdops.models.spin import Spin, is_native, spin_of, spin_of_types, without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
 
@@ -146,6 +146,8 @@ class StandardOptions(PartsOptions):
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
+        if self.spin is not None and is_native(self.spin):
+            raise ConfigError(f"{place}.spin: the scheme 'native' is for models of type dpa4 alone")
         if self.modifier is None:
             return
         if place != "model" or self.spin is not None:

@@ -29,7 +29,7 @@ def test_killed_and_called_again(learned, tmp_path):
     whole, _, place = learned
     out, chance, killed = tmp_path / "out", random.Random(1), 0
     context = multiprocessing.get_context("fork")
-    seconds = 3.0
+    seconds = 1.0  # the whole loop takes three and more
     for _ in range(KILLS):
         process = context.Process(target=run, args=(place, out))
         process.start()

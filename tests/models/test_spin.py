@@ -253,6 +253,13 @@ def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
         parse_config(tree)
 
 
+def test_moments_as_vectors_are_for_dpa4_alone():
+    tree = training_input("se_e2_a", "nio")
+    tree["model"]["spin"]["scheme"] = "native"
+    with pytest.raises(ConfigError, match="'native' is for models of type dpa4 alone"):
+        parse_config(tree)
+
+
 def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
     (kind,) = (name for name in DESCRIPTORS if name in potential.model.descriptor.options.NAMES)
     data = frames(tmp_path / "data", potential)

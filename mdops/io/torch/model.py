@@ -27,6 +27,10 @@ def model_tree(params: Tree, state: State) -> Tree:
     """
     spin = params.get("spin")
     if spin is not None:
+        if is_native(spin) and params.get("type") not in DPA4ModelOptions.NAMES:
+            raise UnsupportedModelError(
+                "magnetic moments with the scheme 'native' are for models of type dpa4 alone"
+            )
         try:
             params, state = (
                 with_virtual_types(params),
