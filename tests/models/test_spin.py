@@ -255,7 +255,7 @@ def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
 
 def test_moments_as_vectors_are_for_dpa4_alone():
     tree = training_input("se_e2_a", "nio")
-    tree["model"]["spin"]["scheme"] = "native"
+    tree["model"]["spin"] = {**tree["model"]["spin"], "scheme": "native"}
     with pytest.raises(ConfigError, match="'native' is for models of type dpa4 alone"):
         parse_config(tree)
 
