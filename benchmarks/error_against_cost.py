@@ -18,15 +18,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from cuda_inference import repeated, structure
+from deepmd_examples import INPUTS as EXAMPLES
+from deepmd_examples import SIZES
 from machine import machine
+from message_passing_gpu import engine_step
 
 import mdops
 from mdops.data.evaluation import evaluate
-from mdops.md import Engine, EnsembleSettings
-from mdops.md.motion import set_velocities
 from mdops.train import load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.config.sections import Config
@@ -34,23 +34,16 @@ from mdops.train.loop.trainer import Trainer
 
 INPUTS = {
     "se_e2_a": "se_e2_a/input_torch.json",
-    "se_e2_r": "se_e2_r/input.json",
-    "se_e3": "se_e3/input.json",
-    "se_e3_tebd": "se_e3_tebd/input_torch.json",
-    "hybrid": "hybrid/input.json",
     "dpa1": "se_atten/input_torch.json",
     "dpa1_no_attention": "se_atten_compressible/input.json",
-    "dpa2": "dpa2/input_torch_small.json",
-    "dpa3": "dpa3/input_torch.json",
-    "dpa4": "dpa4/input.json",
     "dpa4c": "dpa4/input.json",
+    **{kind: file for kind, file in EXAMPLES.items() if kind not in ("zbl", "dpa2_medium")},
 }
 LABELS = {"dpa1": "DPA-1, 2 layers of attention", "dpa1_no_attention": "DPA-1, no attention", "dpa2": "DPA-2 small",
           "dpa3": "DPA-3", "dpa4": "DPA-4 Mini", "dpa4c": "DPA-4C Mini"}  # fmt: skip
 OWN_RECIPE = {"dpa2", "dpa3", "dpa4"}
 DPA4C = {"type": "dpa4c", "channels": 32, "lmax": 2, "radial_modes": 0, "rcut": 6.0}
 DPA4C_NET = {"neuron": [192, 192, 192], "activation_function": "silu", "resnet_dt": False}
-SE_E3 = {"rcut": 6.0, "sel": [46, 92]}  # its input leaves them to the data
 TIMED, SPARE, STARTS = 60, 0.93, 30
 
 
@@ -59,8 +52,7 @@ def configured(inputs: Path, kind: str, steps: int) -> Config:
     model = tree["model"]
     if kind == "dpa4c":
         model = {"type_map": model["type_map"], "descriptor": DPA4C, "fitting_net": DPA4C_NET}
-    elif kind == "se_e3":
-        model["descriptor"] |= SE_E3
+    model["descriptor"] |= SIZES.get(kind, {})
     for part in (model["descriptor"], *model["descriptor"].get("list", ()), model["fitting_net"]):
         if part.get("type") != "hybrid":
             part["precision"] = "float32"
@@ -95,21 +87,6 @@ def planned_steps(inputs: Path, kind: str, folder: Path, seconds: float, device:
     return max(int(SPARE * seconds * TIMED / (time.perf_counter() - start)), 100)
 
 
-def step_ms(model: mdops.Potential, inputs: Path, atoms: int) -> tuple[int, float]:
-    """Atoms of the box, and the time of a step of dynamics."""
-    box = repeated(structure(["O", "H"], folder=inputs / "data" / "data_3"), atoms)
-    settings = EnsembleSettings("nve", 300, 0.5)
-    set_velocities(box, settings, np.random.default_rng(0), anew=True)
-    engine = Engine(box, model, settings)
-    list(engine.run(20))
-    times, steps = [], 20
-    for _ in range(5):
-        start = time.perf_counter()
-        list(engine.run(steps))
-        times.append(1e3 * (time.perf_counter() - start) / steps)
-    return len(box), statistics.median(times)
-
-
 def measure(args: argparse.Namespace, kind: str) -> dict[str, Any]:
     folder = args.models / kind
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,15 +96,16 @@ def measure(args: argparse.Namespace, kind: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     model = mdops.load(folder / "model.safetensors", device=args.device, overflow="extend")
     errors = evaluate(model, load_dataset([args.inputs / "data" / "data_3"], model.type_map)).errors()
-    atoms, ms = step_ms(model, args.inputs, args.atoms)
+    box = repeated(structure(["O", "H"], folder=args.inputs / "data" / "data_3"), args.atoms)
+    ms = engine_step(model, box)["engine_ms"]
     found = {
         "kind": kind,
         "steps": steps,
         "seconds": seconds,
         "force_rmse": errors["forces"].rmse,
         "energy_rmse": errors["energy"].rmse,
-        "atoms": atoms,
-        "us_per_atom": 1e3 * ms / atoms,
+        "atoms": len(box),
+        "us_per_atom": 1e3 * ms / len(box),
     }
     print(found, flush=True)
     return found

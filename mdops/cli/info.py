@@ -102,8 +102,11 @@ def _parts(potential: "Potential") -> dict[str, str]:
 
 def _moments(types: list[str], spin: "Spin") -> str:
     """The elements that have one, and how far their virtual atoms are away, if there are any."""
-    of = zip(types, spin.use_spin, spin.virtual_scale, strict=False)
-    return ", ".join(name + f" ({scale:g} A for one of 1)" * spin.paired for name, has, scale in of if has)
+    of = zip(types, spin.virtual_scale, spin.use_spin, strict=False)
+    magnetic = [(name, scale) for name, scale, has in of if has]
+    if not spin.paired:
+        return ", ".join(name for name, _ in magnetic)
+    return ", ".join(f"{name} ({scale:g} A for one of 1)" for name, scale in magnetic)
 
 
 def _output(output: "Output") -> str:

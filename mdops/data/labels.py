@@ -26,6 +26,7 @@ class Label:
         short: in the columns of a learning curve and the prefactors of a loss.
         extensive: whether that of a frame grows with the system.
         compared: whether errors of it are reported: not of what labels may split among the atoms in any way.
+        is_input: whether a model takes it; then nothing is learned from it.
         of_pairs: whether each pair of a frame's atoms has one, (i, j), i first; files have (3 n, 3 n) numbers a frame.
     """
 
@@ -41,6 +42,7 @@ class Label:
     short: str
     extensive: bool = True
     compared: bool = True
+    is_input: bool = False
     of_pairs: bool = False
 
     def arranged(self, values: np.ndarray, frames: int, atoms: int) -> np.ndarray | None:
@@ -101,7 +103,9 @@ SPIN_LABELS: Labels = {
         "fm",
     ),
     "spin": Label(
-        "spin", (3,), True, "spin", "", 1, "", ("spin",), "initial_magmoms", "spin", compared=False
+        *("spin", (3,), True, "spin", "", 1, "", ("spin",), "initial_magmoms", "spin"),
+        compared=False,
+        is_input=True,
     ),
 }
 # Inputs of a model: of a frame, of each atom, and a frame's charge and multiplicity.

@@ -56,8 +56,8 @@ def require_labels(loss: Loss, data: Dataset) -> None:
                 "counts where neither is zero",
                 stacklevel=2,
             )
-    # `spin` is read with the labels, and is an input.
-    unused = [name for name in loss.labels if data.has(name) and name not in (*loss.terms, "spin")]
+    labels = [name for name, label in loss.labels.items() if not label.is_input]
+    unused = [name for name in labels if data.has(name) and name not in loss.terms]
     if unused:
         counts = ", ".join(f"{int(data.present[name].sum())} frames with {name}" for name in unused)
         ends = [place for name in unused for place in loss.keys(name)]
