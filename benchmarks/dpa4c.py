@@ -1,7 +1,7 @@
 """Energies and forces of DPA-4C models of DeePMD-kit's sizes: mdops by splines and by nets, beside DeePMD-kit.
 
     python benchmarks/dpa4c.py [--deepmd PYTHON] [--out FILE]
-    python benchmarks/dpa4c.py --device cuda --repeats 15 [--commit HASH] [--out FILE]
+    python benchmarks/dpa4c.py --device cuda --repeats 15 [--profile] [--commit HASH] [--out FILE]
 
 Diamond with 158 neighbours within 6 A, random weights, float32, one thread. The times are those of the processor, not
 of the clock: other programs may share the machine. Each is the least of several, in turn in one run. DeePMD-kit's is
@@ -123,13 +123,16 @@ def measure(size: str, basis: str, repeats: int, rounds: int, python: str | None
     return found
 
 
-def measure_gpu(size: str, basis: str, repeats: int) -> dict[str, Any]:
+def measure_gpu(size: str, basis: str, repeats: int, profiled: bool) -> dict[str, Any]:
     atoms = bulk("C", cubic=True) * (repeats, repeats, repeats)
     atoms.rattle(0.03, seed=0)
-    found = on_gpu(random_model(size, basis).to("cuda").eval(), atoms, False)
+    potential = random_model(size, basis).to("cuda").eval()
+    potential.use_spline()
+    found = on_gpu(potential, atoms, profiled)
     us = {name.removesuffix("_us"): found[name] / len(atoms) for name in ("kernels_us", "step_us")}
     rates = {name: 1e3 / value for name, value in us.items()}
-    return {"size": size, "basis": basis, "atoms": len(atoms), "us/atom": us, "atoms/ms": rates}
+    more = {name: found[name] for name in ("gib", "kernels") if name in found}
+    return {"size": size, "basis": basis, "atoms": len(atoms), "us/atom": us, "atoms/ms": rates, **more}
 
 
 def _environment() -> dict[str, str]:
@@ -145,6 +148,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--profile", action="store_true", help="on a GPU, time each kernel of a step, too")
     parser.add_argument("--commit", help="where the sources are no checkout")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -152,7 +156,7 @@ def main() -> None:
     rows = []
     for size in args.sizes:
         if args.device == "cuda":
-            rows.append(measure_gpu(size, "bessel", args.repeats))
+            rows.append(measure_gpu(size, "bessel", args.repeats, args.profile))
         else:
             rows.append(measure(size, "bessel", args.repeats, args.rounds, args.deepmd))
         print(json.dumps(rows[-1]), flush=True)

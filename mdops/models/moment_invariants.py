@@ -180,7 +180,7 @@ class MomentInvariants(nn.Module):
         atoms, a, b = first.shape[0], first.shape[2], second.shape[2]
         found = first.transpose(1, 2) @ g.reshape(i, j * k)  # N, a, (j, k)
         found = second.transpose(1, 2)[:, None] @ found.view(atoms, a, j, k)  # N, a, b, k
-        return (found.reshape(atoms, a * b, k) @ third).view(atoms, a, b, -1)
+        return (found.reshape(atoms, a * b, k) @ third).view(atoms, a, b, third.shape[2])
 
 
 def _tensor_basis() -> np.ndarray:

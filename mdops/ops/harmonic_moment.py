@@ -25,8 +25,7 @@ def harmonic_moment(
     phi_b are the uniform quintic B-splines of r on [0, cutoff], b = 0 to intervals + 4; rows end with zeros up to a
     multiple of eight (`padded_basis`). B are 1, (x, y, z), and solid harmonics of the degrees from 2 on as of
     `harmonic_rows`. chi falls from 1 to 0 at the cutoff: (1 - x)^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4), x = r/cutoff.
-    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`; on
-    CPUs alone.
+    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`.
 
     Args:
         displacements, counts, types, pair_mask: as for `env_mat`.

@@ -35,6 +35,11 @@ class HarmonicTables(NamedTuple):
     scalar_slopes: torch.Tensor
     other_slopes: torch.Tensor
 
+    @property
+    def basis(self) -> int:
+        """B."""
+        return padded_basis(self.intervals)
+
 
 def harmonic_tables(
     descriptor: DPA4C, types: Sequence[int], tolerance: float, most_numbers: int

@@ -5,8 +5,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from kind_cases import KINDS, LIMITS, alloy, cases, check_dynamics, new_potential
-from reference_cases import references, relative_error
+from reference_cases import on_device, references, relative_error
 from test_dpa4c import INPUT
 
 import mdops
@@ -16,19 +17,24 @@ from mdops.system import from_atoms
 from mdops.tables import harmonic_tables
 from mdops.tables.harmonic_tables import choose_intervals, functions, spline_error
 
+DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case", cases("dpa4c"))
-def test_deepmd_kits_answers(case, dtype):
+def test_deepmd_kits_answers(case, dtype, device):
     """With exclusions, parameters, three types and virtual atoms."""
-    potential = mdops.load(KINDS / case / "model.dp", dtype=dtype)
+    potential = mdops.load(KINDS / case / "model.dp", dtype=dtype, device=device)
     assert potential.evaluator().name == "harmonic splines"
+    assert potential.evaluator().captures == (device == "cuda")
     limits = LIMITS["float32" if case.endswith("float32") else dtype]
     for one in references(KINDS / case):
         for atom_virial in (False, True):
-            found = potential.evaluate(one.system, None, one.fparam, one.aparam, atom_virial=atom_virial)
+            more = [t if t is None else t.to(device) for t in (one.fparam, one.aparam)]
+            found = potential.evaluate(on_device(one.system, device), None, *more, atom_virial=atom_virial)
             for name in found.keys() & one.answers.keys():
-                error = relative_error(found[name], one.answers[name])
+                error = relative_error(found[name].cpu(), one.answers[name])
                 assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
 
 
@@ -41,7 +47,7 @@ def test_runs_of_atoms_and_missing_types(monkeypatch):
     pure = atoms.copy()
     pure.symbols[:] = "Al"
     of_pure = potential.compute(pure)
-    monkeypatch.setattr(harmonic_splines, "_NUMBERS", 1)
+    monkeypatch.setattr(harmonic_splines, "_NUMBERS", {"cpu": 1})
     for system, answers in ((atoms, wanted), (pure, of_pure)):
         found = potential.compute(system)
         exact = mdops.Potential(potential.model).compute(system)
@@ -52,6 +58,28 @@ def test_runs_of_atoms_and_missing_types(monkeypatch):
     order = np.random.default_rng(0).permutation(len(atoms))
     found = potential.compute(atoms[order])
     np.testing.assert_allclose(found["forces"], wanted["forces"][order], atol=1e-12)
+
+
+@pytest.mark.parametrize("spline", [True, False], ids=["splines", "nets"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_few_atoms_and_none(device, spline):
+    """No atoms, one, some that see none, and batches with an empty system among them."""
+    potential = new_potential({**INPUT, "lmax": 3, "radial_modes": 2}).to(device)
+    if spline:
+        potential.use_spline()
+    alone = Atoms("Al", positions=[[0, 0, 0]])
+    far = Atoms("AlCu", positions=[[0, 0, 0], [50, 0, 0]])
+    single = potential.compute(alone)["energy"]
+    assert single != 0 and (potential.compute(alone)["forces"] == 0).all()
+    both = potential.compute(far)
+    assert (both["forces"] == 0).all() and both["atom_energy"][0] == pytest.approx(single, abs=1e-12)
+    nothing = potential.evaluate(from_atoms([Atoms()], potential.type_map, device))
+    assert nothing["forces"].shape == (0, 3) and nothing["atom_energy"].shape == (0,)
+    assert nothing["virial"].shape == (1, 3, 3) and (nothing["energy"] == 0).all()
+    batch = potential.evaluate(from_atoms([far, Atoms(), alloy()], potential.type_map, device))
+    wanted = potential.compute(alloy())
+    assert batch["energy"][1] == 0 and float(batch["energy"][2]) == pytest.approx(wanted["energy"], abs=1e-10)
+    np.testing.assert_allclose(batch["forces"][2:].cpu(), wanted["forces"], atol=1e-12)
 
 
 def test_changed_weights_get_new_splines():

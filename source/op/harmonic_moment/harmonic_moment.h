@@ -43,6 +43,53 @@ MDOPS_HD void envelope(T r, T cutoff, T* value, T* slope) {
   *slope = T(-280) * x2 * x2 * w2 * w / cutoff;
 }
 
+// The five quartic splines of an interval at t in [0, 1]: slopes of quintic splines are sums of them.
+template <class T>
+MDOPS_HD void quartic_values(T t, T* w) {
+  const T c = T(1) / T(24), t2 = t * t, o = T(1) - t, o2 = o * o;
+  w[0] = o2 * o2 * c;
+  w[1] = (T(11) - T(12) * t + t2 * (T(-6) + T(12) * t - T(4) * t2)) * c;
+  w[2] = (T(11) + T(12) * t + t2 * (T(-6) - T(12) * t + T(6) * t2)) * c;
+  w[3] = (T(1) + T(4) * t + t2 * (T(6) + T(4) * t - T(4) * t2)) * c;
+  w[4] = t2 * t2 * c;
+}
+
+// A neighbour.
+template <class T>
+struct HarmonicPair {
+  T direction[3], inv_r, chi, dchi;
+  SplinePlace<T> place;
+
+  MDOPS_HD HarmonicPair(const T* d, T cutoff, const SplineGrid<T>& grid) {
+    const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2], r = std::sqrt(r2);
+    inv_r = r2 > T(0) ? T(1) / r : T(0);
+    place = spline_place<false>(r, grid);
+    envelope(r, cutoff, &chi, &dchi);
+    for (int a = 0; a < 3; ++a) direction[a] = d[a] * inv_r;
+  }
+
+  // f(l, place among all components, B_lm) with numbers or jets for x, y and z.
+  template <class S, class F>
+  static MDOPS_HD void each(const S& one, const S& x, const S& y, const S& z, int degree, const F& f) {
+    f(0, 0, one), f(1, 1, x), f(1, 2, y), f(1, 3, z);
+    each_harmonic<T>(x, y, z, degree, [&](int l, int n, const S& value) { f(l, 4 + n, value); });
+  }
+
+  // dL/dd of sums P and of those of their slopes, Q, both without chi.
+  template <class Sums>
+  MDOPS_HD void gradient(int degree, const Sums& p, const Sums& q, T* out) const {
+    using Number = Jet<T, 3>;
+    const T *e = direction, along_one = chi * inv_r;
+    T radial = 0, across[3] = {0, 0, 0};
+    const Number one{T(1), {0, 0, 0}}, x{e[0], {1, 0, 0}}, y{e[1], {0, 1, 0}}, z{e[2], {0, 0, 1}};
+    each(one, x, y, z, degree, [&](int l, int n, const Number& b) {
+      radial += (p[n] * (dchi - T(l) * along_one) + q[n] * chi) * b.value;
+      for (int a = 0; a < 3; ++a) across[a] += p[n] * b.slope[a];
+    });
+    for (int a = 0; a < 3; ++a) out[a] = e[a] * radial + along_one * across[a];
+  }
+};
+
 // All contiguous (ops.md).
 template <class T>
 struct HarmonicMomentArgs {
@@ -52,11 +99,11 @@ struct HarmonicMomentArgs {
   const bool* pair_mask;   // (ntypes, ntypes)
   T cutoff;
   SplineGrid<T> grid;
-  int64_t width, basis;  // basis: of a row
+  int64_t atoms, width, basis;  // basis: of a row
   int ntypes, degree;
 
-  int64_t row() const { return basis * ntypes; }
-  int64_t numbers() const { return row() * components_to(degree); }
+  MDOPS_HD int64_t row() const { return basis * ntypes; }
+  MDOPS_HD int64_t numbers() const { return row() * components_to(degree); }
 };
 
 // Each kernel does the atoms [begin, end). `moments`, `grad` and `slope` are

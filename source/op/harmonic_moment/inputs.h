@@ -49,6 +49,7 @@ struct HarmonicMomentInputs {
             pair_mask.const_data_ptr<bool>(),
             static_cast<T>(cutoff),
             {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)},
+            list.atoms,
             list.width,
             padded_basis(intervals),
             static_cast<int>(list.ntypes),

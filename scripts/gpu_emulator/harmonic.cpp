@@ -1,0 +1,33 @@
+// The ops on harmonic moments as on a GPU, launched on the host. scripts/emulate_harmonic.py calls them with
+// the pointers of their tensors and with their sizes.
+#include "fibers.h"
+#include "harmonic_moment/gpu_run.h"
+
+namespace {
+
+using namespace mdops;
+
+template <class T>
+void run(double cutoff, void** pointers, const int64_t* sizes) {
+  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  HarmonicMomentArgs<T> a{};
+  a.atoms = sizes[0], a.width = sizes[1], a.ntypes = static_cast<int>(sizes[2]);
+  const int64_t intervals = sizes[3];
+  a.degree = static_cast<int>(sizes[4]), a.basis = padded_basis(intervals);
+  a.cutoff = static_cast<T>(cutoff);
+  a.grid = {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)};
+  a.displacements = next(), a.counts = next.template operator()<int32_t>();
+  a.types = next.template operator()<int32_t>(), a.pair_mask = next.template operator()<bool>();
+  const T *grad = next(), *slope = next();
+  const Gpu gpu({2, 90, static_cast<int>(sizes[5])});
+  if (grad)
+    gpu_harmonic::run_gradients(gpu, a, grad, slope, next());
+  else
+    gpu_harmonic::run_moments(gpu, a, next());
+}
+
+}  // namespace
+
+extern "C" void run_harmonic(bool is_double, double cutoff, void** pointers, int64_t* sizes) {
+  is_double ? run<double>(cutoff, pointers, sizes) : run<float>(cutoff, pointers, sizes);
+}
