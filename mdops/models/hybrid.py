@@ -33,7 +33,7 @@ class HybridOptions(Options):
 
     list: _Parts = variants(
         _kinds,
-        "se_e2_a",
+        registry.DEFAULT_DESCRIPTOR,
         "the kind of each part; its other keys are that kind's",
         partial(nearest, "descriptor"),
     )

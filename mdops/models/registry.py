@@ -19,6 +19,9 @@ from mdops.options import MORE_KINDS, Options
 
 K = TypeVar("K", bound=type)
 
+# What a section without a type is of, as in DeePMD-kit.
+DEFAULT_DESCRIPTOR, DEFAULT_FITTING = "se_e2_a", "ener"
+
 _SORTS = ("model", "descriptor", "fitting")
 _KINDS: dict[str, dict[str, Any]] = {sort: {} for sort in _SORTS}
 

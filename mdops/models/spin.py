@@ -1,5 +1,5 @@
 """Magnetic moments as virtual atoms: beside each atom stands one in the direction of its spin (DeepSPIN: Yang et al.,
-Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`). Or, of DPA-4, as vectors that the descriptor takes
+Phys. Rev. B 110, 064427, 2024; DeePMD-kit's `spin_model.py`). Or as vectors, which some descriptors take
 (`NativeSpin`).
 
 A system of a model with virtual atoms has two rows for each atom, one after the other: the atom, and its virtual atom,
@@ -19,7 +19,6 @@ from mdops.system import System
 
 Answers = dict[str, torch.Tensor]
 _SCHEME, _NATIVE = "deepspin", "native"
-_PROTECTION = 0.01  # A, of a descriptor that has none: a virtual atom of a spin of zero lies on its atom
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +165,7 @@ class NativeSpin(Spin):
         """As `Spin.of`. `virtual_scale` is kept, and has no meaning."""
         if not is_native(tree):
             raise UnsupportedModelError(
-                f"{place}: of dpa4 the spins are vectors (the scheme {_NATIVE!r}); those as virtual atoms are not "
-                "supported with it"
+                f"{place}: a model of this type takes spins as vectors (the scheme {_NATIVE!r}), not as virtual atoms"
             )
         given = {name: value for name, value in tree.items() if name != "virtual_scale" or value is not None}
         found = Spin.of({"virtual_scale": 1.0, **given, "scheme": _SCHEME}, type_map, place)
@@ -215,22 +213,6 @@ def spin_of_types(section: Mapping[str, Any], type_map: Sequence[str], place: st
     return spin
 
 
-def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The reverse of `with_virtual_types`: what an input says."""
-    section, types = model.get("spin"), model["type_map"]
-    if not section or is_native(section):
-        return dict(model)
-    n, descriptor = len(types) // 2, dict(model["descriptor"])
-    descriptor.pop("exclude_types", None)
-    if descriptor["type"] == "se_e2_a":
-        descriptor["sel"] = descriptor["sel"][:n]
-    pairs = [pair for pair in model.get("pair_exclude_types", []) if max(pair) < n]
-    silent = [t for t in model.get("atom_exclude_types", []) if t < n]
-    rest = {k: v for k, v in model.items() if k not in ("pair_exclude_types", "atom_exclude_types")}
-    more = {"pair_exclude_types": pairs, "atom_exclude_types": silent}
-    return {**rest, "type_map": types[:n], "descriptor": descriptor, **{k: v for k, v in more.items() if v}}
-
-
 def spin_of(options: Any, type_map: Sequence[str]) -> Spin | None:
     """That of the options of a model with these types; None for a model without spins."""
     section = getattr(options, "spin", None)
@@ -262,39 +244,3 @@ def _truths(given: Any, type_map: Sequence[str], place: str) -> list[bool]:
             f"{place}: is {given}, expected true or false for each type, or names of types of {', '.join(type_map)}"
         )
     return [name in names for name in type_map]
-
-
-def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The section `model` of an input with a section `spin`, with the types of virtual atoms and what follows from
-    them, as DeePMD-kit has it; one of spins as vectors with a truth value for each type; any other as it is, and one
-    that has these types.
-
-    Raises ConfigError for a section that does not fit the types."""
-    elements, section = model.get("type_map"), model.get("spin")
-    if isinstance(section, Mapping) and isinstance(elements, list) and is_native(section):
-        return {**model, "spin": NativeSpin.of(section, elements, "model.spin").to_tree()}
-    if (
-        not isinstance(section, Mapping)
-        or not isinstance(elements, list)
-        or model.get("type", "standard") != "standard"
-    ):
-        return dict(model)
-    half = len(elements) // 2
-    if elements[half:] == [f"{element}_spin" for element in elements[:half]]:
-        return dict(model)
-    spin = Spin.of(section, elements, "model.spin")
-    n, descriptor = spin.ntypes, dict(model.get("descriptor", {}))
-    placeholders = [n + t for t, has in enumerate(spin.use_spin) if not has]
-    absent = [[one, other] for one in placeholders for other in range(2 * n)]
-    absent += [list(pair) for pair in model.get("pair_exclude_types") or []]
-    descriptor |= {"exclude_types": absent, "env_protection": descriptor.get("env_protection") or _PROTECTION}
-    if descriptor.get("type", "se_e2_a") == "se_e2_a" and isinstance(descriptor.get("sel"), list):
-        descriptor["sel"] = 2 * descriptor["sel"]
-    return {
-        **model,
-        "type_map": [*elements, *(f"{element}_spin" for element in elements)],
-        "spin": spin.to_tree(),
-        "descriptor": descriptor,
-        "pair_exclude_types": absent,
-        "atom_exclude_types": sorted({*range(n, 2 * n), *(model.get("atom_exclude_types") or [])}),
-    }

@@ -16,7 +16,8 @@ from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tre
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.spin import Spin, is_native, spin_of, spin_of_types, without_virtual_types
+from mdops.models.spin import Spin, is_native, spin_of, spin_of_types
+from mdops.models.virtual_types import without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
 
@@ -92,10 +93,12 @@ class PartsOptions(ModelOptions):
     """Of models with a descriptor and a fitting."""
 
     descriptor: Any = variant(
-        lambda: registry.options("descriptor"), "se_e2_a", absent=partial(nearest, "descriptor")
+        lambda: registry.options("descriptor"),
+        registry.DEFAULT_DESCRIPTOR,
+        absent=partial(nearest, "descriptor"),
     )
     fitting_net: Any = variant(
-        lambda: registry.options("fitting"), "ener", absent=partial(nearest, "fitting")
+        lambda: registry.options("fitting"), registry.DEFAULT_FITTING, absent=partial(nearest, "fitting")
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -147,7 +150,9 @@ class StandardOptions(PartsOptions):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         if self.spin is not None and is_native(self.spin):
-            raise ConfigError(f"{place}.spin: the scheme 'native' is for models of type dpa4 alone")
+            raise ConfigError(
+                f"{place}.spin: a model of type {self.KIND} takes no spins as vectors (the scheme 'native')"
+            )
         if self.modifier is None:
             return
         if place != "model" or self.spin is not None:
@@ -190,8 +195,8 @@ class DescriptorFitting(AtomicModel):
         if fitting.needs_axes and descriptor.axes != fitting.options.embedding_width:
             raise UnsupportedModelError(
                 f"the fitting {fitting.kind} needs {fitting.options.embedding_width or 'some'} vectors that turn with "
-                f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: those of se_e2_a, dpa1 and "
-                "se_atten_v2 do, and hybrids with them"
+                f"the atoms, and the descriptor {descriptor.kind} has {descriptor.axes}: docs/reference/models.md "
+                "says which have some"
             )
         if not fitting.needs_axes:
             for part in descriptor.parts:

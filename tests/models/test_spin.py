@@ -24,7 +24,8 @@ from mdops.io import read_model
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.registry import find
-from mdops.models.spin import Spin, with_virtual_types
+from mdops.models.spin import Spin
+from mdops.models.virtual_types import with_virtual_types
 from mdops.train import Trainer, parse_config
 
 SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
@@ -256,7 +257,7 @@ def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
 def test_moments_as_vectors_are_for_dpa4_alone():
     tree = training_input("se_e2_a", "nio")
     tree["model"]["spin"] = {**tree["model"]["spin"], "scheme": "native"}
-    with pytest.raises(ConfigError, match="'native' is for models of type dpa4 alone"):
+    with pytest.raises(ConfigError, match="a model of type standard takes no spins as vectors"):
         parse_config(tree)
 
 
@@ -358,8 +359,8 @@ def test_files_before_version_1_2_have_the_square_root_of_the_factor():
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"spin": {**SPIN, "scheme": "deepspin"}}, "as virtual atoms are not supported"),
-        ({"spin": SPIN}, "as virtual atoms are not supported"),
+        ({"spin": {**SPIN, "scheme": "deepspin"}}, "takes spins as vectors"),
+        ({"spin": SPIN}, "takes spins as vectors"),
         ({"spin": {"scheme": "native", "use_spin": ["Fe"]}}, "names of types"),
         ({"descriptor": {**DESCRIPTORS["dpa4"], "lmax": 0, "mmax": 0, "kmax": 0}}, "lmax: is 0, expected 1 or more"),
         ({"descriptor": {**DESCRIPTORS["dpa4"], "use_spin": [True, False]}}, "the section `spin` of the model"),

@@ -16,7 +16,8 @@ from mdops.io.torch.state import State, Tree, options_of
 from mdops.io.tree import mapping
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.models.dpa4.options import automatic_width
-from mdops.models.spin import is_native, spin_of_types, with_virtual_types
+from mdops.models.spin import is_native, spin_of_types
+from mdops.models.virtual_types import with_virtual_types
 
 
 def model_tree(params: Tree, state: State) -> Tree:

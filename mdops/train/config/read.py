@@ -6,7 +6,7 @@ from typing import Any
 
 from mdops.errors import ConfigError
 from mdops.models import registry
-from mdops.models.spin import with_virtual_types
+from mdops.models.virtual_types import with_virtual_types
 from mdops.options import KeyHelp, describe_keys, parse, read_json
 from mdops.train import loss
 from mdops.train.config.branches import MultiTaskConfig, branch_trees, has_branches, numbers_of

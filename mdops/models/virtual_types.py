@@ -1,0 +1,68 @@
+"""Definitions of models with spins as virtual atoms, with the types of these and without them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mdops.models import registry
+from mdops.models.spin import NativeSpin, Spin, is_native
+
+_PROTECTION = 0.01  # A, of a descriptor that has none: a virtual atom of a spin of zero lies on its atom
+
+
+def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `model` of an input with a section `spin`, with the types of virtual atoms and what follows from
+    them, as DeePMD-kit has it; one of spins as vectors with a truth value for each type; any other as it is, and one
+    that has these types.
+
+    Raises ConfigError for a section that does not fit the types."""
+    elements, section = model.get("type_map"), model.get("spin")
+    if isinstance(section, Mapping) and isinstance(elements, list) and is_native(section):
+        return {**model, "spin": NativeSpin.of(section, elements, "model.spin").to_tree()}
+    if (
+        not isinstance(section, Mapping)
+        or not isinstance(elements, list)
+        or model.get("type", "standard") != "standard"
+    ):
+        return dict(model)
+    half = len(elements) // 2
+    if elements[half:] == [f"{element}_spin" for element in elements[:half]]:
+        return dict(model)
+    spin = Spin.of(section, elements, "model.spin")
+    n, descriptor = spin.ntypes, dict(model.get("descriptor", {}))
+    placeholders = [n + t for t, has in enumerate(spin.use_spin) if not has]
+    absent = [[one, other] for one in placeholders for other in range(2 * n)]
+    absent += [list(pair) for pair in model.get("pair_exclude_types") or []]
+    descriptor |= {"exclude_types": absent, "env_protection": descriptor.get("env_protection") or _PROTECTION}
+    if _has_places_by_type(descriptor, n):
+        descriptor["sel"] = 2 * descriptor["sel"]
+    return {
+        **model,
+        "type_map": [*elements, *(f"{element}_spin" for element in elements)],
+        "spin": spin.to_tree(),
+        "descriptor": descriptor,
+        "pair_exclude_types": absent,
+        "atom_exclude_types": sorted({*range(n, 2 * n), *(model.get("atom_exclude_types") or [])}),
+    }
+
+
+def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The reverse of `with_virtual_types`: what an input says."""
+    section, types = model.get("spin"), model["type_map"]
+    if not section or is_native(section):
+        return dict(model)
+    n, descriptor = len(types) // 2, dict(model["descriptor"])
+    descriptor.pop("exclude_types", None)
+    if _has_places_by_type(descriptor, 2 * n) and descriptor["sel"][:n] == descriptor["sel"][n:]:
+        descriptor["sel"] = descriptor["sel"][:n]
+    pairs = [pair for pair in model.get("pair_exclude_types", []) if max(pair) < n]
+    silent = [t for t in model.get("atom_exclude_types", []) if t < n]
+    rest = {k: v for k, v in model.items() if k not in ("pair_exclude_types", "atom_exclude_types")}
+    more = {"pair_exclude_types": pairs, "atom_exclude_types": silent}
+    return {**rest, "type_map": types[:n], "descriptor": descriptor, **{k: v for k, v in more.items() if v}}
+
+
+def _has_places_by_type(descriptor: Mapping[str, Any], types: int) -> bool:
+    """Whether its `sel` has a number for each of so many types: neighbours of a type have places of their own."""
+    kind = registry.kinds("descriptor").get(descriptor.get("type", registry.DEFAULT_DESCRIPTOR))
+    sel = descriptor.get("sel")
+    return kind is not None and not kind.mixed and isinstance(sel, list) and len(sel) == types
