@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "common/descriptor_args.h"
@@ -206,27 +205,6 @@ void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size
   args.gated = in.gated;
   args.cutoff = in.cutoff_as<T>();
   args.grid = in.grid_as<T>();
-}
-
-using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-// The op: Call(positions) is an `Op`, and its run(inputs) answers.
-template <class Call>
-PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                                  const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                                  const Tensor& counts, const Tensor& mean, const Tensor& std,
-                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                  const Tensor& padding, const Tensor& tables, const Tensor& nets,
-                                  const Tensor& extra, const Tensor& scale, const Tensor& shift,
-                                  double cutoff, double cutoff_smooth, double protection, double s_max,
-                                  double grading, int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                                  std::vector<int64_t> residual, bool gated, int64_t activation,
-                                  double threshold, std::string matmul, bool atom_virial) {
-  const Call op(positions);
-  return op.run(read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std,
-                            pair_mask, zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff,
-                            cutoff_smooth, protection, s_max, grading, width, axis, std::move(neurons),
-                            std::move(residual), gated, activation, threshold, matmul, atom_virial));
 }
 
 // Refuses `nets` of another size than the kernels that run read.

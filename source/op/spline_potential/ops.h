@@ -1,0 +1,67 @@
+// The ops on a whole step of one descriptor, their arguments checked at entry. What a device does are
+// overloads on the call of an op: `packed_net`, `potential_answer` and `device_refusal`.
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "spline_potential/inputs.h"
+
+namespace mdops {
+
+using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+template <class Device>
+struct SplinePotentialOps {
+  static Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
+                                      std::vector<Tensor> timesteps, int64_t width, int64_t axis,
+                                      std::string matmul) {
+    constexpr const char* name = "spline_potential_pack";
+    if (weights.empty())
+      fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
+    const auto op = Device::make(name, "weights", weights[0]);
+    const Matmul products = matmul_of(op, matmul);
+    return packed_net(op,
+                      NetInputs(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis),
+                      products);
+  }
+
+  static PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                                           const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                                           const Tensor& counts, const Tensor& mean, const Tensor& std,
+                                           const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                                           const Tensor& padding, const Tensor& tables, const Tensor& nets,
+                                           const Tensor& extra, const Tensor& scale, const Tensor& shift,
+                                           double cutoff, double cutoff_smooth, double protection,
+                                           double s_max, double grading, int64_t width, int64_t axis,
+                                           std::vector<int64_t> neurons, std::vector<int64_t> residual,
+                                           bool gated, int64_t activation, double threshold,
+                                           std::string matmul, bool atom_virial) {
+    const auto op = Device::make("spline_potential", "positions", positions);
+    return potential_answer(
+        op, read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask,
+                        zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
+                        protection, s_max, grading, width, axis, std::move(neurons), std::move(residual),
+                        gated, activation, threshold, matmul, atom_virial));
+  }
+
+  static std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals,
+                                              int64_t width, int64_t axis, std::vector<int64_t> neurons,
+                                              int64_t extra) {
+    const auto op = Device::make("spline_potential_why_not", "like", like);
+    const ScalarType dtype = float_input(op, "like", like, {kAny}).scalar_type();
+    for (const std::string& refusal :
+         {shape_refusal(width, axis, neurons, extra), rows_refusal(tables, intervals + 5)})
+      if (!refusal.empty()) return refusal;
+    return device_refusal(op, dtype, fitting_shape(op, width, axis, neurons, extra), static_cast<int>(tables),
+                          static_cast<int>(tables * (intervals + 5)));
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("spline_potential_pack", TORCH_BOX(&SplinePotentialOps::spline_potential_pack));
+    m.impl("spline_potential", TORCH_BOX(&SplinePotentialOps::spline_potential));
+    m.impl("spline_potential_why_not", TORCH_BOX(&SplinePotentialOps::spline_potential_why_not));
+  }
+};
+
+}  // namespace mdops
