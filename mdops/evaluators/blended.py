@@ -94,9 +94,6 @@ class PairTableEvaluator(Evaluator):
             return None
         return of_op(energy if bias is None else energy + bias, forces, virial, of_atoms, step), report
 
-    def instead(self) -> Evaluator:
-        return Autograd(self.potential)
-
 
 class Blended(Evaluator):
     """e_i = sum_m w_mi e_mi + bias, from the parts' energies and weighted forces, and the weights' slopes."""
@@ -112,8 +109,7 @@ class Blended(Evaluator):
         self._model, self._parts = model, part_potentials(potential)
         self._bias = PerTypeLookup(torch.where(model.has_energy, model.out_bias.double(), 0.0))
         self._all_have_energy = bool(model.has_energy.all())
-        weighs = isinstance(model, ZBLModel) or not self._all_have_energy
-        self._evaluators: list[Any] = [_evaluator(part, weighted=weighs) for part in self._parts]
+        self._evaluators: list[Any] = [_evaluator(part, model) for part in self._parts]
         self._in_one = False  # whether the net's op does all of a blend
         if isinstance(model, ZBLModel):
             self._set_blend(model)
@@ -172,10 +168,9 @@ class Blended(Evaluator):
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
-        weighs = isinstance(potential.model, ZBLModel) or not bool(potential.model.has_energy.all())
         lines = []
         for part in part_potentials(potential):
-            evaluator = _evaluator(part, weighted=weighs)
+            evaluator = _evaluator(part, potential.model)
             more = evaluator.kernels(part)
             lines.append(f"{part.kind} by {evaluator.name}{f' {more}' if more else ''}")
         return f"({'; '.join(lines)})"
@@ -200,9 +195,6 @@ class Blended(Evaluator):
         energy = sums["atom_energy"] if silent is None else torch.where(silent == 0, 0.0, sums["atom_energy"])
         energy = energy + self._bias(types) if self._bias.counts else energy
         return {**sums, "atom_energy": energy}, report
-
-    def instead(self) -> Evaluator:
-        return Autograd(self.potential)
 
     def _linear(self, step: Step, silent: Any) -> Any:
         sums: Answers = {}
@@ -320,9 +312,10 @@ def _nowhere(near: torch.Tensor) -> bool:
     return not near.is_cuda and not is_recorded(near) and not near.any()
 
 
-def _evaluator(potential: EvaluationContext, *, weighted: bool) -> Evaluator:
-    """The fastest of a part, of those that take a weight for each atom if that is needed."""
-    if not weighted or isinstance(potential.model, PairTable):
+def _evaluator(potential: EvaluationContext, whole: Any) -> Evaluator:
+    """The fastest of a part, of those that take a weight for each atom if the whole has such weights."""
+    weighs = isinstance(whole, ZBLModel) or not bool(whole.has_energy.all())
+    if not weighs or isinstance(potential.model, PairTable):
         found: Evaluator = potential.evaluator()
         return found
     if FusedParts.why_not_whole(potential) is None:
@@ -358,10 +351,7 @@ def _without(part: AtomicModel, absent: torch.Tensor | None, names: torch.Tensor
     """The part, which shares its tensors, with the pairs of types that the whole leaves out, too."""
     if absent is None:
         return part
-    if names is not None:
-        every = absent.new_zeros(part.ntypes, part.ntypes)
-        every[names[:, None], names] = absent
-        absent = every
+    absent = _of_part(absent, names, part.ntypes)
     found = copy.copy(part)
     found._buffers = dict(part._buffers)
     found._buffers["absent_pairs"] = absent if part.absent_pairs is None else absent | part.absent_pairs
