@@ -6,6 +6,6 @@ namespace mdops {
 
 extern template void NetCall<2>::chain() const;
 extern template void NetCall<2>::blocks() const;
-template void run_net<2>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetWay::Kind);
+template void run_net<2>(const Gpu&, const NetArgs&, const NetMemory&, int64_t, NetKernel::Kind);
 
 }  // namespace mdops

@@ -13,21 +13,21 @@ class NetCall {
   NetCall(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles)
       : gpu_(gpu), p_(args), packed_(args.net, Parts), memory_(memory), tiles_(tiles) {}
 
-  void run(NetWay::Kind kind) const {
+  void run(NetKernel::Kind kind) const {
     switch (kind) {
-      case NetWay::cluster:
+      case NetKernel::cluster:
         return clusters();
-      case NetWay::chain:
+      case NetKernel::chain:
         return chain();
-      case NetWay::block:
+      case NetKernel::block:
         return blocks();
-      case NetWay::wide:
+      case NetKernel::wide:
         return layers<WideTile<Parts>, NarrowTile<Parts>>();
-      case NetWay::medium:
+      case NetKernel::medium:
         return layers<MediumTile<Parts>, MediumTile<Parts>>();
-      case NetWay::small:
+      case NetKernel::small:
         return layers<SmallTile<Parts>, SmallTile<Parts>>();
-      case NetWay::none:
+      case NetKernel::none:
         gpu_.refuse("a GPU without the shared memory for any of its tiles");
     }
   }
@@ -103,7 +103,8 @@ void NetCall<Parts>::blocks() const {
 }
 
 template <int Parts>
-void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles, NetWay::Kind kind) {
+void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles,
+             NetKernel::Kind kind) {
   NetCall<Parts>(gpu, args, memory, tiles).run(kind);
 }
 

@@ -144,14 +144,17 @@ template <int Parts>
 class OwnRowsCall {
  public:
   OwnRowsCall(const Gpu& gpu, const GpuNetShape& net, const OwnRows& rows)
-      : gpu_(gpu), way_(choose_way<Parts>(net, rows.rows, gpu.limits())), packed_(net, Parts), rows_(rows) {
-    const int64_t all = blocks_for(rows.rows, way_.tile_rows) * way_.tile_rows;
-    args_.net = net, args_.tile_rows = way_.tile_rows, args_.net_size = packed_.size;
-    args_.rows = static_cast<int>(std::min<int64_t>(all, rows_at_once(way_, gpu.limits())));
-    rows_.out_bias = packed_.out_bias, rows_.output_parts = way_.output_parts;
+      : gpu_(gpu),
+        kernel_(choose_net_kernel<Parts>(net, rows.rows, gpu.limits())),
+        packed_(net, Parts),
+        rows_(rows) {
+    const int64_t all = blocks_for(rows.rows, kernel_.tile_rows) * kernel_.tile_rows;
+    args_.net = net, args_.tile_rows = kernel_.tile_rows, args_.net_size = packed_.size;
+    args_.rows = static_cast<int>(std::min<int64_t>(all, rows_at_once(kernel_, gpu.limits())));
+    rows_.out_bias = packed_.out_bias, rows_.output_parts = kernel_.output_parts;
   }
 
-  bool runs() const { return way_.kind != NetWay::none; }
+  bool runs() const { return kernel_.kind != NetKernel::none; }
 
   int64_t bytes() {
     Workspace space(nullptr);
@@ -163,14 +166,15 @@ class OwnRowsCall {
   void run(const std::vector<LayerWeights>& layers, void* memory) {
     Workspace space(static_cast<char*>(memory));
     divide(space);
-    NetPacker<Parts>(gpu_, args_.net, layers, net_, rows_.columns).pack_for(way_, {tiles_, scale_, tiles()});
+    NetPacker<Parts>(gpu_, args_.net, layers, net_, rows_.columns)
+        .pack_for(kernel_, {tiles_, scale_, tiles()});
     for (; rows_.first < rows_.rows; rows_.first += args_.rows) {
       const int64_t left = std::min<int64_t>(args_.rows, rows_.rows - rows_.first);
-      const int64_t count = blocks_for(left, way_.tile_rows),
-                    blocks = blocks_for(count * way_.tile_rows * kWarp, kOwnThreads);
+      const int64_t count = blocks_for(left, kernel_.tile_rows),
+                    blocks = blocks_for(count * kernel_.tile_rows * kWarp, kOwnThreads);
       gpu_.launch_early(rows_.in_fours() ? begin_kernel<true>() : begin_kernel<false>(), blocks, kOwnThreads,
                         0, args_, rows_);
-      run_net<Parts>(gpu_, args_, memory_, count, way_.kind);
+      run_net<Parts>(gpu_, args_, memory_, count, kernel_.kind);
       gpu_.launch_early(end_rows_kernel, blocks, kOwnThreads, 0, args_, rows_);
     }
   }
@@ -180,7 +184,7 @@ class OwnRowsCall {
 
   template <bool Fours>
   auto begin_kernel() const {
-    return way_.input_parts ? begin_rows_kernel<Parts, Fours> : begin_rows_kernel<0, Fours>;
+    return kernel_.input_parts ? begin_rows_kernel<Parts, Fours> : begin_rows_kernel<0, Fours>;
   }
 
   void divide(Workspace& space) {
@@ -189,12 +193,12 @@ class OwnRowsCall {
     args_.tile_type = tiles_ = space.take<int32_t>(tiles());
     args_.inputs = space.take<float>(int64_t{args_.rows} * args_.net.inputs);
     args_.bounds = space.take<float>(int64_t{args_.rows} * (1 + 2 * args_.net.layers));
-    args_.output = space.take<double>(int64_t{args_.rows} * way_.output_parts);
-    memory_.take(space, way_, args_.net, args_.rows);
+    args_.output = space.take<double>(int64_t{args_.rows} * kernel_.output_parts);
+    memory_.take(space, kernel_, args_.net, args_.rows);
   }
 
   const Gpu& gpu_;
-  const NetWay way_;
+  const NetKernel kernel_;
   const GpuNet packed_;
   OwnRows rows_;
   NetArgs args_{};

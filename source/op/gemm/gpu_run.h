@@ -17,7 +17,7 @@
 namespace mdops {
 
 // The kernels for a call, and what they ask of its arrays.
-struct NetWay {
+struct NetKernel {
   enum Kind { cluster, chain, block, wide, medium, small, none } kind;
   int tile_rows, input_parts, output_parts;
 };
@@ -36,8 +36,8 @@ using SmallTile = Tile<Parts, 1, 1, 8, 1, 5, 8, 3>;  // 16 x 40, the depth share
 constexpr int kMostTileRows = 128, kChunkRows = 4 * kMostTileRows;
 
 // Rows that are in memory at a time: whole rounds of tiles on the multiprocessors.
-inline int rows_at_once(const NetWay& way, const GpuLimits& limits) {
-  return kChunkRows / way.tile_rows * way.tile_rows * limits.multiprocessors;
+inline int rows_at_once(const NetKernel& kernel, const GpuLimits& limits) {
+  return kChunkRows / kernel.tile_rows * kernel.tile_rows * limits.multiprocessors;
 }
 
 template <class T>
@@ -47,7 +47,7 @@ bool tile_fits(const GpuLimits& limits) {
 }
 
 template <class T>
-NetWay way_of(NetWay::Kind kind, const GpuNetShape& net) {
+NetKernel net_kernel_of(NetKernel::Kind kind, const GpuNetShape& net) {
   return {kind, T::kRows, 0, (net.cols(net.layers - 1) + T::kCols - 1) / T::kCols};
 }
 
@@ -138,7 +138,7 @@ inline bool has_cluster(const GpuNetShape& net, int parts, const GpuLimits& limi
 #endif
 }
 
-// Up to so many rows for each multiprocessor clusters are quicker than any other way.
+// Up to so many rows for each multiprocessor clusters are quicker than any other kernel.
 constexpr int kFewRows = 3;
 // Up to so many, a kernel a product is quicker than one block of many (240 x 3 on an H100: 176 and 214 us
 // with 1,536 rows, 317 and 219 with 3,072).
@@ -147,24 +147,24 @@ constexpr int kFewRowsOfBlocks = 14;
 // By the device: clusters for few rows; then the chain; then, for more than a few rows, the block by
 // mma.sync; then the largest tiles that its shared memory holds (the smallest shares its depth among warps).
 template <int Parts>
-NetWay choose_way(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
+NetKernel choose_net_kernel(const GpuNetShape& net, int64_t rows, const GpuLimits& limits) {
   const int64_t tiles = blocks_for(rows, kMostTileRows);
   const bool named = chain_rows() || block_rows();
   const bool few = rows <= int64_t{kFewRows} * limits.multiprocessors && !named;
   if (!block_rows()) {
-    if (few && has_cluster(net, Parts, limits)) return {NetWay::cluster, kClusterRows, 0, kClusterBlocks};
+    if (few && has_cluster(net, Parts, limits)) return {NetKernel::cluster, kClusterRows, 0, kClusterBlocks};
     if (const int kind = choose_chain(net, rows, limits); kind < kChains && !few)
-      return {NetWay::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
+      return {NetKernel::chain, kChainKinds[kind].rows, Parts, kChainKinds[kind].by_rows() ? 1 : kChainWarps};
   }
   const bool few_for_blocks = rows <= int64_t{kFewRowsOfBlocks} * limits.multiprocessors && !named;
   if (const int kind = choose_block(net, Parts, rows, limits); kind < kBlocks && !few_for_blocks)
-    return {NetWay::block, kBlockKinds[kind].rows(), 0, 1};
+    return {NetKernel::block, kBlockKinds[kind].rows(), 0, 1};
   if (4 * tiles > limits.multiprocessors) {
-    if (tile_fits<WideTile<Parts>>(limits)) return way_of<WideTile<Parts>>(NetWay::wide, net);
-    if (tile_fits<MediumTile<Parts>>(limits)) return way_of<MediumTile<Parts>>(NetWay::medium, net);
+    if (tile_fits<WideTile<Parts>>(limits)) return net_kernel_of<WideTile<Parts>>(NetKernel::wide, net);
+    if (tile_fits<MediumTile<Parts>>(limits)) return net_kernel_of<MediumTile<Parts>>(NetKernel::medium, net);
   }
-  if (tile_fits<SmallTile<Parts>>(limits)) return way_of<SmallTile<Parts>>(NetWay::small, net);
-  return {NetWay::none, 1, 0, 1};
+  if (tile_fits<SmallTile<Parts>>(limits)) return net_kernel_of<SmallTile<Parts>>(NetKernel::small, net);
+  return {NetKernel::none, 1, 0, 1};
 }
 
 // Packs a net, weights (inputs, neurons) of all hidden layers: those of the first have `inputs` rows,
@@ -179,7 +179,7 @@ class NetPacker {
     for (int n = 0; n < net.layers; ++n) args_.padded[n] = GpuNet::vector_columns(net, n);
   }
 
-  // For calls of any way.
+  // For calls of any kernel.
   void pack() {
     gpu_.clear(args_.packed, 4 * args_.to.size);
     fragments();
@@ -191,12 +191,12 @@ class NetPacker {
     }
   }
 
-  // For a call of one way, with this net alone: no more than it reads.
-  void pack_for(const NetWay& way, const AloneNet& alone) {
+  // For a call of one kernel, with this net alone: no more than it reads.
+  void pack_for(const NetKernel& kernel, const AloneNet& alone) {
     args_.alone = alone;
-    if (way.kind != NetWay::chain) return fragments();
+    if (kernel.kind != NetKernel::chain) return fragments();
     largest(args_.net.layers + 1);
-    with_chain(args_.net, way.tile_rows, [&]<int Kind>() { units(Kind); });
+    with_chain(args_.net, kernel.tile_rows, [&]<int Kind>() { units(Kind); });
   }
 
  private:
@@ -233,17 +233,17 @@ struct NetMemory {
   float2* slopes;  // of the chain
   LayerRows layers[GpuNetShape::kMostLayers];
 
-  void take(Workspace& space, const NetWay& way, const GpuNetShape& net, int64_t rows) {
-    if (way.kind == NetWay::cluster) return;
-    if (way.kind == NetWay::chain) {
-      with_chain(net, way.tile_rows, [&]<int Kind>() {
+  void take(Workspace& space, const NetKernel& kernel, const GpuNetShape& net, int64_t rows) {
+    if (kernel.kind == NetKernel::cluster) return;
+    if (kernel.kind == NetKernel::chain) {
+      with_chain(net, kernel.tile_rows, [&]<int Kind>() {
         slopes = space.take<float2>(rows * (net.layers - 1) * (kChainKinds[Kind].cols() / 2));
       });
       return;
     }
     for (int n = 0; n < net.layers; ++n) {
       layers[n] = {};
-      if (way.kind == NetWay::block && n == net.layers - 1) continue;  // it goes back as it comes
+      if (kernel.kind == NetKernel::block && n == net.layers - 1) continue;  // it goes back as it comes
       layers[n].value = space.take<float>(rows * net.cols(n));
       layers[n].slope = space.take<float>(rows * net.cols(n));
     }
@@ -252,6 +252,7 @@ struct NetMemory {
 
 // The net for the first `tiles` tiles of its arrays. Its kernels are compiled once for all ops (gpu_net.h).
 template <int Parts>
-void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles, NetWay::Kind kind);
+void run_net(const Gpu& gpu, const NetArgs& args, const NetMemory& memory, int64_t tiles,
+             NetKernel::Kind kind);
 
 }  // namespace mdops

@@ -11,7 +11,7 @@ namespace mdops {
 
 constexpr int kFp16Splits = 2;  // of float16 in the place of a number (gpu_shape.h)
 // spline_potential/gpu_loops.cu has it.
-extern template void launch_moments<kFp16Splits>(const Gpu&, const NetWay&, int64_t, const StepArgs&);
+extern template void launch_moments<kFp16Splits>(const Gpu&, const NetKernel&, int64_t, const StepArgs&);
 
 class HybridCall {
  public:
@@ -19,11 +19,11 @@ class HybridCall {
   HybridCall(const Gpu& gpu, std::vector<StepArgs> parts, int widest, HybridOut out)
       : gpu_(gpu),
         limits_(gpu.limits()),
-        way_(choose_way<kFp16Splits>(parts[widest].net.net, parts[widest].atoms, limits_)),
+        kernel_(choose_net_kernel<kFp16Splits>(parts[widest].net.net, parts[widest].atoms, limits_)),
         parts_(std::move(parts)),
         widest_(widest),
         out_(out) {
-    set_rows<kFp16Splits>(gpu, limits_, way_, parts_[widest]);
+    set_rows<kFp16Splits>(gpu, limits_, kernel_, parts_[widest]);
   }
 
   int64_t bytes() {
@@ -51,7 +51,7 @@ class HybridCall {
   void divide(Workspace& space) {
     StepArgs& first = parts_[widest_];
     take_call(space, first);
-    take_net(space, way_, first, net_);
+    take_net(space, kernel_, first, net_);
     bounds_ = space.take<float>(first.net.rows);
     if (first.extra_size) first.grad_extra = out_.grad_extra;
     if (out_.near.c)
@@ -96,7 +96,7 @@ class HybridCall {
     if (is_net()) {
       launch_warps(gpu_, features(), rows, 0, one, features_);
     } else if (alone()) {
-      launch_moments<kFp16Splits>(gpu_, way_, rows, one);
+      launch_moments<kFp16Splits>(gpu_, kernel_, rows, one);
     } else {
       for (StepArgs& p : parts_)
         launch_warps(gpu_, p.gated ? part_moments_kernel<true> : part_moments_kernel<false>, rows,
@@ -109,7 +109,7 @@ class HybridCall {
           std::min(blocks_for(rows, kNearThreads / kWarp), int64_t{kNearBlocks} * limits_.multiprocessors),
           kNearThreads, 0, one, out_.near);
     one.net.tile_type = one.tile_net + first / one.tile_rows;
-    run_net<kFp16Splits>(gpu_, one.net, net_, rows / one.tile_rows, way_.kind);
+    run_net<kFp16Splits>(gpu_, one.net, net_, rows / one.tile_rows, kernel_.kind);
     if (is_net())
       launch_warps(gpu_, net_end_kernel, rows, 0, one,
                    PartForces{out_.weight, 0, 0, true, out_.grad_extra, nullptr});
@@ -127,7 +127,7 @@ class HybridCall {
   bool is_net() const { return parts_[0].width == 0; }
 
   auto features() const -> void (*)(StepArgs, HybridFeatures) {
-    return way_.input_parts ? features_kernel<kFp16Splits> : features_kernel<0>;
+    return kernel_.input_parts ? features_kernel<kFp16Splits> : features_kernel<0>;
   }
 
   using ForcesKernel = void (*)(StepArgs, PartForces);
@@ -138,7 +138,7 @@ class HybridCall {
 
   const Gpu& gpu_;
   const GpuLimits limits_;
-  const NetWay way_;
+  const NetKernel kernel_;
   std::vector<StepArgs> parts_;
   const int widest_;
   HybridOut out_;

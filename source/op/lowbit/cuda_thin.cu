@@ -46,8 +46,8 @@ void multiply_thin_pair(const Gpu& gpu, const Product& p) {
 
 }  // namespace
 
-void multiply_thin(const Gpu& gpu, GemmKernel way, const Product& p) {
-  return way == GemmKernel::thin ? multiply_thin_product(gpu, p) : multiply_thin_pair(gpu, p);
+void multiply_thin(const Gpu& gpu, GemmKernel kernel, const Product& p) {
+  return kernel == GemmKernel::thin ? multiply_thin_product(gpu, p) : multiply_thin_pair(gpu, p);
 }
 
 }  // namespace gpu_lowbit

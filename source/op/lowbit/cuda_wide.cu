@@ -34,8 +34,8 @@ void multiply_wide_product(const Gpu& gpu, const Product& p) {
 
 }  // namespace
 
-void multiply_wide(const Gpu& gpu, GemmKernel way, const Product& p) {
-  switch (way) {
+void multiply_wide(const Gpu& gpu, GemmKernel kernel, const Product& p) {
+  switch (kernel) {
     case GemmKernel::wide_64:
       return multiply_wide_product<64, 1>(gpu, p);
     case GemmKernel::wide_128:

@@ -31,25 +31,25 @@ enum class GemmKernel : int {
   pair_128,
   pair_256
 };
-constexpr const char* kWays[] = {"small",   "middle",   "large",    "thin",     "thin_pair",
-                                 "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
+constexpr const char* kKernelNames[] = {"small",   "middle",   "large",    "thin",     "thin_pair",
+                                        "wide_64", "wide_128", "wide_256", "pair_128", "pair_256"};
 
-inline bool is_wide(GemmKernel way) {
-  return way >= GemmKernel::thin;
+inline bool is_wide(GemmKernel kernel) {
+  return kernel >= GemmKernel::thin;
 }
 
 // How a call goes, and the bytes of copies of its factors (0: they are read as they are).
 struct Plan {
-  GemmKernel way;
+  GemmKernel kernel;
   int64_t a_bytes, b_bytes, filled;
 };
 
-// The way that MDOPS_LOWBIT_TILE names, for tests of all of them; false if it names none.
-inline bool named_way(GemmKernel* way) {
+// The kernel that MDOPS_LOWBIT_TILE names, for tests of all of them; false if it names none.
+inline bool named_kernel(GemmKernel* kernel) {
   const char* name = std::getenv("MDOPS_LOWBIT_TILE");
   if (name == nullptr) return false;
-  for (int k = 0; k < static_cast<int>(std::size(kWays)); ++k)
-    if (std::strcmp(name, kWays[k]) == 0) return *way = static_cast<GemmKernel>(k), true;
+  for (int k = 0; k < static_cast<int>(std::size(kKernelNames)); ++k)
+    if (std::strcmp(name, kKernelNames[k]) == 0) return *kernel = static_cast<GemmKernel>(k), true;
   return false;
 }
 
@@ -86,7 +86,7 @@ inline bool goes_in_thin_pairs(const Gpu& gpu, const Product& p, const ThinShape
 // there are very many tiles, or, if 128 columns wide, where the device holds all at once. Hopper's warpgroups
 // want B by lines: where it lies otherwise they take it from a copy, which pays from some hundred rows on.
 // Float8 goes to them early, because `mma.sync` makes float16 of it there.
-inline GemmKernel choose_way(const Gpu& gpu, const Product& p, bool parts) {
+inline GemmKernel choose_kernel(const Gpu& gpu, const Product& p, bool parts) {
   const GpuLimits limits = gpu.limits();
   const int64_t chip = limits.multiprocessors;
   const auto tiles = [&](int64_t rows, int64_t cols) {
@@ -96,8 +96,8 @@ inline GemmKernel choose_way(const Gpu& gpu, const Product& p, bool parts) {
 #ifdef MDOPS_HOPPER
   wide = limits.capability == 90 && p.depth > 0 && (p.groups <= 1 || p.group % kStageDepth == 0);
 #endif
-  GemmKernel way = GemmKernel::small;
-  if (!named_way(&way)) {
+  GemmKernel kernel = GemmKernel::small;
+  if (!named_kernel(&kernel)) {
     const int64_t wide_64 = tiles(kWideRows, 64), wide_128 = tiles(kWideRows, 128),
                   wide_256 = tiles(kWideRows, 256);
     const bool by_line = p.b.layout == Layout::by_line, is_fed = by_line || p.rows >= 64;
@@ -107,25 +107,25 @@ inline GemmKernel choose_way(const Gpu& gpu, const Product& p, bool parts) {
     const bool one_wave = p.rows > kWideRows && 2 * tiles(2 * kWideRows, 128) <= chip;  // of pairs
     const ThinShape thin = thin_shape(gpu, p);
     if (wide && is_thin && p.groups <= 1 && thin.fits)
-      way = goes_in_thin_pairs(gpu, p, thin) ? GemmKernel::thin_pair : GemmKernel::thin;
+      kernel = goes_in_thin_pairs(gpu, p, thin) ? GemmKernel::thin_pair : GemmKernel::thin;
     else if (wide && is_fed && p.groups <= 1 && 4 * wide_256 > 3 * chip)
-      way = wide_256 > 4 * chip ? GemmKernel::pair_256 : GemmKernel::wide_256;
+      kernel = wide_256 > 4 * chip ? GemmKernel::pair_256 : GemmKernel::wide_256;
     else if (wide && is_fed && 5 * wide_128 > 3 * chip)
-      way = one_wave || wide_128 > 8 * chip ? GemmKernel::pair_128 : GemmKernel::wide_128;
+      kernel = one_wave || wide_128 > 8 * chip ? GemmKernel::pair_128 : GemmKernel::wide_128;
     else if (wide && is_fed && wide_64 >= few)
-      way = GemmKernel::wide_64;
+      kernel = GemmKernel::wide_64;
     else if (tiles(128, 128) > chip && !parts)
-      way = GemmKernel::large;
+      kernel = GemmKernel::large;
     else if (2 * tiles(64, 64) > chip)
-      way = GemmKernel::middle;
+      kernel = GemmKernel::middle;
   }
-  if (is_wide(way) && !wide) way = GemmKernel::large;
-  if ((way == GemmKernel::thin || way == GemmKernel::thin_pair) && p.groups > 1)
-    way = GemmKernel::wide_64;  // whose order of roundings is stated
-  if (way == GemmKernel::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
-    way = GemmKernel::middle;
-  if (way == GemmKernel::middle && MiddleTile::kShared > limits.shared_bytes) way = GemmKernel::small;
-  return way;
+  if (is_wide(kernel) && !wide) kernel = GemmKernel::large;
+  if ((kernel == GemmKernel::thin || kernel == GemmKernel::thin_pair) && p.groups > 1)
+    kernel = GemmKernel::wide_64;  // whose order of roundings is stated
+  if (kernel == GemmKernel::large && (LargeTile::kShared > limits.shared_bytes || (parts && !p.is_float())))
+    kernel = GemmKernel::middle;
+  if (kernel == GemmKernel::middle && MiddleTile::kShared > limits.shared_bytes) kernel = GemmKernel::small;
+  return kernel;
 }
 
 inline bool in_parts(const Product& p) {
@@ -133,12 +133,12 @@ inline bool in_parts(const Product& p) {
 }
 
 inline Plan plan_product(const Gpu& gpu, const Product& p) {
-  Plan plan{choose_way(gpu, p, in_parts(p)), 0, 0, p.groups > 0 ? filled_16(p.group) : 0};
+  Plan plan{choose_kernel(gpu, p, in_parts(p)), 0, 0, p.groups > 0 ? filled_16(p.group) : 0};
   const int64_t stride = p.groups * plan.filled;
   const bool cut = p.groups > 1 && p.group % 16 != 0;
   if (cut || !is_aligned(p.a)) plan.a_bytes = p.rows * stride;
-  const bool packed = plan.way == GemmKernel::thin && p.b.layout == Layout::ternary;
-  if (cut || !is_aligned(p.b) || (is_wide(plan.way) && p.b.layout != Layout::by_line && !packed))
+  const bool packed = plan.kernel == GemmKernel::thin && p.b.layout == Layout::ternary;
+  if (cut || !is_aligned(p.b) || (is_wide(plan.kernel) && p.b.layout != Layout::by_line && !packed))
     plan.b_bytes = p.cols * stride;
   return plan;
 }
@@ -181,8 +181,8 @@ void with_kinds(const Product& p, const Use& use) {
 }
 
 // By warpgroups, compiled in cuda_wide.cu and cuda_thin.cu.
-void multiply_wide(const Gpu& gpu, GemmKernel way, const Product& p);
-void multiply_thin(const Gpu& gpu, GemmKernel way, const Product& p);
+void multiply_wide(const Gpu& gpu, GemmKernel kernel, const Product& p);
+void multiply_thin(const Gpu& gpu, GemmKernel kernel, const Product& p);
 
 inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_copy, uint8_t* b_copy) {
   const Depth depth{p.depth, p.group, plan.filled, p.groups};
@@ -192,7 +192,7 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
     p.group = static_cast<int>(plan.filled);
     p.depth = p.groups * p.group;
   }
-  switch (plan.way) {
+  switch (plan.kernel) {
     case GemmKernel::small:
       return multiply_by_mma<SmallTile>(gpu, p);
     case GemmKernel::middle:
@@ -202,13 +202,13 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
 #ifdef MDOPS_HOPPER
     case GemmKernel::thin:
     case GemmKernel::thin_pair:
-      return multiply_thin(gpu, plan.way, p);
+      return multiply_thin(gpu, plan.kernel, p);
     case GemmKernel::wide_64:
     case GemmKernel::wide_128:
     case GemmKernel::wide_256:
     case GemmKernel::pair_128:
     case GemmKernel::pair_256:
-      return multiply_wide(gpu, plan.way, p);
+      return multiply_wide(gpu, plan.kernel, p);
 #endif
     default:
       gpu.refuse("the library has no kernel for it");

@@ -32,7 +32,7 @@ int64_t folded_size(const FittingShape& fitting) {
 
 template struct FusedStep<2>;
 // For the sources that leave these out.
-template void launch_moments<2>(const Gpu&, const NetWay&, int64_t, const StepArgs&);
+template void launch_moments<2>(const Gpu&, const NetKernel&, int64_t, const StepArgs&);
 template void launch_forces<>(const Gpu&, int64_t, const StepArgs&);
 
 }  // namespace mdops

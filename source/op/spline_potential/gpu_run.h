@@ -29,7 +29,7 @@ std::string step_refusal(const GpuLimits& limits, const GpuNetShape& net, int nt
     return std::to_string(moment_rows) + " spline functions of all types need " + std::to_string(bytes) +
            " bytes of a GPU's shared memory, and this one has " + std::to_string(limits.shared_bytes);
   if (!matrices_fit(net)) return "a layer of the fitting net has too many weights for a GPU";
-  if (choose_way<Parts>(net, 1, limits).kind == NetWay::none)
+  if (choose_net_kernel<Parts>(net, 1, limits).kind == NetKernel::none)
     return "the fitting net's kernels need more shared memory than this GPU's " +
            std::to_string(limits.shared_bytes) + " bytes";
   return "";
@@ -37,14 +37,14 @@ std::string step_refusal(const GpuLimits& limits, const GpuNetShape& net, int nt
 
 // Sets the rows of a call, and the bounds of its sums.
 template <int Parts>
-void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetWay& way, StepArgs& p) {
-  p.tile_rows = p.net.tile_rows = way.tile_rows, p.output_parts = way.output_parts;
+void set_rows(const Gpu& gpu, const GpuLimits& limits, const NetKernel& kernel, StepArgs& p) {
+  p.tile_rows = p.net.tile_rows = kernel.tile_rows, p.output_parts = kernel.output_parts;
   gpu.int32_of("positions",
                (p.atom_virial ? 9 : 4) * int64_t{p.atoms} + kOrderBlock);  // what kernels count with
   gpu.int32_of("cell", 2 * kVirialSums * int64_t{p.systems});
   p.rows =
       p.atoms ? gpu.int32_of("positions", (blocks_for(p.atoms, p.tile_rows) + p.nets - 1) * p.tile_rows) : 0;
-  p.net.rows = std::min(p.rows, rows_at_once(way, limits));  // with T and D
+  p.net.rows = std::min(p.rows, rows_at_once(kernel, limits));  // with T and D
   p.out_bias = GpuNet(p.net.net, Parts).out_bias;
   p.most_force = std::min(kMostForce, kMostForceOfRow / std::max(p.list_width, 1));
   p.most_virial = static_cast<float>(kMostVirial) / static_cast<float>(std::max(p.list_width, 1));
@@ -63,12 +63,12 @@ inline void take_call(Workspace& space, StepArgs& p) {
   p.tile_net = space.take<int32_t>(p.rows / p.tile_rows);
   p.failed = space.take<int32_t>(systems);
 }
-inline void take_net(Workspace& space, const NetWay& way, StepArgs& p, NetMemory& net) {
+inline void take_net(Workspace& space, const NetKernel& kernel, StepArgs& p, NetMemory& net) {
   const int64_t chunk = p.net.rows;
   p.net.inputs = space.take<float>(chunk * p.net.net.inputs);
   p.net.bounds = space.take<float>(chunk * (1 + 2 * p.net.net.layers));
   p.net.output = space.take<double>(chunk * p.output_parts);
-  net.take(space, way, p.net.net, chunk);
+  net.take(space, kernel, p.net.net, chunk);
 }
 inline void take_rows(Workspace& space, StepArgs& p) {
   const int64_t chunk = p.net.rows;
@@ -123,17 +123,17 @@ inline int team_size(const GpuLimits& limits, int64_t rows, int bytes) {
 }
 
 // How many warps form an atom's moments.
-inline int moments_team(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
-  return way.input_parts ? 1 : team_size(gpu.limits(), rows, TeamMemory::bytes(p));
+inline int moments_team(const Gpu& gpu, const NetKernel& kernel, int64_t rows, const StepArgs& p) {
+  return kernel.input_parts ? 1 : team_size(gpu.limits(), rows, TeamMemory::bytes(p));
 }
 
 template <bool Gated, int Parts>
-void launch_moments_of(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
-  const int bytes = TeamMemory::bytes(p), team = moments_team(gpu, way, rows, p);
+void launch_moments_of(const Gpu& gpu, const NetKernel& kernel, int64_t rows, const StepArgs& p) {
+  const int bytes = TeamMemory::bytes(p), team = moments_team(gpu, kernel, rows, p);
   if (team > 1)
     launch_teams(gpu, team_moments_kernel<Gated>, rows, team, bytes, p, team);
   else
-    launch_warps(gpu, way.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>, rows,
+    launch_warps(gpu, kernel.input_parts ? moments_kernel<Parts, Gated> : moments_kernel<0, Gated>, rows,
                  AtomMemory::bytes(p), p);
 }
 // work<gated>(); a library that is rebuilt for a model has kernels for one of the two.
@@ -147,8 +147,8 @@ void with_gate(const StepArgs& p, const Work& work) {
 }
 
 template <int Parts>
-void launch_moments(const Gpu& gpu, const NetWay& way, int64_t rows, const StepArgs& p) {
-  with_gate(p, [&]<bool Gated>() { launch_moments_of<Gated, Parts>(gpu, way, rows, p); });
+void launch_moments(const Gpu& gpu, const NetKernel& kernel, int64_t rows, const StepArgs& p) {
+  with_gate(p, [&]<bool Gated>() { launch_moments_of<Gated, Parts>(gpu, kernel, rows, p); });
 }
 
 // And how many lead back from them.
@@ -181,10 +181,10 @@ class StepCall {
   StepCall(const Gpu& gpu, StepArgs args)
       : gpu_(gpu),
         limits_(gpu.limits()),
-        way_(choose_way<Parts>(args.net.net, args.atoms, limits_)),
+        kernel_(choose_net_kernel<Parts>(args.net.net, args.atoms, limits_)),
         p_(args) {
-    set_rows<Parts>(gpu, limits_, way_, p_);
-    p_.by_atom = p_.rows == p_.net.rows && moments_team(gpu, way_, p_.rows, p_) > 1 &&
+    set_rows<Parts>(gpu, limits_, kernel_, p_);
+    p_.by_atom = p_.rows == p_.net.rows && moments_team(gpu, kernel_, p_.rows, p_) > 1 &&
                  forces_team(gpu, p_.rows, p_) > 1;
   }
 
@@ -206,21 +206,21 @@ class StepCall {
   void divide(Workspace& space) {
     take_call(space, p_);
     take_rows(space, p_);
-    take_net(space, way_, p_, net_);
+    take_net(space, kernel_, p_, net_);
   }
 
   // The descriptor, the net, and back. The last chunk may have fewer rows.
   void chunk() {
     const int64_t rows = std::min(p_.rows - p_.first_row, p_.net.rows);
-    launch_moments<Parts>(gpu_, way_, rows, p_);
+    launch_moments<Parts>(gpu_, kernel_, rows, p_);
     p_.net.tile_type = p_.tile_net + p_.first_row / p_.tile_rows;
-    run_net<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows, way_.kind);
+    run_net<Parts>(gpu_, p_.net, net_, rows / p_.tile_rows, kernel_.kind);
     launch_forces(gpu_, rows, p_);
   }
 
   const Gpu& gpu_;
   const GpuLimits limits_;
-  const NetWay way_;
+  const NetKernel kernel_;
   StepArgs p_;
   NetMemory net_;
 };
