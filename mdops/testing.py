@@ -113,6 +113,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
     samples += _message_samples(p, numbers(19))
+    samples += _edge_attention_samples(p, numbers(23))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -834,6 +835,34 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         along = random(7, inputs), random(4, columns), random(4, columns), random(7)
         bad = {"along_x": (0, random(7, inputs + 1)), "along_q": (2, random(5, columns))}
         samples.append(Sample("message_backward_backward", (*along, *grads, *given), bad=bad))
+    return samples
+
+
+def _edge_attention_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Atoms of some edges, of none, of more than a warp has lanes; rows of no atom behind them."""
+    samples = []
+    for counts, heads, keys, values, gated in (
+        ((3, 0, 2), 2, 3, 3, True),
+        ((1, 4), 5, 4, 7, False),
+        ((35,), 1, 2, 2, True),
+    ):
+        edges = sum(counts) + 1
+        ends = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=p["d"].device)
+        absent = torch.arange(len(counts), device=p["d"].device).to(p["d"].dtype)
+        rows = random(edges, heads, keys), random(edges, values), random(edges, 3), random(edges)
+        given = (*rows, absent, ends, 2.0, gated, max(counts))
+        bad: dict[str, tuple[int, Any]] = {"narrow": (1, random(edges, keys - 1)), "r": (2, random(edges, 2))}
+        bad |= {"falls": (5, ends.flip(0)), "longest": (8, max(counts) - 1)}
+        samples.append(Sample("edge_attention", given, (0, 1, 2, 3), bad=bad))
+        back = (random(edges, heads, values), *given)
+        bad = {"grad": (0, random(edges, heads, values + 1)), "beyond": (6, ends + 2)}
+        samples.append(Sample("edge_attention_backward", back, (0, 1, 2, 3, 4), bad=bad))
+        along = tuple(random(*row.shape) for row in rows)
+        samples.append(
+            Sample(
+                "edge_attention_backward_backward", (*along, *back), bad={"along_w": (3, random(edges + 1))}
+            )
+        )
     return samples
 
 

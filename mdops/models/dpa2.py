@@ -51,7 +51,7 @@ from mdops.models.shapes import (
 from mdops.models.statistics import EnvironmentSums
 from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
 from mdops.nn.net import Layer, NetCollection, array, tensor
-from mdops.ops import edge_gather, ragged_plan
+from mdops.ops import edge_gather
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 
@@ -430,11 +430,6 @@ class DPA2(GraphDescriptor):
                 w / (COUNT_ADDED + edge_gather(divisor[:, None], graph.of_center))
                 for divisor in (count, root)
             )
-        plan = None
-        if any(form.attends or form.turns for form in o.forms):
-            atoms, slots = near.neighbors.shape
-            room = {"max_total": graph.capacity, "max_batch": atoms, "max_length": slots}
-            plan = ragged_plan(graph.offsets, **room, longest_first=False)
         return Edges(
             graph,
             near.centers,
@@ -445,7 +440,6 @@ class DPA2(GraphDescriptor):
             mean_weight,
             sum_weight,
             (places - count).clamp(min=0),
-            plan,
         )
 
     def _sums(self, near: Neighborhood) -> torch.Tensor:

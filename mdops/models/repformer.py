@@ -21,12 +21,11 @@ from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
     NeighborGraph,
-    RaggedPlan,
+    edge_attention,
     edge_gather,
     edge_product,
     edge_scatter,
     edge_weighted_sum,
-    neighbor_attention,
     row_moments,
 )
 from mdops.ops.layer_output import layer_output
@@ -36,7 +35,6 @@ from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
 COUNT_ADDED = 1e-4  # DeePMD-kit's, to the number of neighbours in denominators
-_WIDEST_HEAD = 256  # of `ragged_attention`
 
 
 @dataclass(kw_only=True)
@@ -143,10 +141,6 @@ class RepformerOptions(Options):
         refuse_unless(
             self.joined_inputs > 0, "g1_out_mlp", "false where the product of all has no other input"
         )
-        if self.nlayers > 1 and (self.update_g2_has_attn or self.update_h2):
-            widest = _WIDEST_HEAD // (3 if self.attn2_has_gate else 1)
-            refuse_unless(self.attn2_hidden <= widest, "attn2_hidden", f"{widest} or less")
-            refuse_unless(self.g2_dim <= _WIDEST_HEAD - 3, "g2_dim", f"{_WIDEST_HEAD - 3} or less")
 
     def resolve_sel(self, most: Most, place: str) -> Self:
         return dataclasses.replace(self, nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"))
@@ -261,7 +255,6 @@ class Edges(NamedTuple):
         weight: (E, 1), the switch, or 1 where the layers are not smooth; zero behind the last edge.
         mean_weight, sum_weight: (E, 1), the same over what means, and symmetric sums, are divided by.
         empty: (N,), places without a neighbour.
-        plan: of attention among edges; None where there is none.
     """
 
     graph: NeighborGraph
@@ -273,7 +266,6 @@ class Edges(NamedTuple):
     mean_weight: torch.Tensor
     sum_weight: torch.Tensor
     empty: torch.Tensor
-    plan: RaggedPlan | None
 
 
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
@@ -401,49 +393,39 @@ class RepformerLayer(nn.Module):
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """The messages of the edges of an atom to each other's numbers, and to their vectors."""
         o, form = self.form.options, self.form
-        width, heads = o.attn2_hidden, o.attn2_nhead
-        # DeePMD-kit has the heads innermost.
-        both = linear(e, self._heads_first("attn2g_map.mapqk", 2 * heads, columns=True))
-        query, keys = both.unflatten(1, (2 * heads, width)).split(heads, dim=1)
-        if o.attn2_has_gate:  # (q . k) (h . h) is one product of q (x) h and k (x) h
-            query, keys = ((x[:, :, None] * h[:, None, :, None]).flatten(2) for x in (query, keys))
-        values = []
-        if form.attends:
-            own = linear(e, self._heads_first("attn2_mh_apply.mapv", heads, columns=True))
-            values.append(own.unflatten(1, (heads, -1)))
-        if form.turns:
-            values.append(h[:, None].expand(-1, heads, -1))
-        found = neighbor_attention(
-            query.contiguous(),
-            keys.contiguous(),
-            values[0] if len(values) == 1 else torch.cat(values, 2),
+        heads, width, smooth = o.attn2_nhead, o.g2_dim, form.smooth
+        # Heads have the edges' own numbers as keys and values: the matrices of keys are multiplied with those of
+        # queries, those of values with what joins the heads. DeePMD-kit has the heads innermost.
+        query, keys = self._of_heads("attn2g_map.mapqk", 2 * heads).split(heads)
+        scale = o.attn2_hidden**-0.5 * (3**0.5 if o.attn2_has_gate else 1.0)
+        of_queries = (query @ keys.mT * scale).transpose(0, 1).flatten(1)
+        found = edge_attention(
+            linear(e, of_queries).unflatten(1, (heads, -1)),
+            torch.cat([e, h], 1) if form.turns else e,
+            h * 3**-0.25,
+            edges.weight[:, 0],
+            edges.empty if smooth else torch.zeros_like(edges.empty),
             edges.graph.offsets,
-            directions=h * 3**-0.25,
-            switch=edges.weight[:, 0] if form.smooth else None,
-            empty=edges.empty if form.smooth else None,
-            normalize=False,
-            temperature=width**-0.5,
-            plan=edges.plan,
+            shift=SHIFT if smooth else 0.0,
+            gated=o.attn2_has_gate,
+            longest=edges.graph.edge_of_slot.shape[1],
         )
         numbers, vectors = [], []
         if form.attends:
-            joined = self._heads_first("attn2_mh_apply.head_map", heads, columns=False)
-            x = linear(
-                found[..., : o.g2_dim].flatten(1), joined, self._product("attn2_mh_apply.head_map").bias
-            )
+            joined = self._product("attn2_mh_apply.head_map")
+            of_heads = self._of_heads("attn2_mh_apply.mapv", heads) @ joined.weight.unflatten(
+                0, (-1, heads)
+            ).transpose(0, 1)
+            x = linear(found[..., :width].flatten(1), of_heads.flatten(0, 1), joined.bias)
             numbers.append(F.layer_norm(x, x.shape[1:], self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
         if form.turns:
-            vectors.append(
-                torch.einsum(
-                    "ehx,h->ex", found[..., -3:], self._product("attn2_ev_apply.head_map").weight[:, 0]
-                )
-            )
+            of_heads = self._product("attn2_ev_apply.head_map").weight[:, 0]
+            vectors.append(torch.einsum("ehx,h->ex", found[..., width:], of_heads))
         return numbers, vectors
 
-    def _heads_first(self, name: str, heads: int, *, columns: bool) -> torch.Tensor:
-        """The weight of a product with its outputs (`columns`) or its inputs by heads, not with the heads innermost."""
-        weight, dim = self._product(name).weight, int(columns)
-        return weight.unflatten(dim, (-1, heads)).transpose(dim, dim + 1).flatten(dim, dim + 1)
+    def _of_heads(self, name: str, heads: int) -> torch.Tensor:
+        """(H, inputs, outputs of a head): the weight of a product whose outputs have the heads innermost."""
+        return self._product(name).weight.unflatten(1, (-1, heads)).permute(2, 0, 1)
 
     def _after(self, name: str, x: torch.Tensor) -> torch.Tensor:
         return layer_output(self._product(name)(x), None, self.form.options.activation_function)

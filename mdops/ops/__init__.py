@@ -17,6 +17,7 @@ from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
+from mdops.ops.edge_attention import edge_attention
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.graph import (
@@ -79,6 +80,7 @@ __all__ = [
     "begin_cell_step",
     "begin_step",
     "displacements",
+    "edge_attention",
     "edge_gather",
     "edge_permute",
     "edge_product",

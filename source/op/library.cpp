@@ -46,6 +46,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "segment_softmax_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor offsets) -> (Tensor "
       "grad_grad, Tensor grad_x)");
 
+  // Attention of the edges of an atom to each other, and its derivatives.
+  m.def(
+      "edge_attention(Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, "
+      "bool "
+      "gated, int longest) -> Tensor");
+  m.def(
+      "edge_attention_backward(Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor "
+      "offsets, float shift, bool gated, int longest) -> (Tensor q, Tensor x, Tensor r, Tensor w)");
+  m.def(
+      "edge_attention_backward_backward(Tensor along_q, Tensor along_x, Tensor along_r, Tensor along_w, "
+      "Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, bool "
+      "gated, int longest) -> (Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w)");
+
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(
       "message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, "

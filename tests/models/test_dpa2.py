@@ -209,8 +209,6 @@ def test_a_model_of_fewer_types_has_the_same_answers():
         ({}, {"rcut": 4.5}, r"repformer\.rcut: is 4\.5, expected less than that of repinit, 4\.5"),
         ({}, {"rcut_smth": 3.5}, r"repformer\.rcut_smth: is 3\.5, expected less than rcut"),
         ({}, {"axis_neuron": 7}, r"repformer\.axis_neuron: is 7, expected 6 or less"),
-        ({}, {"attn2_hidden": 86, "attn2_has_gate": True}, r"attn2_hidden: is 86, expected 85 or less"),
-        ({}, {"attn2_hidden": 257}, r"attn2_hidden: is 257, expected 256 or less"),
         ({}, {"update_style": "res"}, r"repformer\.update_style: is 'res', expected 'res_residual' or"),
         (
             {},

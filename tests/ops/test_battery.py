@@ -28,6 +28,7 @@ LAST = (
     "add_norm_backward",
     "segment_softmax_backward",
     "message_backward",
+    "edge_attention_backward",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (

@@ -1,0 +1,162 @@
+// The ops of attention among edges, their arguments checked at entry. What a device does is an overload of
+// `run_edge_attention` on the call of an op.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "common/pair_checks.h"
+#include "edge_attention/edge_attention.h"
+#include "graph/row_index.h"
+
+namespace mdops {
+
+struct EdgeAttentionInputs {
+  Tensor q;
+  ScalarType dtype;
+  int64_t rows, heads, keys;
+  Tensor x;
+  int64_t values;
+  Tensor r, w, offsets, absent;
+  double shift;
+  bool gated;
+  int64_t longest;
+
+  EdgeAttentionInputs(const Op& op, const Tensor& q_, const Tensor& x_, const Tensor& r_, const Tensor& w_,
+                      const Tensor& absent_, const Tensor& offsets_, double shift_, bool gated_,
+                      int64_t longest_)
+      : q(float_input(op, "q", q_, {kAny, kAny, kAny})),
+        dtype(q.scalar_type()),
+        rows(q.size(0)),
+        heads(q.size(1)),
+        keys(q.size(2)),
+        x(input(op, "x", x_, dtype, {rows, kAny})),
+        values(x.size(1)),
+        r(input(op, "r", r_, dtype, {rows, 3})),
+        w(input(op, "w", w_, dtype, {rows})),
+        offsets(offsets_input(op, offsets_, rows)),
+        absent(input(op, "absent", absent_, dtype, {offsets.size(0) - 1})),
+        shift(shift_),
+        gated(gated_),
+        longest(longest_) {
+    if (keys > values)
+      fail(op, "argument `x` has " + std::to_string(values) + " numbers an edge, expected the " +
+                   std::to_string(keys) + " of `q` or more");
+    if (longest < 0) fail(op, "argument `longest` is " + std::to_string(longest) + ", expected 0 or more");
+    if (!op.on_cpu()) return;
+    const int32_t* o = offsets.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i + 1 < offsets.size(0); ++i)
+      if (o[i + 1] - o[i] > longest)
+        fail(op, "argument `offsets` has " + std::to_string(o[i + 1] - o[i]) + " edges of atom " +
+                     std::to_string(i) + ", and `longest` is " + std::to_string(longest));
+  }
+
+  Tensor like_q(const Op& op, const char* name, const Tensor& t) const {
+    return input(op, name, t, dtype, {rows, heads, keys});
+  }
+  Tensor like_out(const Op& op, const char* name, const Tensor& t) const {
+    return input(op, name, t, dtype, {rows, heads, values});
+  }
+
+  template <class T>
+  EdgeAttentionArgs<T> args() const {
+    EdgeAttentionArgs<T> a{};
+    a.rows = rows, a.heads = heads, a.keys = keys, a.values = values, a.atoms = offsets.size(0) - 1;
+    a.longest = std::min(longest, rows), a.gated = gated, a.shift = static_cast<T>(shift);
+    a.offsets = offsets.const_data_ptr<int32_t>();
+    a.q = q.const_data_ptr<T>(), a.x = x.const_data_ptr<T>(), a.r = r.const_data_ptr<T>();
+    a.w = w.const_data_ptr<T>(), a.absent = absent.const_data_ptr<T>();
+    return a;
+  }
+};
+
+template <class Device>
+struct EdgeAttentionOps {
+  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+  using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+  static Tensor edge_attention(const Tensor& q, const Tensor& x, const Tensor& r, const Tensor& w,
+                               const Tensor& absent, const Tensor& offsets, double shift, bool gated,
+                               int64_t longest) {
+    const auto op = Device::make("edge_attention", "q", q);
+    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+    Tensor out = empty(op, {in.rows, in.heads, in.values}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      auto args = in.args<decltype(zero)>();
+      args.out = out.mutable_data_ptr<decltype(zero)>();
+      run_edge_attention(op, args);
+    });
+    return out;
+  }
+
+  static Four edge_attention_backward(const Tensor& grad, const Tensor& q, const Tensor& x, const Tensor& r,
+                                      const Tensor& w, const Tensor& absent, const Tensor& offsets,
+                                      double shift, bool gated, int64_t longest) {
+    const auto op = Device::make("edge_attention_backward", "q", q);
+    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+    const Tensor of_out = in.like_out(op, "grad", grad);
+    Gradients by(op, in);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad = of_out.const_data_ptr<T>();
+      by.write_to(args);
+      run_edge_attention(op, args);
+    });
+    return {by.q, by.x, by.r, by.w};
+  }
+
+  static Five edge_attention_backward_backward(const Tensor& along_q_, const Tensor& along_x_,
+                                               const Tensor& along_r_, const Tensor& along_w_,
+                                               const Tensor& grad, const Tensor& q, const Tensor& x,
+                                               const Tensor& r, const Tensor& w, const Tensor& absent,
+                                               const Tensor& offsets, double shift, bool gated,
+                                               int64_t longest) {
+    const auto op = Device::make("edge_attention_backward_backward", "q", q);
+    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+    const Tensor of_out = in.like_out(op, "grad", grad), along_q = in.like_q(op, "along_q", along_q_);
+    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.values});
+    const Tensor along_r = input(op, "along_r", along_r_, in.dtype, {in.rows, 3});
+    const Tensor along_w = input(op, "along_w", along_w_, in.dtype, {in.rows});
+    Tensor by_grad = empty(op, {in.rows, in.heads, in.values}, in.dtype);
+    Gradients by(op, in);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad = of_out.const_data_ptr<T>();
+      args.along_q = along_q.const_data_ptr<T>(), args.along_x = along_x.const_data_ptr<T>();
+      args.along_r = along_r.const_data_ptr<T>(), args.along_w = along_w.const_data_ptr<T>();
+      args.out = by_grad.mutable_data_ptr<T>();
+      by.write_to(args);
+      run_edge_attention(op, args);
+    });
+    return {by_grad, by.q, by.x, by.r, by.w};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_attention", TORCH_BOX(&EdgeAttentionOps::edge_attention));
+    m.impl("edge_attention_backward", TORCH_BOX(&EdgeAttentionOps::edge_attention_backward));
+    m.impl("edge_attention_backward_backward",
+           TORCH_BOX(&EdgeAttentionOps::edge_attention_backward_backward));
+  }
+
+ private:
+  struct Gradients {
+    Tensor q, x, r, w;
+
+    Gradients(const Op& op, const EdgeAttentionInputs& in)
+        : q(empty(op, {in.rows, in.heads, in.keys}, in.dtype)),
+          x(empty(op, {in.rows, in.values}, in.dtype)),
+          r(empty(op, {in.rows, 3}, in.dtype)),
+          w(empty(op, {in.rows}, in.dtype)) {}
+
+    template <class T>
+    void write_to(EdgeAttentionArgs<T>& args) {
+      args.by_q = q.mutable_data_ptr<T>(), args.by_x = x.mutable_data_ptr<T>();
+      args.by_r = r.mutable_data_ptr<T>(), args.by_w = w.mutable_data_ptr<T>();
+    }
+  };
+};
+
+}  // namespace mdops
