@@ -13,6 +13,7 @@ from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
 from mdops.ops.attention import plan_of, ragged_plan
 from mdops.ops.attention_moments import WIDTHS, has_moments
 from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops.moment_invariants import Polynomial, Terms, term_gradients
 
 __all__ = ["Sample", "has_kernel", "op_samples"]
 
@@ -106,6 +107,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples = _pair_samples(p, random, dtype) + _step_samples(p, random) + _net_samples(random)
     for radial in (False, True):
         samples += _moment_samples(p, random, radial)
+    samples += _invariant_samples(p, numbers(11))
     samples += _harmonic_samples(p, numbers(9)) + _angle_samples(p, random)
     samples += _cell_step_samples(p, random) + _low_bit_samples(random) + _attention_samples(random, device)
     if torch.device(device).type == "cpu" or dtype == torch.float32:  # on a GPU in that alone
@@ -670,6 +672,35 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
         backward = (random(*shape), random(*shape), *args)
         samples.append(Sample("harmonic_moment_backward", backward, bad=moved))
+    return samples
+
+
+def _invariant_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Of three sums and six, with mixtures and with none, and terms of no factor to four."""
+    samples = []
+    for count in (2, 0):
+        mixtures: list[Polynomial] = [{(k, k + 1): 0.3, (k + 4,): -1.2} for k in range(count)]
+        last = 10 + count
+        features: list[Polynomial] = [
+            {(0,): 1.0, (): -0.2},
+            {(1, 9): 0.7, (2, 2, last): 1.3},
+            {},
+            {(3, 4, 5, last): 0.4, (6, 6, 6, 7): -0.6},
+            {(0, 8): 0.5},
+        ]
+        scalars = torch.cat([random(5, 3), 0.5 + random(5, 2).abs()], 1)
+        forth = Terms.of([*mixtures, *features], scalars)
+        back = Terms.of(term_gradients(mixtures, features, 11), scalars)
+        args = (scalars, random(5, 6), p["types"], random(2, 2), *forth, *back, count)
+        wrong = forth.numbers.clone()
+        wrong[-1, 0] = 2000
+        bad = {"types": (2, p["types"] + 2), "forth_index": (4, wrong), "mixed": (10, -1)}
+        samples.append(Sample("moment_invariants", args, (0, 1), bad=bad))
+        moved = {name: (k + 1, value) for name, (k, value) in bad.items()} | {
+            "scalars": (1, scalars[:, :1].contiguous())
+        }
+        backward = (random(5, 7), *args)
+        samples.append(Sample("moment_invariants_backward", backward, bad=moved))
     return samples
 
 

@@ -12,11 +12,13 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
-from mdops.models.dpa4c import DPA4C, Moments
+from mdops.models.contract import Features
+from mdops.models.dpa4c import DPA4C
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
+from mdops.tables.invariant_terms import InvariantTerms, invariant_terms
 from mdops.tracing import is_exported
 
 _MOST_NUMBERS = 2**27  # of tables
@@ -48,6 +50,7 @@ class HarmonicSplines(Autograd):
         self._descriptor: DPA4C = potential.model.descriptor  # type: ignore[assignment]
         self._tables = OfTypes(self._made, lambda made: 0 if made is None else made.tables.scalars.numel())
         self._known: _Splines | None = None
+        self._invariants = invariant_terms(self._descriptor)
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
@@ -148,14 +151,18 @@ class HarmonicSplines(Autograd):
         with torch.no_grad():
             sums = torch.ops.mdops.harmonic_moment(*listed).flatten(2)
             scalars, others = _products(sums, tables.scalars, tables.others, counts)
+            moments = scalars, others.flatten(1), near.types, *_flat(self._invariants)
+            features = torch.ops.mdops.moment_invariants(*moments)
         with torch.enable_grad(), input_gradient_alone():
-            leaves = scalars.requires_grad_(), others.requires_grad_()
-            features = d.scaled(d.described(self._moments(scalars, others), near.centers))
+            features.requires_grad_()
             near = dataclasses.replace(near, first_derivative_only=True)
-            answers = model.finish(model.fitted(features, near, step.fparam, step.aparam), near.types)
+            fitted = model.fitted(Features(features), near, step.fparam, step.aparam)
+            answers = model.finish(fitted, near.types)
             energy = answers["atom_energy"] if step.weight is None else answers["atom_energy"] * step.weight
-            by_scalars, by_others = torch.autograd.grad(energy.sum(), leaves, materialize_grads=True)
+            (by_features,) = torch.autograd.grad(energy.sum(), features, materialize_grads=True)
         with torch.no_grad():
+            by_scalars, by = torch.ops.mdops.moment_invariants_backward(by_features, *moments)
+            by_others = by.view_as(others)
             functions = (tables.scalars, tables.others), (tables.scalar_slopes, tables.other_slopes)
             grads = [
                 _sums_gradient(by_scalars, by_others, *own, counts).unflatten(
@@ -166,14 +173,9 @@ class HarmonicSplines(Autograd):
             gradient = torch.ops.mdops.harmonic_moment_backward(*grads, *listed)
         return {name: value.detach() for name, value in answers.items()}, gradient
 
-    def _moments(self, scalars: torch.Tensor, others: torch.Tensor) -> Moments:
-        """Of what `_products` gives."""
-        d = self._descriptor
-        width = d.options.channels
-        degrees = [scalars[:, None, :width]]
-        for degree, channels in enumerate(d.invariants.channels[1:], 1):
-            degrees.append(others[:, degree**2 : (degree + 1) ** 2, :channels])
-        return Moments.of_sums(degrees, scalars[:, width:])
+
+def _flat(terms: InvariantTerms) -> tuple[Any, ...]:
+    return terms.behind, *terms.forth, *terms.back, terms.mixed
 
 
 def _products(

@@ -38,11 +38,13 @@ def invariants_width(channels: int, lmax: int) -> int:
     """How many invariants there are."""
     c = degree_channels(channels, lmax)
     ranks = probe_ranks(c)
-    triples = sum(len(_independent(triple, ranks)[0]) for triple in degree_triples(lmax))
+    triples = sum(len(independent_products(triple, ranks)[0]) for triple in degree_triples(lmax))
     return channels + sum(n * (n + 1) // 2 for n in c[1:]) + triples + ranks[0] * ranks[1]
 
 
-def _independent(triple: tuple[int, int, int], ranks: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def independent_products(
+    triple: tuple[int, int, int], ranks: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Which of the K_l1 K_l2 K_l3 products differ from those before, and their factors."""
     index, scale = [], []
     for place, channels in enumerate(itertools.product(*(range(ranks[degree - 1]) for degree in triple))):
@@ -123,11 +125,11 @@ class MomentInvariants(nn.Module):
         self.triples = degree_triples(lmax)
         for triple in self.triples:
             name = "".join(map(str, triple))
-            index, scale = _independent(triple, self.ranks)
+            index, scale = independent_products(triple, self.ranks)
             self._keep(f"triples_{name}", index)
             self._keep(f"triple_scale_{name}", scale.to(dtype))
             self._keep(f"gaunt_{name}", torch.from_numpy(gaunt_tensors(lmax)[triple]).to(dtype))
-        self._keep("tensors", torch.from_numpy(_tensor_basis()).to(dtype))
+        self._keep("tensors", torch.from_numpy(tensor_basis()).to(dtype))
 
     def _keep(self, name: str, value: torch.Tensor) -> None:
         """What follows from the options is not in the state."""
@@ -183,7 +185,7 @@ class MomentInvariants(nn.Module):
         return (found.reshape(atoms, a * b, k) @ third).view(atoms, a, b, third.shape[2])
 
 
-def _tensor_basis() -> np.ndarray:
+def tensor_basis() -> np.ndarray:
     """(5, 9): the symmetric traceless matrices of unit norm that the harmonics of degree 2 are components by."""
     basis = np.zeros((5, 3, 3))
     half, sixth = 1 / math.sqrt(2), 1 / math.sqrt(6)

@@ -46,6 +46,7 @@ from mdops.ops.lowbit import (
 )
 from mdops.ops.message import message
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
+from mdops.ops.moment_invariants import Terms, moment_invariants, term_gradients
 from mdops.ops.moment_product import moment_product
 from mdops.ops.neighbor import (
     NeighborList,
@@ -74,6 +75,7 @@ __all__ = [
     "NeighborGraph",
     "NeighborList",
     "RaggedPlan",
+    "Terms",
     "angle_features",
     "angle_moment",
     "axis_product",
@@ -102,6 +104,7 @@ __all__ = [
     "message",
     "mlp",
     "mlp_value_and_gradient",
+    "moment_invariants",
     "moment_product",
     "near_weight",
     "neighbor_attention",
@@ -126,6 +129,7 @@ __all__ = [
     "spline_potential_why_not",
     "spline_rows",
     "spline_training",
+    "term_gradients",
     "unpack_images",
     "unpack_ternary",
 ]

@@ -1,7 +1,8 @@
-// The ops on harmonic moments as on a GPU, launched on the host. scripts/emulate_harmonic.py calls them with
-// the pointers of their tensors and with their sizes.
+// The ops on harmonic moments and their invariants as on a GPU, launched on the host.
+// scripts/emulate_harmonic.py calls them with the pointers of their tensors and with their sizes.
 #include "fibers.h"
 #include "harmonic_moment/gpu_run.h"
+#include "moment_invariants/gpu_run.h"
 
 namespace {
 
@@ -26,7 +27,32 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
     gpu_harmonic::run_moments(gpu, a, next());
 }
 
+template <class T>
+void run_invariants(void** pointers, const int64_t* sizes) {
+  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  const auto terms = [&](TermArgs<T>& a) {
+    a.index = next.template operator()<int32_t>(), a.factor = next();
+    a.offsets = next.template operator()<int32_t>(), a.rows = *sizes++, a.terms = *sizes++;
+  };
+  InvariantArgs<T> a{};
+  const T* const grad = next();
+  a.scalars = next(), a.others = next(), a.types = next.template operator()<int32_t>(), a.behind = next();
+  terms(a.forth), terms(a.back);
+  a.atoms = sizes[0], a.channels = sizes[1], a.components = sizes[2], a.extra = sizes[3];
+  a.ntypes = static_cast<int>(sizes[4]), a.mixed = sizes[5];
+  const Gpu gpu({2, 90, static_cast<int>(sizes[6])});
+  T* const out = next();
+  if (grad)
+    gpu_invariants::run(gpu, a, grad, out, next());
+  else
+    gpu_invariants::run(gpu, a, out);
+}
+
 }  // namespace
+
+extern "C" void run_moment_invariants(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? run_invariants<double>(pointers, sizes) : run_invariants<float>(pointers, sizes);
+}
 
 extern "C" void run_harmonic(bool is_double, double cutoff, void** pointers, int64_t* sizes) {
   is_double ? run<double>(cutoff, pointers, sizes) : run<float>(cutoff, pointers, sizes);

@@ -344,6 +344,15 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor "
       "types, "
       "Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
+  m.def(
+      "moment_invariants(Tensor scalars, Tensor others, Tensor types, Tensor behind, Tensor forth_index, "
+      "Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, Tensor "
+      "back_offsets, "
+      "int mixed) -> Tensor");
+  m.def(
+      "moment_invariants_backward(Tensor grad, Tensor scalars, Tensor others, Tensor types, Tensor behind, "
+      "Tensor forth_index, Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, "
+      "Tensor back_offsets, int mixed) -> (Tensor, Tensor)");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "

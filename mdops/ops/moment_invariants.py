@@ -1,0 +1,108 @@
+"""Invariants of sums over neighbours, as polynomials of them."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+
+FACTORS = 4  # of a term
+
+# Products of numbers, each by their indices in rising order, and what they are multiplied with.
+Polynomial = Mapping[tuple[int, ...], float]
+
+
+class Terms(NamedTuple):
+    """Sums of terms, row after row.
+
+    Attributes:
+        numbers: (terms, 4) int32, the numbers that a term multiplies, and -1 behind the last.
+        factor: (terms,), what they are multiplied with.
+        offsets: (rows + 1,) int32, where each row begins.
+    """
+
+    numbers: torch.Tensor
+    factor: torch.Tensor
+    offsets: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Polynomial], like: torch.Tensor) -> "Terms":
+        """Of these rows, on the device of `like` and with its dtype."""
+        index = [[*term, *[-1] * (FACTORS - len(term))] for row in rows for term in row]
+        factor = [f for row in rows for f in row.values()]
+        offsets = [0, *itertools.accumulate(len(row) for row in rows)]
+        return cls(
+            torch.tensor(index, dtype=torch.int32, device=like.device).view(-1, FACTORS),
+            torch.tensor(factor, dtype=torch.float64).to(like),
+            torch.tensor(offsets, dtype=torch.int32, device=like.device),
+        )
+
+
+def term_gradients(
+    mixtures: Sequence[Polynomial], features: Sequence[Polynomial], raw: int
+) -> list[Polynomial]:
+    """The rows of `back` for those of `forth`, with so many numbers before the mixtures."""
+    known = raw + len(mixtures)
+    found: list[dict[tuple[int, ...], float]] = [{} for _ in range(known)]
+    for first, sums in ((known, features), (known + len(features), mixtures)):
+        for k, one in enumerate(sums):
+            for index, factor in one.items():
+                for number, times in Counter(index).items():
+                    rest = list(index)
+                    rest.remove(number)
+                    found[number][(first + k, *rest)] = factor * times
+    return [*found[raw:], *found[:raw]]
+
+
+def moment_invariants(
+    scalars: torch.Tensor,
+    others: torch.Tensor,
+    types: torch.Tensor,
+    behind: torch.Tensor,
+    forth: Terms,
+    back: Terms,
+    mixed: int,
+) -> torch.Tensor:
+    """Polynomials of an atom's numbers, for models of DPA-4C's form. Differentiable once, in `scalars` and `others`.
+
+    An atom's numbers are, one after the other: r, the sums `scalars` over d_0 and `others` over d_1, and d_0 and d_1,
+    with d = (m + 1/4)^(1/2) of the two masses m that stand behind the sums of `scalars`; v, `mixed` sums of terms of r;
+    and y, sums of terms of r and v, which are the results. `back` has the derivatives, which are sums of terms, too:
+    of v, and then of r, of all numbers before, of the gradients by y, which stand in the place of y, and of those by v,
+    which stand behind them.
+
+    Args:
+        scalars: (N, C + 2), the masses last; others: (N, K).
+        types: (N,) int32, -1 for a virtual atom.
+        behind: (ntypes, E), what stands behind y for atoms of each type; zeros for virtual ones.
+        forth, back: of mixed + F and mixed + C + K + 2 rows.
+
+    Returns:
+        (N, F + E).
+
+    Raises:
+        RuntimeError: a shape, dtype, device or number does not match, or an index is out of range.
+    """
+    return torch.ops.mdops.moment_invariants(scalars, others, types, behind, *forth, *back, mixed)
+
+
+@register_fake("moment_invariants")
+def _(scalars: Any, others: Any, types: Any, behind: Any, *args: Any) -> torch.Tensor:
+    forth_offsets, mixed = args[2], args[6]
+    features = forth_offsets.shape[0] - 1 - mixed
+    return scalars.new_empty(scalars.shape[0], features + behind.shape[1])
+
+
+@register_fake("moment_invariants_backward")
+def _(grad: Any, scalars: Any, others: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return scalars.new_empty(scalars.shape), others.new_empty(others.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return tuple(torch.ops.mdops.moment_invariants_backward(grads[0], *args))
+
+
+register_formula("moment_invariants", _formula, (0, 1))

@@ -1,0 +1,137 @@
+// The ops on invariants of moments, their arguments checked at entry. What a device does are overloads on the
+// call of an op.
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+#include "moment_invariants/moment_invariants.h"
+
+namespace mdops {
+
+struct TermInputs {
+  Tensor index, factor, offsets;
+
+  // Of numbers before `limit`.
+  TermInputs(const Op& op, const std::string& name, const Tensor& index_, const Tensor& factor_,
+             const Tensor& offsets_, ScalarType dtype, int64_t rows)
+      : index(input(op, (name + "_index").c_str(), index_, ScalarType::Int, {kAny, kFactors})),
+        factor(input(op, (name + "_factor").c_str(), factor_, dtype, {index.size(0)})),
+        offsets(input(op, (name + "_offsets").c_str(), offsets_, ScalarType::Int, {rows})) {
+    if (rows < 0 && offsets.size(0) < 1)
+      fail(op, "argument `" + name + "_offsets` is empty, expected one number more than there are rows");
+    check_offsets(op, offsets, index.size(0), (name + "_index").c_str());
+  }
+
+  // On the CPU; GPUs answer with NaN.
+  void check(const Op& op, const std::string& name, int64_t limit) const {
+    if (op.on_cpu()) check_range(op, (name + "_index").c_str(), index, -1, limit);
+  }
+
+  template <class T>
+  TermArgs<T> args() const {
+    return {index.const_data_ptr<int32_t>(), static_cast<const T*>(factor.const_data_ptr()),
+            offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1, index.size(0)};
+  }
+};
+
+struct InvariantInputs {
+  Tensor scalars, others, types, behind;
+  ScalarType dtype;
+  int64_t mixed;
+  TermInputs forth, back;
+
+  InvariantInputs(const Op& op, const Tensor& scalars_, const Tensor& others_, const Tensor& types_,
+                  const Tensor& behind_, const Tensor& forth_index, const Tensor& forth_factor,
+                  const Tensor& forth_offsets, const Tensor& back_index, const Tensor& back_factor,
+                  const Tensor& back_offsets, int64_t mixed_)
+      : scalars(float_input(op, "scalars", scalars_, {kAny, kAny})),
+        others(input(op, "others", others_, scalars.scalar_type(), {scalars.size(0), kAny})),
+        types(input(op, "types", types_, ScalarType::Int, {scalars.size(0)})),
+        behind(input(op, "behind", behind_, scalars.scalar_type(), {kAny, kAny})),
+        dtype(scalars.scalar_type()),
+        mixed(mixed_),
+        forth(op, "forth", forth_index, forth_factor, forth_offsets, dtype, kAny),
+        back(op, "back", back_index, back_factor, back_offsets, dtype,
+             checked(op) + scalars.size(1) + others.size(1) + 1) {
+    const auto args = this->args<float>();
+    if (args.all_backward() > 4096)
+      fail(op, "it has " + std::to_string(args.all_backward()) + " numbers of an atom, expected up to 4096");
+    forth.check(op, "forth", args.known());
+    back.check(op, "back", args.all_backward());
+    if (op.on_cpu()) check_range(op, "types", types, -1, behind.size(0));
+  }
+
+  template <class T>
+  InvariantArgs<T> args() const {
+    const auto data = [](const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); };
+    return {data(scalars),
+            data(others),
+            types.const_data_ptr<int32_t>(),
+            data(behind),
+            forth.args<T>(),
+            back.args<T>(),
+            scalars.size(0),
+            scalars.size(1) - 2,
+            others.size(1),
+            behind.size(1),
+            mixed,
+            static_cast<int>(behind.size(0))};
+  }
+
+ private:
+  int64_t checked(const Op& op) const {
+    if (scalars.size(1) < 2)
+      fail(op, "argument `scalars` has " + std::to_string(scalars.size(1)) + " columns, expected at least 2");
+    if (mixed < 0 || mixed > forth.offsets.size(0) - 1)
+      fail(op,
+           "argument `mixed` is " + std::to_string(mixed) + ", expected 0 to the rows of `forth_offsets`");
+    return mixed;
+  }
+};
+
+template <class Device>
+struct InvariantOps {
+  static Tensor moment_invariants(const Tensor& scalars, const Tensor& others, const Tensor& types,
+                                  const Tensor& behind, const Tensor& forth_index, const Tensor& forth_factor,
+                                  const Tensor& forth_offsets, const Tensor& back_index,
+                                  const Tensor& back_factor, const Tensor& back_offsets, int64_t mixed) {
+    const auto op = Device::make("moment_invariants", "scalars", scalars);
+    const InvariantInputs in(op, scalars, others, types, behind, forth_index, forth_factor, forth_offsets,
+                             back_index, back_factor, back_offsets, mixed);
+    Tensor out = empty(op, {in.scalars.size(0), in.args<float>().width()}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      run_invariants(op, in.args<T>(), out.mutable_data_ptr<T>());
+    });
+    return out;
+  }
+
+  static std::tuple<Tensor, Tensor> moment_invariants_backward(
+      const Tensor& grad_, const Tensor& scalars, const Tensor& others, const Tensor& types,
+      const Tensor& behind, const Tensor& forth_index, const Tensor& forth_factor,
+      const Tensor& forth_offsets, const Tensor& back_index, const Tensor& back_factor,
+      const Tensor& back_offsets, int64_t mixed) {
+    const auto op = Device::make("moment_invariants_backward", "scalars", scalars);
+    const InvariantInputs in(op, scalars, others, types, behind, forth_index, forth_factor, forth_offsets,
+                             back_index, back_factor, back_offsets, mixed);
+    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.scalars.size(0), in.args<float>().width()});
+    Tensor by_scalars = empty(op, {in.scalars.size(0), in.scalars.size(1)}, in.dtype),
+           by_others = empty(op, {in.others.size(0), in.others.size(1)}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      run_invariant_gradients(op, in.args<T>(), grad.const_data_ptr<T>(), by_scalars.mutable_data_ptr<T>(),
+                              by_others.mutable_data_ptr<T>());
+    });
+    return {by_scalars, by_others};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("moment_invariants", TORCH_BOX(&InvariantOps::moment_invariants));
+    m.impl("moment_invariants_backward", TORCH_BOX(&InvariantOps::moment_invariants_backward));
+  }
+};
+
+}  // namespace mdops
