@@ -813,6 +813,13 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         bad = {"x_index": (2, both[first][0] + 9), "offsets": (7, both[second][2] + 1)}
         args = random(7, width), x, *both[first], *both[second]
         samples.append(Sample("edge_weighted_sum", args, (0, 1), bad=bad))
+    for index_of, rows, columns, channels in ((both[0], 3, 4, 6), (both[1], 7, 9, 32), (both[0], 2, 11, 5)):
+        turn, y, x = random(7, rows, columns), random(7, rows, channels), random(4, columns, channels)
+        wrong: dict[str, tuple[int, Any]] = {"index": (2, index_of[0] + 9)}
+        samples.append(Sample("edge_rotate", (turn, x, *index_of), (0, 1), bad=wrong))
+        samples.append(Sample("edge_rotate_outer", (y, x, *index_of), (0, 1), bad=wrong))
+        wrong = wrong | {"offsets": (4, index_of[2] + 1)}
+        samples.append(Sample("edge_rotate_sum", (turn, y, *index_of), (0, 1), bad=wrong))
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)
         for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])

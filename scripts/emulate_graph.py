@@ -79,6 +79,16 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         targets = len(given[5]) - 1
         out = results((targets, first.shape[1]), like=first.dtype)
         run(op, out, (len(first), len(given[1]), targets, first.shape[1]), is_double)
+    elif op.startswith("edge_rotate"):
+        sums = op == "edge_rotate_sum"
+        edges, nodes, channels = len(given[2]), len(given[4]) - 1, given[1].shape[2]
+        rows, columns = first.shape[1:]
+        if op == "edge_rotate_outer":
+            columns = given[1].shape[1]
+        shape = {"": (edges, rows, channels), "_sum": (nodes, columns, channels)}
+        out = results(shape.get(op.removeprefix("edge_rotate"), (edges, rows, columns)), like=first.dtype)
+        given = given if sums else given[:3]
+        run(op, out, (edges, nodes, rows, columns, channels), is_double)
     elif op in ("edge_gather", "edge_permute"):
         if op == "edge_gather":
             given = [*given[:2], None]
@@ -137,6 +147,14 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             centers = i, None, offsets
             check(library, "edge_product", (x[:125], *centers, x[125:250], j, order, starts))
             check(library, "edge_weighted_sum", (x, x[:125], j, order, starts, *centers))
+        for rows, columns, channels in ((7, 9, 32), (10, 16, 5), (1, 1, 70), (3, 25, 8)):
+            turn = torch.randn(room, rows, columns, generator=gen).to(dtype)
+            y = torch.randn(room, rows, channels, generator=gen).to(dtype)
+            x = torch.randn(125, columns, channels, generator=gen).to(dtype)
+            for of in (centers, (j, order, starts)):
+                check(library, "edge_rotate", (turn, x, *of))
+                check(library, "edge_rotate_sum", (turn, y, *of))
+                check(library, "edge_rotate_outer", (y, x, *of))
         x, grad, direction = torch.randn(3, room, 5, generator=gen).to(dtype)
         check(library, "segment_softmax", (x, offsets))
         check(library, "segment_softmax_backward", (grad, x, offsets))

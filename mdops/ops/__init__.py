@@ -18,6 +18,7 @@ from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.edge_attention import edge_attention
+from mdops.ops.edge_rotation import edge_rotate, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.graph import (
@@ -86,6 +87,9 @@ __all__ = [
     "edge_gather",
     "edge_permute",
     "edge_product",
+    "edge_rotate",
+    "edge_rotate_outer",
+    "edge_rotate_sum",
     "edge_scatter",
     "edge_weighted_sum",
     "end_cell_step",

@@ -1,6 +1,7 @@
 // The ops on graphs as on a GPU, launched on the host. scripts/emulate_graph.py calls them with the pointers
 // of their tensors, arguments first, and with their sizes.
 #include "fibers.h"
+#include "edge_rotation/gpu_rotation.h"
 #include "graph/gpu_edges.h"
 #include "graph/gpu_rows.h"
 #include "graph/gpu_softmax.h"
@@ -77,6 +78,30 @@ void edge_weighted_sum(Call c) {
   gpu_graph_rows::run_weighted_sums(gpu, a);
 }
 
+RotationShape rotation_shape(Call& c) {
+  return {c.size(), c.size(), c.size(), c.size(), c.size()};
+}
+
+template <class T>
+void edge_rotate(Call c) {
+  RotateArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
+  a.y = c.next<T>(), a.x.nodes = a.shape.nodes;
+  gpu_rotation::run_rotate(gpu, a);
+}
+
+template <class T>
+void edge_rotate_sum(Call c) {
+  RotateSumArgs<T> a{rotation_shape(c), c.next<T>(), c.next<T>(), c.next(), c.next(), c.next(), c.next<T>()};
+  gpu_rotation::run_sum(gpu, a);
+}
+
+template <class T>
+void edge_rotate_outer(Call c) {
+  RotateOuterArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
+  a.turn = c.next<T>(), a.x.nodes = a.shape.nodes;
+  gpu_rotation::run_outer(gpu, a);
+}
+
 template <class T>
 void softmax(Call c) {
   SoftmaxArgs<T> a{};
@@ -107,6 +132,18 @@ void run_edge_product(bool is_double, void** pointers, int64_t* sizes) {
 
 void run_edge_weighted_sum(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? edge_weighted_sum<double>({pointers, sizes}) : edge_weighted_sum<float>({pointers, sizes});
+}
+
+void run_edge_rotate(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_rotate<double>({pointers, sizes}) : edge_rotate<float>({pointers, sizes});
+}
+
+void run_edge_rotate_sum(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_rotate_sum<double>({pointers, sizes}) : edge_rotate_sum<float>({pointers, sizes});
+}
+
+void run_edge_rotate_outer(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_rotate_outer<double>({pointers, sizes}) : edge_rotate_outer<float>({pointers, sizes});
 }
 
 void run_softmax(bool is_double, void** pointers, int64_t* sizes) {

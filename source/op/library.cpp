@@ -39,6 +39,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "edge_weighted_sum(Tensor weight, Tensor x, Tensor x_index, Tensor? x_order, Tensor x_offsets, Tensor "
       "index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("edge_rotate(Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("edge_rotate_sum(Tensor turn, Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
   m.def("segment_softmax(Tensor x, Tensor offsets) -> Tensor");
   m.def("segment_softmax_backward(Tensor grad, Tensor x, Tensor offsets) -> Tensor");

@@ -24,7 +24,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
-from mdops.ops import EdgeIndex, edge_gather, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -59,14 +59,19 @@ class DegreeMix(nn.Module):
     kernel_compact_index: torch.Tensor
     kernel_dense_index: torch.Tensor
 
-    def turned(self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        """Of rows x (E, D, C), what is mixed of them in the frame of `turn` (E, R, D), in the order of `by_order`."""
+    def forward(
+        self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor, of: EdgeIndex
+    ) -> torch.Tensor:
+        """Of rows x (N, D, C) of nodes, what is mixed of them in the frame of `turn` (E, R, D), in the order of
+        `by_order`."""
         if not self.folds:
-            return self._by_channel(torch.bmm(turn, x), radial)
+            return self._by_channel(edge_rotate(turn, x, of), radial)
         # The mixture goes into the rotation, which has fewer columns than there are channels.
         mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
-        mixed = torch.bmm(torch.bmm(mix, turn), x)
-        if self.channel_basis is None:
+        if self.channel_basis is not None and self.each == 1:
+            x = x * self.channel_basis  # of fewer nodes than edges
+        mixed = edge_rotate(torch.bmm(mix, turn), x, of)
+        if self.channel_basis is None or self.each == 1:
             return mixed
         return (mixed.unflatten(1, (self.width, self.each)) * self.channel_basis).sum(2)
 
@@ -92,6 +97,12 @@ class DegreeMix(nn.Module):
         draw_truncated(self.weight, random, *self.weight.shape)
         if self.channel_basis is not None:
             draw_truncated(self.channel_basis, random, *self.channel_basis.shape)
+
+
+def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Rows (E, D, C) times weights (E, H) of H equal parts of their channels."""
+    parts = x.unflatten(2, (weights.shape[1], -1))
+    return (parts * weights[:, None, :, None]).flatten(2)
 
 
 class Convolution(nn.Module):
@@ -216,7 +227,7 @@ class Convolution(nn.Module):
         else:
             local, _ = self._messages(x, edges)
             weight = edges.envelope * self._sent(edges)
-            found = self._received(local * weight[:, :, None], edges) * edges.degree[:, :, None]
+            found = self._received(local, weight, edges) * edges.degree[:, :, None]
         nodes, rows = (one.unflatten(2, (self.groups, self.width)) for one in (x, found))
         if self.message_node_grid_product is not None:
             rows = rows + self.message_node_grid_product(rows, nodes)
@@ -255,8 +266,10 @@ class Convolution(nn.Module):
                 local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
             if self.attn_v_proj is not None:
                 local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
-        local = (local.unflatten(2, (-1, size)) * weights[:, None, :, None]).flatten(2)
-        found = self._summed(local, edges) if mixes else self._received(local, edges)
+        if mixes:
+            found = self._summed(_weighted(local, weights), edges)
+        else:
+            found = self._received(local, weights, edges)
         found = (found.unflatten(2, (-1, size)) * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
         if self.attn_o_proj is not None:
             found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)
@@ -294,17 +307,14 @@ class Convolution(nn.Module):
     def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
         turn = edges.rotations[self.lmax, self.mmax]
 
-        def of_edges(of: EdgeIndex) -> torch.Tensor:
-            return edge_gather(x.flatten(1), of).view(-1, *x.shape[1:])
-
-        sources = of_edges(edges.graph.of_neighbor)
+        of_neighbor = edges.graph.of_neighbor
         if self.radial_degree_mixer is None:
-            local = torch.bmm(turn, sources) * spread(radial, self._runs_by_order)
+            local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
         else:
-            local = self.radial_degree_mixer.turned(turn, sources, radial)
+            local = self.radial_degree_mixer(turn, x, radial, of_neighbor)
         rows = local.unflatten(2, (self.groups, self.width))
         if self.node_wise_grid_product is not None:
-            own = torch.bmm(turn, of_edges(edges.graph.of_center))
+            own = edge_rotate(turn, x, edges.graph.of_center)
             rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
         return self._competing(self._layers(rows, edges, radial[:, 0]).flatten(2), rows[:, 0].flatten(1))
 
@@ -333,9 +343,16 @@ class Convolution(nn.Module):
             rows = rows + found
         return rows
 
-    def _received(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(N, D, C), the sums of messages (E, R, C), turned back."""
-        return self._summed(self._turned_back(local, edges), edges)
+    def _received(self, local: torch.Tensor, weights: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(N, D, C), the sums of messages (E, R, C), turned back, with weights (E, H) of H equal parts of channels."""
+        if not self.in_frames:
+            return self._summed(_weighted(local, weights), edges)
+        turn = edges.rotations[self.lmax, self.mmax]
+        if weights.shape[1] == 1:
+            turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
+        else:
+            local = _weighted(local, weights)
+        return edge_rotate_sum(turn, local, edges.graph.of_center) * self._rescale
 
     def _turned_back(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
         if not self.in_frames:

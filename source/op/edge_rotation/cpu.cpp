@@ -1,0 +1,33 @@
+#include "edge_rotation/ops.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int64_t kNodes = 4, kEdges = 128;  // a piece of work, at least
+
+}  // namespace
+
+template <class T>
+static void run_rotation(const Op&, const RotateArgs<T>& args) {
+  parallel(args.shape.edges, kEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_rows, args, begin, end); });
+}
+
+template <class T>
+static void run_rotation(const Op&, const RotateSumArgs<T>& args) {
+  parallel(args.shape.nodes, kNodes,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_sums, args, begin, end); });
+}
+
+template <class T>
+static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
+  parallel(args.shape.edges, kEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
+}
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  mdops::EdgeRotationOps<mdops::OnCpu>::implement(m);
+}

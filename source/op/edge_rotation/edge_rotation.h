@@ -1,0 +1,55 @@
+// Coefficients of nodes in the frames of edges. An edge e has a matrix T[e] (R, D) and belongs to a node
+// n(e), -1 to none:
+//
+//   rotate   y[e] = T[e] x[n(e)]                         (N, D, C) to (E, R, C); 0 for -1
+//   sum      x[n] = sum_{e: n(e) = n} T[e]^T y[e]        (E, R, C) to (N, D, C), in the order of `order`
+//   outer    T[e] = y[e] x[n(e)]^T                       (E, R, C), (N, D, C) to (E, R, D); 0 for -1
+//
+// Each is linear in both of its arguments, and the gradients of each are the other two.
+#pragma once
+
+#include <cstdint>
+
+#include "common/isa.h"
+#include "graph/rows.h"
+
+namespace mdops {
+
+constexpr int64_t kMostColumns = 128;  // D
+
+struct RotationShape {
+  int64_t edges, nodes, rows, columns, channels;  // E, N, R, D, C
+};
+
+template <class T>
+struct RotateArgs {
+  RotationShape shape;
+  const T* turn;  // (E, R, D)
+  NodeRows<T> x;  // (N, D, C)
+  T* y;           // (E, R, C)
+};
+
+template <class T>
+struct RotateSumArgs {
+  RotationShape shape;
+  const T *turn, *y;                       // (E, R, D), (E, R, C)
+  const int32_t *index, *order, *offsets;  // (E,), (E,) or null, (N + 1,)
+  T* x;                                    // (N, D, C)
+};
+
+template <class T>
+struct RotateOuterArgs {
+  RotationShape shape;
+  const T* y;     // (E, R, C)
+  NodeRows<T> x;  // (N, D, C)
+  T* turn;        // (E, R, D)
+};
+
+#define MDOPS_ROTATION_KERNELS(T)                                                                \
+  MDOPS_DECLARE_KERNEL(void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to))    \
+  MDOPS_DECLARE_KERNEL(void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to)) \
+  MDOPS_DECLARE_KERNEL(void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to))
+MDOPS_ROTATION_KERNELS(float)
+MDOPS_ROTATION_KERNELS(double)
+
+}  // namespace mdops

@@ -1,0 +1,94 @@
+// The ops on coefficients in the frames of edges, their arguments checked at entry. What a device does are
+// overloads of `run_rotation` on the call of an op and a kernel's arguments.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/tensor.h"
+#include "edge_rotation/edge_rotation.h"
+#include "graph/row_index.h"
+
+namespace mdops {
+
+template <class Device>
+struct EdgeRotationOps {
+  static Tensor edge_rotate(const Tensor& turn_, const Tensor& x_, const Tensor& index,
+                            const std::optional<Tensor>& order, const Tensor& offsets) {
+    const auto op = Device::make("edge_rotate", "turn", turn_);
+    const Tensor turn = Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}));
+    const Tensor x = Device::placed(input(op, "x", x_, turn.scalar_type(), {kAny, turn.size(2), kAny}));
+    const RowIndex of(op, index, order, offsets, turn.size(0));
+    const RotationShape shape = shape_of(op, of, x, turn.size(1));
+    Tensor y = empty(op, {shape.edges, shape.rows, shape.channels}, x.scalar_type());
+    dispatch_float(op, x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_rotation(op,
+                   RotateArgs<T>{shape, turn.const_data_ptr<T>(), rows<T>(x, of), y.mutable_data_ptr<T>()});
+    });
+    return y;
+  }
+
+  static Tensor edge_rotate_sum(const Tensor& turn_, const Tensor& y_, const Tensor& index,
+                                const std::optional<Tensor>& order, const Tensor& offsets) {
+    const auto op = Device::make("edge_rotate_sum", "turn", turn_);
+    const Tensor turn = Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}));
+    const int64_t edges = turn.size(0), columns = turn.size(2);
+    const Tensor y = Device::placed(input(op, "y", y_, turn.scalar_type(), {edges, turn.size(1), kAny}));
+    const RowIndex of(op, index, order, offsets, edges);
+    check_columns(op, columns);
+    Tensor x = empty(op, {of.targets, columns, y.size(2)}, y.scalar_type());
+    const RotationShape shape{edges, of.targets, y.size(1), columns, y.size(2)};
+    dispatch_float(op, y.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_rotation(op, RotateSumArgs<T>{shape, turn.const_data_ptr<T>(), y.const_data_ptr<T>(),
+                                        of.index.const_data_ptr<int32_t>(), of.order_data(),
+                                        of.offsets.const_data_ptr<int32_t>(), x.mutable_data_ptr<T>()});
+    });
+    return x;
+  }
+
+  static Tensor edge_rotate_outer(const Tensor& y_, const Tensor& x_, const Tensor& index,
+                                  const std::optional<Tensor>& order, const Tensor& offsets) {
+    const auto op = Device::make("edge_rotate_outer", "y", y_);
+    const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny, kAny}));
+    const Tensor x = Device::placed(input(op, "x", x_, y.scalar_type(), {kAny, kAny, y.size(2)}));
+    const RowIndex of(op, index, order, offsets, y.size(0));
+    const RotationShape shape = shape_of(op, of, x, y.size(1));
+    Tensor turn = empty(op, {shape.edges, shape.rows, shape.columns}, x.scalar_type());
+    dispatch_float(op, x.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_rotation(
+          op, RotateOuterArgs<T>{shape, y.const_data_ptr<T>(), rows<T>(x, of), turn.mutable_data_ptr<T>()});
+    });
+    return turn;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_rotate", TORCH_BOX(&EdgeRotationOps::edge_rotate));
+    m.impl("edge_rotate_sum", TORCH_BOX(&EdgeRotationOps::edge_rotate_sum));
+    m.impl("edge_rotate_outer", TORCH_BOX(&EdgeRotationOps::edge_rotate_outer));
+  }
+
+ private:
+  static void check_columns(const Op& op, int64_t columns) {
+    if (columns < 1 || columns > kMostColumns)
+      fail(op, "a matrix has " + std::to_string(columns) + " columns, expected 1 to " +
+                   std::to_string(kMostColumns));
+  }
+
+  static RotationShape shape_of(const Op& op, const RowIndex& of, const Tensor& x, int64_t rows) {
+    if (of.targets != x.size(0))
+      fail(op, "argument `x` has " + std::to_string(x.size(0)) + " rows, and `offsets` is of " +
+                   std::to_string(of.targets));
+    check_columns(op, x.size(1));
+    return {of.rows, x.size(0), rows, x.size(1), x.size(2)};
+  }
+
+  template <class T>
+  static NodeRows<T> rows(const Tensor& x, const RowIndex& of) {
+    return {x.const_data_ptr<T>(), of.index.template const_data_ptr<int32_t>(), x.size(0)};
+  }
+};
+
+}  // namespace mdops
