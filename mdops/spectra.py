@@ -132,13 +132,10 @@ def with_charges(dipoles: np.ndarray, frames: Sequence[Atoms], charges: Mapping[
     if missing:
         raise InputError(f"{missing[0]} has no charge; charges are given for {', '.join(charges)}")
     own = np.array([charges[symbol] for symbol in symbols])
-    places, moments = frames[0].positions.copy(), []
-    for k, atoms in enumerate(frames):
-        if k:
-            step, _ = find_mic(atoms.positions - frames[k - 1].positions, atoms.cell, atoms.pbc)
-            places = places + step
-        moments.append(own @ places)
-    return dipoles + np.array(moments)
+    places = np.stack([atoms.positions for atoms in frames])
+    steps, _ = find_mic(np.diff(places, axis=0).reshape(-1, 3), frames[0].cell, frames[0].pbc)
+    moved = np.einsum("i,tix->tx", own, steps.reshape(len(frames) - 1, -1, 3)).cumsum(0)
+    return dipoles + own @ places[0] + np.concatenate([np.zeros((1, 3)), moved])
 
 
 def _power(
