@@ -15,6 +15,7 @@ from mdops.models import (  # noqa: F401  (each registers its kind)
     hybrid,
     linear,
     pairtab,
+    pairwise,
     polar,
     population,
     property,

@@ -11,7 +11,6 @@ ABSENT: dict[str, dict[str, str]] = {
     },
     "fitting": {},
     "model": {
-        "pairwise_dprc": "is for a quantum region in a classical one; DeePMD-kit trains and runs it",
         "spin": "has magnetic moments; the nearest are types of their own for atoms of different moments",
     },
 }

@@ -119,7 +119,7 @@ class Blend(AtomicModel):
             missing = [name for name in tree["type_map"] if name not in part.get("type_map", ())]
             if missing:
                 raise ModelFileError(f"{place}.models[{i}] does not know the type {missing[0]}")
-        if isinstance(tree["weights"], list):
+        if isinstance(tree.get("weights"), list):
             require_same(len(tree["weights"]), len(tree["models"]), f"the number of weights of {place}")
 
     def __init__(

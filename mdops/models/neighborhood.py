@@ -221,7 +221,7 @@ class Neighborhood:
             keep &= (
                 self._rank_of_type(squared) < torch.tensor([*sel, 0], device=counts.device)[self.slot_types]
             )
-        return self._kept(keep)
+        return self.kept(keep)
 
     def restrict_to_part(self, part: NeighborSpec, *, mixed: bool) -> "Neighborhood":
         """What a hybrid descriptor, itself with places for each type or `mixed`, hands to a part of it.
@@ -246,7 +246,7 @@ class Neighborhood:
             keep = self._rank_of_type(squared) < sel[self.slot_types]
         if not self.truncates:
             keep |= ~(self.squared >= part.cutoff**2)
-        return self._kept(keep & (taken < self.ntypes))
+        return self.kept(keep & (taken < self.ntypes))
 
     def _squared_of(self, listed: torch.Tensor) -> torch.Tensor:
         """Squared distances by which neighbours are ranked: infinite in empty places, NaN first."""
@@ -260,7 +260,7 @@ class Neighborhood:
             rank = torch.where(mine, _rank(squared.masked_fill(~mine, torch.inf)), rank)
         return rank
 
-    def _kept(self, keep: torch.Tensor) -> "Neighborhood":
+    def kept(self, keep: torch.Tensor) -> "Neighborhood":
         """These slots alone, in rows no longer than needed."""
         width = longest_row(keep)
         order = torch.argsort((~keep).int(), dim=1, stable=True)[:, :width]

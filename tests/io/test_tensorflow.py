@@ -550,7 +550,6 @@ def test_other_models_are_refused_by_name(name, tmp_path):
 @pytest.mark.parametrize(
     ("op", "message"),
     {
-        "DprcPairwiseIdx": "pairwise_dprc .* evaluate it with DeePMD-kit",
         "DescrptSeAMask": "se_a_mask .* evaluate it with DeePMD-kit",
         "Descrpt": "loc_frame .* train a model of se_e2_a",
         "MapFltNvnmd": "NVNMD is not read from TensorFlow graphs",

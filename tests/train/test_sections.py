@@ -206,7 +206,6 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
             {"type": "hybrid", "list": [{"type": "se_a_tpe"}]},
             "the nearest is se_atten_v2",
         ),
-        ("model.type", "pairwise_dprc", "(pairwise_dprc is for a quantum region"),
         (
             "model",
             {"type": "frozen", "type_map": ["O"], "model_file": "model.pb"},

@@ -25,13 +25,18 @@ class Fitting:
         absent: the types whose atoms have no answer (`sel_type`).
     """
 
-    def __init__(self, graph: Graph, kind: str, stated: Tree, ntypes: int, virtual: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, kind: str, stated: Tree, ntypes: int, virtual: int = 0, suffix: str = ""
+    ) -> None:
         """`kind` is that of the model; `stated` the section of the training input, empty where there is none. The last
-        `virtual` types are those of virtual atoms."""
+        `virtual` types are those of virtual atoms; `suffix` stands behind the names of scopes."""
         self.graph, self.kind, self.stated, self.virtual = graph, kind, stated, virtual
+        self._scope = f"{_SCOPE}{suffix}"
         if stated.get("tot_ener_zero"):
             raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
-        self.nets = {net: layers for (net,), layers in _layers(graph, stated.get("layer_name")).items()}
+        self.nets = {
+            net: layers for (net,), layers in _layers(graph, stated.get("layer_name"), suffix).items()
+        }
         widths = {layers[0]["w"].shape[0] for layers in self.nets.values()}
         if len(widths) != 1 or ("" in self.nets and len(self.nets) > 1):
             raise ModelFileError(
@@ -40,7 +45,7 @@ class Fitting:
         (self.inputs,) = widths
         self.absent = self._absent(ntypes)
         self.masks = bool(stated.get("use_aparam_as_mask"))
-        counts = [graph.optional(f"{_SCOPE}/{name}") for name in ("dfparam", "daparam")]
+        counts = [graph.optional(f"{self._scope}/{name}") for name in ("dfparam", "daparam")]
         fparam, aparam = (0 if count is None else int(count.reshape(-1)[0]) for count in counts)
         self.extra = (fparam, 0 if self.masks else aparam)
         if min(self.extra) < 0 or sum(self.extra) >= self.inputs:
@@ -144,7 +149,7 @@ class Fitting:
                 "polarizabilities by one net for all types, in a graph without its training input, are not supported"
             )
         scale = np.broadcast_to(np.asarray(1.0 if stated is None else stated, np.float64), ntypes).copy()
-        name = f"{_SCOPE}/t_constant_matrix"
+        name = f"{self._scope}/t_constant_matrix"
         shift = self.graph.value(name).reshape(-1) if self.graph.is_taken(name) else np.zeros(ntypes)
         if shift.shape != (ntypes,):
             raise ModelFileError(f"{name} has {shift.size} numbers for {ntypes} types")
@@ -240,7 +245,7 @@ class Fitting:
     def _bias(self, name: str, ntypes: int, width: int) -> np.ndarray:
         """(ntypes,) or (ntypes, width), which the graph adds to what the nets give; zeros where their last layers have
         it in their bias."""
-        name, shape = f"{_SCOPE}/{name}", (ntypes, width) if width > 1 else (ntypes,)
+        name, shape = f"{self._scope}/{name}", (ntypes, width) if width > 1 else (ntypes,)
         values = self.graph.value(name) if self.graph.is_taken(name) else np.zeros(shape)
         if values.size != ntypes * width:
             raise ModelFileError(f"{name} has {values.size} numbers for {ntypes} types")
@@ -252,7 +257,7 @@ class Fitting:
         return [taken.get(str(t), taken.get("", False)) for t in range(ntypes)]
 
 
-def _layers(graph: Graph, names: object) -> dict[tuple[str, ...], Layers]:
+def _layers(graph: Graph, names: object, suffix: str) -> dict[tuple[str, ...], Layers]:
     """Of all fitting nets; `names` are those of layers that several fittings share, if the training input has any."""
     shared = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     places = (
@@ -261,7 +266,7 @@ def _layers(graph: Graph, names: object) -> dict[tuple[str, ...], Layers]:
         else {}
     )
     scopes = "|".join([r"layer_\d+", "final_layer", *(re.escape(f"share_{name}") for name in shared)])
-    pattern = rf"(?P<scope>{scopes})(?:_type_(?P<net>\d+))?/(?P<kind>matrix|bias|idt)"
+    pattern = rf"(?P<scope>{scopes})(?:_type_(?P<net>\d+))?{re.escape(suffix)}/(?P<kind>matrix|bias|idt)"
     hidden = [
         int(match["scope"][6:]) for match, _ in graph.constants(pattern) if match["scope"][:6] == "layer_"
     ]

@@ -17,6 +17,7 @@ from mdops.io.tensorflow.places import ENVIRONMENT, Part, Place, Types
 from mdops.io.tensorflow.spin import magnetic_elements, with_spin
 from mdops.nn.net import Net
 
+_PAIRWISE = "DprcPairwiseIdx"  # an operation of models of pairwise_dprc alone
 _CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
 
 _THERE = "evaluate it with DeePMD-kit's TensorFlow backend, which alone has it"
@@ -27,10 +28,6 @@ _OTHERS = {
     "DescrptSeAEf": ("the descriptor se_a_ef (atoms in an electric field)", _THERE),
     "DescrptSeAMask": (
         "the descriptor se_a_mask (all pairs of a cluster, at any distance, without a cell)",
-        _THERE,
-    ),
-    "DprcPairwiseIdx": (
-        "a model of pairwise_dprc (one model for a QM region, and one for it with each residue of an MM region)",
         _THERE,
     ),
 }
@@ -54,14 +51,30 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
     kind = _kind(graph)
     script = _training_input(graph)
     stated = _section(script, "model")
-    if stated.get("type", "standard") not in ("standard", "frozen", *_OUTPUTS):
+    if stated.get("type", "standard") not in ("standard", "frozen", "pairwise_dprc", *_OUTPUTS):
         raise UnsupportedModelError(f"a {stated['type']} model is not read from TensorFlow graphs")
-    own = (node for node in graph.of_op(*ENVIRONMENT) if not node.name.startswith(_CHARGES))
+    if graph.of_op(_PAIRWISE):
+        return _pairwise(graph, stated), _source(graph, script)
+    tree = _standard(graph, kind, stated)
+    return with_table(graph, with_spin(graph, tree, stated)), _source(graph, script)
+
+
+def _standard(graph: Graph, kind: str, stated: Tree, of: str = "") -> Tree:
+    """The node of a descriptor and a fitting. `stated` is the section of the training input; `of` stands behind the
+    names of all scopes of a part."""
+    own = (
+        node
+        for node in graph.of_op(*ENVIRONMENT)
+        if not node.name.startswith(_CHARGES) and of in (_suffix(graph, node), "")
+    )
     operations = sorted(own, key=lambda node: _suffix(graph, node))
+    if not operations:
+        raise ModelFileError(f"it has no descriptor with the suffix {of!r}")
     sections = _descriptor_sections(stated, len(operations))
     type_map = _type_map(graph, stated, operations[0])
     types = _type_embedding(graph, len(type_map))
-    fitting = Fitting(graph, kind, _section(stated, "fitting_net"), len(type_map), magnetic_elements(graph))
+    magnetic = magnetic_elements(graph)
+    fitting = Fitting(graph, kind, _section(stated, "fitting_net"), len(type_map), magnetic, of)
     width = fitting.inputs - sum(fitting.extra) - (0 if types is None else types.values.shape[1])
     parts = [
         part_of(
@@ -77,20 +90,39 @@ def model_tree(graph: Graph) -> tuple[Tree, Tree]:
         )
         for operation, section in zip(operations, sections, strict=True)
     ]
-    tree = {
-        "@class": "Model",
-        "@version": 2,
-        "type": "standard",
-        "type_map": type_map,
+    return {
+        **_head("standard", 2, type_map),
         "atom_exclude_types": fitting.absent,
-        "pair_exclude_types": [],
-        "rcond": None,
-        "preset_out_bias": None,
         "@variables": _out_bias(graph, len(type_map), _WIDTHS.get(kind, fitting.outputs)),
         "descriptor": _descriptor(parts),
         "fitting": fitting.tree(parts, None if types is None else types.values, type_map),
     }
-    return with_table(graph, with_spin(graph, tree, stated)), _source(graph, script)
+
+
+def _pairwise(graph: Graph, stated: Tree) -> Tree:
+    """The node of a quantum region and of each residue around it."""
+    shared = {name: value for name, value in stated.items() if name == "type_map"}
+    parts = [
+        _standard(graph, "ener", {**shared, **_section(stated, f"{name}_model")}, f"_{name}")
+        for name in ("qm", "qmmm")
+    ]
+    type_map = parts[1]["type_map"]
+    zero = np.zeros((1, len(type_map), 1))
+    arrays = {"out_bias": zero, "out_std": np.ones_like(zero)}
+    return {**_head("pairwise_dprc", 1, type_map), "@variables": arrays, "models": parts}
+
+
+def _head(kind: str, version: int, type_map: list[str]) -> Tree:
+    return {
+        "@class": "Model",
+        "@version": version,
+        "type": kind,
+        "type_map": type_map,
+        "atom_exclude_types": [],
+        "pair_exclude_types": [],
+        "rcond": None,
+        "preset_out_bias": None,
+    }
 
 
 def _kind(graph: Graph) -> str:

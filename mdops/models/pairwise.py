@@ -1,0 +1,179 @@
+"""The atomic model "pairwise_dprc" (DeePMD-kit's pairwise DPRc): a quantum region, and each residue around it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.models import schema
+from mdops.models.contract import Tree
+from mdops.models.linear import Blend
+from mdops.models.neighborhood import Neighborhood, NeighborSpec
+from mdops.models.registry import register
+from mdops.models.standard import ModelOptions
+from mdops.options import key
+
+_RESIDUES = "the residue of each atom: 0 in the quantum region, 1, 2, ... elsewhere, -1 to leave it out"
+
+
+@dataclass(kw_only=True)
+class PairwiseOptions(ModelOptions):
+    KIND = "pairwise_dprc"
+    NAMES = ("pairwise_dprc",)
+    NEUTRAL: ClassVar[dict[str, Any]] = {
+        name: value for name, value in ModelOptions.NEUTRAL.items() if name != "type_embedding"
+    }
+
+    qm_model: dict = key(
+        doc="the model of the quantum region; refused, as it is not trained here", where="input"
+    )
+    qmmm_model: dict = key(doc="the model of the quantum region with one residue", where="input")
+    type_embedding: dict | None = key(None, "the embedding of types that both share", where="input")
+
+    def check(self, place: str, type_map: Sequence[str]) -> None:
+        raise ConfigError(
+            f"{place}.type: a model of pairwise_dprc is not trained here, for two models would share the embedding of "
+            "types; DeePMD-kit's TensorFlow backend trains it, and mdops reads the frozen graph"
+        )
+
+
+@register
+class PairwiseModel(Blend):
+    """E = E_0(quantum region) + sum over residues l of E_1(quantum region and l), each of these atoms alone.
+
+    The only atomic parameter of an atom is the number of its residue, 0 in the quantum region; atoms of residue -1
+    are left out. `models` has both parts, whose energies are sums over atoms: an atom of the quantum region has one of
+    E_0 and one of each residue. Nothing is periodic.
+    """
+
+    Options = PairwiseOptions
+    NODE = schema.Node(
+        {**schema.MODEL, "models": (schema.list_of(schema.node), schema.REQUIRED)}, schema.MODEL_ARRAYS
+    )
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        if len(self.models) != 2 or any(any(part.parameter_sizes.values()) for part in self.models):
+            raise UnsupportedModelError("pairwise_dprc is of two models, which take no parameters")
+        if not all(part.mixed_types and part.reach == 1 for part in self.models):
+            raise UnsupportedModelError("the models of pairwise_dprc have to be of se_atten")
+
+    @property
+    def neighbors(self) -> tuple[NeighborSpec, ...]:
+        return (NeighborSpec(max(part.cutoff for part in self.models), None, mixed=True),)
+
+    @property
+    def mixed_types(self) -> bool:
+        return False  # it is no part of another blend, which would hand it neighbours without their residues
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        return {"fparam": 0, "aparam": 1}
+
+    @property
+    def default_parameters(self) -> set[str]:
+        return set()
+
+    @property
+    def captures(self) -> bool:
+        return False
+
+    def set_parameter_statistics(self, found: Mapping[str, Any]) -> None:
+        pass
+
+    def graph_sizes(self, within: Sequence[torch.Tensor]) -> None:
+        return None
+
+    def blend(
+        self,
+        near: Neighborhood,
+        fparam: torch.Tensor | None,
+        aparam: torch.Tensor | None,
+        energies: Callable[[int, Neighborhood, dict[str, torch.Tensor | None]], torch.Tensor],
+    ) -> dict[str, torch.Tensor]:
+        self.reject_unused_parameters(fparam, aparam)
+        groups = _groups(near, aparam)
+        energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
+        for i, (rows, of_row) in enumerate((_quantum(groups), _with_residues(groups, near))):
+            if not len(rows):
+                continue
+            seen = self._seen_by(i, near).of_atoms(rows)
+            other = groups[seen.neighbors.long().clamp(min=0)]
+            mine = (other == 0) | (other == of_row[:, None])
+            own = seen.kept(mine & (seen.slot_types < seen.ntypes))
+            self._check_places(i, own, rows)
+            energy = energy.index_add(0, rows, energies(i, own, {}))
+        return {"energy": energy}
+
+    def _check_places(self, i: int, own: Neighborhood, rows: torch.Tensor) -> None:
+        """Raises InputError for an atom with more neighbours of its own than places: DeePMD-kit drops the farthest."""
+        part = self.models[i]
+        (spec,) = part.neighbors
+        counts = (own.within(part.cutoff).types_in_cutoff < own.ntypes).sum(1)
+        if spec.sel is not None and bool((counts > sum(spec.sel)).any()):
+            row = int(counts.argmax())
+            raise InputError(
+                f"atom {int(rows[row])} has {int(counts[row])} neighbours in its group within the cutoff of "
+                f"{part.cutoff:g} A, and the sel of models[{i}] is {sum(spec.sel)}"
+            )
+
+    @classmethod
+    def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "PairwiseModel":
+        models = cls.parts_of_tree(tree, dtype)
+        options = cls.Options.from_tree(tree, type_map=list(tree["type_map"]), qm_model={}, qmmm_model={})
+        return cls(options, tree["type_map"], *cls.variables_of_tree(tree), models)
+
+    def to_tree(self) -> Tree:
+        return {**self.head(1), "models": self.parts_to_tree()}
+
+    @classmethod
+    def random(cls, options: PairwiseOptions, seed: int, dtype: torch.dtype) -> "PairwiseModel":
+        raise UnsupportedModelError("a model of pairwise_dprc is not trained anew")
+
+
+def _groups(near: Neighborhood, aparam: torch.Tensor | None) -> torch.Tensor:
+    """(N,) int64: 0 in the quantum region, -1 of atoms that are left out, and else the number of the residue
+    among those of all systems, from 1. Raises InputError for residues that are none, and for periodic systems."""
+    system = near.system
+    if aparam is None or aparam.numel() != system.atoms:
+        what = "missing" if aparam is None else f"of shape {tuple(aparam.shape)}"
+        raise InputError(f"aparam is {what}, expected ({system.atoms}, 1), {_RESIDUES}")
+    if bool(system.pbc.any()):
+        raise InputError(
+            "a model of pairwise_dprc knows no periodic images: give the atoms around the quantum region without a "
+            "cell (DeePMD-kit leaves the cell out without a word)"
+        )
+    residue = aparam.detach().reshape(-1)
+    whole = residue.round().long()
+    if bool(((residue != whole) | (whole < -1)).any()):
+        raise InputError(
+            f"aparam has {residue[(residue != whole) | (whole < -1)][0]:g}, expected {_RESIDUES}"
+        )
+    batch = system.batch.long()
+    whole = whole.masked_fill(system.types < 0, -1)
+    has = torch.zeros(system.count, dtype=torch.bool, device=batch.device)
+    lacking = has.index_fill(0, batch[whole > 0], True) & ~has.index_fill(0, batch[whole == 0], True)
+    if bool(lacking.any()):
+        raise InputError(f"system {int(lacking.nonzero()[0])} has no atom of residue 0, the quantum region")
+    pairs, number = torch.stack([batch, whole], 1)[whole > 0].unique(dim=0, return_inverse=True)
+    found = whole.clone()
+    found[whole > 0] = 1 + number if len(pairs) else number
+    return found
+
+
+def _quantum(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Atoms and the group of each: the quantum region alone."""
+    rows = (groups == 0).nonzero()[:, 0]
+    return rows, torch.zeros_like(rows)
+
+
+def _with_residues(groups: torch.Tensor, near: Neighborhood) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of each residue, and of the quantum region once for each residue of its system."""
+    batch, own = near.system.batch.long(), (groups > 0).nonzero()[:, 0]
+    quantum = (groups == 0).nonzero()[:, 0]
+    of_system = batch.new_zeros(int(groups.max().clamp(min=0)) + 1 if len(groups) else 1)
+    of_system[groups[own]] = batch[own]
+    number, atom = (of_system[1:, None] == batch[quantum]).nonzero(as_tuple=True)
+    return torch.cat([own, quantum[atom]]), torch.cat([groups[own], number + 1])
