@@ -25,7 +25,7 @@ from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin
-from mdops.models.virtual_types import with_virtual_types
+from mdops.models.virtual_types import with_virtual_types, without_virtual_types
 from mdops.train import Trainer, parse_config
 
 SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
@@ -259,6 +259,17 @@ def test_moments_as_vectors_are_for_dpa4_alone():
     tree["model"]["spin"] = {**tree["model"]["spin"], "scheme": "native"}
     with pytest.raises(ConfigError, match="a model of type standard takes no spins as vectors"):
         parse_config(tree)
+
+
+@pytest.mark.parametrize(("kind", "sel"), [("se_e2_a", [10, 12]), ("se_e2_r", [10, 12]), ("dpa1", [30])])
+def test_virtual_atoms_have_places_where_types_have_places_of_their_own(kind, sel):
+    elements = ["Ni", "O"][: len(sel)]
+    section = {"use_spin": [True, False][: len(sel)], "virtual_scale": 0.3}
+    model = {"type_map": elements, "spin": section, "descriptor": {"type": kind, "sel": sel}}
+    whole = with_virtual_types(model)
+    assert whole["type_map"] == elements + [f"{element}_spin" for element in elements]
+    assert whole["descriptor"]["sel"] == (sel if kind == "dpa1" else 2 * sel)
+    assert without_virtual_types(whole)["descriptor"]["sel"] == sel
 
 
 def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
