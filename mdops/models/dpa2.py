@@ -439,6 +439,8 @@ class DPA2(GraphDescriptor):
             w,
             mean_weight,
             sum_weight,
+            axis_weight := sum_weight * 3**-0.5,
+            turning * axis_weight,
             (places - count).clamp(min=0),
         )
 

@@ -254,6 +254,8 @@ class Edges(NamedTuple):
         lengths: (E, 1), and vectors: (E, 3), what edges begin with.
         weight: (E, 1), the switch, or 1 where the layers are not smooth; zero behind the last edge.
         mean_weight, sum_weight: (E, 1), the same over what means, and symmetric sums, are divided by.
+        axis_weight: (E, 1), `sum_weight` over the root of 3, by which products of two such sums are divided by 3.
+        turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
     """
 
@@ -265,6 +267,8 @@ class Edges(NamedTuple):
     weight: torch.Tensor
     mean_weight: torch.Tensor
     sum_weight: torch.Tensor
+    axis_weight: torch.Tensor
+    turning: torch.Tensor
     empty: torch.Tensor
 
 
@@ -327,6 +331,7 @@ class RepformerLayer(nn.Module):
         near = nodes
         if o.update_g1_has_drrd or o.update_g1_has_attn:
             near = edge_gather(nodes, edges.graph.of_neighbor)
+        turning = h * edges.axis_weight if o.update_h2 else edges.turning
         messages, joined = [], []
         if o.g1_out_mlp:
             messages.append(self._after("g1_self_mlp", nodes))
@@ -336,9 +341,9 @@ class RepformerLayer(nn.Module):
             found = messages if o.g1_out_conv else joined
             found.append(self._convolution(nodes, e, edges))
         if o.update_g1_has_grrg:
-            joined.append(self._axis_product(e, h, edges))
+            joined.append(self._axis_product(e, turning, edges))
         if o.update_g1_has_drrd:
-            joined.append(self._axis_product(near, h, edges))
+            joined.append(self._axis_product(near, turning, edges))
         messages.append(self._after("linear1", torch.cat(joined, 1)))
         if o.update_g1_has_attn:
             messages.append(self._node_attention(nodes, near, edges))
@@ -352,9 +357,9 @@ class RepformerLayer(nn.Module):
             nodes = product(nodes)
         return edge_weighted_sum(weighed, nodes, edges.graph.of_neighbor, edges.graph.of_center)
 
-    def _axis_product(self, rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
-        sums = symmetric_sums(rows, vectors, edges)
-        return (sums[:, :, : self.form.options.axis_neuron].mT @ sums / 3).flatten(1)
+    def _axis_product(self, rows: torch.Tensor, turning: torch.Tensor, edges: Edges) -> torch.Tensor:
+        sums = row_moments(turning, rows, edges.graph.offsets)
+        return (sums[:, :, : self.form.options.axis_neuron].mT @ sums).flatten(1)
 
     def _node_attention(self, nodes: torch.Tensor, near: torch.Tensor, edges: Edges) -> torch.Tensor:
         """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are
@@ -440,7 +445,9 @@ class RepformerLayer(nn.Module):
         style, count = self.form.options.update_style, len(messages)
         if style == RESIDUAL:
             weights = list(getattr(self, f"{name}_residual"))
-            return sum((w * message for w, message in zip(weights, messages, strict=True)), old)
+            for weight, message in zip(weights, messages, strict=True):
+                old = torch.addcmul(old, weight, message)
+            return old
         if not messages:
             return old
         total = sum(messages[1:], messages[0])

@@ -10,6 +10,7 @@ import torch
 
 from mdops._library import library_path
 from mdops.errors import LibraryError
+from mdops.tracing import is_exported
 
 
 def _is_list_of_tensors(value: Any) -> bool:
@@ -131,6 +132,12 @@ def _no_autocast(grads: Sequence[torch.Tensor | None]) -> Any:
 def as_non_leaf(weight: torch.Tensor) -> torch.Tensor:
     """The tensor, in a form of which a backward pass can tell whether it wants its gradient: of leaves it cannot."""
     return weight.view_as(weight) if weight.is_leaf and weight.requires_grad else weight
+
+
+def is_by_pytorch() -> bool:
+    """Whether, on a CPU, PyTorch's own operations stand for an op that does the same: they are called, and recorded by
+    autograd, in a tenth of the time. Not where autocast would cast them, or a compiler or exporter looks for the op."""
+    return not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_exported())
 
 
 def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, is_by_pytorch, register_fake, register_formula
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -23,6 +23,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
+    if x.device.type == "cpu" and is_by_pytorch():
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
     added = x.new_empty(0) if bias is None else as_non_leaf(bias)
     y: torch.Tensor = torch.ops.mdops.linear(x, as_non_leaf(weight), added)
     return y

@@ -58,7 +58,7 @@ struct AtomMemory {
   Panels<T> keys, along_keys;                  // x, u_x, (V, n)
   Panels<T> rows, along_rows;                  // x, u_x, (n, V)
   Panels<T> head, made, by_x;                  // of a head, (n, V)
-  Panels<T> s, t, ds, dt;                      // of a head, (n, n)
+  Panels<T> s, t, ds, dt, p;                   // of a head, (n, n)
   Panels<T> c, dc, by_c, by_dc, by_a, by_da;   // of all heads, (n, n)
   T *r[3], *along_r[3], *w, *along_w, *there;  // (n,)
   T *by_r[3], *by_w;
@@ -73,7 +73,7 @@ struct AtomMemory {
     keys = some(true, values, lanes), along_keys = some(second, values, lanes);
     rows = some(true, n, values), along_rows = some(second, n, values);
     head = some(back, n, values), made = some(true, n, values), by_x = some(back, n, values);
-    s = some(true, n, lanes), t = some(back, n, lanes);
+    s = some(true, n, lanes), t = some(back, n, lanes), p = some(true, n, lanes);
     ds = some(second, n, lanes), dt = some(second, n, lanes);
     c = some(true, n, lanes), dc = some(second, n, lanes);
     by_c = some(back, n, lanes), by_dc = some(second, n, lanes);
@@ -174,16 +174,22 @@ class AtomPasses {
     return of.logit(args_.shift, args_.gated) + at(m_.there, place.lane());
   }
 
-  // The largest logit of a query, and one over the sum of exp(z - top).
-  struct Share {
-    T top, inverse;
-  };
+  // Puts the logits of a query where its shares will be; the largest of them.
   inline __attribute__((always_inline)) T top(int64_t j) const {
     V most = V{} + (absent_ != T(0) ? T(0) : -std::numeric_limits<T>::max() / 4);
-    m_.s.each([&](auto place) { most = larger<T>(most, logit(place, j, pair(place, j))); });
-    T found = most[0];
-    for (int k = 1; k < kLanes<T>; ++k) found = std::max(found, static_cast<T>(most[k]));
-    return found;
+    m_.s.each([&](auto place) {
+      const V z = logit(place, j, pair(place, j));
+      store(place.in(m_.p, j), z);
+      most = larger<T>(most, z);
+    });
+    return largest_lane<T>(most);
+  }
+  // Puts exp(z - top) there, and returns it.
+  template <class Place>
+  inline __attribute__((always_inline)) V raise(Place place, int64_t j, T top) const {
+    const V e = exp_of<T>(vector_at(place.in(m_.p, j)) - top);
+    store(place.in(m_.p, j), e);
+    return e;
   }
   T sum_of_absent(T top) const { return absent_ != T(0) ? absent_ * std::exp(-top) : T(0); }
 
@@ -194,7 +200,7 @@ class AtomPasses {
       V sum{};
       m_.s.each([&](auto place) {
         const Pair of = pair(place, j);
-        const V e = exp_of<T>(logit(place, j, of) - top);
+        const V e = exp_of<T>(vector_at(place.in(m_.p, j)) - top);
         sum += e;
         store(place.in(m_.s, j), e * (of.c * of.a));
       });
@@ -213,13 +219,13 @@ class AtomPasses {
       V sum{}, weighed{};
       m_.s.each([&](auto place) {
         const Pair of = pair(place, j);
-        const V e = exp_of<T>(logit(place, j, of) - top);
+        const V e = raise(place, j, top);
         sum += e, weighed += e * (of.c * of.a) * vector_at(place.in(m_.t, j));
       });
       const T inverse = 1 / (sum_lanes<T>(sum) + sum_of_absent(top)), delta = inverse * sum_lanes<T>(weighed);
       m_.s.each([&](auto place) {
         const Pair of = pair(place, j);
-        const V p = exp_of<T>(logit(place, j, of) - top) * inverse;
+        const V p = vector_at(place.in(m_.p, j)) * inverse;
         put(place, j,
             edge_pair_gradients(of, p, vector_at(place.in(m_.t, j)), delta, args_.shift, args_.gated), m_.s,
             m_.t, m_.by_c, m_.by_a);
@@ -243,7 +249,7 @@ class AtomPasses {
       m_.s.each([&](auto place) {
         const Pair of = pair(place, j);
         const auto by = change(place, j);
-        const V e = exp_of<T>(logit(place, j, of) - top), t = vector_at(place.in(m_.t, j));
+        const V e = raise(place, j, top), t = vector_at(place.in(m_.t, j));
         const V dz = by.logit(of, args_.shift, args_.gated), m = of.c * of.a;
         sum += e, weighed += e * m * t, changed += e * dz;
         weighed_change += e * (by.factor(of) * t + m * by.t), both += e * dz * m * t;
@@ -254,7 +260,7 @@ class AtomPasses {
       m_.s.each([&](auto place) {
         const Pair of = pair(place, j);
         const auto by = change(place, j);
-        const V p = exp_of<T>(logit(place, j, of) - top) * inverse;
+        const V p = vector_at(place.in(m_.p, j)) * inverse;
         const V dp = p * (by.logit(of, args_.shift, args_.gated) - mean);
         const auto found = edge_pair_seconds(of, by, p, dp, vector_at(place.in(m_.t, j)), delta, delta_change,
                                              args_.shift, args_.gated);
