@@ -12,7 +12,7 @@ from mdops.ops.activation import kernel_code
 from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
 from mdops.ops.attention import plan_of, ragged_plan
 from mdops.ops.attention_moments import WIDTHS, has_moments
-from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops.harmonic_moment import knot_slopes, padded_basis
 from mdops.ops.moment_invariants import Polynomial, Terms, term_gradients
 
 __all__ = ["Sample", "has_kernel", "op_samples"]
@@ -672,6 +672,19 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
         backward = (random(*shape), random(*shape), *args)
         samples.append(Sample("harmonic_moment_backward", backward, bad=moved))
+        # Of few functions of degree 0, and of more than lanes.
+        tables = [
+            random(2, 2 * padded_basis(intervals), size) for size in (70 if degree == 3 else 3, 2**degree)
+        ]
+        rows = [table.mT.contiguous() for table in tables]
+        slopes = [knot_slopes(r.unflatten(2, (2, -1)), CUTOFF, intervals).flatten(2) for r in rows]
+        sums = (*args[:4], *tables, *rows, *slopes, *args[4:])
+        bad = {name: (k + 6 * (k > 3), value) for name, (k, value) in bad.items()}
+        bad["second"] = (5, tables[1][..., :3].contiguous())
+        samples.append(Sample("harmonic_sums", sums, (0,), bad=bad))
+        grads = random(5, tables[0].shape[2]), random(5, (degree + 1) ** 2, tables[1].shape[2])
+        moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
+        samples.append(Sample("harmonic_sums_backward", (*grads, *sums), bad=moved))
     return samples
 
 

@@ -100,7 +100,7 @@ class Autograd(Evaluator):
         near, report = self.judged(near, step)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
-        for first in range(0, near.system.atoms, size):
+        for first in range(0, max(1, near.system.atoms), size):  # of no atoms one, too
             run = slice(first, first + size)
             own, part = step.of_atoms(run), near.of_atoms(run)
             part = dataclasses.replace(

@@ -34,7 +34,7 @@ from mdops.ops.graph import (
     neighbor_graph,
     segment_softmax,
 )
-from mdops.ops.harmonic_moment import harmonic_moment
+from mdops.ops.harmonic_moment import harmonic_moment, harmonic_sums
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -101,6 +101,7 @@ __all__ = [
     "gemm_lowbit",
     "harmonic_moment",
     "harmonic_rows",
+    "harmonic_sums",
     "hybrid_potential",
     "hybrid_potential_pack",
     "linear",

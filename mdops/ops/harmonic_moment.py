@@ -1,5 +1,6 @@
 """Sums over neighbours of splines of the distance times harmonics of the direction."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,6 +44,38 @@ def harmonic_moment(
     return torch.ops.mdops.harmonic_moment(displacements, counts, types, mask, cutoff, intervals, degree)
 
 
+def harmonic_sums(
+    displacements: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    tables: Sequence[torch.Tensor],
+    *,
+    cutoff: float,
+    intervals: int,
+    degree: int,
+    pair_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Products of `harmonic_moment` with coefficients of each type of centre, without writing it: sums over neighbours
+    of functions of the distance times harmonics. Differentiable once, in `displacements`.
+
+    Args:
+        displacements, counts, types, pair_mask, cutoff, intervals, degree: as for `harmonic_moment`.
+        tables: of degree 0 (ntypes, ntypes B, F), and of the others (ntypes, ntypes B, G), G 4, 8, 16 or 32; both
+            transposed, (ntypes, F or G, ntypes B); and the slopes of both (`knot_slopes`), transposed.
+
+    Returns:
+        (N, F); and (N, (degree + 1)^2, G), whose first component is zero.
+
+    Raises:
+        RuntimeError: as of `harmonic_moment`.
+    """
+    mask = no_mask(counts) if pair_mask is None else pair_mask
+    found = torch.ops.mdops.harmonic_sums(
+        displacements, counts, types, mask, *tables, cutoff, intervals, degree
+    )
+    return found[0], found[1]
+
+
 def padded_basis(intervals: int) -> int:
     """B."""
     return -(-(intervals + 5 + _LANES - _SUPPORT) // _LANES) * _LANES
@@ -60,6 +93,20 @@ def _(grad: Any, slope: Any, displacements: Any, *args: Any) -> torch.Tensor:
     return displacements.new_empty(displacements.shape)
 
 
+@register_fake("harmonic_sums")
+def _(displacements: Any, counts: Any, types: Any, mask: Any, first: Any, second: Any, *args: Any) -> Any:
+    n, degree = len(counts), args[-1]
+    return (
+        displacements.new_empty(n, first.shape[2]),
+        displacements.new_empty(n, (degree + 1) ** 2, second.shape[2]),
+    )
+
+
+@register_fake("harmonic_sums_backward")
+def _(by_first: Any, by_second: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
 def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tensor:
     """(..., B): the coefficients of the slope of splines with coefficients (..., B), 1/A; for `rows` of moments'
     gradients as for those of functions."""
@@ -73,4 +120,9 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (torch.ops.mdops.harmonic_moment_backward(grads[0], slope, *args),)
 
 
+def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (torch.ops.mdops.harmonic_sums_backward(*grads, *args),)
+
+
 register_formula("harmonic_moment", _formula, (0,))
+register_formula("harmonic_sums", _sums_formula, (0,))

@@ -25,20 +25,20 @@ class HarmonicTables(NamedTuple):
         intervals: pieces; error: as of `spline_error`.
         scalars: (n, n B, channels + 2), of each centre, for sums with degree 0: F, and chi and chi^3 behind it.
         others: (n, n B, C_1), of chi F, for the others.
-        scalar_slopes, other_slopes: of the slopes of both (`knot_slopes`), 1/A, made before they are rounded.
+        transposed: both with the functions before the splines, and so their slopes (`knot_slopes`), 1/A, made before
+            they are rounded.
     """
 
     intervals: int
     error: float
     scalars: torch.Tensor
     others: torch.Tensor
-    scalar_slopes: torch.Tensor
-    other_slopes: torch.Tensor
+    transposed: tuple[torch.Tensor, ...]
 
     @property
-    def basis(self) -> int:
-        """B."""
-        return padded_basis(self.intervals)
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """As `mdops.ops.harmonic_sums` takes them."""
+        return self.scalars, self.others, *self.transposed
 
 
 def harmonic_tables(
@@ -66,7 +66,8 @@ def harmonic_tables(
     parts = []
     for whole in (torch.stack(tables), torch.stack(slopes)):
         parts += [torch.cat([whole[..., :width], whole[..., -2:]], -1), whole[..., width:-2].contiguous()]
-    return HarmonicTables(intervals, error, *parts)
+    scalars, others, *_ = parts
+    return HarmonicTables(intervals, error, scalars, others, tuple(part.mT.contiguous() for part in parts))
 
 
 @torch.no_grad()

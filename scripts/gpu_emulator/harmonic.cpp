@@ -19,12 +19,27 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   a.grid = {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)};
   a.displacements = next(), a.counts = next.template operator()<int32_t>();
   a.types = next.template operator()<int32_t>(), a.pair_mask = next.template operator()<bool>();
+  HarmonicSumArgs<T> sums{};
+  sums.first = next(), sums.second = next();
+  for (int of = 0; of < 2; ++of) sums.first_rows[of] = next(), sums.second_rows[of] = next();
+  sums.firsts = sizes[6], sums.seconds = sizes[7];
   const T *grad = next(), *slope = next();
   const Gpu gpu({2, 90, static_cast<int>(sizes[5])});
-  if (grad)
-    gpu_harmonic::run_gradients(gpu, a, grad, slope, next());
+  std::vector<char> memory;
+  const auto room = [&](int64_t bytes) -> void* {
+    memory.assign(bytes, '\xff');
+    return memory.data();
+  };
+  T* const out = next();
+  using namespace gpu_harmonic;
+  if (grad && sums.first)
+    run_gradients(gpu, a, SumGradients<T>{sums, grad, slope}, out, room);
+  else if (grad)
+    run_gradients(gpu, a, MomentGradients<T>{grad, slope}, out, room);
+  else if (sums.first)
+    run_moments(gpu, a, SumResults<T>{sums, out, next()}, room);
   else
-    gpu_harmonic::run_moments(gpu, a, next());
+    run_moments(gpu, a, MomentResults<T>{out}, room);
 }
 
 template <class T>

@@ -348,6 +348,15 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "types, "
       "Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def(
+      "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, "
+      "Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor "
+      "second_slopes, float cutoff, int intervals, int degree) -> (Tensor, Tensor)");
+  m.def(
+      "harmonic_sums_backward(Tensor by_first, Tensor by_second, Tensor displacements, Tensor counts, Tensor "
+      "types, Tensor pair_mask, "
+      "Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor "
+      "second_slopes, float cutoff, int intervals, int degree) -> Tensor");
+  m.def(
       "moment_invariants(Tensor scalars, Tensor others, Tensor types, Tensor behind, Tensor forth_index, "
       "Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, Tensor "
       "back_offsets, "

@@ -20,6 +20,7 @@ LAST = (
     "environment_rows_backward",
     "harmonic_moment",
     "harmonic_rows_backward",
+    "harmonic_sums",
     "moment_invariants",
     "spline_moment_backward",
     "spline_rows",

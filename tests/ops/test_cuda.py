@@ -123,6 +123,20 @@ def test_harmonic_moments_of_large_lists(atoms, width, ntypes, intervals, degree
     assert torch.equal(*found)
     assert_agree(found[0], OPS.harmonic_moment_backward(*back), dtype)
 
+    def numbers(*shape):
+        return torch.randn(shape, generator=p["gen"], dtype=torch.float64).to(dtype)
+
+    first, second, row = 34, 2**degree, ntypes * wanted.shape[3]
+    tables = [numbers(ntypes, row, size) for size in (first, second)]
+    tables += [numbers(ntypes, size, row) for size in 2 * (first, second)]
+    sums = (*args[:4], *tables, *args[4:])
+    results = OPS.harmonic_sums(*sums)
+    assert_agree(OPS.harmonic_sums(*map(on_gpu, sums)), results, dtype)
+    back = (*(numbers(*result.shape) for result in results), *sums)
+    found = [OPS.harmonic_sums_backward(*map(on_gpu, back)) for _ in range(2)]
+    assert torch.equal(*found)
+    assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype)
+
 
 def pair_forces_gradients(p, g):
     """Arguments of pair_forces_backward: the gradients of its results, and what pair_forces takes."""

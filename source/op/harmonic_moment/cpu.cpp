@@ -20,6 +20,23 @@ static void run_harmonic_moment_gradients(const Op&, const HarmonicMomentArgs<T>
   });
 }
 
+template <class T>
+static void run_harmonic_sums(const Op&, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
+                              T* first, T* second) {
+  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+    MDOPS_RUN(harmonic_sums_forward, args, sums, begin, end, first, second);
+  });
+}
+
+template <class T>
+static void run_harmonic_sum_gradients(const Op&, const HarmonicMomentArgs<T>& args,
+                                       const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
+                                       T* pair_grad) {
+  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+    MDOPS_RUN(harmonic_sums_backward, args, sums, by_first, by_second, begin, end, pair_grad);
+  });
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

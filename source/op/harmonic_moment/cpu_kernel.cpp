@@ -1,4 +1,5 @@
 #include <type_traits>
+#include <vector>
 
 #include "common/vectors.h"
 #include "harmonic_moment/harmonic_moment.h"
@@ -102,24 +103,22 @@ void for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& wor
   }
 }
 
+// The moments of atom i.
 template <int Degree, class T>
-void forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) {
+void forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out) {
   using V = Eight<T>;
   constexpr int components = (Degree + 1) * (Degree + 1);
   const int64_t row = args.row();
-  for (int64_t i = begin; i < end; ++i) {
-    T* const out = moments + i * args.numbers();
-    for (int64_t k = 0; k < args.numbers(); ++k) out[k] = 0;
-    if (args.types[i] < 0) continue;
-    for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
-      for (int k = 0; k < near.size; ++k) {
-        const V w = splines(near.t[k]) * (near.chi[k] / T(120));
-        T* to = out + near.first[k];
-        MDOPS_UNROLL
-        for (int n = 0; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
-      }
-    });
-  }
+  for (int64_t k = 0; k < args.numbers(); ++k) out[k] = 0;
+  if (args.types[i] < 0) return;
+  for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
+    for (int k = 0; k < near.size; ++k) {
+      const V w = splines(near.t[k]) * (near.chi[k] / T(120));
+      T* to = out + near.first[k];
+      MDOPS_UNROLL
+      for (int n = 0; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
+    }
+  });
 }
 
 template <class T>
@@ -144,51 +143,108 @@ struct Gradients {
   }
 };
 
+// The gradient by the pair vectors of atom i, from those by its moments.
 template <int Degree, class T>
-void backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope, int64_t begin, int64_t end,
-              T* pair_grad) {
+void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const T* slope, T* out) {
   using V = Eight<T>;
   const int64_t row = args.row();
   Gradients<T, Degree> slopes;
-  for (int64_t i = begin; i < end; ++i) {
-    T* const out = pair_grad + 3 * i * args.width;
-    for (int64_t k = 0; k < 3 * args.width; ++k) out[k] = 0;
-    if (args.types[i] < 0) continue;
-    const int64_t first_of_atom = i * args.numbers();
-    for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
-      slopes.evaluate(near);
-      for (int k = 0; k < near.size; ++k) {
-        const V phi = splines(near.t[k]) * (T(1) / T(120));
-        const T chi = near.chi[k], dchi = near.dchi[k], inv_r = near.inv_r[k];
-        const T *from = grad + first_of_atom + near.first[k], *steep = slope + first_of_atom + near.first[k];
-        V along = load<V>(from) * dchi, rise = load<V>(steep), across[3], of_degree = V{};
-        for (int a = 0; a < 3; ++a) {
-          across[a] = load<V>(from + (1 + a) * row);
-          of_degree += across[a] * near.b[1 + a][k];
-          rise += load<V>(steep + (1 + a) * row) * near.b[1 + a][k];
-        }
-        along += of_degree * (dchi - chi * inv_r);
-        from += 4 * row, steep += 4 * row;
-        MDOPS_UNROLL
-        for (int l = 2, n = 0; l <= Degree; ++l) {
-          of_degree = V{};
-          MDOPS_UNROLL
-          for (int m = 0; m < 2 * l + 1; ++m, ++n, from += row, steep += row) {
-            const V v = load<V>(from);
-            of_degree += v * near.b[4 + n][k];
-            rise += load<V>(steep) * near.b[4 + n][k];
-            for (int a = 0; a < 3; ++a) across[a] += v * slopes.d[a][n][k];
-          }
-          along += of_degree * (dchi - T(l) * chi * inv_r);
-        }
-        const V steepness = quartics(near.t[k]) * (chi / T(24));
-        const T radial = sum_eight<T>(along * phi + rise * steepness),
-                e[3] = {near.x[k], near.y[k], near.z[k]};
-        T* const to = out + 3 * near.slot[k];
-        for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + inv_r * chi * sum_eight<T>(across[a] * phi);
+  for (int64_t k = 0; k < 3 * args.width; ++k) out[k] = 0;
+  if (args.types[i] < 0) return;
+  for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
+    slopes.evaluate(near);
+    for (int k = 0; k < near.size; ++k) {
+      const V phi = splines(near.t[k]) * (T(1) / T(120));
+      const T chi = near.chi[k], dchi = near.dchi[k], inv_r = near.inv_r[k];
+      const T *from = grad + near.first[k], *steep = slope + near.first[k];
+      V along = load<V>(from) * dchi, rise = load<V>(steep), across[3], of_degree = V{};
+      for (int a = 0; a < 3; ++a) {
+        across[a] = load<V>(from + (1 + a) * row);
+        of_degree += across[a] * near.b[1 + a][k];
+        rise += load<V>(steep + (1 + a) * row) * near.b[1 + a][k];
       }
-    });
+      along += of_degree * (dchi - chi * inv_r);
+      from += 4 * row, steep += 4 * row;
+      MDOPS_UNROLL
+      for (int l = 2, n = 0; l <= Degree; ++l) {
+        of_degree = V{};
+        MDOPS_UNROLL
+        for (int m = 0; m < 2 * l + 1; ++m, ++n, from += row, steep += row) {
+          const V v = load<V>(from);
+          of_degree += v * near.b[4 + n][k];
+          rise += load<V>(steep) * near.b[4 + n][k];
+          for (int a = 0; a < 3; ++a) across[a] += v * slopes.d[a][n][k];
+        }
+        along += of_degree * (dchi - T(l) * chi * inv_r);
+      }
+      const V steepness = quartics(near.t[k]) * (chi / T(24));
+      const T radial = sum_eight<T>(along * phi + rise * steepness), e[3] = {near.x[k], near.y[k], near.z[k]};
+      T* const to = out + 3 * near.slot[k];
+      for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + inv_r * chi * sum_eight<T>(across[a] * phi);
+    }
+  });
+}
+
+// to[n][c] += sum_k a[n][k] table[k][c] for c < 4 of `columns`, and all rows at once.
+template <int Rows, class T>
+void multiply_four(const T* a, int64_t length, const T* table, int64_t columns, T* to, int64_t apart) {
+  using V = Vector4<T>;
+  V sum[Rows] = {};
+  for (int64_t k = 0; k < length; ++k, table += columns) {
+    const V row = load<V>(table);
+    MDOPS_UNROLL
+    for (int n = 0; n < Rows; ++n) sum[n] += a[n * length + k] * row;
   }
+  for (int n = 0; n < Rows; ++n) store(to + n * apart, sum[n]);
+}
+
+template <int Degree, class T>
+void sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p, int64_t i, T* moments,
+                  T* first, T* second) {
+  constexpr int components = (Degree + 1) * (Degree + 1);
+  forward<Degree>(args, i, moments);
+  const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i];
+  const T *of_first = p.first + type * row * p.firsts, *of_second = p.second + type * row * p.seconds;
+  int64_t c = 0;
+  for (; c + 4 <= p.firsts; c += 4) multiply_four<1>(moments, row, of_first + c, p.firsts, first + c, 0);
+  for (; c < p.firsts; ++c) {
+    T sum = 0;
+    for (int64_t k = 0; k < row; ++k) sum += moments[k] * of_first[k * p.firsts + c];
+    first[c] = sum;
+  }
+  for (c = 0; c < p.seconds; ++c) second[c] = 0;
+  for (c = 0; c < p.seconds; c += 4)
+    multiply_four<components - 1>(moments + row, row, of_second + c, p.seconds, second + p.seconds + c,
+                                  p.seconds);
+}
+
+// The gradients by the moments: to[n][k] = sum_c by[n][c] rows[c][k].
+template <int Rows, class T>
+void multiply_back(const T* by, int64_t columns, const T* rows, int64_t length, T* to) {
+  using V = Eight<T>;
+  for (int64_t k = 0; k < length; k += kSplineLanes) {
+    V sum[Rows] = {};
+    for (int64_t c = 0; c < columns; ++c) {
+      const V row = load<V>(rows + c * length + k);
+      MDOPS_UNROLL
+      for (int n = 0; n < Rows; ++n) sum[n] += by[n * columns + c] * row;
+    }
+    for (int n = 0; n < Rows; ++n) store(to + n * length + k, sum[n]);
+  }
+}
+
+template <int Degree, class T>
+void sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p, int64_t i,
+                   const T* by_first, const T* by_second, T* moments, T* out) {
+  constexpr int components = (Degree + 1) * (Degree + 1);
+  const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i];
+  for (int of = 0; of < 2; ++of) {
+    T* const to = moments + of * args.numbers();
+    multiply_back<1>(by_first, p.firsts, p.first_rows[of] + type * row * p.firsts, row, to);
+    multiply_back<components - 1>(by_second + p.seconds, p.seconds,
+                                  p.second_rows[of] + type * row * p.seconds, row, to + row);
+  }
+  backward<Degree>(args, i, moments, moments + args.numbers(), out);
 }
 
 template <class Work>
@@ -205,12 +261,37 @@ void with_degree(int degree, const Work& work) {
 
 #define MDOPS_DEFINE(T)                                                                                     \
   void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) { \
-    with_degree(args.degree, [&](auto degree) { forward<degree()>(args, begin, end, moments); });           \
+    with_degree(args.degree, [&](auto degree) {                                                             \
+      for (int64_t i = begin; i < end; ++i) forward<degree()>(args, i, moments + i * args.numbers());       \
+    });                                                                                                     \
   }                                                                                                         \
   void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope,           \
                                 int64_t begin, int64_t end, T* pair_grad) {                                 \
-    with_degree(args.degree,                                                                                \
-                [&](auto degree) { backward<degree()>(args, grad, slope, begin, end, pair_grad); });        \
+    with_degree(args.degree, [&](auto degree) {                                                             \
+      for (int64_t i = begin; i < end; ++i)                                                                 \
+        backward<degree()>(args, i, grad + i * args.numbers(), slope + i * args.numbers(),                  \
+                           pair_grad + 3 * i * args.width);                                                 \
+    });                                                                                                     \
+  }                                                                                                         \
+  void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,             \
+                             int64_t begin, int64_t end, T* first, T* second) {                             \
+    std::vector<T> moments(args.numbers());                                                                 \
+    with_degree(args.degree, [&](auto degree) {                                                             \
+      for (int64_t i = begin; i < end; ++i)                                                                 \
+        sums_forward<degree()>(args, sums, i, moments.data(), first + i * sums.firsts,                      \
+                               second + i * components_to(degree()) * sums.seconds);                        \
+    });                                                                                                     \
+  }                                                                                                         \
+  void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,            \
+                              const T* by_first, const T* by_second, int64_t begin, int64_t end,            \
+                              T* pair_grad) {                                                               \
+    std::vector<T> moments(2 * args.numbers());                                                             \
+    with_degree(args.degree, [&](auto degree) {                                                             \
+      for (int64_t i = begin; i < end; ++i)                                                                 \
+        sums_backward<degree()>(args, sums, i, by_first + i * sums.firsts,                                  \
+                                by_second + i * components_to(degree()) * sums.seconds, moments.data(),     \
+                                pair_grad + 3 * i * args.width);                                            \
+    });                                                                                                     \
   }
 MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)

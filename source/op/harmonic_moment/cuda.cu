@@ -1,18 +1,52 @@
+#include <optional>
+
 #include "common/cuda.h"
 #include "harmonic_moment/gpu_run.h"
 #include "harmonic_moment/ops.h"
 
 namespace mdops {
 
+// Device memory for a call.
+class Room {
+ public:
+  explicit Room(const CudaOp& op) : op_(op) {}
+  void* operator()(int64_t bytes) {
+    memory_ = empty(op_, {bytes}, ScalarType::Byte);
+    return memory_->mutable_data_ptr();
+  }
+
+ private:
+  const CudaOp& op_;
+  std::optional<Tensor> memory_;
+};
+
 template <class T>
 static void run_harmonic_moments(const CudaOp& op, const HarmonicMomentArgs<T>& args, T* moments) {
-  gpu_harmonic::run_moments(op, args, moments);
+  Room room(op);
+  gpu_harmonic::run_moments(op, args, gpu_harmonic::MomentResults<T>{moments}, room);
 }
 
 template <class T>
 static void run_harmonic_moment_gradients(const CudaOp& op, const HarmonicMomentArgs<T>& args, const T* grad,
                                           const T* slope, T* pair_grad) {
-  gpu_harmonic::run_gradients(op, args, grad, slope, pair_grad);
+  Room room(op);
+  gpu_harmonic::run_gradients(op, args, gpu_harmonic::MomentGradients<T>{grad, slope}, pair_grad, room);
+}
+
+template <class T>
+static void run_harmonic_sums(const CudaOp& op, const HarmonicMomentArgs<T>& args,
+                              const HarmonicSumArgs<T>& sums, T* first, T* second) {
+  Room room(op);
+  gpu_harmonic::run_moments(op, args, gpu_harmonic::SumResults<T>{sums, first, second}, room);
+}
+
+template <class T>
+static void run_harmonic_sum_gradients(const CudaOp& op, const HarmonicMomentArgs<T>& args,
+                                       const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
+                                       T* pair_grad) {
+  Room room(op);
+  gpu_harmonic::run_gradients(op, args, gpu_harmonic::SumGradients<T>{sums, by_first, by_second}, pair_grad,
+                              room);
 }
 
 }  // namespace mdops

@@ -73,92 +73,166 @@ __device__ __forceinline__ void stage_pair(const HarmonicMomentArgs<T>& args, co
   __syncwarp();
 }
 
-// A warp an atom.
-template <class T, int Degree, bool InShared>
-__global__ void __launch_bounds__(kWarps* kWarp) moments_kernel(HarmonicMomentArgs<T> args, T* moments) {
+// A warp an atom. `Results` say what becomes of the moments of each type of neighbours, spline by spline.
+// These lie in shared memory, or in `room` of so many numbers for each atom.
+template <class T, int Degree, bool InShared, class Results>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    moments_kernel(HarmonicMomentArgs<T> args, T* room, Results results) {
   using Numbers = Pack<T, kAtOnce<T>>;
   constexpr int kComponents = components_to(Degree), kNumbers = kSplineSupport * kComponents;
   constexpr int kItems = (kNumbers + kWarp - 1) / kWarp;
   const int warp = warp_index(), lane = lane_index(), warps = blockDim.x / kWarp;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
   if (i >= args.atoms) return;
-  T* const out = moments + i * args.numbers();
   const int32_t* const counts = args.counts + i * args.ntypes;
   const RowKind kind = row_kind(args.types[i], args.ntypes, counts, args.width);
-  if (kind != RowKind::real) {
-    const T answer = kind == RowKind::wrong ? not_a_number<T>() : T(0);
-    for (int64_t k = lane; k < args.numbers(); k += kWarp) out[k] = answer;
-    return;
-  }
-  const int basis = static_cast<int>(args.basis);
-  const int64_t row = args.row(),
-                bytes = sizeof(Staged<T, Degree>) + (InShared ? basis * kComponents * sizeof(T) : 0);
-  char* const memory = net_memory() + warp * bytes;
-  auto* const stage = reinterpret_cast<Staged<T, Degree>*>(memory);
-  // What of a neighbour's numbers is this lane's: spline k, component n, and their place behind its first.
-  const int64_t step = InShared ? kComponents : 1;
+  results.begin(args, i, kind == RowKind::wrong ? not_a_number<T>() : T(0));
+  if (kind != RowKind::real) return;
+  const int basis = static_cast<int>(args.basis), numbers = basis * kComponents;
+  const int64_t bytes = sizeof(Staged<T, Degree>) + (InShared ? numbers * sizeof(T) : 0);
+  auto* const stage = reinterpret_cast<Staged<T, Degree>*>(net_memory() + warp * bytes);
+  T* const sums = InShared ? reinterpret_cast<T*>(stage + 1) : room + i * numbers;
+  // Which spline's and component's number of a neighbour is this lane's.
   int k_of[kItems], n_of[kItems];
-  int64_t place_of[kItems];
 #pragma unroll
   for (int item = 0; item < kItems; ++item) {
     const int number = lane + item * kWarp, known = number < kNumbers ? number : 0;
     k_of[item] = known / kComponents, n_of[item] = known % kComponents;
-    place_of[item] = InShared ? known : n_of[item] * row + k_of[item];
   }
   const bool has_last = lane + (kItems - 1) * kWarp < kNumbers;
   const T* const slots = args.displacements + 3 * i * args.width;
   int64_t slot = 0;
   for (int t = 0; t < args.ntypes; ++t) {
-    T* const of_type = out + t * basis;
-    T* const sums = InShared ? reinterpret_cast<T*>(stage + 1) : of_type;
-    if constexpr (InShared) {
-      __syncwarp();
-      for (int k = lane; k < basis * kComponents; k += kWarp) sums[k] = T(0);
-    } else {
-      for (int n = 0; n < kComponents; ++n)
-        for (int b = lane; b < basis; b += kWarp) of_type[n * row + b] = T(0);
-    }
     const int64_t begin = slot, end = slot + counts[t];
     slot = end;
-    if (args.pair_mask[args.types[i] * args.ntypes + t]) {
-      if constexpr (!InShared) continue;
-    } else {
-      for (int64_t first = begin; first < end; first += kWarp) {
-        const LanePair<T> own(args, slots, first + lane, end);
-        stage_pair(args, own, stage);
-        for (int j = 0; j < own.count; j += kAtOnce<T>) {
-          Numbers weight[kItems], harmonic[kItems];
+    if (begin == end || args.pair_mask[args.types[i] * args.ntypes + t]) continue;
+    __syncwarp();
+    for (int k = lane; k < numbers; k += kWarp) sums[k] = T(0);
+    for (int64_t first = begin; first < end; first += kWarp) {
+      const LanePair<T> own(args, slots, first + lane, end);
+      stage_pair(args, own, stage);
+      for (int j = 0; j < own.count; j += kAtOnce<T>) {
+        Numbers weight[kItems], harmonic[kItems];
 #pragma unroll
-          for (int item = 0; item < kItems; ++item) {
-            weight[item] = *reinterpret_cast<const Numbers*>(stage->weight[k_of[item]] + j);
-            harmonic[item] = *reinterpret_cast<const Numbers*>(stage->harmonic[n_of[item]] + j);
-          }
+        for (int item = 0; item < kItems; ++item) {
+          weight[item] = *reinterpret_cast<const Numbers*>(stage->weight[k_of[item]] + j);
+          harmonic[item] = *reinterpret_cast<const Numbers*>(stage->harmonic[n_of[item]] + j);
+        }
 #pragma unroll
-          for (int u = 0; u < kAtOnce<T>; ++u) {
-            T* const to = sums + stage->first[j + u] * step;
-            T now[kItems];
+        for (int u = 0; u < kAtOnce<T>; ++u) {
+          T* const to = sums + stage->first[j + u] * kComponents + lane;
+          T now[kItems];
 #pragma unroll
-            for (int item = 0; item < kItems; ++item)
-              if (item + 1 < kItems || has_last) now[item] = to[place_of[item]];
+          for (int item = 0; item < kItems; ++item)
+            if (item + 1 < kItems || has_last) now[item] = to[item * kWarp];
 #pragma unroll
-            for (int item = 0; item < kItems; ++item)
-              if (item + 1 < kItems || has_last)
-                to[place_of[item]] = now[item] + weight[item].of[u] * harmonic[item].of[u];
-            __syncwarp();  // the next one's numbers are other lanes'
-          }
+          for (int item = 0; item < kItems; ++item)
+            if (item + 1 < kItems || has_last)
+              to[item * kWarp] = now[item] + weight[item].of[u] * harmonic[item].of[u];
+          __syncwarp();  // the next one's numbers are other lanes'
         }
       }
     }
-    if constexpr (InShared) {
-      __syncwarp();
-      // Lanes beside each other in a line of components, or in four lines where those would be in one bank.
-      constexpr int kLines = kComponents % 2 ? 1 : 4, kAcross = kWarp / kLines;
-      for (int n = lane / kAcross; n < kComponents; n += kLines)
-        for (int b = lane % kAcross; b < basis; b += kAcross)
-          of_type[n * row + b] = sums[b * kComponents + n];
-    }
+    __syncwarp();
+    results.template take<kComponents>(args, i, t, sums);
   }
 }
+
+// The moments themselves.
+template <class T>
+struct MomentResults {
+  T* moments;
+
+  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T value) const {
+    T* const out = moments + i * args.numbers();
+    for (int64_t k = lane_index(); k < args.numbers(); k += kWarp) out[k] = value;
+    __syncwarp();
+  }
+
+  template <int kComponents>
+  __device__ void take(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* sums) const {
+    T* const of_type = moments + i * args.numbers() + t * args.basis;
+    const int basis = static_cast<int>(args.basis);
+    // Lanes beside each other in a line of components, or in four lines where those would be in one bank.
+    constexpr int kLines = kComponents % 2 ? 1 : 4, kAcross = kWarp / kLines;
+    for (int n = lane_index() / kAcross; n < kComponents; n += kLines)
+      for (int b = lane_index() % kAcross; b < basis; b += kAcross)
+        of_type[n * args.row() + b] = sums[b * kComponents + n];
+  }
+};
+
+// Their products with a table.
+template <class T>
+struct SumResults {
+  HarmonicSumArgs<T> p;
+  T *first, *second;
+
+  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T value) const {
+    const int64_t numbers = components_to(args.degree) * p.seconds;
+    for (int64_t c = lane_index(); c < p.firsts; c += kWarp) first[i * p.firsts + c] = value;
+    for (int64_t c = lane_index(); c < numbers; c += kWarp) second[i * numbers + c] = value;
+    __syncwarp();
+  }
+
+  template <int kComponents>
+  __device__ void take(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* sums) const {
+    constexpr int kHalf = kWarp / 2;
+    const int basis = static_cast<int>(args.basis), lane = lane_index();
+    const int firsts = static_cast<int>(p.firsts), seconds = static_cast<int>(p.seconds);
+    const int64_t begin = args.types[i] * args.row() + t * args.basis;
+    const T *of_first = p.first + begin * firsts, *of_second = p.second + begin * seconds;
+    T* const to_first = first + i * firsts;
+    T* const to_second = second + i * kComponents * seconds;
+    if (firsts <= kHalf) {  // each half of the warp has every other spline
+      const int c = lane % kHalf, mine = c < firsts ? c : 0;
+      T sum = 0;
+#pragma unroll 8
+      for (int b = lane / kHalf; b < basis; b += 2)
+        sum += sums[b * kComponents] * of_first[b * firsts + mine];
+      sum += __shfl_xor_sync(kAllLanes, sum, kHalf);
+      if (lane < firsts) to_first[c] += sum;
+    } else {
+      for (int from = 0; from < firsts; from += kEach * kWarp)
+        each_column<kComponents>(sums, basis, of_first, firsts, from + lane, to_first);
+    }
+    // A column of the others' table is a lane's own, and components so far from each other.
+    const int c = lane & (seconds - 1), apart = kWarp / seconds;
+    for (int m = 1 + lane / seconds; __any_sync(kAllLanes, m < kComponents); m += kEach * apart) {
+      T sum[kEach] = {};
+      int at[kEach];
+#pragma unroll
+      for (int u = 0; u < kEach; ++u) at[u] = m + u * apart < kComponents ? m + u * apart : 0;
+#pragma unroll 4
+      for (int b = 0; b < basis; ++b) {
+        const T x = of_second[b * seconds + c];
+#pragma unroll
+        for (int u = 0; u < kEach; ++u) sum[u] += sums[b * kComponents + at[u]] * x;
+      }
+#pragma unroll
+      for (int u = 0; u < kEach; ++u)
+        if (at[u] > 0) to_second[at[u] * seconds + c] += sum[u];
+    }
+  }
+
+ private:
+  static constexpr int kEach = 4;
+
+  // Columns c, c + 32 and so on, of the first component.
+  template <int kComponents>
+  static __device__ void each_column(const T* sums, int basis, const T* table, int columns, int c, T* to) {
+    T sum[kEach] = {};
+#pragma unroll 4
+    for (int b = 0; b < basis; ++b) {
+      const T x = sums[b * kComponents];
+#pragma unroll
+      for (int u = 0; u < kEach; ++u)
+        if (c + u * kWarp < columns) sum[u] += x * table[b * columns + c + u * kWarp];
+    }
+#pragma unroll
+    for (int u = 0; u < kEach; ++u)
+      if (c + u * kWarp < columns) to[c + u * kWarp] += sum[u];
+  }
+};
 
 // The same for gradients: of each neighbour the values of its six splines and of five quartic ones, with
 // zeros up to sixteen bytes, and then the sums of gradients by both, without chi.
@@ -173,12 +247,13 @@ struct alignas(16) StagedGradients {
   T triples[3 * kWarp];
 };
 
-// A block an atom, a warp so many of its neighbours.
-template <class T, int Degree, bool InShared>
+// A block an atom, a warp so many of its neighbours. `Source` gives the gradients by the moments of a type of
+// neighbours, and by those of the slopes behind them. They lie in shared memory, or in `room`.
+template <class T, int Degree, bool InShared, class Source>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    gradients_kernel(HarmonicMomentArgs<T> args, const T* grad, const T* slope, T* pair_grad) {
+    gradients_kernel(HarmonicMomentArgs<T> args, T* room, Source source, T* pair_grad) {
   using Own = StagedGradients<T, Degree>;
-  constexpr int kComponents = Own::kComponents;
+  constexpr int kComponents = Own::kComponents, kStride = Own::kStride;
   constexpr int kSideBySide = kWarp / kComponents;  // neighbours
   const int warp = warp_index(), lane = lane_index(), threads = blockDim.x, warps = threads / kWarp;
   const int64_t i = blockIdx.x;
@@ -191,12 +266,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     return;
   }
   const int basis = static_cast<int>(args.basis);
-  const int64_t row = args.row(), of_atom = i * args.numbers();
   auto* const stages = reinterpret_cast<Own*>(net_memory());
   Own* const stage = stages + warp;
-  T* const tables = reinterpret_cast<T*>(stages + warps);
+  T* const tables = InShared ? reinterpret_cast<T*>(stages + warps) : room + i * 2 * basis * kStride;
+  T* const own_room = reinterpret_cast<T*>(stages + warps) + (InShared ? 2 * basis * kStride : 0);
+  source.begin(args, i, own_room);
   const int beside = lane / kComponents, n = lane % kComponents;
-  const int64_t step = InShared ? Own::kStride : 1;
+  const T *const from = tables + n, *const steep = from + basis * kStride;
   const T* const slots = args.displacements + 3 * i * args.width;
   int64_t slot = 0;
   for (int t = 0; t < args.ntypes; ++t) {
@@ -207,21 +283,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       for (int64_t k = 3 * begin + threadIdx.x; k < 3 * end; k += threads) out[k] = T(0);
       continue;
     }
-    const T *by = grad + of_atom + t * basis, *by_slope = slope + of_atom + t * basis;
-    const T *from = by + n * row, *steep = by_slope + n * row;
-    if constexpr (InShared) {
-      T* const second = tables + basis * Own::kStride;
-      __syncthreads();
-      for (int line = warp; line < 2 * kComponents; line += warps) {
-        const int m = line < kComponents ? line : line - kComponents;
-        const T* const read = (line < kComponents ? by : by_slope) + m * row;
-        T* const to = (line < kComponents ? tables : second) + m;
-#pragma unroll 4
-        for (int b = lane; b < basis; b += kWarp) to[b * Own::kStride] = read[b];
-      }
-      __syncthreads();
-      from = tables + n, steep = second + n;
-    }
+    __syncthreads();
+    source.template give<kComponents, kStride>(args, i, t, own_room, tables);
+    __syncthreads();
     for (int64_t first = begin + warp * kWarp; first < end; first += threads) {
       const LanePair<T> own(args, slots, first + lane, end);
       const HarmonicPair<T> pair(own.d, args.cutoff, args.grid);
@@ -237,12 +301,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll 2
         for (int j = beside; j < own.count; j += kSideBySide) {
           const typename Own::Weights w = stage->weight[j];
-          const int64_t at = stage->first[j] * step;
+          const int at = stage->first[j] * kStride;
           T p = 0, q = 0;
 #pragma unroll
-          for (int k = 0; k < kSplineSupport; ++k) p += w.of[k] * from[at + k * step];
+          for (int k = 0; k < kSplineSupport; ++k) p += w.of[k] * from[at + k * kStride];
 #pragma unroll
-          for (int k = 0; k < Own::kQuartics; ++k) q += w.of[kSplineSupport + k] * steep[at + k * step];
+          for (int k = 0; k < Own::kQuartics; ++k) q += w.of[kSplineSupport + k] * steep[at + k * kStride];
           stage->sum[0][j][n] = p, stage->sum[1][j][n] = q;
         }
       }
@@ -255,6 +319,83 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
   for (int64_t k = 3 * slot + threadIdx.x; k < 3 * args.width; k += threads) out[k] = T(0);
 }
+
+// Gradients that are there.
+template <class T>
+struct MomentGradients {
+  const T *grad, *slope;
+
+  static int64_t room(int) { return 0; }  // numbers of shared memory
+  __device__ void begin(const HarmonicMomentArgs<T>&, int64_t, T*) const {}
+
+  template <int kComponents, int kStride>
+  __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T*, T* tables) const {
+    const int basis = static_cast<int>(args.basis), warps = blockDim.x / kWarp;
+    for (int line = warp_index(); line < 2 * kComponents; line += warps) {
+      const bool second = line >= kComponents;
+      const int m = second ? line - kComponents : line;
+      const T* const from = (second ? slope : grad) + i * args.numbers() + m * args.row() + t * args.basis;
+      T* const to = tables + (second ? basis * kStride : 0) + m;
+#pragma unroll 4
+      for (int b = lane_index(); b < basis; b += kWarp) to[b * kStride] = from[b];
+    }
+  }
+};
+
+// Those that follow from gradients by products with a table.
+template <class T>
+struct SumGradients {
+  HarmonicSumArgs<T> p;
+  const T *by_first, *by_second;
+
+  static constexpr int kEach = 4;  // functions at once
+  int64_t padded_firsts() const { return (p.firsts + kEach - 1) / kEach * kEach; }
+  int64_t room(int components) const { return padded_firsts() + components * p.seconds; }
+
+  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T* own) const {
+    const int threads = blockDim.x, firsts = static_cast<int>(p.firsts);
+    const int numbers = components_to(args.degree) * static_cast<int>(p.seconds);
+    const int padded = (firsts + kEach - 1) / kEach * kEach;
+    for (int k = threadIdx.x; k < padded; k += threads) own[k] = k < firsts ? by_first[i * firsts + k] : T(0);
+    for (int k = threadIdx.x; k < numbers; k += threads) own[padded + k] = by_second[i * numbers + k];
+  }
+
+  // A thread a spline.
+  template <int kComponents, int kStride>
+  __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* own, T* tables) const {
+    using Numbers = Pack<T, kEach>;
+    const int basis = static_cast<int>(args.basis), firsts = static_cast<int>(p.firsts);
+    const int seconds = static_cast<int>(p.seconds), padded = (firsts + kEach - 1) / kEach * kEach;
+    const int64_t row = args.row(), type = args.types[i];
+    for (int task = threadIdx.x; task < 2 * basis; task += blockDim.x) {
+      const bool second = task >= basis;
+      const int b = second ? task - basis : task;
+      const int64_t place = t * args.basis + b;
+      const T* of_first = (second ? p.first_rows[1] : p.first_rows[0]) + type * firsts * row + place;
+      const T* of_second = (second ? p.second_rows[1] : p.second_rows[0]) + type * seconds * row + place;
+      T sum[kComponents] = {};
+      for (int c = 0; c < padded; c += kEach, of_first += kEach * row) {
+        const Numbers by = *reinterpret_cast<const Numbers*>(own + c);
+#pragma unroll
+        for (int u = 0; u < kEach; ++u)
+          if (c + u < firsts) sum[0] += by.of[u] * of_first[u * row];
+      }
+      for (int c = 0; c < seconds; c += kEach, of_second += kEach * row) {
+        T x[kEach];
+#pragma unroll
+        for (int u = 0; u < kEach; ++u) x[u] = of_second[u * row];
+#pragma unroll
+        for (int m = 1; m < kComponents; ++m) {
+          const Numbers by = *reinterpret_cast<const Numbers*>(own + padded + m * seconds + c);
+#pragma unroll
+          for (int u = 0; u < kEach; ++u) sum[m] += by.of[u] * x[u];
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < kComponents; ++m) tables[task * kStride + m] = sum[m];
+    }
+  }
+};
 
 }  // namespace gpu_harmonic
 

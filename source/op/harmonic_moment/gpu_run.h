@@ -29,35 +29,41 @@ inline int warps_of(int64_t each, int64_t shared, int64_t most) {
   return warps;
 }
 
-template <class T>
-void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, T* moments) {
+// Runs need(bytes of device memory), which gives these, where what an atom has does not fit into shared
+// memory.
+template <class T, class Results, class Need>
+void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Results& results, Need&& need) {
   with_degree(args.degree, [&](auto degree) {
     const int64_t staged = sizeof(Staged<T, degree()>), most = gpu.limits().shared_bytes;
-    const auto launch = [&](auto kernel, int warps, int64_t each) {
-      gpu.launch(kernel, blocks_for(args.atoms, warps), warps * kWarp, warps * each, args, moments);
+    const int64_t sums = args.basis * components_to(degree()) * sizeof(T);
+    const auto launch = [&](auto kernel, int warps, int64_t each, T* room) {
+      gpu.launch(kernel, blocks_for(args.atoms, warps), warps * kWarp, warps * each, args, room, results);
     };
-    const int64_t whole = staged + args.basis * components_to(degree()) * sizeof(T);
+    const int64_t whole = staged + sums;
     if (const int warps = warps_of(whole, 0, std::min(most, std::max(whole, kBlockShared))))
-      launch(moments_kernel<T, degree(), true>, warps, whole);
+      launch(moments_kernel<T, degree(), true, Results>, warps, whole, nullptr);
     else
-      launch(moments_kernel<T, degree(), false>, warps_of(staged, 0, most), staged);
+      launch(moments_kernel<T, degree(), false, Results>, warps_of(staged, 0, most), staged,
+             static_cast<T*>(need(args.atoms * sums)));
   });
 }
 
-template <class T>
-void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const T* grad, const T* slope,
-                   T* pair_grad) {
+template <class T, class Source, class Need>
+void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Source& source, T* pair_grad,
+                   Need&& need) {
   with_degree(args.degree, [&](auto degree) {
     using Own = StagedGradients<T, degree()>;
     const int64_t tables = 2 * args.basis * Own::kStride * sizeof(T), most = gpu.limits().shared_bytes;
-    const auto launch = [&](auto kernel, int64_t shared, int warps) {
-      gpu.launch(kernel, args.atoms, warps * kWarp, shared + warps * sizeof(Own), args, grad, slope,
+    const int64_t room = source.room(components_to(degree())) * sizeof(T);
+    const auto launch = [&](auto kernel, int warps, int64_t shared, T* memory) {
+      gpu.launch(kernel, args.atoms, warps * kWarp, shared + warps * sizeof(Own), args, memory, source,
                  pair_grad);
     };
-    if (const int warps = warps_of(sizeof(Own), tables, most))
-      launch(gradients_kernel<T, degree(), true>, tables, warps);
+    if (const int warps = warps_of(sizeof(Own), tables + room, most))
+      launch(gradients_kernel<T, degree(), true, Source>, warps, tables + room, nullptr);
     else
-      launch(gradients_kernel<T, degree(), false>, 0, warps_of(sizeof(Own), 0, most));
+      launch(gradients_kernel<T, degree(), false, Source>, warps_of(sizeof(Own), room, most), room,
+             static_cast<T*>(need(args.atoms * tables)));
   });
 }
 

@@ -106,6 +106,22 @@ struct HarmonicMomentArgs {
   MDOPS_HD int64_t numbers() const { return row() * components_to(degree); }
 };
 
+// Coefficients by which moments become sums, of each type of centre, and the gradients by these sums: for the
+// degree 0 `firsts` functions, for the others `seconds`.
+//
+//   first[c] = sum_tb A[0][t][b] table_first[t][b][c],   second[lm][c] = sum_tb A[lm][t][b]
+//   table_second[t][b][c]
+//
+// second[0] is zero. Backward the tables are transposed: of the splines, and of their slopes.
+template <class T>
+struct HarmonicSumArgs {
+  const T *first, *second;                  // (ntypes, row, functions)
+  const T *first_rows[2], *second_rows[2];  // (ntypes, functions, row)
+  int64_t firsts, seconds;
+};
+
+constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two
+
 // Each kernel does the atoms [begin, end). `moments`, `grad` and `slope` are
 // (N, (degree + 1)^2, ntypes, basis).
 #define MDOPS_HARMONIC_MOMENT_KERNELS(T)                                                               \
@@ -113,7 +129,13 @@ struct HarmonicMomentArgs {
                                                     int64_t end, T* moments))                          \
   MDOPS_DECLARE_KERNEL(void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, \
                                                      const T* slope, int64_t begin, int64_t end,       \
-                                                     T* pair_grad))
+                                                     T* pair_grad))                                    \
+  MDOPS_DECLARE_KERNEL(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args,                   \
+                                                  const HarmonicSumArgs<T>& sums, int64_t begin,       \
+                                                  int64_t end, T* first, T* second))                   \
+  MDOPS_DECLARE_KERNEL(void harmonic_sums_backward(                                                    \
+      const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums, const T* by_first,            \
+      const T* by_second, int64_t begin, int64_t end, T* pair_grad))
 MDOPS_HARMONIC_MOMENT_KERNELS(float)
 MDOPS_HARMONIC_MOMENT_KERNELS(double)
 

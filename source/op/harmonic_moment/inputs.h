@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "harmonic_moment/harmonic_moment.h"
@@ -54,6 +55,50 @@ struct HarmonicMomentInputs {
             padded_basis(intervals),
             static_cast<int>(list.ntypes),
             static_cast<int>(degree)};
+  }
+};
+
+struct HarmonicSumInputs : HarmonicMomentInputs {
+  Tensor first, second;
+  std::vector<Tensor> first_rows, second_rows;  // of the splines and of their slopes
+
+  HarmonicSumInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                    const Tensor& pair_mask, const Tensor& first_, const Tensor& second_,
+                    const Tensor& first_rows_, const Tensor& second_rows_, const Tensor& first_slopes,
+                    const Tensor& second_slopes, double cutoff, int64_t intervals, int64_t degree)
+      : HarmonicMomentInputs(op, displacements, counts, types, pair_mask, cutoff, intervals, degree),
+        first(input(op, "first", first_, list.dtype, {list.ntypes, row(), kAny})),
+        second(input(op, "second", second_, list.dtype, {list.ntypes, row(), kAny})) {
+    const int64_t firsts = first.size(2), seconds = second.size(2);
+    if (seconds < kLeastSeconds || seconds > kMostSeconds || (seconds & (seconds - 1)))
+      fail(op, "argument `second` has " + std::to_string(seconds) + " functions, expected 4, 8, 16 or 32");
+    for (const auto& [name, tensor, size, to] :
+         {std::tuple("first_rows", &first_rows_, firsts, &first_rows),
+          std::tuple("second_rows", &second_rows_, seconds, &second_rows),
+          std::tuple("first_slopes", &first_slopes, firsts, &first_rows),
+          std::tuple("second_slopes", &second_slopes, seconds, &second_rows)})
+      to->push_back(input(op, name, *tensor, list.dtype, {list.ntypes, size, row()}));
+  }
+
+  int64_t row() const { return list.ntypes * padded_basis(intervals); }
+  std::vector<int64_t> first_shape() const { return {list.atoms, first.size(2)}; }
+  std::vector<int64_t> second_shape() const { return {list.atoms, components(), second.size(2)}; }
+  Tensor by_first(const Op& op, const Tensor& grad) const {
+    return input(op, "by_first", grad, list.dtype, {list.atoms, first.size(2)});
+  }
+  Tensor by_second(const Op& op, const Tensor& grad) const {
+    return input(op, "by_second", grad, list.dtype, {list.atoms, components(), second.size(2)});
+  }
+
+  template <class T>
+  HarmonicSumArgs<T> sums() const {
+    const auto data = [](const Tensor& t) { return t.const_data_ptr<T>(); };
+    return {data(first),
+            data(second),
+            {data(first_rows[0]), data(first_rows[1])},
+            {data(second_rows[0]), data(second_rows[1])},
+            first.size(2),
+            second.size(2)};
   }
 };
 
