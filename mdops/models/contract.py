@@ -534,9 +534,9 @@ class TypedDescriptor(EnvironmentDescriptor):
         self.embeddings = embeddings
 
     @classmethod
-    @abstractmethod
     def net_types(cls, options: Any) -> int:
         """Of how many types each net is: 1, or 2."""
+        return 1 if options.type_one_side else 2
 
     @classmethod
     def net_types_of_tree(cls, tree: Tree) -> int:

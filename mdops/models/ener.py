@@ -11,7 +11,7 @@ from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.contract import ENERGY, Output, Tree
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions, Parameters
+from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.nn.net import NetCollection
@@ -44,61 +44,22 @@ def _is_scheme(value: Any) -> bool:
     return schema.text(value) and value in SCHEMES
 
 
-@register
-class EnergyFitting(NetFitting):
+class EnergyNet(NetFitting):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
 
     The term in brackets is there for the types of which `vacuum` is True (DeePMD-kit's `atom_ener`): an atom alone then
-    has its bias as energy if D is 0 for it. `bias` is (ntypes,).
+    has its bias as energy if D is 0 for it.
     """
 
-    Options = EnergyFittingOptions
-    NODE = schema.Node(
-        {**KEYS, "quantized": (schema.optional(schema.node), None)},  # mdops' own (docs/how-to/quantize.md)
-        ARRAYS,
-    )
-    NODES: ClassVar[dict[str, schema.Node]] = {
-        "quantized": schema.Node(
-            {
-                "scheme": (_is_scheme, schema.REQUIRED),
-                "@variables": schema.part,
-            },
-            {"shifts": True},
-        ),
-    }
     outputs: tuple[Output, ...] = (ENERGY,)
 
-    def __init__(
-        self,
-        options: EnergyFittingOptions,
-        type_map: Sequence[str],
-        nets: NetCollection,
-        bias: torch.Tensor,
-        fparam: Parameters,
-        aparam: Parameters,
-        case_embedding: torch.Tensor,
-    ) -> None:
-        super().__init__(options, type_map, nets, bias, fparam, aparam, case_embedding)
+    def __init__(self, options: Any, type_map: Sequence[str], nets: Any, *parts: Any) -> None:
+        super().__init__(options, type_map, nets, *parts)
         known = [energy is not None for energy in options.atom_ener]
         # With any vacuum energy given, DeePMD-kit's shared net subtracts its vacuum for all types.
         self.vacuum = [
             any(known) and (self.shared or t >= len(known) or known[t]) for t in range(len(type_map))
         ]
-
-    @classmethod
-    def net_outputs(cls, options: Any) -> int:
-        found: int = options.dim_out
-        return found
-
-    @classmethod
-    def new_bias(cls, options: Any, ntypes: int) -> torch.Tensor:
-        return torch.zeros(ntypes, dtype=torch.float64)
-
-    @property
-    def scheme(self) -> Scheme | None:
-        """In what low-bit numbers the hidden layers multiply; None: in none."""
-        layer = self.net(0).layers[0]
-        return layer.scheme if isinstance(layer, LowBitLayer) else None
 
     def forward(
         self,
@@ -118,6 +79,36 @@ class EnergyFitting(NetFitting):
             InputError: a parameter is missing, has another shape, or is not one that the model takes.
         """
         return {"energy": self.net_values(features, near, fparam, aparam).squeeze(1)}
+
+
+@register
+class EnergyFitting(EnergyNet):
+    """By nets of dense layers. `bias` is (ntypes,)."""
+
+    Options = EnergyFittingOptions
+    NODE = schema.Node(
+        {**KEYS, "quantized": (schema.optional(schema.node), None)},  # mdops' own (docs/how-to/quantize.md)
+        ARRAYS,
+    )
+    NODES: ClassVar[dict[str, schema.Node]] = {
+        "quantized": schema.Node(
+            {
+                "scheme": (_is_scheme, schema.REQUIRED),
+                "@variables": schema.part,
+            },
+            {"shifts": True},
+        ),
+    }
+
+    @classmethod
+    def new_bias(cls, options: Any, ntypes: int) -> torch.Tensor:
+        return torch.zeros(ntypes, dtype=torch.float64)
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """In what low-bit numbers the hidden layers multiply; None: in none."""
+        layer = self.net(0).layers[0]
+        return layer.scheme if isinstance(layer, LowBitLayer) else None
 
     def energy(self, kind: int, features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
         """(n,) in eV, float64, of atoms of one type with these features (n, D) and `extra_inputs`."""

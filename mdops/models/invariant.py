@@ -1,7 +1,5 @@
 """Fittings of numbers that do not change when the system is turned, and that have no derivatives among the answers."""
 
-from typing import Any
-
 import torch
 
 from mdops.models.contract import Tree
@@ -11,11 +9,6 @@ from mdops.models.net_fitting import NetFitting
 
 class InvariantFitting(NetFitting):
     """Base of those: what the nets give is the one output, whose options have `dim_out`."""
-
-    @classmethod
-    def net_outputs(cls, options: Any) -> int:
-        found: int = options.dim_out
-        return found
 
     def forward(
         self,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -109,10 +108,6 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
 
     def to_tree(self) -> Tree:
         return {**super().to_tree(), "spin": None}
-
-    @classmethod
-    def net_types(cls, options: Any) -> int:
-        return 1 if options.type_one_side else 2
 
     def summary(self) -> dict[str, str]:
         lines = self.summary_lines(self.embeddings)

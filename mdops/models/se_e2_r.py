@@ -1,7 +1,7 @@
 """The descriptor se_e2_r (DeepPot-SE of distances alone)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -85,10 +85,6 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
 
     def to_tree(self) -> Tree:
         return {**super().to_tree(), "spin": None}
-
-    @classmethod
-    def net_types(cls, options: Any) -> int:
-        return 1 if options.type_one_side else 2
 
     def summary(self) -> dict[str, str]:
         return self.summary_lines(self.embeddings)

@@ -11,10 +11,10 @@ from torch import nn
 
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.contract import ENERGY, Output, Tree
+from mdops.models.contract import Tree
 from mdops.models.dpa4.options import automatic_width
 from mdops.models.dpa4.variables import load_variables, variables_of
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.ener import EnergyNet
 from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -170,26 +170,12 @@ class GatedNets(nn.ModuleList):
 
 
 @register
-class DPA4Fitting(NetFitting):
-    """Energies of atoms: as of `EnergyFitting`, of nets of gated layers. `bias` is (ntypes, 1)."""
+class DPA4Fitting(EnergyNet):
+    """By nets of gated layers. `bias` is (ntypes, 1)."""
 
     Options = DPA4FittingOptions
     NODE = schema.Node(KEYS, ARRAYS)
     NODES: ClassVar[dict[str, schema.Node]] = {GatedNet.CLASS: GatedNet.NODE}
-    outputs: tuple[Output, ...] = (ENERGY,)
-
-    def __init__(self, options: Any, type_map: Sequence[str], nets: Any, *parts: Any) -> None:
-        super().__init__(options, type_map, nets, *parts)
-        known = [energy is not None for energy in options.atom_ener]
-        # With any vacuum energy given, DeePMD-kit's shared net subtracts its vacuum for all types.
-        self.vacuum = [
-            any(known) and (self.shared or t >= len(known) or known[t]) for t in range(len(type_map))
-        ]
-
-    @classmethod
-    def net_outputs(cls, options: Any) -> int:
-        found: int = options.dim_out
-        return found
 
     @property
     def head_changes_layers(self) -> bool:
@@ -207,16 +193,6 @@ class DPA4Fitting(NetFitting):
     def net(self, kind: int) -> Any:
         net = self.nets.net(kind)
         return (lambda x: net(x, self.case_embedding)) if self.head_changes_layers else net
-
-    def forward(
-        self,
-        features: torch.Tensor,
-        near: Neighborhood,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """energy (N,) in eV, float64; arguments as of `EnergyFitting.forward`."""
-        return {"energy": self.net_values(features, near, fparam, aparam).squeeze(1)}
 
     @classmethod
     def nets_of_tree(cls, tree: Tree, dtype: torch.dtype) -> Any:
