@@ -337,8 +337,8 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
         one = type(potential)(_without(part, model.absent_pairs, names), overflow=potential.overflow)
         one.train(potential.training)
         one.smoothing = potential.smoothing
-        # There are none at all, or one for each.
-        one.grids = tuple(itertools.islice(grids, len(sums_of(part))))
+        own = tuple(itertools.islice(grids, len(sums_of(part))))
+        one.grids = own if any(own) else ()  # of a standard model there are none at all, or one for each
         one.attention_grids = tuple(itertools.islice(of_attention, len(attentions_of(part))))
         one.inner_grids = tuple(itertools.islice(inner, len(inner_sums_of(part))))
         types = potential.spline_types

@@ -84,7 +84,7 @@ class EvaluationContext(nn.Module, ABC):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.model, self.overflow = model, overflow
         self.truncates_by_type = False
-        self.grids: tuple[SplineGrid, ...] = ()
+        self.grids: tuple[SplineGrid | None, ...] = ()
         self.attention_grids: tuple[SplineGrid | None, ...] = ()
         self.inner_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
@@ -175,9 +175,8 @@ class EvaluationContext(nn.Module, ABC):
     def grid(self) -> SplineGrid | None:
         """The knots; of several, the most intervals and the largest error (`merge_grids`). Set, they are those of all
         descriptors of sums."""
-        if len(self.grids) < 2:
-            return self.grids[0] if self.grids else None
-        return merge_grids(self.grids)
+        there = [grid for grid in self.grids if grid is not None]
+        return merge_grids(there) if len(there) > 1 else there[0] if there else None
 
     @grid.setter
     def grid(self, grid: SplineGrid | None) -> None:
@@ -234,7 +233,7 @@ class EvaluationContext(nn.Module, ABC):
 
     @property
     def why_no_spline(self) -> str | None:
-        """Why there is no grid; None where there is one."""
+        """Why there is no grid; None where a part of the model has some."""
         return None if self.grids else self._no_spline or _EXACT
 
     @property
@@ -328,7 +327,7 @@ class EvaluationContext(nn.Module, ABC):
         """`grids`, or finer ones where these types, all with None, need them. In a training `grids` are kept up to
         date, for the types of the data."""
         pairs = zip(sums_of(self.model), self.grids, strict=True)
-        return tuple(self.grid_for(one, grid, types) for one, grid in pairs)
+        return tuple(self.grid_for(one, grid, types) for one, grid in pairs if grid is not None)
 
     def grid_for(self, one: Sum, grid: SplineGrid, types: Sequence[int] | None) -> SplineGrid:
         """The same of one sum."""

@@ -278,7 +278,7 @@ def _limit(potential: EvaluationContext) -> str | None:
     sums = zip(sums_of(model), potential.grids, strict=True)
     return beyond_limits(
         potential,
-        [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums],
+        [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums if grid is not None],
         model.fitting.extra_size,
     )
 

@@ -33,7 +33,7 @@ class SplineModel(SplineNets):
         """Takes the types, or None for all, and a grid for each of the sums, by default the potential's."""
         model = potential.model
         assert isinstance(model, DescriptorFitting)
-        given = iter(potential.grids if grids is None else grids)
+        given = (g for g in (potential.grids if grids is None else grids) if g is not None)
         members = [
             SplineSum(model, part, next(given), types, potential.smoothing)
             if isinstance(part, MomentDescriptor) and part.is_sum

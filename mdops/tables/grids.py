@@ -103,24 +103,27 @@ def pair_masks(
 
 def new_grids(
     model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
-) -> tuple[tuple[SplineGrid, ...], str | None, bool]:
+) -> tuple[tuple[SplineGrid | None, ...], str | None, bool]:
     """A grid for each sum that keeps the tolerance down to r_min (A) for pairs of these types, by default `grid_types`;
-    or none, why there is none, and whether that needs to be told: a net that was expected to have one."""
-    sums, grids = sums_of(model), []
+    why there are none for the sums of a part of the model, or of all of it; and whether that needs to be told: of nets
+    that were expected to have them. A part is a descriptor with its fitting: all of its sums have grids, or none."""
+    sums = sums_of(model)
     if not sums:
         return (), NO_SUMS, False
-    if not all(is_smooth(name) for one in sums for name in one.descriptor.activations):
-        return (), "the embedding nets have kinks", True
-    for one in sums:
-        kinds = _kinds(one, types)
-        if has_value_before_knots(one):
-            return (), "the means of s of excluded pairs are below 0, where splines have no knots", True
-        grid = choose_grid(_double(one.descriptor), r_min, tolerance, *_pairs(one, kinds))
-        if grid.error > tolerance:
-            problem = f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
-            return (), problem, True
-        grids.append(grid)
-    return tuple(grids), None, False
+    found = [_grid_or_why(one, r_min, tolerance, types) for one in sums]
+    lacking = {id(one.model) for one, (grid, _) in zip(sums, found, strict=True) if grid is None}
+    grids = [None if id(one.model) in lacking else grid for one, (grid, _) in zip(sums, found, strict=True)]
+    problem = next((why for _, why in found if why is not None), None)
+    return (tuple(grids) if any(grids) else ()), problem, problem is not None
+
+
+def _grid_or_why(
+    one: Sum, r_min: float, tolerance: float, types: Sequence[int] | None
+) -> tuple[SplineGrid | None, str | None]:
+    """As `grid_of`, of a plain sum, too."""
+    if has_value_before_knots(one):
+        return None, "the means of s of excluded pairs are below 0, where splines have no knots"
+    return grid_of(one, r_min, tolerance, types)
 
 
 def has_value_before_knots(one: Sum) -> bool:

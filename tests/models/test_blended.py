@@ -187,6 +187,26 @@ def test_the_parts_evaluators_are_autograd(name, table_file):
         assert_close(found, wanted, SPLINES, (*NAMES[1:], "atom_virial"))
 
 
+def test_a_part_without_splines_leaves_those_of_others():
+    """Nets with kinks have no splines: their part runs exactly, and the other ones as ever."""
+    kinks = model_of({**D, "activation_function": "relu", "rcut": 3.7}, seed=1)
+    exact = potential_of(linear([model_of(D), kinks, model_of(hybrid(D, V), seed=2)], "sum"), spline=False)
+    with pytest.warns(UserWarning, match="kinks: they are evaluated exactly"):
+        splined = potential_of(copy.deepcopy(exact.model))
+    assert [grid is not None for grid in splined.grids] == [True, False, True, True]
+    assert splined.grid.intervals == max(grid.intervals for grid in splined.grids if grid is not None)
+    explained = Blended.kernels(splined)
+    assert splined.why_no_spline is None and explained.count("autograd") == 1, explained
+    for system in systems_of(splined):
+        wanted = exact.evaluate(system, atom_virial=True)
+        assert_close(splined.evaluate(system, atom_virial=True), wanted, SPLINES, NAMES)
+        places = system.positions, system.types, system.cell, system.pbc, system.batch
+        assert_close(splined(*places, forces=True), wanted, SPLINES, NAMES)
+    assert isinstance(splined.evaluator("differentiate"), SplinedBlend)
+    with pytest.warns(UserWarning, match="kinks"):
+        assert splined.keep_spline(splined.spline_error() / 2)
+
+
 @pytest.mark.filterwarnings("ignore:.*table.txt")
 def test_all_of_the_switch(table_file):
     """Through c = 0, between, and 1: forces are the slopes of energies, and so is the virial."""

@@ -242,7 +242,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "weights": potential.state_dict(),
         "source": potential.source,
         "overflow": potential.overflow,
-        "grids": [asdict(grid) for grid in potential.grids],
+        "grids": [None if grid is None else asdict(grid) for grid in potential.grids],
         "angle_knots": [None if knots is None else asdict(knots) for knots in potential.angle_knots],
         "spline_types": potential.spline_types,
     }
@@ -256,7 +256,8 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
     potential.load_state_dict(state["weights"])
     potential.source = dict(state["source"])
     if "grids" in state:
-        potential.grids = tuple(SplineGrid(**grid) for grid in state["grids"])
+        given = state["grids"]
+        potential.grids = tuple(None if grid is None else SplineGrid(**grid) for grid in given)
     else:  # checkpoints of earlier versions have one, or None
         potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
     if state.get("angle_knots"):  # which checkpoints of earlier versions have not
