@@ -35,8 +35,8 @@ class _Splines(NamedTuple):
 
 class HarmonicSplines(Autograd):
     name = "harmonic splines"
-    summary = "sums over neighbours of splines of the distance times harmonics, then PyTorch"
-    cost = "the radial nets run on every pair instead, which takes two to fifteen times as long"
+    summary = "sums over neighbours of splines of the distance times harmonics, and polynomials of these"
+    cost = "the radial nets run on every pair instead, which takes ten to thirty times as long"
     chooses_knots = True
     packs_weights = True
     always_runs = True
