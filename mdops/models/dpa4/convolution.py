@@ -66,14 +66,22 @@ class DegreeMix(nn.Module):
         `by_order`."""
         if not self.folds:
             return self._by_channel(edge_rotate(turn, x, of), radial)
+        if self.each == 1:
+            return edge_rotate(*self.folded(turn, x, radial), of)
+        mixed = edge_rotate(self._mixed(turn, radial), x, of).unflatten(1, (self.width, self.each))
+        return (mixed * self.channel_basis).sum(2)
+
+    def folded(
+        self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
+        # There are fewer nodes than edges.
+        return self._mixed(turn, radial), x if self.channel_basis is None else x * self.channel_basis
+
+    def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
         # The mixture goes into the rotation, which has fewer columns than there are channels.
         mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
-        if self.channel_basis is not None and self.each == 1:
-            x = x * self.channel_basis  # of fewer nodes than edges
-        mixed = edge_rotate(torch.bmm(mix, turn), x, of)
-        if self.channel_basis is None or self.each == 1:
-            return mixed
-        return (mixed.unflatten(1, (self.width, self.each)) * self.channel_basis).sum(2)
+        return torch.bmm(mix, turn)
 
     def _dense(self) -> torch.Tensor:
         """(inputs, R rank R), the weights of the whole matrix, with zeros between different orders."""
@@ -138,6 +146,7 @@ class Convolution(nn.Module):
             self.focus_compete_norm = ScalarNorm(width, groups, o.eps) if o.edge_norm else None
             self.adamw_focus_compete_w = zeros(width, groups)
             self.focus_compete_bias = zeros(groups) if bias else None
+        self.by_blocks = self._goes_by_blocks()
         self.radial_hidden_proj = ChannelLinear(channels, hidden) if hidden != channels else None
         self.radial_degree_mixer = None
         if not self.by_matrices and o.radial_so2_mode != "none":
@@ -168,6 +177,19 @@ class Convolution(nn.Module):
         self._runs_by_order = runs([degree for degree, _ in order])
 
     _rescale: torch.Tensor
+
+    def _goes_by_blocks(self) -> bool:
+        """Whether nothing but products and gates with silu happens to rows in their frames, so that blocks of equal |m|
+        never stand side by side."""
+        o = self.options
+        plain = self.groups == 1 and not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
+        alone = o.so2_attn_res == "none" and not (o.node_wise_s2 or o.node_wise_so3)
+        turned = not (o.atten_f_mix or o.atten_v_proj)
+        mixes = o.radial_so2_mode == "degree" or (
+            o.radial_so2_mode == "degree_channel" and o.radial_so2_rank == 1
+        )
+        function = o.so2_function == "silu" and o.mixing_layers > 0
+        return self.in_frames and plain and alone and turned and mixes and function
 
     def _make_layers(self, order: list[tuple[int, int]]) -> None:
         o, lmax, mmax, width, groups = self.options, self.lmax, self.mmax, self.width, self.groups
@@ -225,9 +247,9 @@ class Convolution(nn.Module):
         if self.options.n_atten_head:
             found = self._attended(x, edges)
         else:
-            local, _ = self._messages(x, edges)
+            blocks, _ = self._messages(x, edges)
             weight = edges.envelope * self._sent(edges)
-            found = self._received(local, weight, edges) * edges.degree[:, :, None]
+            found = self._received(blocks, weight, edges) * edges.degree[:, :, None]
         nodes, rows = (one.unflatten(2, (self.groups, self.width)) for one in (x, found))
         if self.message_node_grid_product is not None:
             rows = rows + self.message_node_grid_product(rows, nodes)
@@ -243,7 +265,7 @@ class Convolution(nn.Module):
     def _attended(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         o, graph, groups = self.options, edges.graph, self.attention_groups
         heads, width = o.n_atten_head, self.attention_width
-        local, radial = self._messages(x, edges)
+        blocks, radial = self._messages(x, edges)
         scalars = x[:, 0].view(-1, groups, width)
         normed = self.attn_qk_norm(scalars)
         query = edge_gather(self.attn_q_proj(normed).flatten(1), graph.of_center)
@@ -261,7 +283,8 @@ class Convolution(nn.Module):
         # A weight of a head is a factor of its channels, whatever their frame.
         mixes = self.attn_focus_mix is not None or self.attn_v_proj is not None
         if mixes:
-            local = self._turned_back(local, edges)
+            (rows,) = blocks
+            local = self._turned_back(rows, edges)
             if self.attn_focus_mix is not None:
                 local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
             if self.attn_v_proj is not None:
@@ -269,20 +292,22 @@ class Convolution(nn.Module):
         if mixes:
             found = self._summed(_weighted(local, weights), edges)
         else:
-            found = self._received(local, weights, edges)
+            found = self._received(blocks, weights, edges)
         found = (found.unflatten(2, (-1, size)) * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
         if self.attn_o_proj is not None:
             found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)
         return found
 
-    def _messages(self, x: torch.Tensor, edges: Edges) -> tuple[torch.Tensor, torch.Tensor]:
-        """Messages, in the frame of the edge (E, R, C) where there are frames, else (E, D, C); and the radial numbers
-        of l = 0 (E, C)."""
+    def _messages(self, x: torch.Tensor, edges: Edges) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Messages, in the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C);
+        and the radial numbers of l = 0 (E, C)."""
         radial = edges.radial[:, : self.lmax + 1] + edges.ends[:, None]
         if self.radial_hidden_proj is not None:
             radial = self.radial_hidden_proj(radial)
+        if self.by_blocks:
+            return self._blocks(x, edges, radial), radial[:, 0]
         if self.in_frames:
-            return self._in_frame(x, edges, radial), radial[:, 0]
+            return [self._in_frame(x, edges, radial)], radial[:, 0]
         sources = edge_gather(x.flatten(1), edges.graph.of_neighbor).view(-1, *x.shape[1:])
         first = sources[:, 0] * radial[:, 0]
         if self.by_matrices:
@@ -290,7 +315,7 @@ class Convolution(nn.Module):
             found = self.edge_cartesian_tp(rows, edges.vectors, of_degrees).flatten(2)
         else:
             found = sources * spread(radial, self._runs)
-        return self._competing(found, first), radial[:, 0]
+        return [self._competing(found, first)], radial[:, 0]
 
     def _competing(self, x: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
         """Messages (E, D, C) times the weights of their groups, which their scalars (E, C) make."""
@@ -303,6 +328,19 @@ class Convolution(nn.Module):
             self.focus_compete_bias,
         )
         return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
+
+    def _blocks(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> list[torch.Tensor]:
+        """What `_in_frame` gives, block by block."""
+        assert self.radial_degree_mixer is not None
+        turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, radial)
+        layers: Any = self.so2_linears
+        of, sizes = edges.graph.of_neighbor, layers[0].sizes
+        rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
+        gate: Any
+        for linear, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
+            rows = gate.added(rows, linear.by_blocks(rows))
+        found = layers[-1].by_blocks(rows)
+        return [(own + new)[:, :, 0] for own, new in zip(rows, found, strict=True)]
 
     def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
         turn = edges.rotations[self.lmax, self.mmax]
@@ -343,16 +381,19 @@ class Convolution(nn.Module):
             rows = rows + found
         return rows
 
-    def _received(self, local: torch.Tensor, weights: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _received(self, blocks: list[torch.Tensor], weights: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(N, D, C), the sums of messages (E, R, C), turned back, with weights (E, H) of H equal parts of channels."""
         if not self.in_frames:
-            return self._summed(_weighted(local, weights), edges)
+            (rows,) = blocks
+            return self._summed(_weighted(rows, weights), edges)
         turn = edges.rotations[self.lmax, self.mmax]
         if weights.shape[1] == 1:
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:
-            local = _weighted(local, weights)
-        return edge_rotate_sum(turn, local, edges.graph.of_center) * self._rescale
+            blocks = [_weighted(rows, weights) for rows in blocks]
+        of, parts = edges.graph.of_center, turn.split([rows.shape[1] for rows in blocks], 1)
+        sums = [edge_rotate_sum(own, rows, of) for own, rows in zip(parts, blocks, strict=True)]
+        return torch.stack(sums).sum(0) * self._rescale if len(sums) > 1 else sums[0] * self._rescale
 
     def _turned_back(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
         if not self.in_frames:

@@ -8,6 +8,7 @@ from torch import nn
 from mdops.nn.equivariant.indices import degree_index, runs
 from mdops.nn.equivariant.linear import GroupLinear
 from mdops.ops.activation import activation
+from mdops.ops.linear import linear
 
 
 def swiglu(x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +36,7 @@ class Gate(nn.Module):
         """`chosen`: the (l, m) of the coefficients, (0, 0) first."""
         super().__init__()
         self.lmax, self.channels, self.groups = max(ell for ell, _ in chosen), channels, groups
-        self.function = activation(function)
+        self.function, self.is_silu = activation(function), function == "silu"
         self.register_buffer("expand_index", degree_index(chosen[1:]) - 1)
         self.runs = runs([degree - 1 for degree, _ in chosen[1:]])
         if self.lmax:
@@ -51,3 +52,23 @@ class Gate(nn.Module):
         gates, rows = gates.transpose(1, 2), x[:, 1:].split([count for count, _, _ in self.runs], 1)
         gated = [own * gates[:, at : at + size] for own, (_, at, size) in zip(rows, self.runs, strict=True)]
         return torch.cat([first, *gated], 1)
+
+    def added(self, rows: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """rows + self(x) by blocks of equal |m|, (E, R_m, 1, C) in the order of `by_order`.
+
+        Of one group, with silu and no bias: all factors are sigmoids then, which one product makes for all degrees.
+        """
+        assert self.is_silu and self.groups == 1 and (not self.lmax or self.gate_linear.bias is None)
+        width, scalars = self.channels, x[0][:, 0, 0]
+        if self.lmax:
+            weight = self.gate_linear.weight
+            one = torch.eye(width, dtype=weight.dtype, device=weight.device)
+            factors = linear(scalars, torch.cat([one, weight], 1)).sigmoid()
+        else:
+            factors = scalars.sigmoid()
+        found = []
+        for m, (own, other) in enumerate(zip(rows, x, strict=True)):
+            shape = (len(own), 1 if m == 0 else 2, -1)
+            y = torch.addcmul(own.reshape(shape), other.view(shape), factors[:, None, m * width :])
+            found.append(y.view(own.shape))
+        return found

@@ -5,6 +5,7 @@ begin as zeros; `reset` draws new ones.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -188,17 +189,21 @@ class OrderLinear(nn.Module):
             found.append(torch.cat([torch.cat([u, v], -1), torch.cat([-v, u], -1)], 1))
         return found
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = []
-        for rows, weight in zip(x.split(self.sizes, 1), self._blocks(), strict=True):
+    def by_blocks(self, blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The products of rows (E, R_m, F, inputs) of each |m|, without the bias."""
+        found = []
+        for rows, weight in zip(blocks, self._blocks(), strict=True):
             size = rows.shape[1]
             if self.groups == 1:
                 y = linear(rows.reshape(-1, size * self.inputs), weight[0])
-                parts.append(y.view(-1, size, 1, self.outputs))
+                found.append(y.view(-1, size, 1, self.outputs))
             else:
                 y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, size * self.inputs), weight)
-                parts.append(y.view(self.groups, -1, size, self.outputs).permute(1, 2, 0, 3))
-        found = torch.cat(parts, 1)
+                found.append(y.view(self.groups, -1, size, self.outputs).permute(1, 2, 0, 3))
+        return found
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.cat(self.by_blocks(x.split(self.sizes, 1)), 1)
         return found if self.bias0 is None else plus_scalar(found, self.bias0.view(self.groups, -1))
 
     def reset(self, random: np.random.Generator) -> None:
