@@ -1,14 +1,15 @@
-"""Layers of DPA-3 on a CPU: ops beside the products that they cannot do without, steps and training beside DeePMD-kit.
+"""Models that pass messages on a CPU: steps and training beside DeePMD-kit; of DPA-3 ops beside the products that they
+cannot do without, too.
 
-    python benchmarks/message_passing.py --inputs examples/water [--atoms 192] [--clock process_time]
+    python benchmarks/message_passing.py --inputs examples/water [--model dpa3] [--atoms 192] [--clock process_time]
         [--deepmd PYTHON] [--training 192] [--memory 1536 [--at-once 384]] [--json FILE]
 
-`--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose `dpa3/input_torch.json` gives the sizes.
+`--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose input for the model gives the sizes.
 `products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
 `layer_output`: what the op does besides is bytes and sums. All in turn; the least of many calls, for steps the median.
 With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
 machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
-of three. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
+of eleven. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
 and angles of all atoms, or of so many at once as `--at-once` says.
 """
 
@@ -28,7 +29,7 @@ from unittest import mock
 import numpy as np
 import torch
 from beside_deepmd import DeePMDKit
-from deepmd_examples import model_of
+from deepmd_examples import INPUTS, model_of
 from machine import machine
 
 from mdops import Potential
@@ -168,9 +169,9 @@ def _resident(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def training(inputs: Path, atoms: int, python: str | None) -> dict[str, float]:
+def training(file: Path, atoms: int, python: str | None) -> dict[str, float]:
     """Processor seconds of a training step of one frame, of all threads."""
-    tree = json.loads((inputs / "dpa3/input_torch.json").read_text())
+    tree = json.loads(file.read_text())
     with tempfile.TemporaryDirectory() as folder:
         _write_system(Path(folder), atoms)
         tree["training"] = {
@@ -187,8 +188,8 @@ def training(inputs: Path, atoms: int, python: str | None) -> dict[str, float]:
         trainer._advance()
         found = {"mdops": min(_processor_time(trainer._advance) for _ in range(4))}
         if python is not None:
-            one, three = (_of_deepmd(python, tree, count) for count in (1, 3))
-            found["deepmd"] = (three - one) / 2
+            one, more = (_of_deepmd(python, tree, count) for count in (1, 11))
+            found["deepmd"] = (more - one) / 10
     return found
 
 
@@ -235,6 +236,7 @@ def _of_deepmd(python: str, tree: dict[str, Any], count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=Path, required=True)
+    parser.add_argument("--model", choices=("dpa2", "dpa2_medium", "dpa3"), default="dpa3")
     parser.add_argument("--atoms", type=int, default=192)
     parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
     parser.add_argument("--deepmd", help="a Python that has DeePMD-kit")
@@ -249,17 +251,21 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    potential = model_of("dpa3", args.inputs)
+    potential = model_of(args.model, args.inputs)
     if args.memory:
         print(memory(potential, args.memory, args.at_once))
         return
-    results: dict[str, Any] = {"machine": machine(), "clock": args.clock, "atoms": args.atoms}
-    results["ops, us/atom"] = ops(potential, args.atoms, args.clock)
+    results: dict[str, Any] = {"machine": machine(), "model": args.model}
+    results |= {"clock": args.clock, "atoms": args.atoms}
+    if args.model == "dpa3":
+        results["ops, us/atom"] = ops(potential, args.atoms, args.clock)
     print(json.dumps(results, indent=1), flush=True)
     results["step, us/atom"] = steps(potential, args.atoms, args.clock, args.deepmd, args.rounds)
     print(results["step, us/atom"], flush=True)
     if args.training:
-        results["training step, processor s"] = training(args.inputs, args.training, args.deepmd)
+        results["training step, processor s"] = training(
+            args.inputs / INPUTS[args.model], args.training, args.deepmd
+        )
         print(results["training step, processor s"], flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")

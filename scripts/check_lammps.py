@@ -1,6 +1,6 @@
 """What `pair_style mdops` promises of whole runs in the LAMMPS at hand (lammps.md), on several processes:
 
-- NVE of 1,000 steps with atoms that cross domains: the drift of the energy, beside the engine's, the same trajectory
+- NVE of 1,000 steps, or as many as `--steps` says, with atoms that cross domains: the drift of the energy, beside the engine's, the same trajectory
   on 1, 2 and 4 processes, and the last forces and virial beside Python's;
 - NPT, against the engine's potential at the end;
 - a run that goes on from a restart file against one that was not stopped;
@@ -112,7 +112,7 @@ def drift(times: np.ndarray, energies: np.ndarray, atoms: int) -> float:
     return float(np.polyfit(times, energies / atoms, 1)[0])
 
 
-def nve(runs: Runs, atoms: Atoms, steps: int = 1000) -> dict[str, Any]:
+def nve(runs: Runs, atoms: Atoms, steps: int) -> dict[str, Any]:
     runs.write(atoms)
     found: dict[str, Any] = {"steps": steps, "atoms": len(atoms)}
     start = "velocity all create 600 7 loop all\nfix 1 all nve\nthermo 10\n"
@@ -247,6 +247,7 @@ def main() -> None:
         "--what", nargs="+", choices=("nve", "npt", "restart", "kill -9"), help="default: all"
     )
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=1000, help="of NVE")
     parser.add_argument("--model", help="by default one of random weights and the standard size")
     parser.add_argument("--structure", help="a periodic one in a box of right angles")
     args = parser.parse_args()
@@ -263,7 +264,12 @@ def main() -> None:
         found: dict[str, Any] = {"lammps": runs.lammps.version}
         if args.json and args.json.exists():
             found = json.loads(args.json.read_text()) | found
-        ways = {"nve": nve, "npt": npt, "restart": restart, "kill -9": partial(kills, count=args.kills)}
+        ways = {
+            "nve": partial(nve, steps=args.steps),
+            "npt": npt,
+            "restart": restart,
+            "kill -9": partial(kills, count=args.kills),
+        }
         for what in args.what or ways:
             found[what] = ways[what](runs, atoms)
             print(what, json.dumps(found[what], indent=1), flush=True)
