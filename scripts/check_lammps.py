@@ -1,7 +1,7 @@
 """What `pair_style mdops` promises of whole runs in the LAMMPS at hand (lammps.md), on several processes:
 
-- NVE of 1,000 steps, or as many as `--steps` says, with atoms that cross domains: the drift of the energy, beside the engine's, the same trajectory
-  on 1, 2 and 4 processes, and the last forces and virial beside Python's;
+- NVE of 1,000 steps, or as many as `--steps` says, with atoms that cross domains: the drift of the energy, beside the
+  engine's, the same trajectory on 1, 2 and 4 processes, and the last forces and virial beside Python's;
 - NPT, against the engine's potential at the end;
 - a run that goes on from a restart file against one that was not stopped;
 - runs of which one process is killed: all others end, and the restart file is whole.
