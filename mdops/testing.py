@@ -900,10 +900,11 @@ def _edge_attention_samples(p: dict[str, torch.Tensor], random: Callable[..., An
         edges = sum(counts) + 1
         ends = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=p["d"].device)
         absent = torch.arange(len(counts), device=p["d"].device).to(p["d"].dtype)
-        rows = random(edges, heads, keys), random(edges, values), random(edges, 3), random(edges)
+        shapes = (edges, heads, keys), (edges, values), (edges, 3), (edges,)
+        rows = tuple(0.5 * random(*shape) for shape in shapes)
         given = (*rows, absent, ends, 2.0, gated, max(counts))
         bad: dict[str, tuple[int, Any]] = {"narrow": (1, random(edges, keys - 1)), "r": (2, random(edges, 2))}
-        bad |= {"falls": (5, ends.flip(0)), "longest": (8, max(counts) - 1)}
+        bad |= {"falls": (5, ends.flip(0)), "longest": (8, -1)}
         samples.append(Sample("edge_attention", given, (0, 1, 2, 3), bad=bad))
         back = (random(edges, heads, values), *given)
         bad = {"grad": (0, random(edges, heads, values + 1)), "beyond": (6, ends + 2)}

@@ -408,10 +408,12 @@ template <class T, Pass pass>
 __global__ void __launch_bounds__(kThreads)
     attention_kernel(EdgeAttentionArgs<T> args, Layout<T> at, int64_t above, T* memory) {
   const bool in_shared = memory == nullptr;
+  const int64_t first = min(static_cast<int64_t>(args.offsets[0]), args.rows);
+  const int64_t last = min(static_cast<int64_t>(args.offsets[args.atoms]), args.rows);
   for (int64_t i = blockIdx.x; i < args.atoms; i += gridDim.x) {
     const int64_t begin = args.offsets[i], end = args.offsets[i + 1], n = end - begin;
     if (begin < 0 || n < 0 || end > args.rows || n > args.longest) {
-      const int64_t low = max(min(begin, end), int64_t{0}), high = min(max(begin, end), args.rows);
+      const int64_t low = max(min(begin, end), int64_t{0}), high = min(max(begin, end), max(last, low));
       if (above < 0) fill_rows(args, low, high, not_a_number<T>(), threadIdx.x, kThreads);
     } else if (n > 0 && n > above && n <= at.most) {
       T* const own = in_shared ? reinterpret_cast<T*>(net_memory()) : memory + blockIdx.x * at.size;
@@ -421,10 +423,9 @@ __global__ void __launch_bounds__(kThreads)
   if (above >= 0) return;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t first = min(static_cast<int64_t>(args.offsets[0]), args.rows);
-  const int64_t last = args.offsets[args.atoms];
-  if (first > 0) fill_rows(args, 0, first, not_a_number<T>(), thread, step);
-  fill_rows(args, max(last, int64_t{0}), args.rows, last < 0 ? not_a_number<T>() : T(0), thread, step);
+  if (first > 0) fill_rows(args, 0, min(first, max(last, int64_t{0})), not_a_number<T>(), thread, step);
+  const bool wrong = last < 0 || last < first;  // the offsets fall
+  fill_rows(args, max(last, int64_t{0}), args.rows, wrong ? not_a_number<T>() : T(0), thread, step);
 }
 
 template <class T>

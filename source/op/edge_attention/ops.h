@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <tuple>
 
@@ -43,7 +44,8 @@ struct EdgeAttentionInputs {
     if (keys > values)
       fail(op, "argument `x` has " + std::to_string(values) + " numbers an edge, expected the " +
                    std::to_string(keys) + " of `q` or more");
-    if (longest < 0) fail(op, "argument `longest` is " + std::to_string(longest) + ", expected 0 or more");
+    if (longest < 0 || longest > INT32_MAX)
+      fail(op, "argument `longest` is " + std::to_string(longest) + ", expected 0 to 2^31 - 1");
     if (!op.on_cpu()) return;
     const int32_t* o = offsets.const_data_ptr<int32_t>();
     for (int64_t i = 0; i + 1 < offsets.size(0); ++i)

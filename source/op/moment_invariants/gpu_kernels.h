@@ -113,6 +113,8 @@ __global__ void __launch_bounds__(kThreads)
     own.at(args.all() + k, atom) = own.sum(args.back, k, args.all());
   __syncthreads();
   const int64_t i = own.first + atom, columns = args.channels + 2, limit = args.all_backward();
+  const int32_t type = own.is_there() ? args.types[i] : 0;
+  const T wrong = type >= -1 && type < args.ntypes ? T(0) : not_a_number<T>();
   T along[2] = {0, 0};
   for (int k = own.group; k < own.sums(); k += own.kGroups) {
     const int w = args.which(k);
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
     if (own.is_there()) {
       T* const to = k < args.channels ? by_scalars + i * columns + k
                                       : by_others + i * args.components + k - args.channels;
-      *to = g / own.at(own.sums() + w, atom);
+      *to = g / own.at(own.sums() + w, atom) + wrong;
     }
   }
   T* const of_threads = own.numbers + limit * (kAtoms + 1);
@@ -132,7 +134,7 @@ __global__ void __launch_bounds__(kThreads)
     T sum = 0;
     for (int g = 0; g < own.kGroups; ++g) sum += of_threads[w * kThreads + g * kAtoms + atom];
     const T d = own.at(own.sums() + w, atom), g = own.sum(args.back, args.mixed + own.sums() + w, limit);
-    by_scalars[i * columns + args.channels + w] = (g - sum / d) / (T(2) * d);
+    by_scalars[i * columns + args.channels + w] = (g - sum / d) / (T(2) * d) + wrong;
   }
 }
 
