@@ -64,16 +64,13 @@ MDOPS_HD T divisor(T mass) {
 template <class S, class T, class Number>
 MDOPS_HD S term_sum(const TermArgs<T>& terms, int64_t row, const Number& number) {
   S sum = S{};
-  const int64_t begin = terms.offsets[row], end = terms.offsets[row + 1];
-#ifdef __CUDACC__
-#pragma unroll 4  // terms on their way at once
-#endif
-  for (int64_t t = begin; t < end; ++t) {
+  for (int64_t t = terms.offsets[row], end = terms.offsets[row + 1]; t < end; ++t) {
     const int32_t* const index = terms.index + kFactors * t;
-    const int32_t i[kFactors] = {index[0], index[1], index[2], index[3]};
     S product = S{} + terms.factor[t];
-    for (int f = 0; f < kFactors; ++f)
-      if (i[f] >= 0) product *= number(i[f]);
+    for (int f = 0; f < kFactors; ++f) {
+      if (index[f] < 0) break;
+      product *= number(index[f]);
+    }
     sum += product;
   }
   return sum;
