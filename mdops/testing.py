@@ -706,12 +706,11 @@ def _invariant_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -
         back = Terms.of(term_gradients(mixtures, features, 11), scalars)
         args = (scalars, random(5, 6), p["types"], random(2, 2), *forth, *back, count)
         wrong = forth.numbers.clone()
-        wrong[-1, 0] = 2000
+        wrong[2, 0] = 2000  # the second mixture's, or the second feature's
         bad = {"types": (2, p["types"] + 2), "forth_index": (4, wrong), "mixed": (10, -1)}
         samples.append(Sample("moment_invariants", args, (0, 1), bad=bad))
-        moved = {name: (k + 1, value) for name, (k, value) in bad.items()} | {
-            "scalars": (1, scalars[:, :1].contiguous())
-        }
+        moved = {name: (k + 1, value) for name, (k, value) in bad.items() if count or name != "forth_index"}
+        moved["scalars"] = (1, scalars[:, :1].contiguous())
         backward = (random(5, 7), *args)
         samples.append(Sample("moment_invariants_backward", backward, bad=moved))
     return samples

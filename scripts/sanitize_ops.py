@@ -122,13 +122,13 @@ def larger_lists(dtype: torch.dtype, intervals: int, radial: bool, gated: bool =
     counts, types, neighbors, d, moments, mean, std, mask, sel, batch = (
         t.cuda() for t in (counts, types, neighbors, d, moments, mean, std, mask, sel, batch)
     )
-    norm, switch = (counts, types, mean, std, mask), (CUTOFF, SMOOTH, PROTECTION)
-    kind = radial, gated
+    norm, kind = (counts, types, mean, std, mask), (radial, gated)
+    knots = CUTOFF, SMOOTH, PROTECTION, 1.2, 0.0
     for places in ((sel, sel[:0]), (sel[:1], types.clamp(min=0))):
-        OPS.spline_moment(d, *norm, mask, *places, *switch, 1.2, intervals, *kind)
-    OPS.spline_moment_backward(moments, d, *norm, *switch, 1.2, *kind)
-    OPS.spline_moment_jvp(d, d, *norm, *switch, 1.2, intervals, *kind)
-    OPS.spline_moment_hvp(d, moments, d, *norm, *switch, 1.2, *kind)
+        OPS.spline_moment(d, *norm, mask, *places, *knots, intervals, *kind)
+    OPS.spline_moment_backward(moments, d, *norm, *knots, *kind)
+    OPS.spline_moment_jvp(d, d, *norm, *knots, intervals, *kind)
+    OPS.spline_moment_hvp(d, moments, d, *norm, *knots, *kind)
     forces, virial, atom_virial = OPS.pair_forces(d, d, batch, neighbors, 2)
     OPS.pair_forces_backward(forces, virial, atom_virial, d, d, batch, neighbors)
     OPS.displacements_backward(d, batch, neighbors, neighbors, 2)

@@ -411,11 +411,13 @@ def test_more_moments_than_32_bits_count():
         norm = (q["counts"], q["types"], q["mean"], q["std"], q["mask"])
         places = q["mask"], q["sel"], q["sel"][:0]
         switch = CUTOFF, SMOOTH, PROTECTION
-        return OPS.spline_moment(q["d"], *norm, *places, *switch, 1.2, 72, False, False)[0]
+        return OPS.spline_moment(q["d"], *norm, *places, *switch, 1.2, 0.0, 72, False, False)[0]
 
     got, want = call(many), call({n: on_gpu(v) for n, v in p.items() if n != "gen"})
     assert got.numel() > 1 << 31
     assert torch.equal(got[-64:], want) and torch.equal(got[:64], want)
     norm = (many["counts"], many["types"], many["mean"], many["std"], many["mask"])
-    pulled = OPS.spline_moment_backward(got, many["d"], *norm, CUTOFF, SMOOTH, PROTECTION, 1.2, False, False)
+    pulled = OPS.spline_moment_backward(
+        got, many["d"], *norm, CUTOFF, SMOOTH, PROTECTION, 1.2, 0.0, False, False
+    )
     assert torch.equal(pulled[-64:], pulled[:64])

@@ -40,7 +40,7 @@ class Model(torch.nn.Module):
     def energy(self, d, counts):
         moments = torch.ops.mdops.spline_moment(
             d, counts, self.types, self.mean, self.std, self.mask, self.mask, self.sel, self.sel[:0], CUTOFF, SMOOTH,
-            0.0, 1.5, INTERVALS, False, False,
+            0.0, 1.5, 0.0, INTERVALS, False, False,
         )[0]  # fmt: skip
         return self.net(moments.flatten(1)).double().sum()
 
@@ -174,12 +174,13 @@ def test_reduce_overhead_without_gradients():
             SMOOTH,
             0.0,
             1.5,
+            0.0,
             INTERVALS,
             False,
             False,
         )[0]
         gradient = torch.ops.mdops.spline_moment_backward(
-            moments, d, counts, *norm, CUTOFF, SMOOTH, 0.0, 1.5, False, False
+            moments, d, counts, *norm, CUTOFF, SMOOTH, 0.0, 1.5, 0.0, False, False
         )
         forces, virial, _ = ops.pair_forces(gradient, d, model.batch, neighbors, 1)
         return moments.double().square().sum() / 2, forces, virial, needed
