@@ -134,14 +134,14 @@ def peaks(spectrum: Spectrum) -> dict[str, dict[str, float]]:
 
 
 def draw(spectrum: Spectrum, bands: dict[str, dict[str, float]], path: Path) -> None:
-    drawn = figure(1, 0.7)
+    drawn = figure(1, 0.75)
     (axes,) = drawn.axes
     axes.plot(spectrum.wavenumbers, spectrum.values, lw=1.2)
     for name, band in bands.items():
         axes.axvline(band["literature"], color="0.6", lw=0.8, ls="--")
         axes.annotate(f"{name} {band['wavenumber']:.0f}", (band["wavenumber"], band["value"]), xytext=(0, 4),
                       textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
-    axes.set(xlabel="wavenumber (1/cm); dashed: measured bands", ylabel="absorption x refractive index (1/cm)",
+    axes.set(xlabel="wavenumber (1/cm); dashed: measured bands", ylabel="absorption x index (1/cm)",
              xlim=(0, spectrum.wavenumbers[-1]), ylim=(0, 1.15 * spectrum.values.max()))  # fmt: skip
     drawn.savefig(path, dpi=150)
 
