@@ -6,7 +6,8 @@
 The test has frames with labels of DFT. The student's answers are compared with these labels and with the
 teacher's answers to the same frames. `--direct` is a model of the student's kind that was trained on the labels
 of DFT that the teacher had. Times are processor time of energy, forces and virial through the calculator, teacher and
-student in turn; the least of each counts. They hold on a machine that others use.
+student in turn; the least of each counts. They hold on a machine that others use. With `--device cuda` steps of NVE in
+the engine are timed, too, of a frame repeated to `--atoms` or more.
 """
 
 import argparse
@@ -19,7 +20,9 @@ from typing import Any
 
 import torch
 from ase import Atoms
+from cuda_inference import repeated
 from machine import machine
+from message_passing_gpu import engine_step
 
 from mdops.calculator import MDOps
 from mdops.data.dataset import load_dataset
@@ -61,6 +64,8 @@ def main() -> None:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--direct", type=Path)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--atoms", type=int, default=1536)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -77,9 +82,15 @@ def main() -> None:
         cell=data.cell[0],
         pbc=data.pbc[0],
     )
+    steps = {}
+    if args.device == "cuda":
+        box = repeated(atoms, args.atoms)
+        for name in ("teacher", "student"):
+            model = load(files[name], device="cuda", overflow="extend")
+            steps[name] = 1e3 * engine_step(model, box)["engine_ms"] / len(box)
     times = seconds({name: MDOps(models[name]) for name in ("teacher", "student")}, atoms)
     answer: dict[str, Any] = {
-        "machine": machine() | {"load": os.getloadavg()[0]},
+        "machine": machine(args.device) | {"load": os.getloadavg()[0]},
         "learn": {
             "calls": sum(s.calls for _, s in rounds),
             "minutes": sum(sum(s.seconds.values()) for _, s in rounds) / 60,
@@ -92,6 +103,7 @@ def main() -> None:
         "microseconds of processor time an atom": {
             name: 1e6 * value / len(atoms) for name, value in times.items()
         },
+        "microseconds an atom of a step on the GPU": steps,
     }
     print(json.dumps(answer, indent=1))
     if args.json:

@@ -25,11 +25,11 @@ STUDENTS = {  # small nets, quick to train
             "type": "se_e2_a",
             "rcut": 5.0,
             "rcut_smth": 0.5,
-            "neuron": [12, 24, 48],
+            "neuron": [16, 32, 64],
             "axis_neuron": 8,
             "type_one_side": True,
         },
-        "fitting_net": {"neuron": [64, 64, 64]},
+        "fitting_net": {"neuron": [80, 80, 80]},
     },
     "training": {"batch_size": 4},
 }
@@ -65,10 +65,10 @@ def tree(structures: Path) -> dict[str, Any]:
         },
         "start": {"structures": str(structures), "frames": 40, "rattle": 0.08, "strain": 0.0},
         "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 12000, "interval": 200},
-        "students": {"number": 3, "input": STUDENTS, "steps": 1500, "final_steps": 5000},
-        "select": {"frames": 20, "fresh": 8},
+        "students": {"number": 3, "input": STUDENTS, "steps": 1500, "final_steps": 10000},
+        "select": {"frames": 45, "fresh": 12},
         "targets": {"forces": 0.08, "frames": 24},
-        "budget": {"calls": 240, "rounds": 5},
+        "budget": {"calls": 460, "rounds": 7},
         "report": {"steps": 1000},
     }
 

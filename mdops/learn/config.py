@@ -109,7 +109,9 @@ class ExploreConfig:
     ensemble: str = key("nvt", "nvt or npt", choices=("nvt", "npt"))
     timestep: float = key(1.0, "of the runs", unit="fs", above=0)
     steps: int = key(2000, "of a run in a round", unit="steps", low=1)
-    interval: int = key(20, "steps between two frames that may be taken", unit="steps", low=1)
+    interval: int = key(
+        20, "steps between two frames that may be taken; a tenth of it at first", unit="steps", low=1
+    )
     strain: float = key(0.0, "standard deviation of the strains that runs begin with", low=0, below=0.5)
 
 

@@ -1,5 +1,6 @@
 """Dynamics with the committee: frames that may be worth a label."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -171,7 +172,8 @@ def _run(
     recorder: _Recorder,
 ) -> None:
     """Moves structures side by side from step `first` on. When one is stopped, the others go on without it; when the
-    batch ends with an error, each goes on by itself, so that the error is of one alone."""
+    batch ends with an error, each goes on by itself, so that the error is of one alone. Before the first `interval` is
+    over, frames are ten times as dense: students that know little are stopped there, and learn from what led to it."""
     last: BatchFrame | None = None
 
     def now(k: int) -> Atoms:
@@ -183,7 +185,11 @@ def _run(
 
     try:
         engine = BatchEngine(atoms, models, physics, step=first)
-        for frames in engine.run(config.steps - first, config.interval):
+        dense = min(max(config.interval - first, 0), config.steps - first)
+        for frames in itertools.chain(
+            engine.run(dense, max(config.interval // 10, 1)),
+            engine.run(config.steps - first - dense, config.interval),
+        ):
             last = frames
             good = [k for k, run in enumerate(runs) if recorder.take(run, frames[k], atoms[k], frames.step)]
             if len(good) < len(runs):
