@@ -64,11 +64,11 @@ def tree(structures: Path) -> dict[str, Any]:
             "arguments": {"method": "GFN2-xTB", "verbosity": 0},
         },
         "start": {"structures": str(structures), "frames": 40, "rattle": 0.08, "strain": 0.0},
-        "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 12000, "interval": 200},
+        "explore": {"temperatures": TEMPERATURES, "timestep": TIMESTEP, "steps": 40000, "interval": 400},
         "students": {"number": 3, "input": STUDENTS, "steps": 1500, "final_steps": 10000},
         "select": {"frames": 45, "fresh": 12},
         "targets": {"forces": 0.08, "frames": 24},
-        "budget": {"calls": 460, "rounds": 7},
+        "budget": {"calls": 600, "rounds": 9},
         "report": {"steps": 1000},
     }
 
