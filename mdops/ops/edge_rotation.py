@@ -8,6 +8,8 @@ import torch
 from mdops.ops._register import register_fake, register_formula
 from mdops.ops.graph import EdgeIndex
 
+MOST_COLUMNS = 128  # D of a matrix
+
 
 def edge_rotate(turn: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     """The rows of each edge's node, multiplied by the edge's matrix: y[e] = turn[e] x[of[e]], zeros where that is -1.

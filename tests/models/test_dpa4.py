@@ -183,6 +183,7 @@ def test_adapters_are_added_to_the_weights():
         ({"grid_branch": [1, 2]}, "grid_branch"),
         ({"sandwich_norm": [True]}, r"sandwich_norm: is \[True\], expected 4 values"),
         ({"lmax": 4, "mmax": 4, "node_wise_s2": True, "lebedev_quadrature": False}, "lebedev_quadrature"),
+        ({"lmax": 11}, "lmax: is 11, expected 10 or less"),
         ({"so3_readout": "all"}, "so3_readout: is 'all', expected 'none' or"),
         ({"sel": "many"}, "sel: is 'many', expected numbers"),
         ({"use_spin": [True, False]}, "use_spin"),

@@ -12,6 +12,7 @@ from mdops.errors import ConfigError
 from mdops.models.charge_spin import EXPECTED, is_charge_spin
 from mdops.models.dpa4.mixing import MODES, DepthMix
 from mdops.models.environment import automatic_sel_ratio, rounded
+from mdops.ops.edge_rotation import MOST_COLUMNS
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key
 
 _MIXED_AT_ONCE = "one of full_attn_res and block_attn_res alone"
@@ -246,6 +247,8 @@ class DPA4Options(Options):
             "default_chg_spin",
             EXPECTED,
         )
+        coefficients = (max([self.lmax, *(degrees or ())]) + self.extra_node_l + 1) ** 2
+        require(coefficients <= MOST_COLUMNS, "lmax", "10 or less, with extra_node_l")
         if self.use_spin is not None:
             require(len(self.use_spin) == len(type_map), "use_spin", "a truth value for each type")
             require(self.first_node_degree > 0, "lmax", "1 or more, or extra_node_l, with magnetic moments")
