@@ -5,6 +5,7 @@ from collections.abc import Sequence
 __all__ = [
     "ConfigError",
     "DataError",
+    "DerivativeError",
     "DivergedError",
     "GraphOverflowError",
     "HeadError",
@@ -59,6 +60,10 @@ class DataError(InputError):
 
 class ConfigError(InputError):
     """A training input does not make sense; the message names the place in it."""
+
+
+class DerivativeError(MDOpsError, NotImplementedError):
+    """A derivative was asked for that an op does not have, such as the third; the message names the op."""
 
 
 class DivergedError(MDOpsError, RuntimeError):

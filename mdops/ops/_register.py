@@ -4,12 +4,13 @@ an op in one call each."""
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
 
 from mdops._library import library_path
-from mdops.errors import LibraryError
+from mdops.errors import DerivativeError, LibraryError
 from mdops.tracing import is_exported
 
 
@@ -138,6 +139,41 @@ def is_by_pytorch() -> bool:
     """Whether, on a CPU, PyTorch's own operations stand for an op that does the same: they are called, and recorded by
     autograd, in a tenth of the time. Not where autocast would cast them, or a compiler or exporter looks for the op."""
     return not (torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or is_exported())
+
+
+class _Last(torch.autograd.Function):
+    """Results that hang on their arguments, so that a pass back to these finds that there is no formula."""
+
+    @staticmethod
+    def forward(name: str, args: list[Any], *kept: torch.Tensor) -> Any:
+        return _flat(getattr(torch.ops.mdops, name)(*_restored(args, kept)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.name = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise DerivativeError(
+            f"mdops::{ctx.name} has no derivatives: its results are the last derivatives of this kind"
+        )
+
+
+def _flat(results: Any) -> Any:
+    """Those of lists beside the others; a tensor alone as it is."""
+    if isinstance(results, torch.Tensor):
+        return results
+    return tuple(chain.from_iterable([r] if isinstance(r, torch.Tensor) else r for r in results))
+
+
+def last_derivative(name: str, *args: Any) -> Any:
+    """The results of `torch.ops.mdops.<name>(*args)` in a formula, those of lists beside the others, where the op has
+    no formula of its own: to go back through them raises DerivativeError. PyTorch would warn, and take them as
+    constant."""
+    if not torch.is_grad_enabled():
+        return _flat(getattr(torch.ops.mdops, name)(*args))
+    kept: list[torch.Tensor] = []
+    return _Last.apply(name, [_keep(value, kept) for value in args], *kept)
 
 
 def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 
 _WIDEST = 512  # kWidestNorm of source/op/rowwise/gpu_add_norm.h
 
@@ -53,7 +53,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    by_grad, of_sum, by_weight = torch.ops.mdops.add_norm_backward_backward(*grads, *args)
+    by_grad, of_sum, by_weight = last_derivative("add_norm_backward_backward", *grads, *args)
     return by_grad, of_sum, of_sum, by_weight
 
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.env_mat import no_mask
 
 POWERS, ROW = 6, 8  # of x on a piece; numbers of a piece in tables
@@ -163,14 +163,14 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     (v,), (g, *others) = grads, args
     moments = pairs = None
     if needs[0]:
-        moments = torch.ops.mdops.angle_moment_jvp(v, *others)
+        moments = last_derivative("angle_moment_jvp", v, *others)
     if needs[1]:
-        pairs = torch.ops.mdops.angle_moment_hvp(v, g, *others)
+        pairs = last_derivative("angle_moment_hvp", v, g, *others)
     return moments, pairs
 
 
 def _features_formula(needs: Any, grads: Any, args: Any) -> Any:
-    return (torch.ops.mdops.angle_features_backward(grads[0], *args),)
+    return (last_derivative("angle_features_backward", grads[0], *args),)
 
 
 register_formula("angle_moment", _formula, (0,), constant=(1, 2))

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.tracing import is_recorded
 
 _TILE, _COLUMNS = 64, 4  # kPlanTile and kPlanColumns of source/op/attention/attention.h
@@ -163,7 +163,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     optional = args[8:11]
     directions = [None if x is None else g for x, g in zip(optional, grads[3:], strict=True)]
-    found = torch.ops.mdops.ragged_attention_backward_backward(*grads[:3], *directions, *args)
+    found = last_derivative("ragged_attention_backward_backward", *grads[:3], *directions, *args)
     return _of_given(found, 4, optional)
 
 

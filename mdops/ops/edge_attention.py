@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 
 
 def edge_attention(
@@ -68,7 +68,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = torch.ops.mdops.edge_attention_backward_backward(*grads, *args)
+    found: tuple[Any, ...] = last_derivative("edge_attention_backward_backward", *grads, *args)
     return found
 
 

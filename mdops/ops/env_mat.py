@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 
 
 def env_mat(
@@ -82,7 +82,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> Any:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
-    return torch.ops.mdops.env_mat_backward_backward(grads[0], *args)
+    return last_derivative("env_mat_backward_backward", grads[0], *args)
 
 
 register_formula("env_mat", _formula, (0,))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.errors import GraphOverflowError, InputError, NeighborOverflowError
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.displacements import displacements
 from mdops.ops.env_mat import no_mask
 from mdops.ops.neighbor import NeighborList, neighbor_list, neighbor_matrix, one_batch, unpack_images
@@ -552,7 +552,7 @@ def _softmax_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.segment_softmax_backward_backward(grads[0], *args)
+    return last_derivative("segment_softmax_backward_backward", grads[0], *args)
 
 
 register_formula("edge_gather", _gather_formula, (0,))

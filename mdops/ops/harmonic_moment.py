@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.env_mat import no_mask
 
 _LANES, _SUPPORT = 8, 6
@@ -117,11 +117,11 @@ def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tens
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     cutoff, intervals, _ = args[-3:]
     slope = knot_slopes(grads[0], cutoff, intervals)
-    return (torch.ops.mdops.harmonic_moment_backward(grads[0], slope, *args),)
+    return (last_derivative("harmonic_moment_backward", grads[0], slope, *args),)
 
 
 def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.harmonic_sums_backward(*grads, *args),)
+    return (last_derivative("harmonic_sums_backward", *grads, *args),)
 
 
 register_formula("harmonic_moment", _formula, (0,))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, last_derivative, register_fake, register_formula
 from mdops.ops.activation import kernel_code
 from mdops.ops.graph import EdgeIndex, edge_gather, edge_scatter
 from mdops.ops.linear import linear
@@ -122,7 +122,7 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     if of_weights:
         return _along_weights(grads, given)
     x, _, *others, _ = grads
-    found: tuple[Any, ...] = torch.ops.mdops.message_backward_backward(x, *others, *given)
+    found: tuple[Any, ...] = last_derivative("message_backward_backward", x, *others, *given)
     return found
 
 

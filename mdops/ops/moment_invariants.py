@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 
 FACTORS = 4  # of a term
 
@@ -102,7 +102,7 @@ def _(grad: Any, scalars: Any, others: Any, *args: Any) -> tuple[torch.Tensor, t
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return tuple(torch.ops.mdops.moment_invariants_backward(grads[0], *args))
+    return tuple(last_derivative("moment_invariants_backward", grads[0], *args))
 
 
 register_formula("moment_invariants", _formula, (0, 1))

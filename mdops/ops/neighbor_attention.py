@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
 SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
@@ -117,7 +117,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.unit_backward_backward(grads[0], *args)
+    return last_derivative("unit_backward_backward", grads[0], *args)
 
 
 def _formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -125,7 +125,7 @@ def _formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _backward_formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.unit_three_backward_backward(grads[0], *args)
+    return last_derivative("unit_three_backward_backward", grads[0], *args)
 
 
 register_formula("unit", _formula, (0,))

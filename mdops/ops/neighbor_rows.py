@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -254,7 +254,7 @@ def _(
 
 
 def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.spline_rows_backward(*grads, *args),)
+    return (last_derivative("spline_rows_backward", *grads, *args),)
 
 
 def _environment_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -262,7 +262,7 @@ def _environment_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _environment_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.environment_rows_backward_backward(grads[0], *args)
+    return last_derivative("environment_rows_backward_backward", grads[0], *args)
 
 
 def _harmonic_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -270,7 +270,7 @@ def _harmonic_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _harmonic_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.harmonic_rows_backward_backward(grads[0], *args)
+    return last_derivative("harmonic_rows_backward_backward", grads[0], *args)
 
 
 def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

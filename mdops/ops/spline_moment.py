@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -123,9 +123,11 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     scalars = lists[5:]
     moments = pairs = None
     if needs[0]:
-        moments = torch.ops.mdops.spline_moment_jvp(v, d, *lists[:5], *scalars, g.shape[2] - 5, radial, gated)
+        moments = last_derivative(
+            "spline_moment_jvp", v, d, *lists[:5], *scalars, g.shape[2] - 5, radial, gated
+        )
     if needs[1]:
-        pairs = torch.ops.mdops.spline_moment_hvp(v, g, d, *lists, radial, gated)
+        pairs = last_derivative("spline_moment_hvp", v, g, d, *lists, radial, gated)
     return moments, pairs
 
 

@@ -3,9 +3,8 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.spline_potential import blank_results
 
 _TABLES, _NETS = 13, 14  # positions in the arguments
@@ -46,7 +45,8 @@ def _formula(needs: Any, grads: Any, args: Any) -> Any:
     positions, cell = inputs[:2]
     shapes = (positions.shape[:1], positions.shape, cell.shape)
     gradients = (positions.new_zeros(s) if g is None else g for g, s in zip(grads[:3], shapes, strict=True))
-    return torch.ops.mdops.spline_training_backward(*gradients, saved, *inputs)
+    tables, *nets = last_derivative("spline_training_backward", *gradients, saved, *inputs)
+    return tables, nets
 
 
 register_formula("spline_training", _formula, (_TABLES, _NETS), constant=(3, 4, 5), saved=(5,))
@@ -68,7 +68,6 @@ class _Step(torch.autograd.Function):
         return results
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         before, after = ctx.others
         saved, tables, *nets = ctx.saved_tensors

@@ -2,12 +2,14 @@
 
 import dataclasses
 import gc
+import warnings
 import weakref
 
 import pytest
 import torch
 from op_cases import each_tensor, find, is_list_of_tensors, samples, tensors, with_one_changed
 
+from mdops.errors import DerivativeError
 from mdops.ops.activation import CODES
 from mdops.testing import Sample
 
@@ -145,6 +147,28 @@ def test_gradients(sample):
 def test_second_gradients(sample):
     function, free = in_float64(*with_gradients(sample))
     assert torch.autograd.gradgradcheck(function, free)
+
+
+@cases(differentiable)
+def test_derivatives_that_there_are_not_are_refused(sample):
+    """Not counted as zero, with a warning of PyTorch's. Some ops have derivatives without end."""
+    args = with_leaves(sample, sample.args)
+    free = tensors([args[k] for k in sample.differentiable])
+    refused = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [r for r in tensors(sample.function(*args)) if r.requires_grad]
+        for _ in range(3):
+            total = sum((r.double() ** 2).sum() for r in found)
+            try:
+                found = torch.autograd.grad(total, free, create_graph=True, allow_unused=True)
+            except DerivativeError as error:
+                refused = error
+                break
+            found = [r for r in found if r is not None and r.requires_grad]
+    # The face of spline_training is another function; other ops have the derivatives of message by weights.
+    if sample.op in LAST and sample.op not in ("spline_training", "message_backward"):
+        assert refused is not None and "mdops::" in str(refused)
 
 
 @cases()
