@@ -323,11 +323,11 @@ class EvaluationContext(nn.Module, ABC):
         found = self._present(system.types)
         return None if found is None or len(found) == len(self.type_map) else found
 
-    def grids_for(self, types: Sequence[int] | None) -> tuple[SplineGrid, ...]:
+    def grids_for(self, types: Sequence[int] | None) -> tuple[SplineGrid | None, ...]:
         """`grids`, or finer ones where these types, all with None, need them. In a training `grids` are kept up to
         date, for the types of the data."""
         pairs = zip(sums_of(self.model), self.grids, strict=True)
-        return tuple(self.grid_for(one, grid, types) for one, grid in pairs if grid is not None)
+        return tuple(grid and self.grid_for(one, grid, types) for one, grid in pairs)
 
     def grid_for(self, one: Sum, grid: SplineGrid, types: Sequence[int] | None) -> SplineGrid:
         """The same of one sum."""

@@ -42,7 +42,7 @@ class FusedAttention(Evaluator):
         model: Any = potential.model
         self._model, self.others = model, NonRadialParts(potential, _others(potential))
         self._nets = PackedNets(potential) if PackedNets.why_not(potential) is None else None
-        self._models = SplineModels(potential) if sums_of(model) else None
+        self._models = SplineModels(potential) if _sums(potential) else None
         self._splines = None if self._models is None else OfTypes(self._splines_for)
         self._alone = self.others.sums_alone()
         captures = model.captures if self._alone else self._is_sync_free()
@@ -57,8 +57,6 @@ class FusedAttention(Evaluator):
         if not cls.knows(potential):
             return f"it is for models of dpa1 with layers of attention or lmax above 1, and this is {potential.kind}"
         problem = potential.why_no_attention_spline
-        if problem is None and sums_of(potential.model):
-            problem = potential.why_no_spline
         if problem is not None:
             return problem
         problems = [AttentionSums.why_not(potential, one) for one in attentions_of(potential.model)]
@@ -68,7 +66,7 @@ class FusedAttention(Evaluator):
     def kernels(cls, potential: EvaluationContext) -> str | None:
         if len(potential.model.descriptors) == 1:
             return None
-        sums = dict.fromkeys(one.descriptor.kind for one in sums_of(potential.model))
+        sums = dict.fromkeys(part.kind for part in _sums(potential))
         words = NonRadialParts(potential, _others(potential)).words()
         return f"({', '.join(sums)}: spline moments; {words})" if sums else f"({words})"
 
@@ -202,6 +200,11 @@ class _Sums:
 
 
 def _others(potential: EvaluationContext) -> list[Descriptor]:
-    """The parts that are not plain sums."""
-    sums = [one.descriptor for one in sums_of(potential.model)]
+    """The parts that are not plain sums by splines."""
+    sums = _sums(potential)
     return [part for part in potential.model.descriptors if part not in sums]
+
+
+def _sums(potential: EvaluationContext) -> list[Descriptor]:
+    pairs = zip(sums_of(potential.model), potential.grids, strict=False)  # there may be no grids
+    return [one.descriptor for one, grid in pairs if grid is not None]

@@ -13,7 +13,7 @@ from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.nets import SplineNets
 from mdops.evaluators.spline_sum import SplineSum, shares_places
 from mdops.models.contract import Descriptor, joined
-from mdops.models.moments import MomentDescriptor, moments_by
+from mdops.models.moments import moments_by
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.system import System
@@ -28,15 +28,18 @@ class SplineModel(SplineNets):
         self,
         potential: EvaluationContext,
         types: Sequence[int] | None = None,
-        grids: Sequence[SplineGrid] | None = None,
+        grids: Sequence[SplineGrid | None] | None = None,
     ) -> None:
-        """Takes the types, or None for all, and a grid for each of the sums, by default the potential's."""
+        """Takes the types, or None for all, and a grid for each of the sums, by default the potential's; None for one
+        whose nets run themselves."""
         model = potential.model
         assert isinstance(model, DescriptorFitting)
-        given = (g for g in (potential.grids if grids is None else grids) if g is not None)
+        given = potential.grids if grids is None else grids
+        of_sums = zip(sums_of(model), given, strict=True)
+        grid_of: dict[Descriptor, SplineGrid | None] = {one.descriptor: grid for one, grid in of_sums}
         members = [
-            SplineSum(model, part, next(given), types, potential.smoothing)
-            if isinstance(part, MomentDescriptor) and part.is_sum
+            SplineSum(model, part, grid, types, potential.smoothing)  # type: ignore[arg-type]  # which is of sums
+            if (grid := grid_of.get(part)) is not None
             else part
             for part in model.descriptor.parts
         ]

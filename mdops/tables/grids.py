@@ -105,16 +105,15 @@ def new_grids(
     model: AtomicModel, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> tuple[tuple[SplineGrid | None, ...], str | None, bool]:
     """A grid for each sum that keeps the tolerance down to r_min (A) for pairs of these types, by default `grid_types`;
-    why there are none for the sums of a part of the model, or of all of it; and whether that needs to be told: of nets
-    that were expected to have them. A part is a descriptor with its fitting: all of its sums have grids, or none."""
+    why there is none for one of them, or for any; and whether that needs to be told: of nets that were expected to have
+    them."""
     sums = sums_of(model)
     if not sums:
         return (), NO_SUMS, False
     found = [_grid_or_why(one, r_min, tolerance, types) for one in sums]
-    lacking = {id(one.model) for one, (grid, _) in zip(sums, found, strict=True) if grid is None}
-    grids = [None if id(one.model) in lacking else grid for one, (grid, _) in zip(sums, found, strict=True)]
+    grids = tuple(grid for grid, _ in found)
     problem = next((why for _, why in found if why is not None), None)
-    return (tuple(grids) if any(grids) else ()), problem, problem is not None
+    return (grids if any(grids) else ()), problem, problem is not None
 
 
 def _grid_or_why(

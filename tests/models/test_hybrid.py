@@ -107,6 +107,38 @@ def test_parts_that_pass_messages_beside_splines(kind, attention):
         torch.testing.assert_close(torch.tensor(value), torch.tensor(wanted[name]), rtol=1e-7, atol=1e-9)
 
 
+KINKS = {**A, "activation_function": "relu", "rcut": 4.2}
+LAYER = {
+    "type": "dpa1",
+    "sel": 80,
+    "rcut": 5.0,
+    "neuron": [4, 8],
+    "axis_neuron": 3,
+    "attn": 4,
+    "attn_layer": 1,
+}
+
+
+@pytest.mark.parametrize("parts", [[A, KINKS, T], [A, KINKS, LAYER], [KINKS, LAYER]])
+def test_a_part_without_splines_leaves_those_of_others(parts):
+    """Nets with kinks have no splines: they run themselves, and the other parts as ever."""
+    potential = new_potential({"type": "hybrid", "list": parts})
+    wanted = potential.compute(alloy(), atom_virial=True)
+    with pytest.warns(UserWarning, match="kinks: they are evaluated exactly"):
+        potential.use_spline()
+    assert [grid is not None for grid in potential.grids] == ([True, False] if A in parts else [])
+    way = potential.explain()
+    assert way.startswith("fused parts" if A in parts else "fused attention") and "se_e2_a" in way, way
+    assert potential.explain("differentiate").startswith("splines" if A in parts else "autograd")
+    system = from_atoms([alloy()], potential.type_map)
+    differentiated = potential(*(getattr(system, n) for n in ("positions", "types", "cell")), forces=True)
+    for name, value in potential.compute(alloy(), atom_virial=True).items():
+        torch.testing.assert_close(torch.tensor(value), torch.tensor(wanted[name]), rtol=1e-7, atol=1e-8)
+    for name in ("forces", "virial"):
+        found = differentiated[name].detach().reshape(wanted[name].shape)
+        torch.testing.assert_close(found, torch.tensor(wanted[name]), rtol=1e-7, atol=1e-8)
+
+
 def test_parts_with_one_net_may_be_trained_or_not():
     potential = new_potential({"type": "hybrid", "list": [{**A, "trainable": False}, R]})
     a, r = potential.model.descriptors
