@@ -146,6 +146,7 @@ def attentive():
     return model.to("cuda")
 
 
+@pytest.mark.fills_gpu
 def test_kernels_of_a_cuda_graph_add_up_to_the_step(tmp_path):
     """Of a model whose kernels are not rebuilt, by PyTorch's profiler: within 5% of the time by CUDA's events."""
     model = attentive()

@@ -291,7 +291,7 @@ def is_of_fewer(sample, args):
     """Whether these are arguments of fewer rows or atoms, and no others' shape says how many there are."""
 
     def has_one_less(k):
-        return args[k].dim() == 1 and len(args[k]) == len(sample.args[k]) - 1
+        return args[k] is not None and args[k].dim() == 1 and len(args[k]) == len(sample.args[k]) - 1
 
     if sample.op == "moment_product":
         return has_one_less(2)

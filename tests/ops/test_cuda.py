@@ -79,7 +79,7 @@ def water_like(atoms: int, width: int, ntypes: int, dtype: torch.dtype, systems:
     }
 
 
-def moment_calls(p, intervals: int, radial: bool, gated: bool = False):
+def moment_calls(p, intervals: int, radial: bool, gated: bool = False, grading: float = 0.0):
     """The calls on those pairs, as (op, args)."""
     n, ntypes = p["counts"].shape
     dtype, columns = p["d"].dtype, 1 if radial else 4
@@ -87,25 +87,29 @@ def moment_calls(p, intervals: int, radial: bool, gated: bool = False):
     switch = (CUTOFF, SMOOTH, PROTECTION)
     grad = torch.randn(n, ntypes, intervals + 5, columns, generator=p["gen"], dtype=torch.float64).to(dtype)
     tangent = torch.randn(p["d"].shape, generator=p["gen"], dtype=torch.float64).to(dtype)
-    kind = (radial, gated)
+    kind, knots = (radial, gated), (1.2, grading)
     own, shared = (p["sel"], p["sel"][:0]), (p["sel"][:1], p["types"].clamp(min=0).flip(0))
     return [
         *(
-            (OPS.spline_moment, (p["d"], *norm, p["mask"].T, *places, *switch, 1.2, intervals, *kind))
+            (OPS.spline_moment, (p["d"], *norm, p["mask"].T, *places, *switch, *knots, intervals, *kind))
             for places in (own, shared)
         ),
-        (OPS.spline_moment_backward, (grad, p["d"], *norm, *switch, 1.2, *kind)),
-        (OPS.spline_moment_jvp, (tangent, p["d"], *norm, *switch, 1.2, intervals, *kind)),
-        (OPS.spline_moment_hvp, (tangent, grad, p["d"], *norm, *switch, 1.2, *kind)),
+        (OPS.spline_moment_backward, (grad, p["d"], *norm, *switch, *knots, *kind)),
+        (OPS.spline_moment_jvp, (tangent, p["d"], *norm, *switch, *knots, intervals, *kind)),
+        (OPS.spline_moment_hvp, (tangent, grad, p["d"], *norm, *switch, *knots, *kind)),
     ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("radial", "gated"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("radial", "gated", "grading"),
+    [(False, False, 0.0), (False, False, 1e-6), (True, False, 0.0), (False, True, 0.0)],
+)
 @pytest.mark.parametrize("intervals", [1, 72, 2000])  # 2,000 in float64: more than fits into shared memory
 @pytest.mark.parametrize(("atoms", "width", "ntypes"), [(130, 97, 2), (65, 200, 7), (9, 33, 1), (40, 3, 2)])
-def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, gated, dtype):
-    for op, args in moment_calls(water_like(atoms, width, ntypes, dtype), intervals, radial, gated):
+def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, gated, grading, dtype):
+    p = water_like(atoms, width, ntypes, dtype)
+    for op, args in moment_calls(p, intervals, radial, gated, grading):
         assert_agree(op(*map(on_gpu, args)), op(*args), dtype)
 
 
