@@ -12,16 +12,16 @@ from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System
 
-# Takes an array (N + M, W) of the model's dtype on the CPU, and changes its rows.
-Communicate = Callable[[torch.Tensor], None]
+# Takes rows (N + M, W) of the model's dtype on its device, and gives others.
+Communicate = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Communication(NamedTuple):
     """How numbers go between atoms and their ghosts. All processes call both, equally often and in the same order.
 
     Attributes:
-        to_ghosts: copies the rows of atoms to their ghosts.
-        from_ghosts: adds the rows of ghosts to those of their atoms; what it leaves in the former is not read.
+        to_ghosts: the rows of atoms, and for each ghost the row of its atom.
+        from_ghosts: the rows of atoms with those of their ghosts added, and zeros for ghosts.
     """
 
     to_ghosts: Communicate
@@ -48,18 +48,13 @@ class _Exchange(torch.autograd.Function):
     """Rows of ghosts as their owners have them; the gradients of ghosts are added to those of the owners."""
 
     @staticmethod
-    def forward(ctx: Any, nodes: torch.Tensor, atoms: int, communication: Communication) -> torch.Tensor:
-        ctx.atoms, ctx.communication = atoms, communication
-        rows = nodes.detach().cpu().clone()
-        communication.to_ghosts(rows)
-        return rows.to(nodes.device)
+    def forward(ctx: Any, nodes: torch.Tensor, communication: Communication) -> torch.Tensor:
+        ctx.communication = communication
+        return communication.to_ghosts(nodes.detach())
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        rows = grads[0].cpu().clone()
-        ctx.communication.from_ghosts(rows)
-        rows[ctx.atoms :] = 0
-        return rows.to(grads[0].device), None, None
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.communication.from_ghosts(grads[0].contiguous()), None
 
 
 class Domain:
@@ -87,8 +82,9 @@ class Domain:
     def _try(self, first_type: int) -> torch.Tensor:
         """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
 
-        def note(rows: torch.Tensor) -> None:
+        def note(rows: torch.Tensor) -> torch.Tensor:
             self.exchange_width = max(self.exchange_width, rows.shape[1])
+            return rows.clone()
 
         device = self.potential.device
         like: dict[str, Any] = {"dtype": torch.int32, "device": device}
@@ -167,7 +163,7 @@ class Domain:
             torch.zeros(1, 3, dtype=torch.bool, device=device),
             torch.zeros(len(types), dtype=torch.int32, device=device),
             first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
-            exchange=lambda nodes: _Exchange.apply(nodes, atoms, communication),
+            exchange=lambda nodes: _Exchange.apply(nodes, communication),
         )
         own = torch.zeros(len(types), dtype=torch.float64, device=device)
         own[:atoms] = 1

@@ -3,13 +3,14 @@ them. The pair style starts `python -m mdops.lammps_server SOCKET MEMORY` with t
 source/lammps/python_models.h tells more about."""
 
 import mmap
+import os
 import signal
 import socket
 import struct
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from mdops.domain import Communication, Domain
 from mdops.errors import MDOpsError, UnsupportedModelError
 from mdops.evaluators.judge import Overflow
 from mdops.loading import load
-from mdops.ops import NeighborList
+from mdops.ops import EdgeIndex, NeighborList, edge_scatter
 
 HEADER = struct.Struct("<8q")  # what it is, six numbers, and how many bytes follow
 LOAD, NEIGHBORS, COMPUTE, EXCHANGED = 1, 2, 3, 4  # what LAMMPS sends
@@ -26,31 +27,76 @@ MODEL, DONE, FAILED, TO_GHOSTS, FROM_GHOSTS = 11, 12, 13, 14, 15  # and what com
 
 
 class Memory:
-    """The arrays that both processes see: those of a list of `atoms`, `ghosts` and `entries`."""
+    """The arrays that both processes see, in a file of memory. For a GPU it is pinned."""
 
-    def __init__(self, file: int, atoms: int, ghosts: int, entries: int, width: int) -> None:
-        """`width`: places of 8 bytes for what an atom's exchange takes."""
+    def __init__(self, file: int, device: torch.device) -> None:
+        self.file, self.device = file, device
+        self._bytes = np.zeros(0, np.uint8)
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def lay_out(self, atoms: int, ghosts: int, entries: int, border: int, halo: int, width: int) -> None:
+        """For a list of so many; `width`: places of 8 bytes for what a row of an exchange takes."""
+        size = os.fstat(self.file).st_size
+        if size != len(self._bytes):
+            self._map(size)
         every = atoms + ghosts
         shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "positions": (np.float64, (every, 3)),
             "forces": (np.float64, (every, 3)),
             "energies": (np.float64, (atoms,)),
             "totals": (np.float64, (16,)),
-            "nodes": (np.float64, (every, width)),
+            "border_rows": (np.float64, (border * width,)),
+            "halo_rows": (np.float64, (halo * width,)),
             "types": (np.int32, (every,)),
             "counts": (np.int32, (atoms,)),
             "entries": (np.int32, (entries,)),
+            "sources": (np.int32, (ghosts,)),
+            "border": (np.int32, (border,)),
         }
-        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in shapes.values()]
-        places = np.cumsum([0] + [(size + 63) // 64 * 64 for size in sizes])
-        map_ = mmap.mmap(file, int(places[-1]))
-        self._arrays = {
-            name: np.frombuffer(map_, dtype, int(np.prod(shape)), int(place)).reshape(shape)
-            for (name, (dtype, shape)), place in zip(shapes.items(), places[:-1], strict=True)
-        }
+        begin = 0
+        for name, (dtype, shape) in shapes.items():
+            count = int(np.prod(shape))
+            self._arrays[name] = np.frombuffer(self._bytes, dtype, count, begin).reshape(shape)
+            begin += (count * np.dtype(dtype).itemsize + 63) // 64 * 64
+
+    def _map(self, size: int) -> None:
+        """Maps the file anew, which has grown."""
+        before, self._bytes = self._bytes, np.frombuffer(mmap.mmap(self.file, size), np.uint8)
+        if self.device.type == "cuda":  # memory that cannot be pinned is slower, and works as well
+            with torch.cuda.device(self.device):
+                runtime = torch.cuda.cudart()
+                if len(before):
+                    runtime.cudaHostUnregister(before.ctypes.data)
+                runtime.cudaHostRegister(self._bytes.ctypes.data, size, 0)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return torch.from_numpy(self._arrays[name])
+
+    def rows(self, name: str, dtype: torch.dtype, width: int) -> torch.Tensor:
+        """The rows of an exchange; each begins at a whole number of 8 bytes."""
+        places = places_of(width, dtype.itemsize) * 8 // dtype.itemsize
+        every = self[name].view(dtype)
+        return every[: len(every) // places * places].view(-1, places)[:, :width]
+
+
+def places_of(width: int, itemsize: int) -> int:
+    """How many places of 8 bytes a row takes."""
+    return -(-width * itemsize // 8)
+
+
+class Halo(NamedTuple):
+    """How rows go between atoms and ghosts.
+
+    Attributes:
+        atoms: N; border: those of them that other processes have as ghosts.
+        images: of the N + M rows, the atom that each is an image of, or N + the row that comes from another process.
+        is_alone: there is no other process.
+    """
+
+    atoms: int
+    border: EdgeIndex
+    images: EdgeIndex
+    is_alone: bool
 
 
 class Server:
@@ -60,9 +106,10 @@ class Server:
         self.channel, self.file = channel, memory
         self.domains: list[Domain] = []
         self.parameters: list[torch.Tensor | None] = []
-        self.width = self.atoms = 0
-        self.memory: Memory | None = None
+        self.width = 0
+        self.memory = Memory(memory, torch.device("cpu"))
         self.neighbors: NeighborList | None = None
+        self.halo: Halo | None = None
         self.types = torch.zeros(0, dtype=torch.int32)
 
     def serve(self) -> None:
@@ -98,37 +145,39 @@ class Server:
         ]
         found = torch.tensor([float(x) for x in parameters.split()], dtype=torch.float64, device=device)
         self.parameters = [one if len(one) else None for one in (found[:frame], found[frame:])]
-        itemsize = self.domains[0].potential.dtype.itemsize
-        self.width = max(-(-domain.exchange_width * itemsize // 8) for domain in self.domains)
         p = self.domains[0].potential
+        self.memory = Memory(self.file, p.device)
+        self.width = max(places_of(domain.exchange_width, p.dtype.itemsize) for domain in self.domains)
         sizes = p.parameter_sizes
         about = [p.cutoff, sizes["fparam"], sizes["aparam"], int("fparam" in p.model.default_parameters)]
-        self.send(
-            MODEL, self.width, len(p.type_map), itemsize, text="\n".join([*map(repr, about), *p.type_map])
-        )
+        self.send(MODEL, self.width, len(p.type_map), text="\n".join([*map(repr, about), *p.type_map]))
 
     def take_neighbors(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: atoms, ghosts, and how many entries the rows of their list have."""
-        atoms, ghosts, entries = numbers[:3]
-        self.memory = Memory(self.file, atoms, ghosts, entries, self.width)
+        """Numbers: atoms, ghosts, how many entries the rows of their list have, how many atoms others have as ghosts,
+        how many atoms of others there are among the ghosts, and processes."""
+        atoms, ghosts, entries, border, halo, processes = numbers
+        self.memory.lay_out(atoms, ghosts, entries, border, halo, self.width)
         domain = self.domains[0]
-        types, counts, listed = (
+        types, counts, listed, sources, places = (
             self.memory[name].to(domain.potential.device, copy=True)
-            for name in ("types", "counts", "entries")
+            for name in ("types", "counts", "entries", "sources", "border")
         )
-        self.atoms, self.types = atoms, types
+        self.types = types
         self.neighbors = domain.neighbors(types, counts, listed, domain.potential.cutoff)
+        itself = torch.arange(atoms, dtype=torch.int32, device=types.device)
+        images = EdgeIndex.of(torch.cat((itself, sources)), atoms + halo)
+        self.halo = Halo(atoms, EdgeIndex.of(places, atoms), images, processes == 1)
         self.send(DONE)
 
     def compute(self, numbers: tuple[int, ...], text: str) -> None:
         """Numbers: which model."""
-        assert self.memory is not None and self.neighbors is not None
+        assert self.neighbors is not None and self.halo is not None
         domain, memory = self.domains[numbers[0]], self.memory
         positions = memory["positions"].to(domain.potential.device, copy=True)
-        communication = Communication(
-            lambda rows: self.exchange(TO_GHOSTS, rows), lambda rows: self.exchange(FROM_GHOSTS, rows)
+        communication = Communication(self.to_ghosts, self.from_ghosts)
+        found = domain(
+            positions, self.types, self.neighbors, self.halo.atoms, communication, *self.parameters
         )
-        found = domain(positions, self.types, self.neighbors, self.atoms, communication, *self.parameters)
         memory["forces"].copy_(found.forces)
         memory["energies"].copy_(found.energy)
         totals = memory["totals"]
@@ -136,20 +185,37 @@ class Server:
         totals[1:10] = found.virial.flatten()
         self.send(DONE)
 
-    def exchange(self, direction: int, rows: torch.Tensor) -> None:
-        """LAMMPS' communication, of rows (N + M, W)."""
-        assert self.memory is not None
-        shared = self.memory["nodes"].flatten().view(rows.dtype)
-        padded = -(-rows.shape[1] * rows.itemsize // 8)
-        places = padded * 8 // rows.itemsize
-        there = shared[: len(rows) * places].view(len(rows), places)
-        there[:, rows.shape[1] :] = 0
-        there[:, : rows.shape[1]] = rows
-        self.send(direction, padded)
+    # -- Rows (N + M, W) of atoms and ghosts
+
+    def to_ghosts(self, rows: torch.Tensor) -> torch.Tensor:
+        halo = self.halo
+        assert halo is not None
+        own = rows[: halo.atoms]
+        if not halo.is_alone:
+            came = self.exchange(TO_GHOSTS, own[halo.border.nodes], len(halo.images.offsets) - 1 - halo.atoms)
+            own = torch.cat((own, came))
+        return own[halo.images.nodes]
+
+    def from_ghosts(self, rows: torch.Tensor) -> torch.Tensor:
+        halo = self.halo
+        assert halo is not None
+        sums = edge_scatter(rows, halo.images)
+        own = sums[: halo.atoms]
+        if not halo.is_alone:
+            came = self.exchange(FROM_GHOSTS, sums[halo.atoms :], len(halo.border.nodes))
+            own = own + edge_scatter(came, halo.border)
+        return torch.cat((own, rows.new_zeros(len(rows) - halo.atoms, rows.shape[1])))
+
+    def exchange(self, direction: int, rows: torch.Tensor, count: int) -> torch.Tensor:
+        """Sends rows to other processes, and gives as many of theirs."""
+        shared = [self.memory.rows(name, rows.dtype, rows.shape[1]) for name in ("border_rows", "halo_rows")]
+        here, there = shared if direction == TO_GHOSTS else reversed(shared)
+        here[: len(rows)] = rows
+        self.send(direction, places_of(rows.shape[1], rows.itemsize))
         message = self.receive()
         if message is None or message[0] != EXCHANGED:
             raise ConnectionError  # another process failed, and LAMMPS ends
-        rows.copy_(there[:, : rows.shape[1]])
+        return there[:count].to(rows.device, copy=True)
 
     # -- Messages
 

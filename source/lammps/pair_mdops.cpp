@@ -12,12 +12,14 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atom.h"
 #include "comm.h"
 #include "error.h"
 #include "force.h"
+#include "lammps/halo.h"
 #include "lammps/python_models.h"
 #include "library.h"
 #include "memory.h"
@@ -29,6 +31,7 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
+using mdops::lammps::Halo;
 using mdops::lammps::PythonModels;
 
 namespace {
@@ -111,8 +114,8 @@ class PairMDOps : public Pair {
     Settings given = read_settings(narg, arg);
     forces_.clear(), near_.reset();
     own_ = std::move(given);
-    comm_forward = own_.python ? static_cast<int>(own_.python->width()) : 0;
-    comm_reverse = std::max(own_.count > 1 ? 3 * own_.count : 0, comm_forward);
+    comm_forward = own_.python ? 2 : 0;
+    comm_reverse = own_.count > 1 ? 3 * own_.count : 0;
     line_ = Line(), filled_ = warned_ = false;
     // The elements were another model's: pair_coeff names them again.
     kinds_.clear();
@@ -172,7 +175,7 @@ class PairMDOps : public Pair {
     const int all = atom->nlocal + atom->nghost;
     const bool deviates = wants_deviation();
     std::string problem;
-    if (neighbor->ago == 0 || !holds(all)) problem = fill(all);
+    if (is_old_anywhere(all)) problem = fill(all);
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
     mdops_output output = sized<mdops_output>();
     if (own_.python) {
@@ -223,23 +226,20 @@ class PairMDOps : public Pair {
     if (deviates) write_deviation(virials);
   }
 
-  // Numbers of atoms between the layers of a model, to their ghosts.
+  // Which process owns an atom, and its index there.
   int pack_forward_comm(int n, int* atoms, double* to, int, int*) override {
-    for (int k = 0; k < n; ++k) to = std::copy_n(own_.python->node(atoms[k], exchanged_), exchanged_, to);
-    return static_cast<int>(n * exchanged_);
+    for (int k = 0; k < n; ++k) *to++ = owners_[atoms[k]].first, *to++ = owners_[atoms[k]].second;
+    return 2 * n;
   }
 
   void unpack_forward_comm(int n, int first, double* from) override {
-    if (n) std::copy_n(from, n * exchanged_, own_.python->node(first, exchanged_));
+    for (int k = 0; k < n; ++k, from += 2)
+      owners_[first + k] = {static_cast<int>(from[0]), static_cast<int>(from[1])};
   }
 
-  // The gradients of such numbers, of ghosts; otherwise forces on ghosts, of all models, for their deviation.
+  // Forces on ghosts, of all models, for their deviation.
   int pack_reverse_comm(int n, int first, double* to) override {
     double* const begin = to;
-    if (exchanged_) {
-      if (n) std::copy_n(own_.python->node(first, exchanged_), n * exchanged_, to);
-      return static_cast<int>(n * exchanged_);
-    }
     for (int i = first; i < first + n; ++i)
       for (const Numbers& forces : forces_)
         to = std::copy_n(forces.data() + 3 * static_cast<size_t>(i), 3, to);
@@ -247,11 +247,6 @@ class PairMDOps : public Pair {
   }
 
   void unpack_reverse_comm(int n, int* atoms, double* from) override {
-    if (exchanged_) {
-      for (int k = 0; k < n; ++k, from += exchanged_)
-        own_.python->add(own_.python->node(atoms[k], exchanged_), from, exchanged_);
-      return;
-    }
     for (int k = 0; k < n; ++k)
       for (const Numbers& forces : forces_)
         for (int a = 0; a < 3; ++a) forces.data()[3 * static_cast<size_t>(atoms[k]) + a] += *from++;
@@ -448,9 +443,24 @@ class PairMDOps : public Pair {
            std::equal(types_.begin(), types_.end(), atom->type);
   }
 
+  // The same of all processes where they find their halos together.
+  bool is_old_anywhere(int all) {
+    int is_old = neighbor->ago == 0 || !holds(all);
+    if (own_.python) MPI_Allreduce(MPI_IN_PLACE, &is_old, 1, MPI_INT, MPI_MAX, world);
+    return is_old;
+  }
+
+  void find_halo(int all) {
+    owners_.resize(all);
+    for (int i = 0; i < atom->nlocal; ++i) owners_[i] = {comm->me, i};
+    comm->forward_comm(this);
+    halo_.find(world, atom->nlocal, {owners_.begin() + atom->nlocal, owners_.end()});
+  }
+
   // The neighbours of now; a reason if they are none.
   std::string fill(int all) {
     filled_ = false;
+    if (own_.python) find_halo(all);
     const mdops_info& info = own_.info;
     if (comm->get_comm_cutoff() < info.cutoff)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
@@ -509,7 +519,7 @@ class PairMDOps : public Pair {
     near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
     near.mask = NEIGHMASK;
     if (own_.python) {
-      python_problem_ = own_.python->fill(near);
+      python_problem_ = own_.python->fill(near, halo_);
       return python_problem_.empty() ? MDOPS_OK : MDOPS_INVALID;
     }
     return mdops_list_fill(&near, own_.info.ntypes, made);
@@ -556,11 +566,7 @@ class PairMDOps : public Pair {
       require_everywhere(fails ? "pair_style mdops: " + message.text : "");
       require_same(static_cast<int>(message.kind), static_cast<int>(message.width));
       if (message.kind == PythonModels::kDone) break;
-      exchanged_ = message.width;
-      message.kind == PythonModels::kToGhosts ? comm->forward_comm(this, static_cast<int>(exchanged_))
-                                              : comm->reverse_comm(this, static_cast<int>(exchanged_));
-      exchanged_ = 0;
-      python.exchanged();
+      python.exchange(message, halo_);
     }
     python.take(centers_, output);
     return "";
@@ -655,9 +661,10 @@ class PairMDOps : public Pair {
   std::vector<int> types_;
   bool filled_ = false, is_late_ = false;
   int all_ = 0, centers_ = 0;
-  std::vector<Numbers> forces_;  // of each model; they go before it
-  size_t used_ = 0;              // of them in this step
-  int64_t exchanged_ = 0;        // numbers of an atom in an exchange that is under way
+  std::vector<Numbers> forces_;              // of each model; they go before it
+  size_t used_ = 0;                          // of them in this step
+  std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
+  Halo halo_;
   std::string python_problem_;
   bool warned_ = false;
   Line line_;

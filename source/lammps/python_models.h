@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "lammps/halo.h"
+
 extern char** environ;
 
 namespace mdops::lammps {
@@ -106,21 +108,25 @@ class PythonModels {
   }
 
   const mdops_info& info() const { return info_; }
-  // Places of 8 bytes that an exchange takes an atom, at most.
+  // Places of 8 bytes that an exchange takes an atom, at most; 0 if nothing is exchanged.
   int64_t width() const { return width_; }
 
-  // Gives Python the types and the neighbours; a reason if that fails.
-  std::string fill(const mdops_neighbors& near) {
+  // Gives Python the types, the neighbours, and what ghosts are images of; a reason if that fails.
+  std::string fill(const mdops_neighbors& near, const Halo& halo) {
     int64_t entries = 0;
     for (int64_t i = 0; i < near.atoms; ++i) entries += near.counts[i];
-    if (const std::string problem = lay_out(near.atoms, near.ghosts, entries); !problem.empty())
+    const auto border = static_cast<int64_t>(halo.border().size());
+    if (const std::string problem = lay_out(near.atoms, near.ghosts, entries, border, halo.rows());
+        !problem.empty())
       return problem;
+    std::copy(halo.sources().begin(), halo.sources().end(), sources_);
+    std::copy(halo.border().begin(), halo.border().end(), border_);
     std::copy_n(near.types, near.atoms + near.ghosts, types_);
     std::copy_n(near.counts, near.atoms, counts_);
     int32_t* to = entries_;
     for (int64_t i = 0; i < near.atoms; ++i)
       for (int32_t k = 0; k < near.counts[i]; ++k) *to++ = near.rows[i][k] & near.mask;
-    send(kNeighbors, {near.atoms, near.ghosts, entries});
+    send(kNeighbors, {near.atoms, near.ghosts, entries, border, halo.rows(), halo.processes()});
     const Message answer = receive();
     return answer.kind == kDone ? "" : answer.text;
   }
@@ -131,14 +137,19 @@ class PythonModels {
     send(kCompute, {static_cast<int64_t>(model)});
   }
 
-  void exchanged() { send(kExchanged, {}); }
+  // Rows of numbers go between processes as the message says.
+  void exchange(const Message& message, const Halo& halo) {
+    message.kind == kToGhosts ? halo.to_ghosts(border_rows_, halo_rows_, message.width)
+                              : halo.from_ghosts(halo_rows_, border_rows_, message.width);
+    send(kExchanged, {});
+  }
 
   Message receive() {
     Header head;
     if (!read(&head, sizeof(head))) return {kFailed, 0, "the process of Python beside LAMMPS has ended"};
     Message message{static_cast<Kind>(head.kind), head.numbers[0], std::string(head.bytes, '\0')};
     if (!read(message.text.data(), message.text.size())) return {kFailed, 0, "Python has ended"};
-    if (message.kind == kModel) width_ = head.numbers[0], ntypes_ = head.numbers[1], item_ = head.numbers[2];
+    if (message.kind == kModel) width_ = head.numbers[0], ntypes_ = head.numbers[1];
     return message;
   }
 
@@ -148,24 +159,6 @@ class PythonModels {
     std::copy_n(totals_ + 1, 9, output.virial);
     std::copy_n(forces_, 3 * all_, output.forces);
     if (output.atom_energy) std::copy_n(energies_, atoms, output.atom_energy);
-  }
-
-  // The numbers of an atom that are exchanged.
-  double* node(int64_t atom, int64_t width) const { return nodes_ + atom * width; }
-
-  // Adds numbers that came as doubles, and are those of the model's precision.
-  void add(double* to, const double* from, int64_t width) const {
-    if (item_ == sizeof(double)) {
-      for (int64_t k = 0; k < width; ++k) to[k] += from[k];
-      return;
-    }
-    for (int64_t k = 0; k < 2 * width; ++k) {
-      float a, b;
-      std::memcpy(&a, reinterpret_cast<char*>(to) + k * sizeof(float), sizeof(float));
-      std::memcpy(&b, reinterpret_cast<const char*>(from) + k * sizeof(float), sizeof(float));
-      a += b;
-      std::memcpy(reinterpret_cast<char*>(to) + k * sizeof(float), &a, sizeof(float));
-    }
   }
 
  private:
@@ -197,13 +190,17 @@ class PythonModels {
   }
 
   // Places the arrays in the shared memory, as mdops.lammps_server.Memory has them.
-  std::string lay_out(int64_t atoms, int64_t ghosts, int64_t entries) {
+  std::string lay_out(int64_t atoms, int64_t ghosts, int64_t entries, int64_t border, int64_t halo) {
     all_ = atoms + ghosts;
-    const int64_t sizes[] = {24 * all_,         24 * all_, 8 * atoms, 128,
-                             8 * all_ * width_, 4 * all_,  4 * atoms, 4 * entries};
-    int64_t places[9] = {};
-    for (int k = 0; k < 8; ++k) places[k + 1] = places[k] + (sizes[k] + 63) / 64 * 64;
-    const size_t needed = static_cast<size_t>(places[8]);
+    double** const numbers[] = {&positions_, &forces_, &energies_, &totals_, &border_rows_, &halo_rows_};
+    int32_t** const integers[] = {&types_, &counts_, &entries_, &sources_, &border_};
+    constexpr int kNumbers = 6, kIntegers = 5, kArrays = kNumbers + kIntegers;
+    const int64_t sizes[kArrays] = {24 * all_,           24 * all_,         8 * atoms, 128,
+                                    8 * border * width_, 8 * halo * width_, 4 * all_,  4 * atoms,
+                                    4 * entries,         4 * ghosts,        4 * border};
+    int64_t places[kArrays + 1] = {};
+    for (int k = 0; k < kArrays; ++k) places[k + 1] = places[k] + (sizes[k] + 63) / 64 * 64;
+    const size_t needed = static_cast<size_t>(places[kArrays]);
     if (needed > size_) {
       if (data_) munmap(data_, size_);
       data_ = nullptr, size_ = 0;
@@ -214,10 +211,9 @@ class PythonModels {
       if (found == MAP_FAILED) return std::string("no memory to share with Python: ") + std::strerror(errno);
       data_ = static_cast<char*>(found), size_ = size;
     }
-    double** const numbers[] = {&positions_, &forces_, &energies_, &totals_, &nodes_};
-    int32_t** const integers[] = {&types_, &counts_, &entries_};
-    for (int k = 0; k < 5; ++k) *numbers[k] = reinterpret_cast<double*>(data_ + places[k]);
-    for (int k = 0; k < 3; ++k) *integers[k] = reinterpret_cast<int32_t*>(data_ + places[5 + k]);
+    for (int k = 0; k < kNumbers; ++k) *numbers[k] = reinterpret_cast<double*>(data_ + places[k]);
+    for (int k = 0; k < kIntegers; ++k)
+      *integers[k] = reinterpret_cast<int32_t*>(data_ + places[kNumbers + k]);
     return "";
   }
 
@@ -253,12 +249,12 @@ class PythonModels {
   mdops_info info_{};
   std::vector<std::string> names_;
   std::vector<const char*> pointers_;
-  int64_t width_ = 0, ntypes_ = 0, item_ = 8, all_ = 0;
+  int64_t width_ = 0, ntypes_ = 0, all_ = 0;
   char* data_ = nullptr;
   size_t size_ = 0;
   double *positions_ = nullptr, *forces_ = nullptr, *energies_ = nullptr, *totals_ = nullptr,
-         *nodes_ = nullptr;
-  int32_t *types_ = nullptr, *counts_ = nullptr, *entries_ = nullptr;
+         *border_rows_ = nullptr, *halo_rows_ = nullptr;
+  int32_t *types_ = nullptr, *counts_ = nullptr, *entries_ = nullptr, *sources_ = nullptr, *border_ = nullptr;
 };
 
 }  // namespace mdops::lammps
