@@ -10,7 +10,7 @@ cannot do without, too.
 With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
 machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
 of eleven. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
-and angles of all atoms, or of so many at once as `--at-once` says.
+and angles of all atoms, or of so many at once as `--at-once` says: atoms, of dpa4 edges.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from machine import machine
 
 from mdops import Potential
 from mdops.jit.sample_box import sample_box
+from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.graph import GraphDescriptor
 from mdops.models.repflow import Edges
 from mdops.ops import EdgeIndex
@@ -154,6 +155,7 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
             _fills_memory=lambda *_: at_once is not None,
             _atoms_at_once=lambda *_: at_once,
         ),
+        mock.patch.object(DPA4, "_edges_at_once", lambda _, vectors: at_once or len(vectors)),
     ):
         first(systems[0], lists[0], check=False)
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
@@ -236,7 +238,7 @@ def _of_deepmd(python: str, tree: dict[str, Any], count: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=Path, required=True)
-    parser.add_argument("--model", choices=("dpa2", "dpa2_medium", "dpa3"), default="dpa3")
+    parser.add_argument("--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4"), default="dpa3")
     parser.add_argument("--atoms", type=int, default=192)
     parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
     parser.add_argument("--deepmd", help="a Python that has DeePMD-kit")
@@ -245,7 +247,9 @@ def main() -> None:
         "--memory", type=int, help="atoms of a step whose memory is measured; nothing else is"
     )
     parser.add_argument(
-        "--at-once", type=int, help="atoms whose edges and angles are there at once; all by default"
+        "--at-once",
+        type=int,
+        help="atoms (of dpa4 edges) whose edges and angles are there at once; all by default",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)

@@ -98,11 +98,11 @@ class GraphDescriptor(Descriptor):
 
     def _fills_memory(self, kept: int, device: torch.device) -> bool:
         """Whether all layers may not fit into the device's memory, if each keeps so many bytes for the gradient."""
-        return len(self.layers) * kept > _SHARE * _memory(device)
+        return len(self.layers) * kept > _SHARE * device_memory(device)
 
     def _atoms_at_once(self, local: Any, nodes: torch.Tensor) -> int:
         """Of how many atoms a layer takes edges and angles together, where those of all may not fit."""
-        room = _SHARE_OF_RUN * _memory(nodes.device)
+        room = _SHARE_OF_RUN * device_memory(nodes.device)
         return max(1, int(len(nodes) * room / (_RUNNING * _bytes(local))))
 
     def forward(self, near: Neighborhood) -> Features:
@@ -122,7 +122,7 @@ class GraphDescriptor(Descriptor):
                 kept, found = _run_counted(layer, nodes, local, graph)
                 if self._fills_memory(kept, nodes.device):
                     del found
-                    run, found = _run_again, _run_again(layer, nodes, local, graph)
+                    run, found = run_again, run_again(layer, nodes, local, graph)
                 (nodes, local), counts = found, False
             else:
                 nodes, local = run(layer, nodes, local, graph)
@@ -141,7 +141,7 @@ class GraphDescriptor(Descriptor):
             # The first layer makes what it takes once more, rather than to keep it.
             step = functools.partial(self._begin, layer) if k == 0 else layer
             given = zip(local, graphs, nodes.split(size), strict=True)
-            found = [_run_again(step, nodes, of_run, graph, own) for of_run, graph, own in given]
+            found = [run_again(step, nodes, of_run, graph, own) for of_run, graph, own in given]
             nodes, local = torch.cat([own for own, _ in found]), [of_run for _, of_run in found]
             is_known = False
         parts = [self.finish(*of_run) for of_run in zip(nodes.split(size), local, graphs, strict=True)]
@@ -156,8 +156,8 @@ def _run(layer: Callable[..., Any], *given: Any) -> Any:
     return layer(*given)
 
 
-def _run_again(layer: Callable[..., Any], *given: Any) -> Any:
-    """The layer keeps nothing but what it takes, and runs once more for its gradient."""
+def run_again(layer: Callable[..., Any], *given: Any) -> Any:
+    """layer(given), which keeps nothing but what it takes, and runs once more for its first derivatives."""
     options: dict[str, Any] = {"preserve_rng_state": False, "determinism_check": "none"}
     return checkpoint(layer, *given, use_reentrant=False, **options)
 
@@ -183,7 +183,7 @@ def _bytes(local: Any) -> int:
     return sum(value.numel() * value.element_size() for value in local or () if value is not None)
 
 
-def _memory(device: torch.device) -> int:
+def device_memory(device: torch.device) -> int:
     """In bytes."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory

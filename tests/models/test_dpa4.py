@@ -15,6 +15,7 @@ from mdops.io import read_model
 from mdops.io.torch.adapters import with_adapters
 from mdops.io.upgrade import upgrade
 from mdops.models import model_of_tree
+from mdops.models.dpa4.descriptor import DPA4
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.model.random import random_potential
@@ -76,6 +77,30 @@ def test_turns_and_other_orders_change_nothing(case):
     largest = np.abs(wanted["forces"]).max()
     np.testing.assert_allclose(found["energy"], wanted["energy"], rtol=1e-12)
     np.testing.assert_allclose(found["forces"], (wanted["forces"] @ turn.T)[order], atol=1e-10 * largest)
+
+
+@pytest.mark.parametrize("case", cases("dpa4_"))
+def test_edges_in_runs_have_the_same_answers(case, monkeypatch):
+    potential = load_case(case)
+    calls = [(one.system, None, one.fparam, one.aparam) for one in references(KINDS / case)]
+    wanted = [potential.evaluate(*call) for call in calls]
+    monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors: 37)
+    for call, want in zip(calls, wanted, strict=True):
+        found = potential.evaluate(*call)
+        for name, value in want.items():
+            assert relative_error(found[name], value) < 1e-12, name
+
+
+def test_large_graphs_go_in_runs(monkeypatch):
+    descriptor = load_case("dpa4_base").model.descriptor
+    vectors = torch.zeros(10**6, 3, dtype=torch.float64)
+    sizes = []
+    for memory in (1 << 50, 1 << 34, 1 << 33):
+        monkeypatch.setattr(
+            "mdops.models.dpa4.descriptor.device_memory", lambda device, memory=memory: memory
+        )
+        sizes.append(descriptor._edges_at_once(vectors))
+    assert sizes[0] == 10**6 and 1000 < sizes[1] < 10**5 and sizes[2] == sizes[1] // 2
 
 
 def test_atoms_far_from_all_others_and_none_have_answers():

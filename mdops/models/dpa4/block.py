@@ -123,7 +123,7 @@ class Block(nn.Module):
         else:
             x = x + self._messages(x, edges)
             for k in range(self.options.ffn_blocks):
-                x = x + self._within(x, k)
+                x = x + self._within(x, k, edges)
             found = [x]
         new = torch.stack([one[:, : self.next] for one in found], 1).flatten(1)
         return (new if edges.sent is None else torch.cat([new, edges.sent], 1)), None
@@ -133,7 +133,7 @@ class Block(nn.Module):
         x = self._messages(self.full_attn_res_so2(before, x, scalars), edges)
         before = [*before, x]
         for k, mix in enumerate(self.full_attn_res_ffns):
-            x = self._within(mix(before, x, scalars), k)
+            x = self._within(mix(before, x, scalars), k, edges)
             before = [*before, x]
         return [*before, x]
 
@@ -143,7 +143,7 @@ class Block(nn.Module):
         """The same, but the units of a block are added up."""
         x = total = self._messages(self.block_attn_res_so2(before, x, scalars), edges)
         for k, mix in enumerate(self.block_attn_res_ffns):
-            x = self._within(mix([*before, total], x, scalars), k)
+            x = self._within(mix([*before, total], x, scalars), k, edges)
             total = total + x
         return [*before, total, x]
 
@@ -158,9 +158,13 @@ class Block(nn.Module):
         found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None])[:, :, 0]
         return found if self.sent == self.own else nn.functional.pad(found, (0, 0, 0, self.own - self.sent))
 
-    def _within(self, x: torch.Tensor, k: int) -> torch.Tensor:
-        found = self.post_ffn_norms[k](self.ffns[k](self.pre_ffn_norms[k](x[:, :, None])))[:, :, 0]
-        return found if self.adam_ffn_layer_scales is None else found * self.adam_ffn_layer_scales[k]
+    def _within(self, x: torch.Tensor, k: int, edges: Edges) -> torch.Tensor:
+        def found(x: torch.Tensor) -> torch.Tensor:
+            rows: torch.Tensor = self.post_ffn_norms[k](self.ffns[k](self.pre_ffn_norms[k](x[:, :, None])))
+            return rows[:, :, 0]
+
+        y = edges.of_atoms(found, x)
+        return y if self.adam_ffn_layer_scales is None else y * self.adam_ffn_layer_scales[k]
 
 
 def scalars(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The messages of DPA-4: rows of neighbours in the frame of the edge, products by blocks of equal |m|, and back."""
 
+import functools
 import math
 from typing import Any
 
@@ -247,9 +248,11 @@ class Convolution(nn.Module):
         if self.options.n_atten_head:
             found = self._attended(x, edges)
         else:
-            blocks, _ = self._messages(x, edges)
-            weight = edges.envelope * self._sent(edges)
-            found = self._received(blocks, weight, edges) * edges.degree[:, :, None]
+            found = edges.sums(functools.partial(self._sums, x)) * edges.degree[:, :, None]
+        return edges.of_atoms(self._within, x, found)
+
+    def _within(self, x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        """(N, D, C) of each atom's rows and the sum of what it received."""
         nodes, rows = (one.unflatten(2, (self.groups, self.width)) for one in (x, found))
         if self.message_node_grid_product is not None:
             rows = rows + self.message_node_grid_product(rows, nodes)
@@ -258,64 +261,77 @@ class Convolution(nn.Module):
         mixed: torch.Tensor = self.post_focus_mix(rows.flatten(2)[:, :, None])[:, :, 0]
         return mixed
 
+    def _sums(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(N, D, C), without attention."""
+        return self._received(self._messages(x, edges), edges.envelope * self._sent(edges), edges)
+
     def _sent(self, edges: Edges) -> torch.Tensor | float:
         """(E, 1): what keeps atoms that are too near another from sending."""
-        return 1.0 if edges.sent is None else edge_gather(edges.sent, edges.graph.of_neighbor)
+        return 1.0 if edges.sent is None else edge_gather(edges.sent, edges.of_neighbor)
 
     def _attended(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
-        o, graph, groups = self.options, edges.graph, self.attention_groups
-        heads, width = o.n_atten_head, self.attention_width
-        blocks, radial = self._messages(x, edges)
+        o, groups, width = self.options, self.attention_groups, self.attention_width
         scalars = x[:, 0].view(-1, groups, width)
         normed = self.attn_qk_norm(scalars)
-        query = edge_gather(self.attn_q_proj(normed).flatten(1), graph.of_center)
-        keys = edge_gather(self.attn_k_proj(normed).flatten(1), graph.of_neighbor)
-        size = width // heads
-        logits = (query * keys).view(-1, groups * heads, size).sum(2) / math.sqrt(size)
-        by_length = torch.einsum("efi,ifh->efh", radial.view(-1, groups, width), self.adamw_attn_logit_w)
+        ends = self.attn_q_proj(normed).flatten(1), self.attn_k_proj(normed).flatten(1)
         weights = attention_weights(
-            logits + by_length.flatten(1),
+            torch.cat(edges.of_each(functools.partial(self._logits, *ends))),
             edges.envelope**2 * self._sent(edges),
             null_mass(self.adamw_attn_z_bias_raw, o.eps).flatten(),
-            graph,
+            edges.of_center,
         )
         gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
-        # A weight of a head is a factor of its channels, whatever their frame.
-        mixes = self.attn_focus_mix is not None or self.attn_v_proj is not None
-        if mixes:
-            (rows,) = blocks
-            local = self._turned_back(rows, edges)
-            if self.attn_focus_mix is not None:
-                local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
-            if self.attn_v_proj is not None:
-                local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
-        if mixes:
-            found = self._summed(_weighted(local, weights), edges)
-        else:
-            found = self._received(blocks, weights, edges)
-        found = (found.unflatten(2, (-1, size)) * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
+        found = edges.sums(functools.partial(self._attended_sums, x), weights)
+        parts = found.unflatten(2, (groups * o.n_atten_head, -1))
+        found = (parts * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
         if self.attn_o_proj is not None:
             found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)
         return found
 
-    def _messages(self, x: torch.Tensor, edges: Edges) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Messages, in the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C);
-        and the radial numbers of l = 0 (E, C)."""
-        radial = edges.radial[:, : self.lmax + 1] + edges.ends[:, None]
-        if self.radial_hidden_proj is not None:
-            radial = self.radial_hidden_proj(radial)
+    def _logits(self, queries: torch.Tensor, keys: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(E, H), of (N, C) of both ends and of the radial numbers of l = 0."""
+        groups, heads, width = self.attention_groups, self.options.n_atten_head, self.attention_width
+        size = width // heads
+        products = edge_gather(queries, edges.of_center) * edge_gather(keys, edges.of_neighbor)
+        logits = products.view(-1, groups * heads, size).sum(2) / math.sqrt(size)
+        radial = self._radial(edges.radial[:, :1], edges).view(-1, groups, width)
+        return logits + torch.einsum("efi,ifh->efh", radial, self.adamw_attn_logit_w).flatten(1)
+
+    def _attended_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
+        """(N, D, C), with weights (E, H)."""
+        groups, width = self.attention_groups, self.attention_width
+        blocks = self._messages(x, edges)
+        # A weight of a head is a factor of its channels, whatever their frame.
+        if self.attn_focus_mix is None and self.attn_v_proj is None:
+            return self._received(blocks, weights, edges)
+        (rows,) = blocks
+        local = self._turned_back(rows, edges)
+        if self.attn_focus_mix is not None:
+            local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
+        if self.attn_v_proj is not None:
+            local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
+        return self._summed(_weighted(local, weights), edges)
+
+    def _radial(self, radial: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(E, L, F C), of radial numbers (E, L, C) and the types of both ends."""
+        radial = radial + edges.ends[:, None]
+        return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
+
+    def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
+        """In the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C)."""
+        radial = self._radial(edges.radial[:, : self.lmax + 1], edges)
         if self.by_blocks:
-            return self._blocks(x, edges, radial), radial[:, 0]
+            return self._blocks(x, edges, radial)
         if self.in_frames:
-            return [self._in_frame(x, edges, radial)], radial[:, 0]
-        sources = edge_gather(x.flatten(1), edges.graph.of_neighbor).view(-1, *x.shape[1:])
+            return [self._in_frame(x, edges, radial)]
+        sources = edge_gather(x.flatten(1), edges.of_neighbor).view(-1, *x.shape[1:])
         first = sources[:, 0] * radial[:, 0]
         if self.by_matrices:
             rows, of_degrees = (one.unflatten(2, (self.groups, self.width)) for one in (sources, radial))
             found = self.edge_cartesian_tp(rows, edges.vectors, of_degrees).flatten(2)
         else:
             found = sources * spread(radial, self._runs)
-        return [self._competing(found, first)], radial[:, 0]
+        return [self._competing(found, first)]
 
     def _competing(self, x: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
         """Messages (E, D, C) times the weights of their groups, which their scalars (E, C) make."""
@@ -334,7 +350,7 @@ class Convolution(nn.Module):
         assert self.radial_degree_mixer is not None
         turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, radial)
         layers: Any = self.so2_linears
-        of, sizes = edges.graph.of_neighbor, layers[0].sizes
+        of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any
         for linear, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
@@ -345,14 +361,14 @@ class Convolution(nn.Module):
     def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
         turn = edges.rotations[self.lmax, self.mmax]
 
-        of_neighbor = edges.graph.of_neighbor
+        of_neighbor = edges.of_neighbor
         if self.radial_degree_mixer is None:
             local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
         else:
             local = self.radial_degree_mixer(turn, x, radial, of_neighbor)
         rows = local.unflatten(2, (self.groups, self.width))
         if self.node_wise_grid_product is not None:
-            own = edge_rotate(turn, x, edges.graph.of_center)
+            own = edge_rotate(turn, x, edges.of_center)
             rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
         return self._competing(self._layers(rows, edges, radial[:, 0]).flatten(2), rows[:, 0].flatten(1))
 
@@ -391,7 +407,7 @@ class Convolution(nn.Module):
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:
             blocks = [_weighted(rows, weights) for rows in blocks]
-        of, parts = edges.graph.of_center, turn.split([rows.shape[1] for rows in blocks], 1)
+        of, parts = edges.of_center, turn.split([rows.shape[1] for rows in blocks], 1)
         sums = [edge_rotate_sum(own, rows, of) for own, rows in zip(parts, blocks, strict=True)]
         return torch.stack(sums).sum(0) * self._rescale if len(sums) > 1 else sums[0] * self._rescale
 
@@ -401,7 +417,7 @@ class Convolution(nn.Module):
         return torch.bmm(edges.rotations[self.lmax, self.mmax].mT, local) * self._rescale
 
     def _summed(self, messages: torch.Tensor, edges: Edges) -> torch.Tensor:
-        found = edge_scatter(messages.flatten(1), edges.graph.of_center)
+        found = edge_scatter(messages.flatten(1), edges.of_center)
         return found.view(-1, *messages.shape[1:])
 
     def reset(self, random: np.random.Generator) -> None:

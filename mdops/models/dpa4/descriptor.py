@@ -15,19 +15,23 @@ from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamp
 from mdops.models.dpa4.embedding import ChargeSpin, Moments, Surroundings, TypeTable
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.dpa4.variables import load_variables, variables_of
-from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.graph import GraphDescriptor, device_memory, neighbor_graph_of, run_again
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.nn.equivariant.indices import by_order, coefficients, runs, spread
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
-from mdops.ops import edge_gather, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_scatter
 from mdops.options import saved_precision
 
 VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
 _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
+# What a block keeps for the gradient, in arrays of edges times the rows in their frames.
+_ARRAYS = 14
+# What may be kept of all edges, and of a run of them, as shares of the device's memory.
+_SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
 
@@ -161,12 +165,61 @@ class DPA4(GraphDescriptor):
             sent = self._sent(torch.where(present, bridge(r, inner, outer), 1.0), graph)
         # DeePMD-kit has this cutoff in float32.
         fades = torch.where(present, envelope(r, float(np.float32(o.rcut)), o.env_exp[1]), 0.0)
-        basis = torch.where(present, self.radial_basis(r), 0.0)
         floor = _FLOOR if self.version >= _FADES else o.eps
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
         moments = self._moments(near)
-        types = self._embedded(near, moments)
-        ends = [edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center)]
+        of_atoms = kinds, self._embedded(near, moments), degree, moments, sent
+        given = vectors, r, fades, present
+        size = self._edges_at_once(vectors) if near.first_derivative_only else len(vectors)
+        if len(vectors) <= size:
+            return self._edges((graph.of_center, graph.of_neighbor), of_atoms, *given)
+        runs = []
+        for begin, of_run in enumerate(zip(*(one.split(size) for one in given), strict=True)):
+            begin *= size
+            end = begin + len(of_run[0])
+            of_center = EdgeIndex(graph.i[begin:end], None, graph.offsets.clamp(begin, end) - begin)
+            of_neighbor = EdgeIndex.of(graph.j[begin:end], graph.of_neighbor.offsets.shape[0] - 1)
+            runs.append(run_again(self._edges, (of_center, of_neighbor), of_atoms, *of_run))
+        none = vectors[:0]
+        return runs[0]._replace(
+            of_center=graph.of_center,
+            of_neighbor=graph.of_neighbor,
+            vectors=vectors,
+            envelope=fades,
+            runs=tuple(runs),
+            **{name: none for name in ("basis", "radial", "ends", "harmonics")},
+            rotations={},
+        )
+
+    def _edges_at_once(self, vectors: torch.Tensor) -> int:
+        """Of how many edges what layers keep for the gradient is in memory at once."""
+        kept = (
+            _ARRAYS
+            * vectors.element_size()
+            * self.options.channels
+            * max(
+                len(by_order(ell, m))
+                for ell, m in zip(self.options.degrees, self.options.orders, strict=True)
+            )
+        )
+        room = device_memory(vectors.device)
+        few = len(vectors) * len(self.blocks) * kept <= _SHARE * room
+        return len(vectors) if few else max(1, int(_SHARE_OF_RUN * room / kept))
+
+    def _edges(
+        self,
+        of: tuple[EdgeIndex, EdgeIndex],
+        of_atoms: tuple[Any, ...],
+        vectors: torch.Tensor,
+        r: torch.Tensor,
+        fades: torch.Tensor,
+        present: torch.Tensor,
+    ) -> Edges:
+        """Of these edges alone, with what is known of the atoms."""
+        o = self.options
+        (of_center, of_neighbor), (kinds, types, degree, moments, sent) = of, of_atoms
+        basis = torch.where(present, self.radial_basis(r), 0.0)
+        ends = edge_gather(types, of_neighbor) + edge_gather(types, of_center)
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
         if self.version >= _FADES:
             radial = radial * fades[:, :, None]
@@ -177,14 +230,15 @@ class DPA4(GraphDescriptor):
                 rotations[ell, m] = wigner_rows(quaternions, ell, tuple(by_order(ell, m)))
         harmonics = spherical_harmonics(vectors, o.first_node_degree) if o.use_env_seed else vectors[:, :0]
         return Edges(
-            graph=graph,
+            of_center=of_center,
+            of_neighbor=of_neighbor,
             types=kinds,
             embedded=types,
             vectors=vectors,
             basis=basis,
             envelope=fades,
             radial=radial,
-            ends=(ends[0] + ends[1]) * present,
+            ends=ends * present,
             rotations=rotations,
             harmonics=harmonics,
             degree=degree,
@@ -236,7 +290,7 @@ class DPA4(GraphDescriptor):
             first = first * (1 + of_scale * scale.tanh()) + of_shift * shift.tanh()
         rest = (o.first_node_degree + 1) ** 2 - 1
         if o.use_env_seed and rest:
-            others = self._harmonic_sums(graph)
+            others = graph.sums(self._harmonic_sums) * graph.degree[:, :, None]
         else:
             others = first.new_zeros(len(first), rest, o.channels)
         if self.spin_embedding is not None and graph.moments is not None:
@@ -249,19 +303,19 @@ class DPA4(GraphDescriptor):
         return (nodes if graph.sent is None else torch.cat([nodes, graph.sent], 1)), None
 
     def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
-        """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree."""
+        """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree, not yet scaled."""
         radial = spread(edges.radial, self._runs)
         messages = edges.harmonics[:, 1:, None] * radial
         if self.spin_embedding is not None and edges.moments is not None:
             weights = self.spin_embedding.adam_spin_nbr_weight[edges.types]
             added = self.spin_embedding.coefficients(edges.moments)[:, :, None] * weights[:, None]
-            others = edge_gather(added.flatten(1), edges.graph.of_neighbor).view(-1, *added.shape[1:])
+            others = edge_gather(added.flatten(1), edges.of_neighbor).view(-1, *added.shape[1:])
             others = others * edges.envelope[:, :, None]
             messages = torch.cat([messages[:, :3] + others, messages[:, 3:]], 1)
         if edges.sent is not None:
-            messages = messages * edge_gather(edges.sent, edges.graph.of_neighbor)[:, :, None]
-        found = edge_scatter(messages.flatten(1), edges.graph.of_center)
-        return found.view(-1, *messages.shape[1:]) * edges.degree[:, :, None]
+            messages = messages * edge_gather(edges.sent, edges.of_neighbor)[:, :, None]
+        found = edge_scatter(messages.flatten(1), edges.of_center)
+        return found.view(-1, *messages.shape[1:])
 
     def finish(self, nodes: torch.Tensor, local: None, graph: Edges) -> Features:
         o = self.options
@@ -271,9 +325,13 @@ class DPA4(GraphDescriptor):
         if mix is not None:
             x = mix(before, x, scalars)
         x = (x if o.so3_readout != "none" else x[:, :1])[:, :, None]
+        return Features(graph.of_atoms(self._read, x))
+
+    def _read(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, C) of rows (N, D, 1, C)."""
         for reader in self.readout_pre_layers:
             x = x + reader(x)
-        return Features((x + self.output_ffn(x))[:, 0, 0])
+        return (x + self.output_ffn(x))[:, 0, 0]
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4":

@@ -1,6 +1,8 @@
 """What DPA-4 knows of an edge before its layers: lengths, envelopes, radial numbers and the rotation into its frame."""
 
+import functools
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -8,9 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.models.graph import run_again
 from mdops.nn.equivariant.linear import Dense
 from mdops.nn.equivariant.norm import ScalarNorm
-from mdops.ops import NeighborGraph
+from mdops.ops import EdgeIndex
 from mdops.ops.activation import activation
 
 
@@ -18,7 +21,7 @@ class Edges(NamedTuple):
     """What all layers read of a graph; rows behind the last edge hold finite numbers that no sum takes.
 
     Attributes:
-        graph: with E edges.
+        of_center, of_neighbor: from each of E edges to its atom, and to the neighbour.
         types: (N,) int64, of the atoms.
         embedded: (N, C), what is known of the type, and of the system's charge and multiplicity.
         vectors: (E, 3), A, from the neighbour to the atom, as long as `clamped` says.
@@ -31,9 +34,12 @@ class Edges(NamedTuple):
         degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
         moments: (N, 3), magnetic moments, 0 of atoms whose types have none; None: there are none.
         sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
+        runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
+            bases, radial numbers, sums of types, rotations and harmonics.
     """
 
-    graph: NeighborGraph
+    of_center: EdgeIndex
+    of_neighbor: EdgeIndex
     types: torch.Tensor
     embedded: torch.Tensor
     vectors: torch.Tensor
@@ -46,6 +52,32 @@ class Edges(NamedTuple):
     degree: torch.Tensor
     moments: torch.Tensor | None
     sent: torch.Tensor | None
+    runs: "tuple[Edges, ...]" = ()
+
+    def of_each(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> list[torch.Tensor]:
+        """function(edges, their rows) of all edges, or of each run, which keeps nothing for its gradient but that.
+
+        Args:
+            rows: each (E, ...).
+        """
+        if not self.runs:
+            return [function(self, *rows)]
+        sizes = [len(run.envelope) for run in self.runs]
+        given = zip(self.runs, *(own.split(sizes) for own in rows), strict=True)
+        return [run_again(function, *of_run) for of_run in given]
+
+    def sums(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
+        """The sum of what `of_each` gives, such as sums over the edges of atoms (N, ...)."""
+        found = self.of_each(function, *rows)
+        return functools.reduce(torch.add, found)
+
+    def of_atoms(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
+        """function(rows) of all atoms, or as often as there are runs of some of them: rows (N, ...) in and out."""
+        if not self.runs:
+            return function(*rows)
+        size = max(1, -(-len(rows[0]) // len(self.runs)))
+        given = zip(*(own.split(size) for own in rows), strict=True)
+        return torch.cat([run_again(function, *own) for own in given])
 
 
 def envelope(r: torch.Tensor, cutoff: float, exponent: int) -> torch.Tensor:

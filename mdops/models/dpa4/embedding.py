@@ -95,24 +95,28 @@ class Surroundings(nn.Module):
             self.spin_scale = zeros(1)
 
     def forward(self, edges: Edges) -> torch.Tensor:
-        graph, types = edges.graph, self.env_type_embed(edges.types)
-        radial = self.rbf_proj_layer2(self.rbf_proj_layer1(edges.basis))
-        ends = (edge_gather(types, of) for of in (graph.of_neighbor, graph.of_center))
-        g = self.g_layer2(self.g_layer1(torch.cat([radial, *ends], 1)))
-        r = edges.vectors.norm(dim=1, keepdim=True)
-        frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
-        if edges.moments is not None:
-            others = edge_gather(edges.moments, graph.of_neighbor) * edges.envelope
-            frame = torch.cat([frame, others], 1)
-        if edges.sent is not None:
-            frame = frame * edge_gather(edges.sent, graph.of_neighbor)
-        sums = row_moments(frame, g, graph.offsets) * edges.degree[:, :, None]
+        sums = edges.sums(self._sums) * edges.degree[:, :, None]
         axes = sums[:, :, : self.axes]
         products = sums[:, :4].mT @ axes[:, :4]
         if edges.moments is not None:
             products = products + self.spin_scale * (sums[:, 4:].mT @ axes[:, 4:])
         found: torch.Tensor = self.output_proj(products.flatten(1))
         return found
+
+    def _sums(self, edges: Edges) -> torch.Tensor:
+        """(N, 4, C), or with moments (N, 7, C)."""
+        types = self.env_type_embed(edges.types)
+        radial = self.rbf_proj_layer2(self.rbf_proj_layer1(edges.basis))
+        ends = (edge_gather(types, of) for of in (edges.of_neighbor, edges.of_center))
+        g = self.g_layer2(self.g_layer1(torch.cat([radial, *ends], 1)))
+        r = edges.vectors.norm(dim=1, keepdim=True)
+        frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
+        if edges.moments is not None:
+            others = edge_gather(edges.moments, edges.of_neighbor) * edges.envelope
+            frame = torch.cat([frame, others], 1)
+        if edges.sent is not None:
+            frame = frame * edge_gather(edges.sent, edges.of_neighbor)
+        return row_moments(frame, g, edges.of_center.offsets)
 
     def reset(self, random: np.random.Generator) -> None:
         with torch.no_grad():

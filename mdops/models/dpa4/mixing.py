@@ -9,7 +9,7 @@ from torch import nn
 
 from mdops.nn.equivariant.linear import ChannelLinear, zeros
 from mdops.nn.equivariant.norm import ScalarNorm
-from mdops.ops import NeighborGraph, edge_gather, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_scatter
 
 MODES = ("none", "independent", "dependent")
 
@@ -43,7 +43,7 @@ class DepthMix(nn.Module):
 
 
 def attention_weights(
-    logits: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, graph: NeighborGraph
+    logits: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, of_center: EdgeIndex
 ) -> torch.Tensor:
     """w_e exp(x_e) over the sum of an atom's edges and of what stands for no edge, (E, H).
 
@@ -52,15 +52,15 @@ def attention_weights(
         nothing: (H,), positive.
     """
     with torch.no_grad():
-        centers = graph.i.long().clamp(min=0)[:, None].expand_as(logits)
+        centers = of_center.nodes.long().clamp(min=0)[:, None].expand_as(logits)
         there = weight > torch.finfo(weight.dtype).tiny
         seen = torch.where(there, logits + torch.where(there, weight, 1.0).log(), -torch.inf)
-        most = nothing.log().expand(graph.offsets.shape[0] - 1, -1).contiguous()
+        most = nothing.log().expand(of_center.offsets.shape[0] - 1, -1).contiguous()
         most = most.scatter_reduce(0, centers, seen, "amax")
-    shift = edge_gather(most, graph.of_center)
+    shift = edge_gather(most, of_center)
     raised = torch.where(there, torch.exp(logits - shift), 0.0) * weight
-    total = edge_scatter(raised, graph.of_center) + nothing * torch.exp(-most)
-    return raised * edge_gather(1 / total, graph.of_center)
+    total = edge_scatter(raised, of_center) + nothing * torch.exp(-most)
+    return raised * edge_gather(1 / total, of_center)
 
 
 def null_mass(raw: torch.Tensor, eps: float) -> torch.Tensor:
