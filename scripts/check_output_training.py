@@ -1,9 +1,10 @@
 """Trains with every kind of loss by mdops and by DeePMD-kit itself: DeePMD-kit's example inputs, and variants of them.
 
     python scripts/check_output_training.py PYTHON_WITH_DEEPMD --examples examples \
-        [--out benchmarks/results/output_training_beside_deepmd.json]
+        [--tensorflow] [--out benchmarks/results/output_training_beside_deepmd.json]
 
-`--examples` is the folder of that name in DeePMD-kit's repository. Of each input three things are compared:
+`--examples` is the folder of that name in DeePMD-kit's repository. With `--tensorflow` its TensorFlow backend trains.
+Of each input three things are compared:
 
 - the averages and deviations of the types that a training begins with, on all of its data;
 - what a few steps from the same weights change in the answers, on systems of two frames, so that the batches are the
@@ -57,6 +58,7 @@ INPUTS = {
     "water/dplr/train/ener.json#intensive": 20,
     "water/dplr/train/ener.json#forces": 20,
 }
+BY_TENSORFLOW = {"dprc/pairwise/input.json": 200}  # which PyTorch's DeePMD-kit does not train
 _VIRIALS = {"start_pref_v": 0.02, "limit_pref_v": 1.0}
 # What is changed in the section `loss`; these inputs are without their modifier, which PyTorch's DeePMD-kit has not.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,14 +69,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "intensive": {**_VIRIALS, "intensive_ener_virial": True},
     "forces": {"start_pref_e": 0, "limit_pref_e": 0},
 }
-SAME_STEPS, FRAMES, LIMIT = 4, 2, 1e-5  # all frames in a batch: DeePMD-kit takes a deviation of properties
+# TensorFlow's Adam adds its epsilon before it corrects for the first steps.
+LIMIT, LIMIT_OF_TENSORFLOW = 1e-5, 1e-3
+SAME_STEPS, FRAMES = 4, 2  # all frames in a batch: DeePMD-kit takes a deviation of properties
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", type=Path, help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--examples", type=Path, required=True, help="DeePMD-kit's folder examples")
-    parser.add_argument("--inputs", nargs="+", default=list(INPUTS), help="files below it")
+    parser.add_argument("--inputs", nargs="+", help="files below it")
+    parser.add_argument("--tensorflow", action="store_true", help="by DeePMD-kit's TensorFlow backend")
     parser.add_argument("--steps", type=int, help="of every input; else as many as the script has for it")
     parser.add_argument(
         "--seeds", type=int, default=3, help="runs of each; 0: only steps from the same weights"
@@ -83,20 +88,24 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the result here, as JSON")
     parser.add_argument("--commit", help="of mdops, where git cannot tell")
     args = parser.parse_args()
-    versions = subprocess.run(
-        [args.python, "-c", VERSIONS], check=True, capture_output=True, text=True
-    ).stdout
+    asked = VERSIONS.replace("torch", "tensorflow") if args.tensorflow else VERSIONS
+    versions = subprocess.run([args.python, "-c", asked], check=True, capture_output=True, text=True).stdout
     args.work = args.work.absolute()
-    rows = [compare(args, name) for name in args.inputs]
+    rows = [compare(args, name) for name in args.inputs or (BY_TENSORFLOW if args.tensorflow else INPUTS)]
     if args.out:
         head = {
+            "backend": "TensorFlow" if args.tensorflow else "PyTorch",
             "machine": machine("cpu", args.commit) | {"threads": 1, "python": platform.python_version()},
             "deepmd": json.loads(versions.splitlines()[-1]),
-            "same start": {"steps": SAME_STEPS, "limit": LIMIT},
+            "same start": {"steps": SAME_STEPS, "limit": limit(args)},
             "inputs": rows,
         }
         args.out.write_text(json.dumps(head, indent=1) + "\n")
     return 1 if any(row["failed"] for row in rows) else 0
+
+
+def limit(args: argparse.Namespace) -> float:
+    return LIMIT_OF_TENSORFLOW if args.tensorflow else LIMIT
 
 
 def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -120,9 +129,9 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
         for system in tree["training"]["training_data"]["systems"]
         if is_learned_from(tree, system)
     }
-    row["failed"] = max(row["statistics"], *row["same start"].values()) > LIMIT
+    row["failed"] = max(row["statistics"], *row["same start"].values()) > limit(args)
     if args.seeds:
-        row |= errors(args, folder, tree, args.steps or INPUTS[name])
+        row |= errors(args, folder, tree, args.steps or (INPUTS | BY_TENSORFLOW)[name])
         row["failed"] |= any(low > 1 for _, low, _ in row["ratio"].values())
     print(json.dumps(row), flush=True)
     return row
@@ -136,10 +145,16 @@ def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> 
         own = changed(tree, {"numb_steps": steps, "save_freq": 1})
         own["model"]["data_stat_nbatch"] = 10**6  # all frames, of which DeePMD-kit takes some by chance
         own["learning_rate"] = {"type": "exp", "start_lr": 1e-30, "stop_lr": 1e-31}
-        model = load(train(args, program, folder, own)["model"]).model
-        found.append((model.out_bias.numpy(), model.out_std.numpy()))
+        found.append(averages(load(train(args, program, folder, own)["model"]).model))
     pairs = zip(*found, strict=True)
     return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs)
+
+
+def averages(model: Any) -> list[np.ndarray]:
+    """Of the types, and their deviations; a graph of TensorFlow has none, and averages in the fitting alone."""
+    of_models = [(one.out_bias, one.out_std, one.fitting.bias) for one in model.with_averages]
+    biases = [(bias + own.view_as(bias)).detach().numpy() for bias, _, own in of_models]
+    return biases if len(model.with_averages) > 1 else [*biases, model.out_std.numpy()]
 
 
 def is_learned_from(tree: dict[str, Any], system: str) -> bool:
@@ -155,13 +170,29 @@ def same_start(args: argparse.Namespace, folder: Path, tree: dict[str, Any], sys
     few = some_frames_of(system, folder / "frames", FRAMES)
     tree = changed(tree, {"numb_steps": SAME_STEPS, "save_freq": SAME_STEPS})
     tree["training"].pop("validation_data", None)
+    if (
+        args.tensorflow
+    ):  # whose nets compute in the precision of their weights, and which saves what it displays
+        tree["model"] = in_double(tree["model"])
+        tree["model"].get("type_embedding", {}).setdefault("seed", 1)
+        tree["training"]["disp_freq"] = SAME_STEPS
     tree["training"]["training_data"] |= {"systems": [str(few)], "batch_size": FRAMES}
     first = train(args, "deepmd", folder / "first", changed(tree, {"numb_steps": 0}))
     theirs = train(args, "deepmd", folder / "same", tree)
     own = changed(tree, {"precision": "float64", "spline": False})
-    own = train(args, "mdops", folder / "same", own, "--init-model", first["model"])
+    names_differ = ["--use-pretrain-script"] if args.tensorflow else []  # of a graph's options
+    own = train(args, "mdops", folder / "same", own, "--init-model", first["model"], *names_differ)
     a, b, begun = (answers(run["model"], few) for run in (own, theirs, first))
     return max(float(np.linalg.norm(a[n] - b[n]) / np.linalg.norm(b[n] - begun[n])) for n in a)
+
+
+def in_double(section: Any) -> Any:
+    """The same with every precision float64."""
+    if isinstance(section, list):
+        return [in_double(value) for value in section]
+    if not isinstance(section, dict):
+        return section
+    return {name: "float64" if name == "precision" else in_double(value) for name, value in section.items()}
 
 
 def errors(args: argparse.Namespace, folder: Path, tree: dict[str, Any], steps: int) -> dict[str, Any]:
@@ -227,7 +258,8 @@ def train(
     (folder / "input.json").write_text(json.dumps(tree, indent=1))
     command = [sys.executable, "-m", "mdops", "train", *options]
     if program == "deepmd":
-        command = [str(args.python.absolute()), "-m", "deepmd", "--pt", "train", "--skip-neighbor-stat"]
+        deepmd = [str(args.python.absolute()), "-m", "deepmd", "--tf" if args.tensorflow else "--pt"]
+        command = [*deepmd, "train", "--skip-neighbor-stat"]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     start = time.perf_counter()
     done = subprocess.run(
@@ -241,8 +273,12 @@ def train(
     (folder / "log").write_text(done.stdout + done.stderr)
     if done.returncode:
         raise RuntimeError(f"{folder}: {program} refuses it: {done.stderr.strip().splitlines()[-1]}")
+    seconds = time.perf_counter() - start
     model = folder / ("model.safetensors" if program == "mdops" else "model.ckpt.pt")
-    run = {"model": str(model), "seconds": time.perf_counter() - start}
+    if program == "deepmd" and args.tensorflow:
+        model = folder / "model.pb"
+        subprocess.run([*deepmd, "freeze", "-o", model.name], cwd=folder, check=True, capture_output=True)
+    run = {"model": str(model), "seconds": seconds}
     found.write_text(json.dumps(run))
     return run
 

@@ -152,10 +152,13 @@ class SplineNets:
         energy."""
         model, fitting, kinds = self.model, self.fitting, self.kinds
         has_energy = model.has_energy[kinds.index].double()
-        nothing = torch.zeros(1, fitting.net(0).inputs, dtype=torch.float64, device=kinds.index.device)
+        nothing = fitting.bias.new_zeros(len(kinds.numbers), fitting.net(0).inputs)
+        if fitting.types_in_vacuum:  # without other inputs behind them
+            constants: Any = model.descriptor.parts[-1].constants()  # type: ignore[operator]
+            nothing[:, -fitting.types_in_vacuum :] = constants[kinds.index]
         vacuum: list[Any] = [
-            copy.deepcopy(fitting.net(t)).double()(nothing)[0, 0] if fitting.vacuum[t] else 0.0
-            for t in kinds.numbers
+            copy.deepcopy(fitting.net(t)).double()(nothing[k : k + 1])[0, 0] if fitting.vacuum[t] else 0.0
+            for k, t in enumerate(kinds.numbers)
         ]
         absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.index.device)
         scale = has_energy[:1] if self.shares_net else has_energy

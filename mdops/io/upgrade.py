@@ -99,7 +99,7 @@ def _fill(node: dict[str, Any], keys: Keys, place: str) -> dict[str, Any]:
             del node[key]
     if "lmax" in keys and node["lmax"] == keys["lmax"][1] == 1:
         del node["lmax"]  # which versions before 3.2 do not have
-    for key in ("cubic_switch", "zero_padding", "shortest_row"):  # mdops' own
+    for key in ("cubic_switch", "zero_padding", "shortest_row", "types_in_vacuum"):  # mdops' own
         if key in node and not node[key]:
             del node[key]
     if "env_mat" in node and "env_protection" in node:

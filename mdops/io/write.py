@@ -94,6 +94,8 @@ def _own_kind(node: Any) -> str | None:
         return "its absent neighbours have no type, as in the TensorFlow backend alone (set_davg_zero false)"
     if node.get("cubic_switch"):
         return "its types or its attention fade as in the TensorFlow backend alone (smooth_type_embedding)"
+    if node.get("types_in_vacuum"):
+        return "its atoms alone keep their type, as in the TensorFlow backend alone (atom_ener)"
     return _own_kind(list(node.values()))
 
 

@@ -721,6 +721,11 @@ class AtomicModel(ModelComponent, ABC):
         """All that its parts have, for statistics of the data."""
         return []
 
+    @property
+    def with_averages(self) -> "list[AtomicModel]":
+        """Those whose `out_bias` and `out_std` a new model takes from the data's labels."""
+        return [self]
+
     def forward(
         self, near: Neighborhood, fparam: torch.Tensor | None = None, aparam: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:

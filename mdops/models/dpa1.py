@@ -42,6 +42,7 @@ from mdops.tracing import is_exported
 Nets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
 
 LN_EPS = 1e-5
+SHORTEST_ROW = 1e-6  # of TensorFlow: the root of what tf.nn.l2_normalize takes as the least square
 MOST_DEGREES = 4
 _GAIN_DEVIATION = 0.1  # of new weights of degrees, DeePMD-kit's
 # Of a run of atoms in simulations with attention: such that its rows stay in a CPU's cache; and numbers of its largest

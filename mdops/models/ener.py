@@ -29,6 +29,12 @@ class EnergyFittingOptions(NetFittingOptions):
     atom_ener: list[float | None] = key(
         [], "energies of atoms in vacuum, by type", unit="eV", of="types", absent=None
     )
+    types_in_vacuum: int = key(
+        0,
+        "how many numbers, the last that a descriptor has, are the type's in vacuum, as in TensorFlow, and not 0",
+        low=0,
+        where="file",
+    )
     var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
     dim_out: int = key(1, "values an atom", low=0, where="file")
 
@@ -48,7 +54,7 @@ class EnergyNet(NetFitting):
     """Energies of atoms: e_i = net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t.
 
     The term in brackets is there for the types of which `vacuum` is True (DeePMD-kit's `atom_ener`): an atom alone then
-    has its bias as energy if D is 0 for it.
+    has its bias as energy if D is 0 for it, but for the numbers that are its type's (`types_in_vacuum`).
     """
 
     outputs: tuple[Output, ...] = (ENERGY,)
@@ -60,6 +66,7 @@ class EnergyNet(NetFitting):
         self.vacuum = [
             any(known) and (self.shared or t >= len(known) or known[t]) for t in range(len(type_map))
         ]
+        self.types_in_vacuum = getattr(options, "types_in_vacuum", 0)
 
     def forward(
         self,
@@ -132,11 +139,14 @@ class EnergyFitting(EnergyNet):
         return nets
 
     def to_tree(self) -> Tree:
-        return {
+        tree = {
             **super().to_tree(),
             "atom_ener": list(self.options.atom_ener) or None,
             **self._quantized_to_tree(),
         }
+        if not self.types_in_vacuum:
+            del tree["types_in_vacuum"]  # which DeePMD-kit's files do not have
+        return tree
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], width: int | None, place: str) -> None:

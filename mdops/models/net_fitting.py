@@ -124,7 +124,7 @@ class NetFitting(Fitting):
     """Numbers of atoms: net_t(D_i, parameters) - [net_t(0, parameters)] + bias_t, and what a kind makes of them.
 
     The net is of the atom's type, or one for all types. The term in brackets is there for the types of which
-    `vacuum` is True.
+    `vacuum` is True; the last `types_in_vacuum` numbers of D_i stay in it.
 
     Attributes:
         bias: (ntypes, W), float64, of the W numbers that the nets give; (ntypes,) where the kind says so.
@@ -151,7 +151,7 @@ class NetFitting(Fitting):
         self.options, self.type_map, self.nets = options, list(type_map), nets
         self.fparam, self.aparam = fparam, aparam
         self.outputs = self.outputs_of(options)
-        self.vacuum = [False] * len(type_map)
+        self.vacuum, self.types_in_vacuum = [False] * len(type_map), 0
         default = options.default_fparam
         self.register_buffer("bias", bias)
         self.register_buffer(
@@ -248,7 +248,8 @@ class NetFitting(Fitting):
         net = self.net(kind)
         out: torch.Tensor = net(_beside(features, extra)).double()
         if self.vacuum[kind]:
-            nothing = features.new_zeros(features.shape[0], features.shape[1])
+            nothing = features.clone()
+            nothing[:, : features.shape[1] - self.types_in_vacuum] = 0.0
             out = out - net(_beside(nothing, extra)).double()
         return out + self.bias[kind]
 

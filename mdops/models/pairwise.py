@@ -1,21 +1,46 @@
 """The atomic model "pairwise_dprc" (DeePMD-kit's pairwise DPRc): a quantum region, and each residue around it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from mdops.errors import ConfigError, InputError, UnsupportedModelError
-from mdops.models import schema
-from mdops.models.contract import Tree
+from mdops.models import registry, schema
+from mdops.models.contract import AtomicModel, Tree
+from mdops.models.dpa1 import SHORTEST_ROW
 from mdops.models.linear import Blend
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
-from mdops.models.standard import ModelOptions
-from mdops.options import key
+from mdops.models.standard import ModelOptions, StandardOptions
+from mdops.models.type_embedding import TypeEmbedding
+from mdops.nn.net import Net
+from mdops.options import PRECISIONS, Options, key, saved_precision, section, variant
 
+_PARTS = ("qm_model", "qmmm_model")
+_DESCRIPTORS = ("dpa1", "se_atten", "se_atten_v2")
 _RESIDUES = "the residue of each atom: 0 in the quantum region, 1, 2, ... elsewhere, -1 to leave it out"
+
+
+def _kinds_of_parts() -> dict[str, type[Options]]:
+    return {name: StandardOptions for name in StandardOptions.NAMES}
+
+
+@dataclass(kw_only=True)
+class TypeEmbeddingOptions:
+    """Of a net from the types to a few numbers for each."""
+
+    neuron: list[int] = key([8], "widths of its layers", low=1)
+    activation_function: str = key("tanh", "behind each of them")
+    resnet_dt: bool = key(False, "a trained factor of the layers that add their input")
+    precision: str = key("default", "of its weights", choices=PRECISIONS)
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in its layers")
+    trainable: bool = key(True, "it is trained", choices=(True,))
+    seed: int | None = key(None, "of its first weights")
 
 
 @dataclass(kw_only=True)
@@ -26,17 +51,63 @@ class PairwiseOptions(ModelOptions):
         name: value for name, value in ModelOptions.NEUTRAL.items() if name != "type_embedding"
     }
 
-    qm_model: dict = key(
-        doc="the model of the quantum region; refused, as it is not trained here", where="input"
-    )
-    qmmm_model: dict = key(doc="the model of the quantum region with one residue", where="input")
-    type_embedding: dict | None = key(None, "the embedding of types that both share", where="input")
+    qm_model: Any = variant(_kinds_of_parts, "standard")
+    qmmm_model: Any = variant(_kinds_of_parts, "standard")
+    type_embedding: TypeEmbeddingOptions = section(TypeEmbeddingOptions)
+
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """With the type map in both models, and the width of the embedding of types."""
+        embedding = node.get("type_embedding")
+        neuron = embedding.get("neuron") if isinstance(embedding, Mapping) else None
+        width = neuron[-1] if isinstance(neuron, list) and neuron else TypeEmbeddingOptions().neuron[-1]
+        parts = {}
+        for name in _PARTS:
+            part = node.get(name)
+            if not isinstance(part, Mapping):
+                raise ConfigError(f"{place}.{name}: expected a section in braces, a model of se_atten_v2")
+            own = {"type_map": node["type_map"], **part} if "type_map" in node else dict(part)
+            descriptor = own.get("descriptor")
+            if isinstance(descriptor, Mapping) and descriptor.get("type") in _DESCRIPTORS:
+                own["descriptor"] = {**descriptor, "tebd_dim": width}
+            parts[name] = own
+        return {**node, **parts}
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        raise ConfigError(
-            f"{place}.type: a model of pairwise_dprc is not trained here, for two models would share the embedding of "
-            "types; DeePMD-kit's TensorFlow backend trains it, and mdops reads the frozen graph"
-        )
+        super().check(place, type_map)
+        for name in _PARTS:
+            self._check_part(getattr(self, name), f"{place}.{name}", type_map)
+
+    def _check_part(self, part: StandardOptions, place: str, type_map: Sequence[str]) -> None:
+        part.check(place, type_map)
+        d, fitting = part.descriptor, part.fitting_net
+        if part.type_map != list(type_map):
+            raise ConfigError(f"{place}.type_map: is {part.type_map}, expected that of the whole, {type_map}")
+        if d.KIND not in _DESCRIPTORS or fitting.KIND != "ener":
+            raise ConfigError(
+                f"{place}: is of {d.KIND} and {fitting.KIND}, expected one of se_atten or se_atten_v2, and ener"
+            )
+        if isinstance(d.sel, str):
+            raise ConfigError(
+                f"{place}.descriptor.sel: is {d.sel!r}, expected a number: the most neighbours within the quantum "
+                "region, or within it and one residue"
+            )
+        if not d.concat_output_tebd:
+            raise ConfigError(f"{place}.descriptor.concat_output_tebd: is false; the fitting takes the types")
+        if d.exclude_types and not d.set_davg_zero:
+            raise ConfigError(
+                f"{place}.descriptor.set_davg_zero: has to be true beside exclude_types: DeePMD-kit's TensorFlow "
+                "backend has other rows for excluded pairs"
+            )
+        if fitting.numb_fparam or fitting.numb_aparam:
+            raise ConfigError(f"{place}.fitting_net: takes parameters, and that of atoms is their residue")
+        for key_, value in (("modifier", part.modifier), ("spin", part.spin)):
+            if value is not None:
+                raise ConfigError(f"{place}.{key_}: is of whole models, and this is a part of one")
+
+    @property
+    def cutoff(self) -> float:
+        return float(max(getattr(self, name).cutoff for name in _PARTS))
 
 
 @register
@@ -45,7 +116,7 @@ class PairwiseModel(Blend):
 
     The only atomic parameter of an atom is the number of its residue, 0 in the quantum region; atoms of residue -1
     are left out. `models` has both parts, whose energies are sums over atoms: an atom of the quantum region has one of
-    E_0 and one of each residue. Nothing is periodic.
+    E_0 and one of each residue. Nothing is periodic. The parts share their embedding of types.
     """
 
     Options = PairwiseOptions
@@ -55,10 +126,27 @@ class PairwiseModel(Blend):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        if len(self.models) != 2 or any(any(part.parameter_sizes.values()) for part in self.models):
-            raise UnsupportedModelError("pairwise_dprc is of two models, which take no parameters")
+        if any(any(part.parameter_sizes.values()) for part in self.models):
+            raise UnsupportedModelError("the models of pairwise_dprc take no parameters")
         if not all(part.mixed_types and part.reach == 1 for part in self.models):
             raise UnsupportedModelError("the models of pairwise_dprc have to be of se_atten")
+        self._share_types()
+
+    def _share_types(self) -> None:
+        """Lets both parts have one embedding of types, so that they have one when they are trained."""
+        own: list[Any] = [getattr(part.descriptors[0], "type_embedding", None) for part in self.models]
+        if None in own or own[0] is own[1]:
+            return
+        states = [module.state_dict() for module in own]
+        same = states[0].keys() == states[1].keys() and all(
+            torch.equal(states[0][name], states[1][name]) for name in states[0]
+        )
+        if same:
+            self.models[1].descriptors[0].type_embedding = own[0]
+
+    @property
+    def with_averages(self) -> list[AtomicModel]:
+        return list(self.models)
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -122,7 +210,12 @@ class PairwiseModel(Blend):
     @classmethod
     def from_tree(cls, tree: Tree, dtype: torch.dtype) -> "PairwiseModel":
         models = cls.parts_of_tree(tree, dtype)
-        options = cls.Options.from_tree(tree, type_map=list(tree["type_map"]), qm_model={}, qmmm_model={})
+        if len(models) != len(_PARTS):
+            raise UnsupportedModelError(f"pairwise_dprc is of two models, and here are {len(models)}")
+        own = dict(zip(_PARTS, (part.options for part in models), strict=True))
+        options = cls.Options.from_tree(
+            tree, type_map=list(tree["type_map"]), type_embedding=TypeEmbeddingOptions(), **own
+        )
         return cls(options, tree["type_map"], *cls.variables_of_tree(tree), models)
 
     def to_tree(self) -> Tree:
@@ -130,7 +223,57 @@ class PairwiseModel(Blend):
 
     @classmethod
     def random(cls, options: PairwiseOptions, seed: int, dtype: torch.dtype) -> "PairwiseModel":
-        raise UnsupportedModelError("a model of pairwise_dprc is not trained anew")
+        given = options.type_embedding
+        inputs = _type_embedding(given, options.type_map, seed, dtype)
+        models = []
+        for i, name in enumerate(_PARTS):
+            part = registry.find("model", StandardOptions.KIND).random(
+                _of_tensorflow(getattr(options, name), given), seed + i, dtype
+            )
+            part.descriptor.type_embedding = inputs
+            models.append(part)
+        return cls(options, options.type_map, *cls.no_statistics(len(options.type_map)), models)
+
+    def set_trained(self) -> None:
+        super().set_trained()
+        for part in self.models:  # whatever the descriptors are
+            part.descriptors[0].type_embedding.requires_grad_(True)
+
+
+def _of_tensorflow(part: StandardOptions, types: TypeEmbeddingOptions) -> StandardOptions:
+    """The options of a part with what DeePMD-kit's TensorFlow backend means by them, as graphs are read
+    (mdops.io.tensorflow): energies of atoms alone hold, types fade otherwise, and absent neighbours have none."""
+    d, known = part.descriptor, part.fitting_net.atom_ener
+    fades = d.is_smooth and (d.strips_types or d.attn_layer > 0)
+    descriptor = dataclasses.replace(
+        d,
+        use_econf_tebd=types.use_econf_tebd,
+        use_tebd_bias=types.use_tebd_bias,
+        cubic_switch=d.rcut_smth if fades else 0.0,
+        zero_padding=not d.set_davg_zero and not (d.strips_types and d.is_smooth),
+        shortest_row=SHORTEST_ROW if d.attn_layer and d.attn_dotr else 0.0,
+    )
+    preset = part.preset_out_bias
+    if known and not preset:
+        preset = {"energy": [*known, *[None] * (len(part.type_map) - len(known))]}
+    fitting = dataclasses.replace(part.fitting_net, types_in_vacuum=d.tebd_dim if known else 0)
+    return dataclasses.replace(part, descriptor=descriptor, fitting_net=fitting, preset_out_bias=preset)
+
+
+def _type_embedding(
+    options: TypeEmbeddingOptions, type_map: Sequence[str], seed: int, dtype: torch.dtype
+) -> TypeEmbedding:
+    found = TypeEmbedding.inputs_of(type_map, options.use_econf_tebd)
+    net = Net.random(
+        [found.shape[1], *options.neuron],
+        options.activation_function,
+        resnet_dt=options.resnet_dt,
+        random=np.random.default_rng([seed if options.seed is None else options.seed, len(_PARTS)]),
+        precision=saved_precision(options.precision),
+        dtype=dtype,
+        bias=options.use_tebd_bias,
+    )
+    return TypeEmbedding(net, type_map, options.use_econf_tebd, dtype)
 
 
 def _groups(near: Neighborhood, aparam: torch.Tensor | None) -> torch.Tensor:

@@ -326,6 +326,10 @@ class DescriptorFitting(AtomicModel):
         kind = registry.known("fitting", tree["fitting"])
         if kind is not None:
             kind.check_tree(tree["fitting"], type_map, width, f"{place}.fitting")
+        in_vacuum = tree["fitting"].get("types_in_vacuum")
+        if in_vacuum:
+            known = tree["descriptor"].get("tebd_dim") if tree["descriptor"].get("concat_output_tebd") else 0
+            require_same(in_vacuum, known, f"{place}.fitting.types_in_vacuum")
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:

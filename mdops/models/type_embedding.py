@@ -139,9 +139,14 @@ class TypeEmbedding(nn.Module):
     def __init__(self, net: Net, type_map: Sequence[str], use_econf_tebd: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.net, self.type_map, self.use_econf_tebd = net, list(type_map), use_econf_tebd
-        rows = electron_configurations(type_map) if use_econf_tebd else np.eye(len(type_map))
         # Not in the state: it follows from the options.
+        rows = self.inputs_of(type_map, use_econf_tebd)
         self.register_buffer("inputs", torch.from_numpy(rows).to(dtype), persistent=False)
+
+    @staticmethod
+    def inputs_of(type_map: Sequence[str], use_econf_tebd: bool) -> np.ndarray:
+        """(ntypes, n), what tells each type from the others."""
+        return electron_configurations(type_map) if use_econf_tebd else np.eye(len(type_map))
 
     def forward(self) -> torch.Tensor:
         """(ntypes, tebd_dim)."""

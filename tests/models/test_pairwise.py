@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from mdops import load
-from mdops.errors import ConfigError, InputError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.models import DescriptorFitting
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
 from mdops.system import from_tensors
+from mdops.train import Trainer
 from mdops.train.config.read import parse_config
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "io"))
@@ -148,24 +149,30 @@ def renamed(nodes, suffix):
     return [dataclasses.replace(n, name=apart(n.name), inputs=tuple(map(apart, n.inputs))) for n in nodes]
 
 
-def test_a_graph_has_both_parts(tmp_path, files):
+@pytest.mark.parametrize("vacuum", [False, True])
+def test_a_graph_has_both_parts(tmp_path, vacuum):
+    """With `vacuum` energies of atoms alone are given (atom_ener), and the net with the type alone is taken off."""
     models = parts()
     script = (
         b'{"model": {"type": "pairwise_dprc", "qmmm_model": {"descriptor": {"exclude_types": [[0, 0]]}}}}'
     )
     nodes: dict[str, Node] = {}
     for tree, suffix in zip(models, ("_qm", "_qmmm"), strict=True):
-        of_part = model_graph(copy.deepcopy(tree), op="ProdEnvMatAMix", script=script)
+        of_part = model_graph(copy.deepcopy(tree), op="ProdEnvMatAMix", script=script, vacuum=vacuum)
         for node in renamed(of_part, suffix):
             nodes.setdefault(node.name, node)
     nodes |= {n: Node(n, "Const", (), {"value": np.int32(2)}) for n in ("descrpt_attr/ntypes",)}
     graph = [*nodes.values(), Node("pairs", "DprcPairwiseIdx", ("t_coord",))]
     (tmp_path / "graph.pb").write_bytes(wire(graph))
     assert read_model(tmp_path / "graph.pb").model["type"] == "pairwise_dprc"
-    one = atoms()
+    if vacuum:
+        for tree in models:
+            bias = tree["fitting"]["@variables"]["bias_atom_e"].ravel().tolist()
+            tree["fitting"] |= {"atom_ener": bias, "types_in_vacuum": tree["descriptor"]["tebd_dim"]}
+    one, wanted = atoms(), written(pairwise(*models), tmp_path / "wanted.safetensors")
     left, right = (
-        evaluated(load(file, dtype="float64", spline=False), [one[:2]], [one[2]])
-        for file in (tmp_path / "graph.pb", files[2])
+        evaluated(load(file, dtype="float64", spline=spline), [one[:2]], [one[2]])
+        for file, spline in ((tmp_path / "graph.pb", False), (wanted, vacuum))
     )
     for name in right:
         np.testing.assert_allclose(left[name], right[name], rtol=1e-6, atol=1e-7)
@@ -188,14 +195,120 @@ def test_wrong_residues_and_cells_are_refused(files):
         evaluated(potential, [(types, positions * 0.5)], [np.minimum(residue, 7)])
 
 
+def test_a_file_has_as_many_numbers_in_vacuum_as_its_types(tmp_path):
+    quantum, pairs = parts()
+    quantum["fitting"] |= {"atom_ener": [-1.0, -2.0], "types_in_vacuum": 3}
+    with pytest.raises(ModelFileError, match=r"types_in_vacuum is 3, .* should be 4"):
+        load(written(pairwise(quantum, pairs), tmp_path / "odd.safetensors"))
+
+
 def test_parts_that_do_not_go_are_refused(tmp_path):
     quantum, _ = parts()
     with pytest.raises(UnsupportedModelError, match="is of two models"):
         load(written(pairwise(quantum), tmp_path / "one.safetensors"))
 
 
-def test_training_is_refused_with_what_trains_it():
-    tree = {"model": {"type": "pairwise_dprc", "type_map": ["O", "H"], "qm_model": {}, "qmmm_model": {}}}
-    tree |= {"training": {"training_data": {"systems": ["x"]}, "numb_steps": 1}}
-    with pytest.raises(ConfigError, match=r"pairwise_dprc is not trained here.*TensorFlow backend trains it"):
-        parse_config(tree)
+def train(tree, folder):
+    trainer = Trainer(parse_config(tree), folder)
+    trainer.run()
+    return trainer.potential.eval()
+
+
+V2 = {"type": "se_atten_v2", "attn_layer": 0, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2}
+
+
+A = {"type": "se_e2_a", "sel": [5, 5], "rcut": 6.0, "neuron": [4], "axis_neuron": 2}
+
+
+def training_input(folder, **changed):
+    """Of 2 steps, with these sections changed, on three frames that are written there."""
+    types, _, residue = atoms()
+    (folder / "data" / "set.000").mkdir(parents=True, exist_ok=True)
+    (folder / "data" / "type_map.raw").write_text("O H")
+    (folder / "data" / "nopbc").touch()
+    np.savetxt(folder / "data" / "type.raw", types, fmt="%d")
+    random = np.random.default_rng(3)
+    frames = {
+        "coord": np.stack(
+            [atoms()[1].ravel() + random.normal(scale=0.02, size=3 * len(types)) for _ in range(3)]
+        ),
+        "box": np.tile(np.eye(3).ravel() * 50, (3, 1)),
+        "energy": random.normal(size=3) - 40,
+        "force": random.normal(size=(3, 3 * len(types))),
+        "aparam": np.tile(residue.astype(float), (3, 1)),
+    }
+    for name, values in frames.items():
+        np.save(folder / "data" / "set.000" / f"{name}.npy", values)
+    fitting = {"neuron": [6, 6], "atom_ener": [None, 0.0]}
+    quantum = {"descriptor": {**V2, "rcut": 6.0, "sel": 10}, "fitting_net": fitting}
+    near = {**V2, "rcut": 4.5, "sel": 8, "set_davg_zero": True, "exclude_types": [[0, 0]]}
+    model = {
+        "type": "pairwise_dprc",
+        "type_map": ["O", "H"],
+        "type_embedding": {"neuron": [3, 5], "activation_function": "tanh"},
+        "qm_model": quantum,
+        "qmmm_model": {"descriptor": near, "fitting_net": {**fitting, "atom_ener": [0.0, 0.0]}},
+    }
+    for place, value in changed.items():
+        at, *path = reversed(place.split("__"))
+        section = model
+        for name in reversed(path):
+            section = section[name]
+        section[at] = value
+    training = {"training_data": {"systems": [str(folder / "data")]}, "numb_steps": 2, "seed": 1}
+    return {"model": model, "training": {**training, "precision": "float64", "disp_freq": 1, "save_freq": 1}}
+
+
+def test_it_is_trained_with_one_embedding_of_types(tmp_path):
+    """The loss falls, and a model that is read again has the answers of the trained one."""
+    tree = training_input(tmp_path)
+    tree["training"]["numb_steps"] = 30
+    first = train(tree, tmp_path / "first")
+    model = first.model
+    quantum, pairs = (part.descriptors[0] for part in model.models)
+    assert quantum.type_embedding is pairs.type_embedding and quantum.type_embedding.net.inputs == 2
+    assert [part.out_bias.tolist()[1] for part in model.models] == [0.0, 0.0]  # given by atom_ener
+    assert abs(model.models[0].out_bias[0]) > 1 and not model.models[1].out_bias.any()
+    assert quantum.options.cubic_switch == 1.0 and not quantum.options.zero_padding
+    curve = np.loadtxt(tmp_path / "first" / "lcurve.out")
+    assert curve[-1, 1] < 0.9 * curve[0, 1]
+    read, (types, positions, residue) = (
+        load(tmp_path / "first" / "model.safetensors", dtype="float64"),
+        atoms(),
+    )
+    assert read.model.models[0].descriptor.type_embedding is read.model.models[1].descriptor.type_embedding
+    found, wanted = (evaluated(p, [(types, positions)], [residue]) for p in (read, first))
+    np.testing.assert_allclose(found["forces"], wanted["forces"], rtol=1e-6, atol=1e-7)
+
+
+def test_an_atom_alone_has_the_energy_that_was_given(tmp_path):
+    """Its type's numbers are no part of it, exactly and by splines; as in TensorFlow."""
+    train(training_input(tmp_path, qm_model__fitting_net__atom_ener=[-3.0, -1.5]), tmp_path / "run")
+    for spline in (False, True):
+        potential = load(tmp_path / "run" / "model.safetensors", dtype="float64", spline=spline)
+        potential.model.models[0].descriptor.mean.zero_()
+        one = (np.array([0, 1]), np.array([[0.0, 0, 0], [30.0, 0, 0]]))
+        found = evaluated(potential, [one], [np.zeros(2)])
+        np.testing.assert_allclose(found["atom_energy"], [-3.0, -1.5], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"qm_model": None}, r"model\.qm_model: expected a section in braces"),
+        ({"qm_model__descriptor": A}, "expected one of se_atten"),
+        ({"qm_model__descriptor__sel": "auto"}, r"qm_model\.descriptor\.sel: is 'auto', expected a number"),
+        (
+            {"qmmm_model__descriptor__set_davg_zero": False},
+            "set_davg_zero: has to be true beside exclude_types",
+        ),
+        ({"qm_model__fitting_net__numb_aparam": 1}, "that of atoms is their residue"),
+        (
+            {"qmmm_model__type_map": ["H", "O"]},
+            r"qmmm_model\.type_map: is \['H', 'O'\], expected that of the whole",
+        ),
+    ],
+)
+def test_inputs_that_do_not_go_are_refused(tmp_path, changed, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(training_input(tmp_path, **changed))

@@ -31,6 +31,7 @@ class Fitting:
         """`kind` is that of the model; `stated` the section of the training input, empty where there is none. The last
         `virtual` types are those of virtual atoms; `suffix` stands behind the names of scopes."""
         self.graph, self.kind, self.stated, self.virtual = graph, kind, stated, virtual
+        self._is_part = bool(suffix)
         self._scope = f"{_SCOPE}{suffix}"
         if stated.get("tot_ener_zero"):
             raise UnsupportedModelError("energies whose mean is taken off (tot_ener_zero) are not supported")
@@ -71,8 +72,9 @@ class Fitting:
         """The node, of nets that take the features of these parts in their order, and bias_atom_e.
 
         Graphs have the embedding of an atom's type, `types` (ntypes, d), behind the features. A mixed part gets it
-        behind its own; without one it becomes a part of the bias of a net for each type. So it does where energies in
-        vacuum are taken off, which are those of the net with the embedding.
+        behind its own; without one it becomes a part of the bias of a net for each type. Where energies in vacuum are
+        taken off, they are those of the net with the embedding: a part of pairwise_dprc says so (`types_in_vacuum`),
+        and others have a net for each type, which DeePMD-kit reads.
         """
         ntypes = len(type_map)
         width = 0 if types is None else types.shape[1]
@@ -84,7 +86,8 @@ class Fitting:
             )
         mixed = next((k for k, part in enumerate(parts) if part.mixed), None)
         vacuum = self._vacuum(ntypes)
-        if mixed is not None and any(vacuum):
+        in_vacuum = width if self._is_part and mixed is not None and any(vacuum) else 0
+        if mixed is not None and any(vacuum) and not in_vacuum:
             parts[mixed].node["concat_output_tebd"], mixed = False, None
         if "" in self.nets and types is not None and mixed is None:
             nets = [self._of_type(self.nets[""], features, types[t]) for t in range(ntypes)]
@@ -106,7 +109,7 @@ class Fitting:
         own, bias, arrays = getattr(self, f"_{self.kind}")(nets, axes, ntypes)
         if self.kind == "ener":
             energies = [float(e) if has else None for e, has in zip(bias, vacuum, strict=True)]
-            own["atom_ener"] = energies if any(vacuum) else []
+            own |= {"atom_ener": energies if any(vacuum) else [], "types_in_vacuum": in_vacuum}
         if own.get("fit_diag") is False:  # TensorFlow adds the transpose, and does not halve
             nets = [_doubled(layers) for layers in nets]
         width = features + (width if mixed is not None else 0)

@@ -11,11 +11,11 @@ from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, layer_node, precision_of
 from mdops.io.tensorflow.places import MIXED, Part, Place, Types
+from mdops.models.dpa1 import SHORTEST_ROW
 from mdops.models.type_pairs import TypePairs
 from mdops.nn.net import tensor
 
 _NORM_EPSILON = 1e-3
-_SHORTEST_ROW = 1e-6  # the root of what tf.nn.l2_normalize takes as the least square
 _PROJECTIONS = ("c_query", "c_key", "c_value")
 _OF_TYPES = "_(?:one|two)_side_ebd"  # behind the names of a net of types
 
@@ -79,7 +79,7 @@ def mixed_part(place: Place) -> Part:
         "ln_eps": epsilon,
         "smooth_type_embedding": smooth,
         "cubic_switch": _smooth_length(place, environment) if smooth and (strip or layers) else 0.0,
-        "shortest_row": _SHORTEST_ROW if layers and attention["dotr"] else 0.0,
+        "shortest_row": SHORTEST_ROW if layers and attention["dotr"] else 0.0,
         "zero_padding": has_mean and not (strip and smooth),
         "spin": None,
         "embeddings": collection([first], 0, place.ntypes, "embedding_network"),

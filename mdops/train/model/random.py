@@ -51,9 +51,10 @@ def random_potential(
             pairs = neighborhoods(data, lists, descriptor.cutoff, frames)
             descriptor.learn_statistics(pairs, part.options.pair_exclude_types)
     if not frozen_parts(options):
-        found = data_outputs(model, options, data, frames)
-        model.out_bias.copy_(torch.from_numpy(found.bias))
-        model.out_std.copy_(torch.from_numpy(found.std))
+        for part in model.with_averages:
+            found = data_outputs(part, part.options, data, frames)
+            part.out_bias.copy_(torch.from_numpy(found.bias))
+            part.out_std.copy_(torch.from_numpy(found.std))
         model.set_parameter_statistics(parameters)
     else:
         for part in _new_parts(model, options):
