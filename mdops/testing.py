@@ -114,7 +114,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_layer_samples(numbers(7), device)
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
-    samples += _message_samples(p, numbers(19))
+    samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24))
     samples += _edge_attention_samples(p, numbers(23))
     rows = random(4, 21)
     samples += [
@@ -885,6 +885,38 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         along = random(7, inputs), random(4, columns), random(4, columns), random(7)
         bad = {"along_x": (0, random(7, inputs + 1)), "along_q": (2, random(5, columns))}
         samples.append(Sample("message_backward_backward", (*along, *grads, *given), bad=bad))
+    return samples
+
+
+def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Edges of several degrees and widths, also those that a GPU has its own kernel for, with and without gates."""
+    samples = []
+    for edges, degrees, channels, gated in (
+        (5, 1, 3, True),
+        (3, 2, 5, False),
+        (19, 2, 32, True),
+        (4, 2, 32, False),
+        (6, 3, 4, True),
+    ):
+        middle, side = (degrees + 1) * channels, degrees * channels
+        weights = (
+            random(middle, middle),
+            random(side, 2 * side),
+            random(*((channels, side) if gated else (0, 0))),
+        )
+        given = random(edges, 3 * degrees + 1, channels), *(0.2 * one for one in weights)
+        bad: dict[str, tuple[int, Any]] = {
+            "rows": (0, random(edges, 3 * degrees + 2, channels)),
+            "weight": (1, random(middle, middle + 1)),
+            "both": (2, random(side, side)),
+            "gate": (3, random(channels, side + 1)),
+        }
+        small = tuple(range(3 + gated)) if channels < 32 else ()
+        samples.append(Sample("so2_layer", given, small, bad=bad))
+        grad = random(edges, 3 * degrees + 1, channels)
+        bad = {"grad": (0, random(edges + 1, 3 * degrees + 1, channels))}
+        places = tuple(range(4 + gated)) if small else ()
+        samples.append(Sample("so2_layer_backward", (grad, *given), places, bad=bad))
     return samples
 
 

@@ -60,6 +60,7 @@ from mdops.ops.neighbor import (
 from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.pair_table import near_weight, pair_table
+from mdops.ops.so2_layer import so2_layer
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -128,6 +129,7 @@ __all__ = [
     "ragged_plan",
     "row_moments",
     "segment_softmax",
+    "so2_layer",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",

@@ -25,7 +25,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
-from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter, so2_layer
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -345,11 +345,23 @@ class Convolution(nn.Module):
         )
         return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
 
+    def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
+        """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
+        its own, and on a GPU tensor cores take rows of such a size alone."""
+        fits = not x.is_cuda or (x.dtype == torch.float32 and (self.width, self.lmax) == (32, 2))
+        return edges.once and fits and self.lmax > 0 and self.mmax == 1
+
     def _blocks(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> list[torch.Tensor]:
         """What `_in_frame` gives, block by block."""
         assert self.radial_degree_mixer is not None
         turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, radial)
         layers: Any = self.so2_linears
+        if self._goes_by_fused_layers(x, edges):
+            fused = edge_rotate(turn, x, edges.of_neighbor)
+            for linear, function in zip(layers, self.non_linearities, strict=True):
+                weight = function.gate_linear.weight if isinstance(function, Gate) else None
+                fused = so2_layer(fused, linear.weight_m0, linear.weight_m[0], weight)
+            return [fused]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any

@@ -168,18 +168,19 @@ class DPA4(GraphDescriptor):
         floor = _FLOOR if self.version >= _FADES else o.eps
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
         moments = self._moments(near)
-        of_atoms = kinds, self._embedded(near, moments), degree, moments, sent
+        once = near.first_derivative_only
+        known = kinds, self._embedded(near, moments), degree, moments, sent, once
         given = vectors, r, fades, present
-        size = self._edges_at_once(vectors) if near.first_derivative_only else len(vectors)
+        size = self._edges_at_once(vectors) if once else len(vectors)
         if len(vectors) <= size:
-            return self._edges((graph.of_center, graph.of_neighbor), of_atoms, *given)
+            return self._edges((graph.of_center, graph.of_neighbor), known, *given)
         runs = []
         for begin, of_run in enumerate(zip(*(one.split(size) for one in given), strict=True)):
             begin *= size
             end = begin + len(of_run[0])
             of_center = EdgeIndex(graph.i[begin:end], None, graph.offsets.clamp(begin, end) - begin)
             of_neighbor = EdgeIndex.of(graph.j[begin:end], graph.of_neighbor.offsets.shape[0] - 1)
-            runs.append(run_again(self._edges, (of_center, of_neighbor), of_atoms, *of_run))
+            runs.append(run_again(self._edges, (of_center, of_neighbor), known, *of_run))
         none = vectors[:0]
         return runs[0]._replace(
             of_center=graph.of_center,
@@ -209,7 +210,7 @@ class DPA4(GraphDescriptor):
     def _edges(
         self,
         of: tuple[EdgeIndex, EdgeIndex],
-        of_atoms: tuple[Any, ...],
+        known: tuple[Any, ...],
         vectors: torch.Tensor,
         r: torch.Tensor,
         fades: torch.Tensor,
@@ -217,7 +218,7 @@ class DPA4(GraphDescriptor):
     ) -> Edges:
         """Of these edges alone, with what is known of the atoms."""
         o = self.options
-        (of_center, of_neighbor), (kinds, types, degree, moments, sent) = of, of_atoms
+        (of_center, of_neighbor), (kinds, types, degree, moments, sent, once) = of, known
         basis = torch.where(present, self.radial_basis(r), 0.0)
         ends = edge_gather(types, of_neighbor) + edge_gather(types, of_center)
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
@@ -244,6 +245,7 @@ class DPA4(GraphDescriptor):
             degree=degree,
             moments=moments,
             sent=sent,
+            once=once,
         )
 
     @staticmethod

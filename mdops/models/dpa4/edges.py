@@ -34,6 +34,7 @@ class Edges(NamedTuple):
         degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
         moments: (N, 3), magnetic moments, 0 of atoms whose types have none; None: there are none.
         sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
+        once: whether what is asked for is differentiated at most once, and not by weights.
         runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
             bases, radial numbers, sums of types, rotations and harmonics.
     """
@@ -52,6 +53,7 @@ class Edges(NamedTuple):
     degree: torch.Tensor
     moments: torch.Tensor | None
     sent: torch.Tensor | None
+    once: bool
     runs: "tuple[Edges, ...]" = ()
 
     def of_each(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> list[torch.Tensor]:

@@ -1,5 +1,4 @@
-// Messages of float32 by the tensor cores, to float32's accuracy: each number of a product is the sum of two
-// of TF32 (common/gpu_split.h), and of their four products the smallest is left out.
+// Messages of float32 by the tensor cores, to float32's accuracy (common/gpu_tf32.h).
 //
 // A team of warps has a first. Of its rows a warp takes kTiles times 16 at once, whose x stays in registers,
 // in its two parts; the weights lie in shared memory as the products read them. Eight columns after the other
@@ -16,8 +15,7 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
-#include "common/gpu_mma.h"
-#include "common/gpu_split.h"
+#include "common/gpu_tf32.h"
 #include "gemm/gpu_memory.h"
 #include "message/gpu_number.h"
 
@@ -45,34 +43,8 @@ __host__ __device__ constexpr int tiles_of(Pass pass, int eights) {
 
 constexpr int kStep = 37;  // blocks between turns
 
-// Two parts of a warp's rows as products take them, of eight numbers of the depth each.
-template <int kEights>
-struct TensorRows {
-  uint32_t high[kEights][4], low[kEights][4];
-};
-
-__device__ __forceinline__ float2 read_two(const float* from) {
-  return __ldg(reinterpret_cast<const float2*>(from));
-}
 __device__ __forceinline__ float of_two(const float2& two, int k) {
   return k ? two.y : two.x;
-}
-__device__ __forceinline__ void write_two(float* to, float a, float b) {
-  *reinterpret_cast<float2*>(to) = {a, b};
-}
-
-__device__ __forceinline__ void split_to(uint32_t& high, uint32_t& low, float x) {
-  const Split parts = split(x);
-  high = parts.high, low = parts.low;
-}
-
-// c = A B of eight numbers of the depth each, its two parts apart: the large products, and the small ones.
-__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[2][4],
-                                               const uint32_t (&high)[4], const uint32_t (&low)[4],
-                                               const uint4& b) {
-  multiply_8(small[0], low, b.x, b.y);
-  multiply_8(small[1], high, b.z, b.w);
-  multiply_8(large, high, b.x, b.y);
 }
 
 // Shared memory of a block: the weights, transposed behind them in backward passes, and of each warp sums of

@@ -1,0 +1,89 @@
+"""A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mdops.ops._register import as_non_leaf, register_fake, register_formula
+
+
+def so2_layer(
+    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The rows of edges in their frames after a layer. With x_0 the rows of m = 0, x_- and x_+ those of m = -1 and 1:
+
+        z_0 = x_0 W,   z_- = x_- U - x_+ V,   z_+ = x_- V + x_+ U
+        y_lm = x_lm + z_lm sigmoid(s G_l)        with s = z_00, and 1 in the place of G_0
+
+    No product and no gate goes through memory. Second derivatives, and those by weights, go by PyTorch's operations.
+
+    Args:
+        x: (E, 3 L + 1, C), float32 or float64: L + 1 rows of m = 0, by rising l, then L of m = -1, and L of m = 1.
+        weight: W ((L + 1) C, (L + 1) C).
+        both: U and V side by side, (L C, 2 L C).
+        gate: the G_l side by side, (C, L C); None: y = x + z.
+
+    Returns:
+        (E, 3 L + 1, C).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    gates = x.new_empty(0, 0) if gate is None else as_non_leaf(gate)
+    y: torch.Tensor = torch.ops.mdops.so2_layer(x, as_non_leaf(weight), as_non_leaf(both), gates)
+    return y
+
+
+def _by_pytorch(
+    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor
+) -> torch.Tensor:
+    rows, channels = x.shape[1:]
+    degrees = (rows - 1) // 3
+    middle, negative, positive = (one.flatten(1) for one in x.split([degrees + 1, degrees, degrees], 1))
+    u, v = both.chunk(2, 1)
+    z = torch.cat([middle @ weight, negative @ u - positive @ v, negative @ v + positive @ u], 1)
+    if gate.numel():
+        scalars = z[:, :channels]
+        factors = torch.cat([scalars, scalars @ gate], 1).sigmoid()
+        z = z * torch.cat([factors, *[factors[:, channels:]] * 2], 1)
+    return x + z.view(x.shape)
+
+
+@register_fake("so2_layer")
+def _(x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("so2_layer_backward")
+def _(grad: Any, x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+def _apart(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same as other tensors, so that a gradient is that of this place alone."""
+    return [one.view_as(one) if one.requires_grad else one.detach().requires_grad_() for one in tensors]
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    by_x = torch.ops.mdops.so2_layer_backward(grads[0], *args) if needs[0] else None
+    if not any(needs[1:]):
+        return by_x, None, None, None
+    create = torch.is_grad_enabled()
+    with torch.enable_grad():
+        x, *weights = _apart(args)
+        y = _by_pytorch(x, *weights)
+        found = torch.autograd.grad(y, weights, grads, create_graph=create, materialize_grads=True)
+    return by_x, *found
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    create = torch.is_grad_enabled()
+    with torch.enable_grad():
+        grad, x, *weights = leaves = _apart(args)
+        (by_x,) = torch.autograd.grad(_by_pytorch(x, *weights), [x], [grad], create_graph=True)
+        return torch.autograd.grad(by_x, leaves, grads, create_graph=create, materialize_grads=True)
+
+
+register_formula("so2_layer", _formula, range(4))
+register_formula("so2_layer_backward", _backward_formula, range(5))

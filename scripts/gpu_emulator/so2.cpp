@@ -1,0 +1,22 @@
+// Layers of edges as on a GPU, launched on the host. scripts/emulate_so2.py calls them with the pointers of
+// their tensors, arguments first, and with their sizes.
+#include "fibers.h"
+#include "so2_layer/gpu_run.h"
+
+namespace {
+
+using namespace mdops;
+
+template <class T>
+void run(void** pointers, const int64_t* sizes) {
+  So2Args<T> a{sizes[0], sizes[1], sizes[2]};
+  for (const T** array : {&a.grad, &a.x, &a.weight, &a.both, &a.gate}) *array = static_cast<T*>(*pointers++);
+  a.y = static_cast<T*>(*pointers);
+  gpu_so2::run(Gpu({2, static_cast<int>(sizes[3]), 232448}), a);
+}
+
+}  // namespace
+
+extern "C" void run_so2(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? run<double>(pointers, sizes) : run<float>(pointers, sizes);
+}

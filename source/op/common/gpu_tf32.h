@@ -1,0 +1,38 @@
+// Products of float32 by the tensor cores, to float32's accuracy: each number is the sum of two of TF32
+// (common/gpu_split.h), and of their four products the smallest is left out.
+#pragma once
+
+#include "common/gpu_mma.h"
+#include "common/gpu_split.h"
+
+namespace mdops {
+
+// Two parts of a warp's 16 rows as products take them, of eight numbers of the depth each: lane l has of rows
+// l / 4 and l / 4 + 8 numbers 2 (l % 4) and the next. So do sums of products, which are the next one's rows.
+template <int kEights>
+struct TensorRows {
+  uint32_t high[kEights][4], low[kEights][4];
+};
+
+__device__ __forceinline__ float2 read_two(const float* from) {
+  return __ldg(reinterpret_cast<const float2*>(from));
+}
+__device__ __forceinline__ void write_two(float* to, float a, float b) {
+  *reinterpret_cast<float2*>(to) = {a, b};
+}
+
+__device__ __forceinline__ void split_to(uint32_t& high, uint32_t& low, float x) {
+  const Split parts = split(x);
+  high = parts.high, low = parts.low;
+}
+
+// c = A B of eight numbers of the depth each, its two parts apart: the large products, and the small ones.
+__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[2][4],
+                                               const uint32_t (&high)[4], const uint32_t (&low)[4],
+                                               const uint4& b) {
+  multiply_8(small[0], low, b.x, b.y);
+  multiply_8(small[1], high, b.z, b.w);
+  multiply_8(large, high, b.x, b.y);
+}
+
+}  // namespace mdops

@@ -1,0 +1,47 @@
+// A layer that keeps to rotations about an edge's axis. An edge has rows of C channels: L + 1 of m = 0
+// (degrees l = 0 .. L), then L of m = -1 and L of m = 1 (l = 1 .. L), side by side x_0, x_-, x_+:
+//
+//   z_0 = x_0 W   z_- = x_- U - x_+ V   z_+ = x_- V + x_+ U      W ((L + 1) C, (L + 1) C), U, V (L C, L C)
+//   f_0 = sigmoid(s)   f_l = sigmoid(s G_l)   of s, the C first numbers of z_0      G (C, L C)
+//   y = x + f_l z, in the rows of degree l                       without G: y = x + z
+//
+// Backward, for the gradient g by y:
+//
+//   a_l = f_l (1 - f_l) sum of g z over the rows of degree l
+//   dz = f_l g, and in its first C numbers a_0 + sum_l a_l G_l^T more
+//   by x   g + [dz_0 W^T,   dz_- U^T + dz_+ V^T,   dz_+ U^T - dz_- V^T]
+#pragma once
+
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+// `gate` is null without a gate. Backward has `grad`, and y is the gradient by x then.
+template <class T>
+struct So2Args {
+  int64_t edges, degrees, channels;                    // degrees: L
+  const T *x, *weight, *both, *gate, *grad = nullptr;  // (E, R, C), W, [U V], G, (E, R, C)
+  T* y;                                                // (E, R, C)
+
+  MDOPS_HD int64_t middle() const { return (degrees + 1) * channels; }  // numbers of m = 0
+  MDOPS_HD int64_t side() const { return degrees * channels; }          // of m = -1, and of m = 1
+  MDOPS_HD int64_t row() const { return middle() + 2 * side(); }
+};
+
+// Bytes of the CPU's packed weights, and of a thread's memory.
+struct So2Sizes {
+  int64_t packed, scratch;
+};
+
+#define MDOPS_SO2_KERNELS(T)                                                \
+  MDOPS_DECLARE_KERNEL(So2Sizes so2_sizes(const So2Args<T>& args))          \
+  MDOPS_DECLARE_KERNEL(void so2_pack(const So2Args<T>& args, void* packed)) \
+  MDOPS_DECLARE_KERNEL(                                                     \
+      void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed, void* scratch))
+MDOPS_SO2_KERNELS(float)
+MDOPS_SO2_KERNELS(double)
+
+}  // namespace mdops
