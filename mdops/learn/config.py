@@ -38,6 +38,12 @@ class ModelTeacherConfig(Options):
     head: str | None = key(None, "which model of a file of several")
     device: str = key("cpu", "where the teacher computes")
     dtype: str = key("float32", "of its computation", choices=("float32", "float64"))
+    overflow: str = key(
+        "error",
+        "where an atom has more neighbours than the model's `sel`: the structure is set aside, the farthest are "
+        "dropped as in the model's training, or all are kept",
+        choices=("error", "truncate", "extend"),
+    )
     batch_atoms: int = key(4096, "atoms that are labelled at once", low=1)
 
 

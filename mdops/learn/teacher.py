@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ase.io
 import numpy as np
@@ -19,6 +19,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from mdops.calculator import MDOps
 from mdops.digest import digest
 from mdops.errors import ConfigError
+from mdops.evaluators.judge import Overflow
 from mdops.learn.config import AseTeacherConfig, CommandTeacherConfig, ModelTeacherConfig
 from mdops.loading import load
 from mdops.potential import Potential
@@ -80,12 +81,18 @@ class ModelTeacher(Teacher):
 
     def __init__(self, config: ModelTeacherConfig) -> None:
         self._model = load(
-            config.model, head=config.head, device=config.device, dtype=config.dtype, allow_low_bit=True
+            config.model,
+            head=config.head,
+            device=config.device,
+            dtype=config.dtype,
+            overflow=cast(Overflow, config.overflow),
+            allow_low_bit=True,
         )
         self._model.require_energies("a teacher")
         self._atoms = config.batch_atoms
         head = f" {config.head}" if config.head else ""
-        self.identity = f"{Path(config.model).name}{head} {digest(self._model)[:16]}"
+        rule = "" if config.overflow == "error" else f" {config.overflow}"
+        self.identity = f"{Path(config.model).name}{head} {digest(self._model)[:16]}{rule}"
 
     def label(self, structures: Sequence[Atoms], places: Sequence[int], folder: Path) -> list[Answer]:
         answers: list[Answer] = []

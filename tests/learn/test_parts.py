@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -110,6 +111,25 @@ def test_a_model_labels_in_batches(learned, tmp_path):
     for frame, answer in zip(frames, answers, strict=False):
         np.testing.assert_allclose(answer.get_forces(), model.compute(frame)["forces"], atol=1e-5)
     assert isinstance(answers[5], str) and "InputError" in answers[5]
+
+
+def test_a_model_with_too_few_places_labels_as_told(tmp_path):
+    from mdops.learn.config import ModelTeacherConfig
+
+    few = str(Path(__file__).parents[1] / "data/reference_kinds/dpa3_few_places/model.dp")
+    type_map = mdops.load(few, spline=False).type_map
+    frame = bulk("Cu", cubic=True, a=3.0) * (2, 2, 2)
+    frame.set_chemical_symbols([type_map[0]] * len(frame))
+    (refused,) = teacher_of(ModelTeacherConfig(few)).label([frame], [0], tmp_path)
+    assert isinstance(refused, str) and "sel" in refused
+    identities = set()
+    for rule in ("truncate", "extend"):
+        teacher = teacher_of(ModelTeacherConfig(few, overflow=rule, dtype="float64"))
+        (answer,) = teacher.label([frame], [0], tmp_path)
+        wanted = mdops.load(few, overflow=rule, dtype="float64").compute(frame)["energy"]
+        np.testing.assert_allclose(answer.get_potential_energy(), wanted, rtol=1e-12)
+        identities.add(teacher.identity)
+    assert len(identities) == 2
 
 
 SCRIPT = """#!{python}
