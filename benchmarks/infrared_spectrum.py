@@ -154,7 +154,7 @@ def main() -> None:
     add("examples", type=Path)
     add("--device", default="cuda")
     add("--energy-steps", type=int, default=30_000)
-    add("--dipole-steps", type=int, default=6_000)
+    add("--dipole-steps", type=int, default=60_000)
     add("--runs", type=int, default=4)
     add("--settle", type=int, default=10_000, help="steps of 0.5 fs with a thermostat")
     add("--steps", type=int, default=40_000, help="steps of 0.5 fs that are recorded")
