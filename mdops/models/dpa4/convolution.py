@@ -294,7 +294,7 @@ class Convolution(nn.Module):
         size = width // heads
         products = edge_gather(queries, edges.of_center) * edge_gather(keys, edges.of_neighbor)
         logits = products.view(-1, groups * heads, size).sum(2) / math.sqrt(size)
-        radial = self._radial(edges.radial[:, :1], edges).view(-1, groups, width)
+        radial = self._radial(edges.scalars).view(-1, groups, width)
         return logits + torch.einsum("efi,ifh->efh", radial, self.adamw_attn_logit_w).flatten(1)
 
     def _attended_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
@@ -312,14 +312,15 @@ class Convolution(nn.Module):
             local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
         return self._summed(_weighted(local, weights), edges)
 
-    def _radial(self, radial: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(E, L, F C), of radial numbers (E, L, C) and the types of both ends."""
-        radial = radial + edges.ends[:, None]
+    def _radial(self, radial: torch.Tensor) -> torch.Tensor:
+        """(..., F C), of an edge's radial numbers (..., C)."""
         return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C)."""
-        radial = self._radial(edges.radial[:, : self.lmax + 1], edges)
+        degrees = self.lmax + 1
+        radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
+        radial = self._radial(radial)
         if self.by_blocks:
             return self._blocks(x, edges, radial)
         if self.in_frames:

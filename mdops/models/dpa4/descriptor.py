@@ -19,10 +19,10 @@ from mdops.models.graph import GraphDescriptor, device_memory, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.nn.equivariant.indices import by_order, coefficients, runs, spread
+from mdops.nn.equivariant.indices import by_order, coefficients
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
-from mdops.ops import EdgeIndex, edge_gather, edge_scatter
+from mdops.ops import EdgeIndex, edge_gather, edge_scatter, row_moments
 from mdops.options import saved_precision
 
 VERSION = 1.2
@@ -116,7 +116,6 @@ class DPA4(GraphDescriptor):
         self.readout_pre_layers, self.output_ffn = nn.ModuleList(readers[:-1]), readers[-1]
         self.register_buffer("excluded", pair_matrix(o.exclude_types, ntypes), persistent=False)
         self.register_buffer("_up", torch.tensor([0.0, 0.0, 1.0]), persistent=False)
-        self._runs = runs([degree for degree, _ in coefficients(o.first_node_degree)[1:]])
 
     @property
     def layers(self) -> nn.ModuleList:  # type: ignore[override]
@@ -188,7 +187,7 @@ class DPA4(GraphDescriptor):
             vectors=vectors,
             envelope=fades,
             runs=tuple(runs),
-            **{name: none for name in ("basis", "radial", "ends", "harmonics")},
+            **{name: none for name in ("basis", "radial", "of_edge", "scalars", "harmonics")},
             rotations={},
         )
 
@@ -220,11 +219,11 @@ class DPA4(GraphDescriptor):
         o = self.options
         (of_center, of_neighbor), (kinds, types, degree, moments, sent, once) = of, known
         basis = torch.where(present, self.radial_basis(r), 0.0)
-        ends = edge_gather(types, of_neighbor) + edge_gather(types, of_center)
+        ends = (edge_gather(types, of_neighbor) + edge_gather(types, of_center)) * present
         radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
         if self.version >= _FADES:
             radial = radial * fades[:, :, None]
-        rotations = {}
+        of_edge, rotations = radial + ends[:, None], {}
         if any(block.so2_conv.in_frames for block in self._blocks):
             quaternions = frame_quaternions(vectors)
             for ell, m in {(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames}:
@@ -239,7 +238,8 @@ class DPA4(GraphDescriptor):
             basis=basis,
             envelope=fades,
             radial=radial,
-            ends=ends * present,
+            of_edge=of_edge,
+            scalars=of_edge[:, 0],
             rotations=rotations,
             harmonics=harmonics,
             degree=degree,
@@ -306,18 +306,24 @@ class DPA4(GraphDescriptor):
 
     def _harmonic_sums(self, edges: Edges) -> torch.Tensor:
         """(N, (L + 1)^2 - 1, C): sums of harmonics of edges times radial numbers of their degree, not yet scaled."""
-        radial = spread(edges.radial, self._runs)
-        messages = edges.harmonics[:, 1:, None] * radial
+        harmonics, of_neighbor = edges.harmonics, edges.of_neighbor
+        if edges.sent is not None:
+            harmonics = harmonics * edge_gather(edges.sent, of_neighbor)
+        degrees = zip(
+            harmonics.split([2 * ell + 1 for ell in range(edges.radial.shape[1])], 1),
+            edges.radial.unbind(1),
+            strict=True,
+        )
+        found = [row_moments(*of_degree, edges.of_center.offsets) for of_degree in degrees][1:]
         if self.spin_embedding is not None and edges.moments is not None:
             weights = self.spin_embedding.adam_spin_nbr_weight[edges.types]
             added = self.spin_embedding.coefficients(edges.moments)[:, :, None] * weights[:, None]
-            others = edge_gather(added.flatten(1), edges.of_neighbor).view(-1, *added.shape[1:])
-            others = others * edges.envelope[:, :, None]
-            messages = torch.cat([messages[:, :3] + others, messages[:, 3:]], 1)
-        if edges.sent is not None:
-            messages = messages * edge_gather(edges.sent, edges.of_neighbor)[:, :, None]
-        found = edge_scatter(messages.flatten(1), edges.of_center)
-        return found.view(-1, *messages.shape[1:])
+            fades = edges.envelope
+            if edges.sent is not None:
+                fades = fades * edge_gather(edges.sent, of_neighbor)
+            messages = edge_gather(added.flatten(1), of_neighbor) * fades
+            found[0] = found[0] + edge_scatter(messages, edges.of_center).view(found[0].shape)
+        return torch.cat(found, 1)
 
     def finish(self, nodes: torch.Tensor, local: None, graph: Edges) -> Features:
         o = self.options

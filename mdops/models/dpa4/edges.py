@@ -28,7 +28,8 @@ class Edges(NamedTuple):
         basis: (E, n_radial), functions of the length.
         envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
         radial: (E, L + 1, C), numbers of each degree.
-        ends: (E, C), the sum of what the types of both ends are.
+        of_edge: (E, L + 1, C), the same, and what the types of both ends are, summed up.
+        scalars: (E, C), of these the numbers of l = 0.
         rotations: rows of the matrices into the edge's frame, by (lmax, mmax): (E, R, (lmax + 1)^2).
         harmonics: (E, (L + 1)^2), of its direction.
         degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
@@ -36,7 +37,7 @@ class Edges(NamedTuple):
         sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
         once: whether what is asked for is differentiated at most once, and not by weights.
         runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
-            bases, radial numbers, sums of types, rotations and harmonics.
+            bases, radial numbers, rotations and harmonics.
     """
 
     of_center: EdgeIndex
@@ -47,7 +48,8 @@ class Edges(NamedTuple):
     basis: torch.Tensor
     envelope: torch.Tensor
     radial: torch.Tensor
-    ends: torch.Tensor
+    of_edge: torch.Tensor
+    scalars: torch.Tensor
     rotations: dict[tuple[int, int], torch.Tensor]
     harmonics: torch.Tensor
     degree: torch.Tensor

@@ -15,7 +15,7 @@ from torch import nn
 
 from mdops.nn.equivariant.gate import swiglu
 from mdops.nn.equivariant.indices import degree_index, places
-from mdops.nn.equivariant.linear import ChannelLinear, GroupLinear, draw_uniform, zeros
+from mdops.nn.equivariant.linear import ChannelLinear, GroupLinear, draw_uniform, plus_scalar, zeros
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
@@ -143,8 +143,10 @@ class GridBranch(_GridMix):
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
         product = grid.to_points(self.left_proj(left)) * grid.to_points(self.right_proj(right))
-        product = product.unflatten(-1, (self.branches, -1))
         weights = self.router(scalars).softmax(-1)
+        if self.branches == 1:  # the weight of all points is one number, which is 1
+            return self.out_proj(grid.from_points(product) * weights[:, None, :, None])
+        product = product.unflatten(-1, (self.branches, -1))
         return self.out_proj(grid.from_points((product * weights[:, None, :, :, None]).sum(3)))
 
 
@@ -226,7 +228,7 @@ class GridNet(nn.Module):
         product = product * self.scalar_gate(scalars).sigmoid()[:, None, :, None]
         found = product.flatten(3)
         added = nn.functional.pad(swiglu(scalars), (0, found.shape[-1] - self.channels))
-        found = torch.cat([found[:, :1] + added[:, None], found[:, 1:]], 1)
+        found = plus_scalar(found, added[:, None])
         if self.frame_contract is not None:
             found = self.frame_contract(found)
         return found if self.residual_scale is None else found * self.residual_scale

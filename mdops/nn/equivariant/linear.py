@@ -45,7 +45,8 @@ def draw_uniform(weight: torch.Tensor, random: np.random.Generator, inputs: int)
 
 def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
     """x (N, D, F, C) with something added to its first coefficient, the one that does not turn."""
-    return torch.cat([x[:, :1] + added, x[:, 1:]], 1)
+    first, others = x.split([1, x.shape[1] - 1], 1)
+    return torch.cat([first + added, others], 1)
 
 
 class Dense(nn.Module):
@@ -130,11 +131,10 @@ class DegreeLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.groups == 1:
+            degrees = x.split([2 * ell + 1 for ell in range(len(self.weight))], 1)
             parts = [
-                linear(x[:, ell * ell : (ell + 1) ** 2].reshape(-1, self.inputs), self.weight[ell]).view(
-                    x.shape[0], 2 * ell + 1, 1, self.outputs
-                )
-                for ell in range(len(self.weight))
+                linear(rows.reshape(-1, self.inputs), weight).view(*rows.shape[:2], 1, self.outputs)
+                for rows, weight in zip(degrees, self.weight.unbind(), strict=True)
             ]
             found = torch.cat(parts, 1)
         else:

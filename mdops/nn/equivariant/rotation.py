@@ -128,9 +128,10 @@ def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> torch.Tens
 def _tables(
     lmax: int, rows: tuple[tuple[int, int], ...], device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`_row_polynomials`, and the powers in each of their monomials, (M, 4), on a device."""
-    powers = torch.from_numpy(_monomials(2 * lmax))
-    return _row_polynomials(lmax, rows).to(device, dtype), powers.to(device)
+    """`_row_polynomials`, and (4, 2 lmax + 1, M): 1 where a monomial has that power of that number, else 0."""
+    powers = torch.from_numpy(_monomials(2 * lmax)).T
+    chosen = powers[:, None] == torch.arange(2 * lmax + 1)[:, None]
+    return _row_polynomials(lmax, rows).to(device, dtype), chosen.to(device, dtype)
 
 
 # Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
@@ -156,7 +157,8 @@ def wigner_rows(
     powers = [torch.ones_like(quaternions)]
     for _ in range(2 * lmax):
         powers.append(powers[-1] * quaternions)
-    stacked = torch.stack(powers, -1)  # (E, 4, 2 lmax + 1)
-    first, second, third, fourth = (stacked[:, k].index_select(1, chosen[:, k]) for k in range(4))
+    # Products choose powers: the gradient of a choice by indices is a sum that takes long on a GPU.
+    of_each = torch.stack(powers, -1).unbind(1)
+    first, second, third, fourth = (own @ which for own, which in zip(of_each, chosen, strict=True))
     found: torch.Tensor = (first * second * (third * fourth)) @ table
     return found.view(-1, len(rows), (lmax + 1) ** 2)
