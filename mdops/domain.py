@@ -12,7 +12,7 @@ from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System
 
-# Takes rows (N + M, W) of the model's dtype on its device, and gives others.
+# Takes rows of the model's dtype on its device, and gives others.
 Communicate = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -20,8 +20,8 @@ class Communication(NamedTuple):
     """How numbers go between atoms and their ghosts. All processes call both, equally often and in the same order.
 
     Attributes:
-        to_ghosts: the rows of atoms, and for each ghost the row of its atom.
-        from_ghosts: the rows of atoms with those of their ghosts added, and zeros for ghosts.
+        to_ghosts: (N + M, W), the rows of atoms, and for each ghost the row of its atom; it takes rows (N, W).
+        from_ghosts: (N, W), the rows of atoms with those of their ghosts added; it takes rows (N + M, W).
     """
 
     to_ghosts: Communicate
@@ -44,7 +44,7 @@ class DomainEnergies(NamedTuple):
     nearest: float
 
 
-class _Exchange(torch.autograd.Function):
+class _ToGhosts(torch.autograd.Function):
     """Rows of ghosts as their owners have them; the gradients of ghosts are added to those of the owners."""
 
     @staticmethod
@@ -55,6 +55,17 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.communication.from_ghosts(grads[0].contiguous()), None
+
+
+class _Exchange(NamedTuple):
+    """See `mdops.system.Exchange`."""
+
+    atoms: int
+    communication: Communication
+
+    def __call__(self, nodes: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _ToGhosts.apply(nodes[: self.atoms], self.communication)
+        return found
 
 
 class Domain:
@@ -82,9 +93,9 @@ class Domain:
     def _try(self, first_type: int) -> torch.Tensor:
         """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
 
-        def note(rows: torch.Tensor) -> torch.Tensor:
+        def to_ghost(rows: torch.Tensor) -> torch.Tensor:
             self.exchange_width = max(self.exchange_width, rows.shape[1])
-            return rows.clone()
+            return torch.cat((rows, rows.new_zeros(rows.shape)))
 
         device = self.potential.device
         like: dict[str, Any] = {"dtype": torch.int32, "device": device}
@@ -99,7 +110,7 @@ class Domain:
             torch.zeros(2, **like),
             NeighborList(*pairs, counts, self.potential.cutoff),
             1,
-            Communication(note, note),
+            Communication(to_ghost, lambda rows: rows[:1].clone()),
             *given,
             first_type=first_type,
         ).energy
@@ -163,7 +174,7 @@ class Domain:
             torch.zeros(1, 3, dtype=torch.bool, device=device),
             torch.zeros(len(types), dtype=torch.int32, device=device),
             first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
-            exchange=lambda nodes: _Exchange.apply(nodes, communication),
+            exchange=_Exchange(atoms, communication),
         )
         own = torch.zeros(len(types), dtype=torch.float64, device=device)
         own[:atoms] = 1

@@ -185,12 +185,11 @@ class Server:
         totals[1:10] = found.virial.flatten()
         self.send(DONE)
 
-    # -- Rows (N + M, W) of atoms and ghosts
+    # -- Rows of atoms and ghosts (mdops.domain.Communication)
 
-    def to_ghosts(self, rows: torch.Tensor) -> torch.Tensor:
+    def to_ghosts(self, own: torch.Tensor) -> torch.Tensor:
         halo = self.halo
         assert halo is not None
-        own = rows[: halo.atoms]
         if not halo.is_alone:
             came = self.exchange(TO_GHOSTS, own[halo.border.nodes], len(halo.images.offsets) - 1 - halo.atoms)
             own = torch.cat((own, came))
@@ -204,7 +203,7 @@ class Server:
         if not halo.is_alone:
             came = self.exchange(FROM_GHOSTS, sums[halo.atoms :], len(halo.border.nodes))
             own = own + edge_scatter(came, halo.border)
-        return torch.cat((own, rows.new_zeros(len(rows) - halo.atoms, rows.shape[1])))
+        return own
 
     def exchange(self, direction: int, rows: torch.Tensor, count: int) -> torch.Tensor:
         """Sends rows to other processes, and gives as many of theirs."""

@@ -1,8 +1,8 @@
 """The atoms a model is asked about: from tensors or ASE, checked before any op sees them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from mdops.errors import InputError
 
 __all__ = [
     "AtomsByType",
+    "Exchange",
     "System",
     "atom_spins",
     "atom_types",
@@ -42,6 +43,20 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+class Exchange(Protocol):
+    """Gives numbers of nodes (N + M, W): N atoms, then M ghosts, atoms that another process has or that are images, as
+    their owners have them. It takes those of the atoms, and ignores what comes after them.
+
+    Attributes:
+        atoms: N.
+    """
+
+    @property
+    def atoms(self) -> int: ...
+
+    def __call__(self, nodes: torch.Tensor) -> torch.Tensor: ...
+
+
 @dataclass
 class System:
     """N atoms of S systems (docs/reference/ops.md, Conventions).
@@ -55,8 +70,7 @@ class System:
         atoms_by_type: which atoms are of which type, where that is known; forgotten where `types` are set or changed.
         first_types: (S,) int32, the type of each system's first atom as the user numbers them, where the atoms here are
             in another order. DeePMD-kit's absent neighbours have that type in descriptors of mixed types.
-        exchange: gives numbers of nodes (N, W) with the rows of ghosts, atoms that another process has or that are
-            images, as their owners have them; None without ghosts.
+        exchange: of systems with ghosts, behind the atoms that are its own.
         charge_spin: (S, 2) float64, each system's charge, e, and multiplicity, for models with embeddings of these;
             None: the models' default.
         paired: whether a virtual atom follows each atom (mdops/models/spin.py).
@@ -70,7 +84,7 @@ class System:
     batch: torch.Tensor
     atoms_by_type: AtomsByType | None = None
     first_types: torch.Tensor | None = None
-    exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
+    exchange: Exchange | None = None
     paired: bool = False
     charge_spin: torch.Tensor | None = None
     spins: torch.Tensor | None = None

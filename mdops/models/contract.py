@@ -82,6 +82,14 @@ class Features(NamedTuple):
     values: torch.Tensor
     axes: torch.Tensor | None = None
 
+    def with_zeros(self, count: int) -> "Features":
+        """With zeros for so many more atoms."""
+        found = [
+            None if part is None else torch.cat((part, part.new_zeros(count, *part.shape[1:])))
+            for part in self
+        ]
+        return Features(*found)  # type: ignore[arg-type]
+
 
 def joined(parts: "Sequence[Features]") -> Features:
     """Of several descriptors side by side."""

@@ -134,7 +134,6 @@ class DPA3(GraphDescriptor):
         "repflow_variable": _VARIABLE_NODE,
     }
     mixed: ClassVar[bool] = True
-    starts_from_types = True
     goes_in_runs = True
 
     mean: torch.Tensor

@@ -13,6 +13,7 @@ from mdops.memory import memory
 from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborGraph, NeighborList
+from mdops.system import Exchange
 
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
@@ -71,13 +72,11 @@ class GraphDescriptor(Descriptor):
 
     Attributes:
         layers: each takes `nodes` (N, W), `local` and the graph, and gives the new `nodes` and `local`.
-        starts_from_types: whether the first nodes follow from the types of the atoms alone.
         goes_in_runs: whether a layer also takes, after these three, the nodes of the atoms of its graph, where that is
-            of some of the atoms alone.
+            of some of the atoms alone: of a run, or of all but ghosts.
     """
 
     layers: nn.ModuleList
-    starts_from_types = False
     goes_in_runs = False
 
     @property
@@ -106,6 +105,13 @@ class GraphDescriptor(Descriptor):
         return max(1, int(len(nodes) * room / (_RUNNING * _bytes(local))))
 
     def forward(self, near: Neighborhood) -> Features:
+        exchange = near.system.exchange
+        if exchange is None or not self.goes_in_runs:
+            return self._by_layers(near, exchange)
+        found = self._by_layers(near.of_atoms(slice(exchange.atoms)), exchange)
+        return found.with_zeros(near.system.atoms - exchange.atoms)
+
+    def _by_layers(self, near: Neighborhood, exchange: Exchange | None) -> Features:
         graph = self.graph(near)
         nodes, local = self.start(graph)
         once = near.first_derivative_only
@@ -113,37 +119,34 @@ class GraphDescriptor(Descriptor):
         if in_runs and self._fills_memory(_KEPT * _bytes(local), nodes.device):
             size = self._atoms_at_once(local, nodes)
             del graph, nodes, local
-            return self._in_runs(near, size)
-        exchange, is_known = near.system.exchange, self.starts_from_types
+            return self._in_runs(near, exchange, size)
         counts, run = once and len(nodes) >= _MANY_ATOMS, _run
         for layer in self.layers:
-            nodes = nodes if exchange is None or is_known else exchange(nodes)
+            every = nodes if exchange is None else exchange(nodes)
+            given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)
             if counts:
-                kept, found = _run_counted(layer, nodes, local, graph)
+                kept, found = _run_counted(layer, *given)
                 if self._fills_memory(kept, nodes.device):
                     del found
-                    run, found = run_again, run_again(layer, nodes, local, graph)
+                    run, found = run_again, run_again(layer, *given)
                 (nodes, local), counts = found, False
             else:
-                nodes, local = run(layer, nodes, local, graph)
-            is_known = False
+                nodes, local = run(layer, *given)
         return self.finish(nodes, local, graph)
 
-    def _in_runs(self, near: Neighborhood, size: int) -> Features:
+    def _in_runs(self, near: Neighborhood, exchange: Exchange | None, size: int) -> Features:
         """Each layer with the edges and angles of so many atoms after so many. Kept are the numbers between layers."""
         runs = [slice(first, first + size) for first in range(0, near.system.atoms, size)]
         graphs = [self.graph(near.of_atoms(run)) for run in runs]
         nodes = torch.cat([self.start(graph)[0] for graph in graphs])
-        exchange, is_known = near.system.exchange, self.starts_from_types
         local: list[Any] = [None] * len(runs)
         for k, layer in enumerate(self.layers):
-            nodes = nodes if exchange is None or is_known else exchange(nodes)
+            every = nodes if exchange is None else exchange(nodes)
             # The first layer makes what it takes once more, rather than to keep it.
             step = functools.partial(self._begin, layer) if k == 0 else layer
             given = zip(local, graphs, nodes.split(size), strict=True)
-            found = [run_again(step, nodes, of_run, graph, own) for of_run, graph, own in given]
+            found = [run_again(step, every, of_run, graph, own) for of_run, graph, own in given]
             nodes, local = torch.cat([own for own, _ in found]), [of_run for _, of_run in found]
-            is_known = False
         parts = [self.finish(*of_run) for of_run in zip(nodes.split(size), local, graphs, strict=True)]
         axes = [part.axes for part in parts if part.axes is not None]
         return Features(torch.cat([part.values for part in parts]), torch.cat(axes) if axes else None)
