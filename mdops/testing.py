@@ -115,6 +115,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
     samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24))
+    samples += _grid_samples(numbers(25))
     samples += _edge_attention_samples(p, numbers(23))
     rows = random(4, 21)
     samples += [
@@ -917,6 +918,25 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         bad = {"grad": (0, random(edges + 1, 3 * degrees + 1, channels))}
         places = tuple(range(4 + gated)) if small else ()
         samples.append(Sample("so2_layer_backward", (grad, *given), places, bad=bad))
+    return samples
+
+
+def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Few and odd numbers of coefficients, and those that a GPU has its own kernel for."""
+    samples = []
+    for atoms, points, first, second, results, channels in (
+        (2, 5, 3, 4, 6, 7),
+        (3, 10, 27, 27, 27, 8),
+        (4, 3, 2, 2, 2, 33),
+    ):
+        matrices = random(points, first), random(points, second), random(points, results)
+        given = *matrices, random(atoms, first, channels), random(atoms, second, channels)
+        bad: dict[str, tuple[int, Any]] = {
+            "a": (0, random(points, first + 1)),
+            "b": (1, random(points + 1, second)),
+            "v": (4, random(atoms, second, channels + 1)),
+        }
+        samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
     return samples
 
 

@@ -1,9 +1,10 @@
-"""Runs the GPU kernels of `so2_layer` on the CPU, thread by thread, and compares them with those of the CPU.
+"""Runs the GPU kernels of `so2_layer` and `grid_product` on the CPU, thread by thread, and compares them
+with those of the CPU.
 
     python scripts/emulate_so2.py [--cuda DIR]
 
 For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention. Every
-sample of the op, and as many edges as several blocks have.
+sample of these ops, and as many rows as several blocks have.
 """
 
 import argparse
@@ -42,6 +43,19 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[torch.Tensor], *, plain:
     return float((y.double() - want).abs().max()) / scale
 
 
+def check_grid(library: ctypes.CDLL, args: Sequence[torch.Tensor], *, chip: int) -> float:
+    """The same of products at points, on so many multiprocessors."""
+    a, b, out, u, v = (t.contiguous() for t in args)
+    y = torch.full((u.shape[0], out.shape[1], u.shape[2]), torch.nan, dtype=u.dtype)
+    sizes = len(a), a.shape[1], b.shape[1], out.shape[1], u.shape[0], u.shape[2], chip
+    pointers = (ctypes.c_void_p * 6)(*(t.data_ptr() for t in (a, b, out, u, v, y)))
+    library.run_grid_product(u.dtype == torch.float64, pointers, (ctypes.c_int64 * len(sizes))(*sizes))
+    want = OPS.grid_product(*(t.double() for t in args))
+    scale = float(want.abs().max())
+    torch.testing.assert_close(y.double(), want, rtol=0, atol=TOLERANCE[u.dtype] * scale)
+    return float((y.double() - want).abs().max()) / scale
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
@@ -54,6 +68,12 @@ def main() -> None:
                 if sample.op.startswith("so2_layer"):
                     off = check(library, sample.op, sample.args, plain=False)
                     print(f"{sample.op}, {tuple(sample.args[0].shape)}, {dtype}: {off:.1e}")
+                if sample.op == "grid_product":
+                    print(f"{sample.op}, {dtype}: {check_grid(library, sample.args, chip=132):.1e}")
+        shapes = (112, 27), (112, 27), (112, 27), (9, 27, 96), (9, 27, 96)
+        grid = [torch.randn(shape, generator=gen) for shape in shapes]
+        for chip in (0, 132):
+            print(f"grid_product of 112 points, {chip}: {check_grid(library, grid, chip=chip):.1e}")
         for gated in (True, False):
             shapes = (305, 7, 32), (305, 7, 32), (96, 96), (64, 128), ((32, 64) if gated else (0, 0))
             grad, x, *weights = (torch.randn(shape, generator=gen) for shape in shapes)

@@ -34,6 +34,7 @@ from mdops.ops.graph import (
     neighbor_graph,
     segment_softmax,
 )
+from mdops.ops.grid_product import grid_product
 from mdops.ops.harmonic_moment import harmonic_moment, harmonic_sums
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
@@ -100,6 +101,7 @@ __all__ = [
     "fake_quantize",
     "fitting_energy",
     "gemm_lowbit",
+    "grid_product",
     "harmonic_moment",
     "harmonic_rows",
     "harmonic_sums",

@@ -1,6 +1,7 @@
-// Layers of edges as on a GPU, launched on the host. scripts/emulate_so2.py calls them with the pointers of
-// their tensors, arguments first, and with their sizes.
+// Layers of edges and products at points as on a GPU, launched on the host. scripts/emulate_so2.py calls them
+// with the pointers of their tensors, arguments first, and with their sizes.
 #include "fibers.h"
+#include "grid_product/gpu_kernels.h"
 #include "so2_layer/gpu_run.h"
 
 namespace {
@@ -15,7 +16,19 @@ void run(void** pointers, const int64_t* sizes) {
   gpu_so2::run(Gpu({2, static_cast<int>(sizes[3]), 232448}), a);
 }
 
+template <class T>
+void run_grid(void** pointers, const int64_t* sizes) {
+  GridArgs<T> a{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+  for (const T** array : {&a.a, &a.b, &a.out, &a.u, &a.v}) *array = static_cast<T*>(*pointers++);
+  a.y = static_cast<T*>(*pointers);
+  gpu_grid::run(Gpu({static_cast<int>(sizes[6]), 90, 232448}), a);
+}
+
 }  // namespace
+
+extern "C" void run_grid_product(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? run_grid<double>(pointers, sizes) : run_grid<float>(pointers, sizes);
+}
 
 extern "C" void run_so2(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? run<double>(pointers, sizes) : run<float>(pointers, sizes);

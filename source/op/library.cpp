@@ -42,6 +42,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("edge_rotate(Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_rotate_sum(Tensor turn, Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v) -> Tensor");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");

@@ -29,7 +29,7 @@ VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
 _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
 # What a block keeps for the gradient, in arrays of edges times the rows in their frames.
-_ARRAYS = 14
+_ARRAYS = 9
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first

@@ -17,8 +17,10 @@ from mdops.nn.equivariant.gate import swiglu
 from mdops.nn.equivariant.indices import degree_index, places
 from mdops.nn.equivariant.linear import ChannelLinear, GroupLinear, draw_uniform, plus_scalar, zeros
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
+from mdops.ops import grid_product
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
+_IN_REGISTERS = 27  # coefficients
 
 
 def frame_orders(kmax: int) -> list[int]:
@@ -128,8 +130,7 @@ class GridMLP(_GridMix):
     ) -> torch.Tensor:
         if self.both:
             left = right = torch.cat([left, right], -1)
-        product = grid.to_points(self.left_proj(left)) * grid.to_points(self.right_proj(right))
-        return self.out_proj(grid.from_points(product))
+        return self.out_proj(grid.product(self.left_proj(left), self.right_proj(right)))
 
 
 class GridBranch(_GridMix):
@@ -142,11 +143,10 @@ class GridBranch(_GridMix):
     def forward(
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
-        product = grid.to_points(self.left_proj(left)) * grid.to_points(self.right_proj(right))
-        weights = self.router(scalars).softmax(-1)
+        left, right, weights = self.left_proj(left), self.right_proj(right), self.router(scalars).softmax(-1)
         if self.branches == 1:  # the weight of all points is one number, which is 1
-            return self.out_proj(grid.from_points(product) * weights[:, None, :, None])
-        product = product.unflatten(-1, (self.branches, -1))
+            return self.out_proj(grid.product(left, right) * weights[:, None, :, None])
+        product = (grid.to_points(left) * grid.to_points(right)).unflatten(-1, (self.branches, -1))
         return self.out_proj(grid.from_points((product * weights[:, None, :, :, None]).sum(3)))
 
 
@@ -182,8 +182,10 @@ class GridNet(nn.Module):
             grids = sphere_grid(lmax, chosen, lmax if mmax is None else mmax)
         else:
             grids = rotation_grid(lmax, chosen, kmax)
-        for name, value in zip(("_to", "_from"), grids, strict=True):
-            self.register_buffer(name, value.clone(), persistent=False)
+        self.register_buffer("_to", grids[0].clone(), persistent=False)
+        self.register_buffer(
+            "_back", grids[1].T.clone(memory_format=torch.contiguous_format), persistent=False
+        )
         self.frames = 1 if kmax is None else len(frame_orders(kmax))
         self.channels, self.groups, self.crossed = channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
@@ -198,17 +200,33 @@ class GridNet(nn.Module):
             self.frame_expand = FrameLinear(chosen, channels, self.frames * channels)
             self.frame_contract = FrameLinear(chosen, self.frames * channels, channels)
 
-    _to: torch.Tensor
-    _from: torch.Tensor
+    _to: torch.Tensor  # (G, D K)
+    _back: torch.Tensor  # (G, D K): what a point adds
 
     def to_points(self, x: torch.Tensor) -> torch.Tensor:
         """(N, D, F, K, C) to (N, G, F, C)."""
-        return torch.matmul(self._to, x.transpose(2, 3).flatten(3).flatten(1, 2)).unflatten(2, x.shape[2::2])
+        return torch.matmul(self._to, self._rows(x)).unflatten(2, x.shape[2::2])
 
     def from_points(self, x: torch.Tensor) -> torch.Tensor:
         """(N, G, F, C) to (N, D, F, K, C)."""
-        found = torch.matmul(self._from, x.flatten(2)).unflatten(2, (x.shape[2], -1))
-        return found.unflatten(1, (-1, self.frames)).transpose(2, 3)
+        return self._coefficients(torch.matmul(self._back.mT, x.flatten(2)), x.shape[2])
+
+    def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The product of two functions (N, D, F, K, C)."""
+        # On a GPU the op has its coefficients in registers if these are so many.
+        if left.is_cuda and (left.dtype, self._to.shape[1]) != (torch.float32, _IN_REGISTERS):
+            return self.from_points(self.to_points(left) * self.to_points(right))
+        found = grid_product(self._to, self._to, self._back, self._rows(left), self._rows(right))
+        return self._coefficients(found, left.shape[2])
+
+    @staticmethod
+    def _rows(x: torch.Tensor) -> torch.Tensor:
+        """(N, D, F, K, C) to (N, D K, F C)."""
+        return x.transpose(2, 3).flatten(3).flatten(1, 2)
+
+    def _coefficients(self, found: torch.Tensor, groups: int) -> torch.Tensor:
+        """(N, D K, F C) to (N, D, F, K, C)."""
+        return found.unflatten(2, (groups, -1)).unflatten(1, (-1, self.frames)).transpose(2, 3)
 
     def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """(N, D, F, K C) of (N, D, F, 2 K C); or (N, D, F, C) of two of that shape where it is `crossed`."""
@@ -222,7 +240,7 @@ class GridNet(nn.Module):
             pair = self.frame_expand(pair[0]), self.frame_expand(pair[1])
         left, right = (one.unflatten(-1, (self.frames, self.channels)) for one in pair)
         if self.grid_op is None:
-            product = self.from_points(self.to_points(left) * self.to_points(right))
+            product = self.product(left, right)
         else:
             product = self.grid_op(left, right, self, scalars)
         product = product * self.scalar_gate(scalars).sigmoid()[:, None, :, None]

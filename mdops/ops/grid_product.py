@@ -1,0 +1,45 @@
+"""Products of two functions that are given by coefficients, on points, as coefficients again."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import register_fake, register_formula
+
+
+def grid_product(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, u: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """y[n, d, c] = sum_g out[g, d] (sum_e a[g, e] u[n, e, c]) (sum_e b[g, e] v[n, e, c]), without the values at points
+    in between.
+
+    Its gradients by u and v are such products, too, so that it is differentiable any number of times.
+
+    Args:
+        a: (G, D_u), float32 or float64, what each coefficient is at each of G points. b: (G, D_v). out: (G, D), what
+            the value at a point adds to each coefficient. They are constants: without gradients.
+        u: (N, D_u, C). v: (N, D_v, C).
+
+    Returns:
+        (N, D, C).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match, or (on a GPU) D_u + D_v + D numbers of 32 channels do not
+            fit into shared memory.
+    """
+    y: torch.Tensor = torch.ops.mdops.grid_product(a, b, out, u, v)
+    return y
+
+
+@register_fake("grid_product")
+def _(a: Any, b: Any, out: Any, u: Any, v: Any) -> torch.Tensor:
+    return u.new_empty(u.shape[0], out.shape[1], u.shape[2])
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    a, b, out, u, v = args
+    by_u = grid_product(out, b, a, grads[0], v) if needs[0] else None
+    return by_u, grid_product(a, out, b, u, grads[0]) if needs[1] else None
+
+
+register_formula("grid_product", _formula, (3, 4))

@@ -1,0 +1,38 @@
+// Products of two functions on points, from coefficients to coefficients, without the values at the points in
+// between:
+//
+//   y[n, d, c] = sum_g out[g, d] (sum_e a[g, e] u[n, e, c]) (sum_e b[g, e] v[n, e, c])
+//
+// It is linear in u and in v, and its gradients are such products, too: by u with matrices (out, b, a) of the
+// gradient and v, by v with (a, out, b) of u and the gradient.
+#pragma once
+
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+template <class T>
+struct GridArgs {
+  int64_t points, first, second, results;  // G, and the columns of a, b and out
+  int64_t atoms, channels;                 // N, C
+  const T *a, *b, *out, *u, *v;
+  T* y;
+};
+
+// Bytes of the CPU's packed matrices, and of a thread's memory.
+struct GridSizes {
+  int64_t packed, scratch;
+};
+
+#define MDOPS_GRID_KERNELS(T)                                                 \
+  MDOPS_DECLARE_KERNEL(GridSizes grid_sizes(const GridArgs<T>& args))         \
+  MDOPS_DECLARE_KERNEL(void grid_pack(const GridArgs<T>& args, void* packed)) \
+  MDOPS_DECLARE_KERNEL(                                                       \
+      void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch))
+MDOPS_GRID_KERNELS(float)
+MDOPS_GRID_KERNELS(double)
+
+}  // namespace mdops
