@@ -24,6 +24,7 @@ from mdops.io import describe, read_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SUFFIXES = {".pb": "tf", ".pbtxt": "tf", ".pth": "pt", ".pt": "pt", ".dp": "pt", ".yaml": "pt"}
+LARGE = 1e-3  # above which energies are compared alone, too
 
 
 def main() -> int:
@@ -69,6 +70,8 @@ def row(path: Path, folder: Path) -> dict[str, Any]:
         found["elements"] = len(model.type_map)
         if answers.exists():
             found["difference"] = difference(path, answers)
+            if found["difference"] > LARGE:
+                found["difference of energies"] = difference(path, answers, ("forces", "virial"))
     except MDOpsError as error:
         found["refused"] = str(error).partition(": ")[2]
     return found

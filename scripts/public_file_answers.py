@@ -98,16 +98,27 @@ class Program:
         return [found[name].detach().numpy() for name in ("energy", "force", "virial", "atom_energy")]
 
 
+def operations(model: Any) -> set[str]:
+    """Of a graph; none of other models."""
+    graph = getattr(getattr(model, "deep_eval", None), "graph", None)
+    return set() if graph is None else {one.type for one in graph.get_operations()}
+
+
 def answers(model: Any) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     fparam, aparam = model.get_dim_fparam(), model.get_dim_aparam()
-    for case in CASES:
+    pairwise = "DprcPairwiseIdx" in operations(model)
+    for case in ["cluster"] if pairwise else CASES:  # which is without a cell
         types, positions, cell = structure(case, model.get_ntypes())
         extra = {}
         if fparam:
             extra["fparam"] = np.full((1, fparam), 0.3)
         if aparam:
             extra["aparam"] = np.full((1, len(types) * aparam), 0.3)
+        if pairwise:
+            extra["aparam"] = (
+                np.arange(len(types))[None] // 3.0
+            )  # a quantum region of three atoms, and residues
         box = None if cell is None else cell.reshape(1, 9)
         values = model.eval(positions.reshape(1, -1), box, types.tolist(), atomic=True, **extra)
         kind = type(model).__name__
