@@ -112,6 +112,7 @@ def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> 
     scales = {key: float(np.abs(case[key]).max()) or 1.0 for key in known}
     if "forces" in scales:
         scales["forces"] = max(scales["forces"], SMALL)
+    if "virial" in scales:
         scales["virial"] += scales["forces"]
     for key in ("energy", "dipole", "dos"):
         if key in scales:

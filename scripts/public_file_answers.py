@@ -6,6 +6,7 @@ BACKEND is tf or pt. Beside each file FILE.npz has the answers to three structur
 it refuses the file. A graph that it refuses for its age is converted by `dp convert-from`, if that can.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -104,17 +105,30 @@ def operations(model: Any) -> set[str]:
     return set() if graph is None else {one.type for one in graph.get_operations()}
 
 
+def places(model: Any) -> list[int]:
+    """The key `sel` of the training input in a graph."""
+    graph, session = model.deep_eval.graph, model.deep_eval.sess
+    text = session.run(graph.get_tensor_by_name("load/train_attr/training_script:0"))
+    found: list[int] = json.loads(text)["model"]["descriptor"]["sel"]
+    return found
+
+
 def answers(model: Any) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     fparam, aparam = model.get_dim_fparam(), model.get_dim_aparam()
-    pairwise = "DprcPairwiseIdx" in operations(model)
-    for case in ["cluster"] if pairwise else CASES:  # which is without a cell
+    pairwise, masks = (name in operations(model) for name in ("DprcPairwiseIdx", "DescrptSeAMask"))
+    for case in ["cluster"] if pairwise or masks else CASES:  # which is without a cell
         types, positions, cell = structure(case, model.get_ntypes())
+        if masks:  # as many atoms of each type as it is made for
+            types = np.repeat(np.arange(model.get_ntypes()), places(model))
+            positions = np.random.default_rng(len(types)).uniform(size=(len(types), 3)) * 10
         extra = {}
         if fparam:
             extra["fparam"] = np.full((1, fparam), 0.3)
         if aparam:
             extra["aparam"] = np.full((1, len(types) * aparam), 0.3)
+        if masks:
+            extra["aparam"] = np.ones((1, len(types)))
         if pairwise:
             extra["aparam"] = (
                 np.arange(len(types))[None] // 3.0
@@ -132,6 +146,9 @@ def answers(model: Any) -> dict[str, np.ndarray]:
             named = {"atom_polarizability": values}
         else:
             raise RuntimeError(f"answers of {kind} are not compared")
+        if masks:
+            extra = {}  # which mdops does not ask for
+            del named["virial"]  # zeros
         found |= {f"{case}/{name}": np.asarray(value)[0] for name, value in named.items()}
         found |= {f"{case}/{name}": value[0] for name, value in extra.items()}
         found |= {f"{case}/types": types, f"{case}/positions": positions}

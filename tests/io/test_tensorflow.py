@@ -1,5 +1,6 @@
 """TensorFlow graphs: what their constants and operations say is the model."""
 
+import copy
 import json
 import math
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from graphs import Node, field, model_graph, mutated, table_nodes, text, wire
 from trees import differences
 
 from mdops import load
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
 from mdops.io.tensorflow.graph import Graph
 from mdops.io.tensorflow.tables import table_node
@@ -550,7 +552,6 @@ def test_other_models_are_refused_by_name(name, tmp_path):
 @pytest.mark.parametrize(
     ("op", "message"),
     {
-        "DescrptSeAMask": "se_a_mask .* evaluate it with DeePMD-kit",
         "Descrpt": "loc_frame .* train a model of se_e2_a",
         "MapFltNvnmd": "NVNMD is not read from TensorFlow graphs",
     }.items(),
@@ -558,6 +559,46 @@ def test_other_models_are_refused_by_name(name, tmp_path):
 def test_operations_that_would_change_the_energy_are_refused(op, message, tmp_path):
     (tmp_path / "graph.pb").write_bytes(wire([*model_graph(model("two_sided")), Node("other", op)]))
     with pytest.raises(UnsupportedModelError, match=message):
+        read_model(tmp_path / "graph.pb")
+
+
+def cluster(tree, script):
+    """The graph of a model of se_e2_a as one of se_a_mask has it: without cutoffs and statistics."""
+    nodes = model_graph(tree, script=json.dumps({"model": {"descriptor": script}}).encode())
+    inputs = ("t_coord", "t_type", "t_aparam", "t_box", "t_natoms", "t_mesh")
+    placeholders = [Node(name, "Placeholder") for name in inputs if name != "t_coord"]
+    found = [Node(n.name, "DescrptSeAMask", inputs) if n.op == "ProdEnvMatA" else n for n in nodes]
+    return wire([*placeholders, *found])
+
+
+def test_all_pairs_of_a_cluster_are_se_e2_a_without_an_end(tmp_path):
+    """Atoms see each other at any distance, by the bare 1/r; a cell is refused."""
+    tree = copy.deepcopy(model("two_sided"))
+    descriptor = tree["descriptor"]
+    descriptor["exclude_types"] = []
+    (tmp_path / "graph.pb").write_bytes(cluster(tree, {"type": "se_a_mask", "sel": descriptor["sel"]}))
+    left = load(tmp_path / "graph.pb", dtype="float64", spline=False)
+    descriptor |= {"rcut": 500.0, "rcut_smth": 499.0}
+    descriptor["env_mat"] |= {"rcut": 500.0, "rcut_smth": 499.0}
+    descriptor["@variables"]["davg"][:] = 0
+    descriptor["@variables"]["dstd"][:] = 1
+    write_model(tmp_path / "wanted.json", tree)
+    right = load(tmp_path / "wanted.json", dtype="float64", spline=False)
+    atoms = Atoms([left.type_map[k] for k in (0, 1, 1, 0)], [[0, 0, 0], [1, 0, 0.3], [0, 40, 1], [120, 3, 0]])
+    found, wanted = left.compute(atoms), right.compute(atoms)
+    for name in ("energy", "forces", "atom_energy"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-14)
+    assert np.abs(found["forces"]).max() > 1e-6 and left.neighbors[0].sel == tuple(descriptor["sel"])
+    atoms.set_cell([30, 30, 30])
+    atoms.pbc = True
+    with pytest.raises(InputError, match="reaches over too many periodic images"):
+        left.compute(atoms)
+
+
+@pytest.mark.parametrize("sel", [None, [3], [2, "x"], [-1, 5], [10**9, 1]])
+def test_a_cluster_without_its_size_is_refused(sel, tmp_path):
+    (tmp_path / "graph.pb").write_bytes(cluster(model("two_sided"), {"type": "se_a_mask", "sel": sel}))
+    with pytest.raises(ModelFileError, match=r"sel|places"):
         read_model(tmp_path / "graph.pb")
 
 

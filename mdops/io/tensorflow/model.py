@@ -26,10 +26,6 @@ _ANEW = "train a model of se_e2_a on its data"
 _OTHERS = {
     "Descrpt": ("the descriptor loc_frame (distances and angles in a frame of each atom)", _ANEW),
     "DescrptSeAEf": ("the descriptor se_a_ef (atoms in an electric field)", _THERE),
-    "DescrptSeAMask": (
-        "the descriptor se_a_mask (all pairs of a cluster, at any distance, without a cell)",
-        _THERE,
-    ),
 }
 # Of each kind of model that is read, the outputs that its graph has to have.
 _OUTPUTS = {
@@ -191,10 +187,12 @@ def _suffix(graph: Graph, operation: Node) -> str:
 
 def _type_map(graph: Graph, stated: Tree, operation: Node) -> list[str]:
     """The element of each type; "type_0" and so on where none is given. Types of virtual atoms follow."""
-    average = graph.value(operation.inputs[5]) if len(operation.inputs) > 5 else np.empty(0)
     count = graph.optional("descrpt_attr/ntypes")
     count = graph.optional("t_ntypes") if count is None else count
-    ntypes = int(count.flat[0]) if count is not None and count.size else len(average)
+    if count is not None and count.size:
+        ntypes = int(count.flat[0])
+    else:
+        ntypes = len(graph.value(operation.inputs[5])) if len(operation.inputs) > 5 else 0
     virtual = magnetic_elements(graph)
     elements = ntypes - virtual
     names = (graph.text("model_attr/tmap") or "").split() or stated.get("type_map") or []

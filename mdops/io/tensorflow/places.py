@@ -13,8 +13,12 @@ from mdops.io.tensorflow.nets import Layers, Tree, layers_by_name
 RADIAL = ("DescrptSeR", "ProdEnvMatR")
 ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
 MIXED = ("ProdEnvMatAMix",)
-ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED)
+CLUSTERS = "DescrptSeAMask"  # of all pairs, without a cutoff, a cell or statistics
+ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED, CLUSTERS)
 _LONGEST = 1000.0  # cutoff, A
+# What stands for none, A: farther than atoms are, and over more periodic images than a neighbour list has.
+_NONE = 1e6
+_MOST_ATOMS = 10_000  # of such a cluster, which has all pairs
 _AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
 
 
@@ -74,6 +78,15 @@ class Place:
 
     def environment(self, sel_name: str) -> Tree:
         """What all descriptors have; `sel_name` is the operation's attribute with the places."""
+        if self.operation.op == CLUSTERS:
+            sel = self.stated.get("sel")
+            if not isinstance(sel, list) or not all(type(n) is int for n in sel):
+                raise ModelFileError("the training input in it does not say how many atoms there are (sel)")
+            self._check_sel(sel)
+            if len(sel) != self.ntypes or sum(sel) > _MOST_ATOMS:
+                raise ModelFileError(f"the training input in it has the places {sel[:10]}")
+            zero = np.zeros((self.ntypes, sum(sel), 4))
+            return self._environment(_NONE, _NONE - 1, sel, zero, zero + 1)
         operation, radial = self.operation, sel_name == "sel"
         names = ("rcut", "rcut_smth") if radial else ("rcut_r", "rcut_r_smth")
         end, start = (np.float32(operation.attribute(name, "f")) for name in names)
@@ -83,9 +96,17 @@ class Place:
         if not 0 <= smooth < rcut < _LONGEST:
             raise ModelFileError(f"{operation.name} has the cutoffs {smooth:g} and {rcut:g} A")
         sel = operation.attribute(sel_name, "list i")
-        if not sel or min(sel) < 0 or not sum(sel):
-            raise ModelFileError(f"{operation.name} has the places {sel[:10]}")
+        self._check_sel(sel)
         davg, dstd = (self._statistics(k, sum(sel), 1 if radial else 4) for k in (_AVERAGE, _DEVIATION))
+        return self._environment(rcut, smooth, sel, davg, dstd)
+
+    def _check_sel(self, sel: list[int]) -> None:
+        if not sel or min(sel) < 0 or not sum(sel):
+            raise ModelFileError(f"{self.operation.name} has the places {sel[:10]}")
+
+    def _environment(
+        self, rcut: float, smooth: float, sel: list[int], davg: np.ndarray, dstd: np.ndarray
+    ) -> Tree:
         return {
             "rcut": rcut,
             "rcut_smth": smooth,
