@@ -198,8 +198,11 @@ class DPA4(GraphDescriptor):
             * vectors.element_size()
             * self.options.channels
             * max(
-                len(by_order(ell, m))
-                for ell, m in zip(self.options.degrees, self.options.orders, strict=True)
+                (
+                    len(by_order(ell, m))
+                    for ell, m in zip(self.options.degrees, self.options.orders, strict=True)
+                ),
+                default=1,  # of no blocks
             )
         )
         room = device_memory(vectors.device)
