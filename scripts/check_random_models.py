@@ -45,7 +45,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
     parser.add_argument("--folder", type=Path, help="where models are, or are kept")
     parser.add_argument(
-        "--kind", help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin and dpa4_spin come only so"
+        "--kind",
+        help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin, dpa4_spin and dpa4c_spin come only so",
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)

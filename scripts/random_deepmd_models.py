@@ -3,10 +3,10 @@
     python random_deepmd_models.py FOLDER FIRST LAST [KIND]
 
 With a kind all models have that descriptor, alone; `dpa2`, `dpa3`, `dpa4` and `dpa4c` come only so. `spin` is a model
-with magnetic moments on one of several, `dpa4_spin` one of DPA-4, which takes them as vectors. For each
-seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics; <seed>.json, the
-`model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials of its PyTorch
-backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
+with magnetic moments on one of several, `dpa4_spin` and `dpa4c_spin` one of DPA-4 and DPA-4C, which take them as
+vectors. For each seed from FIRST to before LAST: <seed>.dp, the model in float64, with random weights and statistics;
+<seed>.json, the `model` section it was made from; and <seed>.npz, three systems with the energies, forces and virials
+of its PyTorch backend. Seeds that DeePMD-kit itself cannot do have <seed>.txt instead, which says why.
 """
 
 import copy
@@ -330,9 +330,9 @@ def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]
 
 
 OTHERS = {"dpa2": dpa2, "dpa3": dpa3, "dpa4": dpa4, "dpa4c": dpa4c}  # by name alone
-EXPORTABLE = ("dpa4c",)  # that the exportable backend alone has
+EXPORTABLE = ("dpa4c", "dpa4c_spin")  # that the exportable backend alone has
 SPIN = "spin"  # magnetic moments on one of several descriptors
-NATIVE_SPIN = "dpa4_spin"
+NATIVE_SPIN = {"dpa4_spin": "dpa4", "dpa4c_spin": "dpa4c"}
 
 
 def bridging(draw: Draw) -> dict[str, Any]:
@@ -374,8 +374,8 @@ def model(draw: Draw, path: Path, crowded: bool, kind: str | None) -> dict[str, 
     """The section `model` of an input. `path` is that of the table, if there is one; `kind` that of the descriptor."""
     if kind == SPIN:
         return with_spin(draw, model(draw, path, False, draw.one(("se_e2_a", "dpa1", "dpa2", "dpa3"))))
-    if kind == NATIVE_SPIN:
-        return with_native_spin(draw, model(draw, path, crowded, "dpa4"))
+    if kind in NATIVE_SPIN:
+        return with_native_spin(draw, model(draw, path, crowded, NATIVE_SPIN[kind]))
     ntypes, rcut = draw.whole(1, 5), draw.number(2.5, 5.0)
     type_map = [str(name) for name in draw.random.choice(ELEMENTS, ntypes, replace=False)]
     pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
@@ -447,6 +447,8 @@ def with_native_spin(draw: Draw, section: dict[str, Any]) -> dict[str, Any]:
     use[draw.whole(0, len(names))] = True
     told = draw.one((use, [name for name, has in zip(names, use, strict=True) if has]))
     section["spin"] = {"scheme": "native", "use_spin": told}
+    if own["type"] == "dpa4c":
+        return section
     if not (own["l_schedule"] or [0] if "l_schedule" in own else [own["lmax"]])[-1]:
         own["extra_node_l"] = 1
     if "exclude_types" in own:
@@ -472,7 +474,7 @@ def randomize(network: torch.nn.Module, draw: Draw) -> None:
                 value[..., 0] = torch.from_numpy(draw.random.uniform(0.2, 0.8, (shape[0], 1)))
             elif last in ("out_bias", "fparam_avg", "aparam_avg"):
                 value.copy_(torch.from_numpy(draw.normal(*shape)))
-            elif last in ("fparam_inv_std", "aparam_inv_std"):
+            elif last in ("fparam_inv_std", "aparam_inv_std", "spin_reference"):
                 value.copy_(torch.from_numpy(draw.random.uniform(0.5, 2, shape)))
             elif last in ("bias", "b", "idt") or last.startswith(
                 ("residual_scale", "adam_so2_layer", "adam_ffn_layer")

@@ -58,6 +58,8 @@ class HarmonicSplines(Autograd):
     def why_not(cls, potential: EvaluationContext) -> str | None:
         if not cls.knows(potential):
             return f"it is for models of dpa4c alone, and this is {potential.kind}"
+        if potential.model.spin is not None:
+            return "there are no splines of sums with magnetic moments"
         return (
             "the radial nets are evaluated exactly (spline=False)"
             if potential.spline_tolerance is None

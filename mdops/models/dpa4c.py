@@ -1,7 +1,7 @@
 """The descriptor dpa4c: DPA-4C, invariants of sums over neighbours of spherical harmonics."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +19,7 @@ from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.rows import pair_kinds, rows_in, table_rows
 from mdops.models.shapes import check_layer, check_pairs, require_same
+from mdops.models.spin_invariants import MomentTables, SpinInvariants, neighbor_lines, spin_width
 from mdops.nn.net import array, tensor
 from mdops.nn.swiglu import SwiGLU, hidden_width, random_product
 from mdops.ops import harmonic_rows, neighbor_rows, row_moments
@@ -34,7 +35,7 @@ _SMALLEST = 1e-12  # deviation of a divisor that still is one
 # Of a run of atoms in simulations: such that its rows stay in a CPU's cache; and numbers of its largest tensor on a
 # GPU.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
-_SPIN = "models with magnetic moments are not supported"
+_SPIN = "the section `spin` of the model says which types have moments"
 _CHARGE = "an embedding of charge and multiplicity is not supported for dpa4c"
 
 
@@ -69,6 +70,7 @@ class DPA4COptions(Options):
         absent="float64",
     )
     trainable: bool = key(True, "whether the weights are trained", of="training")
+    use_spin: list[bool] | None = key(None, "for each type whether its atoms have a moment", where="file")
     seed: int | None = key(
         None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
     )
@@ -79,6 +81,11 @@ class DPA4COptions(Options):
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         check_option_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
+
+    @property
+    def moment_channels(self) -> int:
+        """C_2 with magnetic moments, of the functions of the distance that these are summed with; 0 without."""
+        return 0 if self.use_spin is None else degree_channels(self.channels, self.lmax)[2]
 
     @property
     def hidden(self) -> int:
@@ -94,7 +101,8 @@ class DPA4COptions(Options):
     def pair_widths(self) -> list[int]:
         """Of the net of pairs of types."""
         inputs = 2 * self.channels
-        return [inputs, hidden_width(inputs), self.channels * (2 + self.radial_modes)]
+        outputs = self.channels * (2 + self.radial_modes) + 2 * self.moment_channels
+        return [inputs, hidden_width(inputs), outputs]
 
 
 class PairTables(NamedTuple):
@@ -102,11 +110,13 @@ class PairTables(NamedTuple):
 
     Attributes:
         scale, shift: (ntypes^2, channels); mixing: (ntypes^2, channels * radial_modes), the mode fastest.
+        moments: of magnetic moments; None without.
     """
 
     scale: torch.Tensor
     shift: torch.Tensor
     mixing: torch.Tensor
+    moments: MomentTables | None
 
 
 class Moments(NamedTuple):
@@ -115,22 +125,28 @@ class Moments(NamedTuple):
     Attributes:
         degrees: (N, 2 l + 1, C_l) for l = 0 to lmax, divided.
         divisors: (N, 2), by which: the first those of degree 0.
+        magnetic: (N, 13, C_2), of magnetic moments, divided as degrees above 0; None without.
     """
 
     degrees: list[torch.Tensor]
     divisors: torch.Tensor
+    magnetic: torch.Tensor | None = None
 
     @classmethod
-    def of_sums(cls, sums: Sequence[torch.Tensor], masses: torch.Tensor) -> "Moments":
-        """Of sums as `degrees`, and of chi^2 and chi^4, (N, 2)."""
+    def of_sums(
+        cls, sums: Sequence[torch.Tensor], masses: torch.Tensor, magnetic: torch.Tensor | None = None
+    ) -> "Moments":
+        """Of sums as `degrees`, of chi^2 and chi^4, (N, 2), and as `magnetic`."""
         divisors = (masses + _FLOOR).sqrt()
         of_degree = divisors[:, :1, None], divisors[:, 1:, None]
-        return cls([x / of_degree[degree > 0] for degree, x in enumerate(sums)], divisors)
+        degrees = [x / of_degree[degree > 0] for degree, x in enumerate(sums)]
+        return cls(degrees, divisors, None if magnetic is None else magnetic / of_degree[1])
 
 
 class Weights(NamedTuple):
     """What files have of a descriptor: constants of the data, E with a row of zeros behind it, the functions of the
-    distance, W_0 and W_1 of the radial net and of the net of pairs, the product for q, and those of the invariants."""
+    distance, W_0 and W_1 of the radial net and of the net of pairs, the product for q, those of the invariants, and
+    the arrays of `SpinInvariants` with magnetic moments."""
 
     mean: np.ndarray
     stddev: np.ndarray
@@ -141,6 +157,7 @@ class Weights(NamedTuple):
     modes: np.ndarray | None
     alignment: Sequence[np.ndarray]
     probes: Sequence[np.ndarray | None]
+    spin: Mapping[str, np.ndarray] | None = None
 
 
 def envelope(r: torch.Tensor, cutoff: float) -> torch.Tensor:
@@ -150,6 +167,14 @@ def envelope(r: torch.Tensor, cutoff: float) -> torch.Tensor:
 
 
 _VARIABLES = {"mean": True, "stddev": True}
+# Those of `SpinInvariants` in files: of the part, and of the net of pairs. The first three have a row for padding.
+_OF_SPIN = {
+    "reference": "spin_reference",
+    "vector_weight": "adam_spin_vector_weight",
+    "tensor_weight": "adam_spin_quadrupole_weight",
+    "gate": "spin_gate",
+}
+_OF_PAIRS = {"scale_anchor": "adam_spin_scale_anchor", "shift_anchor": "adam_spin_shift_anchor"}
 
 
 @register
@@ -163,6 +188,10 @@ class DPA4C(Descriptor):
     chi (`envelope`), harmonics B_l with B_l . B_l = 1, g and q the radial net's outputs. The leading C_l channels of F
     belong to degree l. Source: DeePMD-kit 3.2.0, "DPA4C".
 
+    With magnetic moments their invariants (`SpinInvariants`) stand behind those of X. Their sums, divided as X_1, have
+    the functions chi^2 (gamma'_ab g(r) + beta'_ab) of the first C_2 channels of g. A gate multiplies these invariants
+    after the statistics.
+
     Attributes:
         mean, stddev: (width,), constants of the training's data.
         excluded: (ntypes, ntypes) bool, `exclude_types`.
@@ -170,6 +199,7 @@ class DPA4C(Descriptor):
             centres, A.
         radial, modes, pairs, invariants: the radial net, the product for q (None without modes), the net of pairs of
             types, and what is made of the sums.
+        spin: what is made of magnetic moments; None without.
     """
 
     Options = DPA4COptions
@@ -220,6 +250,17 @@ class DPA4C(Descriptor):
                 "@variables": (schema.node, {}),
             }
         ),
+        "SpinChannels": schema.Node(
+            {
+                "ntypes": (schema.count, schema.REQUIRED),
+                "degree_channels": (schema.list_of(schema.count), schema.REQUIRED),
+                "use_spin": (schema.list_of(schema.boolean), schema.REQUIRED),
+                "precision": schema.precision,
+                "trainable": (schema.boolean, True),
+                "@variables": schema.part,
+            },
+            dict.fromkeys(_OF_SPIN.values(), True),
+        ),
         "InvariantReadout": schema.Node(
             {
                 "channels": (schema.count, schema.REQUIRED),
@@ -249,6 +290,7 @@ class DPA4C(Descriptor):
         frequencies: torch.Tensor,
         nets: tuple[SwiGLU, torch.Tensor | None, SwiGLU],
         invariants: MomentInvariants,
+        spin: SpinInvariants | None = None,
     ) -> None:
         """Takes the radial net, the product for q or None, and the net of pairs of types as `nets`."""
         super().__init__()
@@ -256,7 +298,7 @@ class DPA4C(Descriptor):
         self.type_embedding, self.frequencies = nn.Parameter(type_embedding), nn.Parameter(frequencies)
         self.radial, modes, self.pairs = nets
         self.modes = None if modes is None else nn.Parameter(modes)
-        self.invariants = invariants
+        self.invariants, self.spin = invariants, spin
         for name, value in zip(("mean", "stddev"), statistics, strict=True):
             self.register_buffer(name, value)
         ntypes = len(self.type_map)
@@ -272,7 +314,12 @@ class DPA4C(Descriptor):
 
     @property
     def width(self) -> int:
-        return self.invariants.width + 2 + self.options.channels
+        return self.measured + self.options.channels
+
+    @property
+    def measured(self) -> int:
+        """How many of the numbers have statistics."""
+        return self.invariants.width + (0 if self.spin is None else self.spin.width) + 2
 
     @property
     def ntypes(self) -> int:
@@ -280,14 +327,14 @@ class DPA4C(Descriptor):
 
     @property
     def captures(self) -> bool:
-        return True
+        return self.spin is None  # a step that is run again has no place for other moments
 
     @property
     def is_local(self) -> bool:
         return True
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
-        if is_exported():
+        if is_exported() or self.spin is not None:  # whose gradients are of all atoms' moments
             return None
         if near.displacements.device.type == "cpu":
             return _ATOMS_IN_CACHE
@@ -298,27 +345,38 @@ class DPA4C(Descriptor):
 
     def scaled(self, raw: torch.Tensor) -> Features:
         """The features of what `described` gives."""
-        return Features((raw - self.mean) / self.stddev)
+        found = (raw - self.mean) / self.stddev
+        if self.spin is not None:
+            widths = [self.invariants.width, self.spin.width, 2 + self.options.channels]
+            before, magnetic, behind = found.split(widths, 1)
+            found = torch.cat([before, magnetic * self.spin.gate, behind], 1)
+        return Features(found)
 
     def raw(self, near: Neighborhood) -> torch.Tensor:
         """(N, width), before the statistics."""
         tables = self.pair_tables()
         atoms, slots = near.neighbors.shape
+        spins = None if self.spin is None else self.spin.moments(near.system.spins, near.centers)
 
         def of_atoms(run: slice) -> torch.Tensor:
-            return self.described(self.moments(near.of_atoms(run), tables), near.centers[run])
+            sums = self.moments(near.of_atoms(run), tables, spins)
+            return self.described(sums, near.centers[run], None if spins is None else spins[run])
 
         if near.first_derivative_only:  # the evaluator has cut it into runs
             return of_atoms(slice(None))
         return in_chunks(of_atoms, atoms, slots * 2 * self.options.hidden)
 
-    def described(self, moments: Moments, centers: torch.Tensor) -> torch.Tensor:
-        """(N, width), of the sums and the types of the atoms (N,)."""
-        types = table_rows(self.type_embedding, centers)
-        return torch.cat([self.invariants(moments.degrees), moments.divisors, types], dim=1)
+    def described(
+        self, moments: Moments, centers: torch.Tensor, spins: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(N, width), of the sums, the types of the atoms (N,) and their magnetic moments (N, 3)."""
+        found = [self.invariants(moments.degrees)]
+        if self.spin is not None:
+            found.append(self.spin(moments.magnetic, spins, centers, moments.degrees[2]))
+        return torch.cat([*found, moments.divisors, table_rows(self.type_embedding, centers)], dim=1)
 
-    def moments(self, near: Neighborhood, tables: PairTables) -> Moments:
-        """The sums."""
+    def moments(self, near: Neighborhood, tables: PairTables, spins: torch.Tensor | None = None) -> Moments:
+        """The sums, with the magnetic moments (N, 3) of all atoms that `near` has indices of."""
         absent = self.excluded if near.absent_pairs is None else self.excluded | near.absent_pairs
         listed = near.counts, near.types
         pairs = near.displacements.detach()
@@ -341,7 +399,8 @@ class DPA4C(Descriptor):
         inverse = rows[:, :1]
         r = 1 / torch.where(inverse > 0, inverse, 1 / self.cutoff)
         chi = envelope(r, self.cutoff)
-        amplitude = self.amplitude(r, pair_kinds(near, found.slots[:count]), tables)
+        kinds, radial = pair_kinds(near, found.slots[:count]), self.radial_functions(r)
+        amplitude = self.amplitude(radial, kinds, tables)
         squared = chi.square()
         masses = row_moments(squared, torch.cat([torch.ones_like(chi), squared], 1), found.offsets)[:, 0]
         harmonics = rows[:, 1:] * (r * squared)
@@ -349,7 +408,14 @@ class DPA4C(Descriptor):
         for degree, width in enumerate(self.invariants.channels[1:], 1):
             own = harmonics[:, degree**2 - 1 : (degree + 1) ** 2 - 1]
             sums.append(row_moments(own.contiguous(), amplitude[:, :width].contiguous(), found.offsets))
-        return Moments.of_sums(sums, masses)
+        if self.spin is None or tables.moments is None or spins is None:
+            return Moments.of_sums(sums, masses)
+        scale, shift = (table_rows(table, kinds) for table in tables.moments)
+        weights = torch.addcmul(shift, scale, radial[:, : shift.shape[1]]) * squared
+        neighbors = near.neighbors.flatten()[found.slots[:count].clamp(min=0).long()].clamp(min=0).long()
+        magnetic = self.spin.magnetic[kinds % self.ntypes][:, None]
+        lines = neighbor_lines(spins[neighbors], magnetic, rows[:, 1:4] * r)
+        return Moments.of_sums(sums, masses, row_moments(lines, weights, found.offsets))
 
     def radial_functions(self, r: torch.Tensor) -> torch.Tensor:
         """g and, behind it, q (R, channels + radial_modes), of distances (R, 1)."""
@@ -363,10 +429,9 @@ class DPA4C(Descriptor):
         weight = self.radial.second if self.modes is None else torch.cat([self.radial.second, self.modes], 1)
         return linear(hidden, weight, None)
 
-    def amplitude(self, r: torch.Tensor, kinds: torch.Tensor, tables: PairTables) -> torch.Tensor:
-        """F (R, channels), of distances (R, 1) and pairs of types (R,)."""
+    def amplitude(self, found: torch.Tensor, kinds: torch.Tensor, tables: PairTables) -> torch.Tensor:
+        """F (R, channels), of `radial_functions` and pairs of types (R,)."""
         channels, modes = self.options.channels, self.options.radial_modes
-        found = self.radial_functions(r)
         f = torch.addcmul(
             table_rows(tables.shift, kinds), table_rows(tables.scale, kinds), found[:, :channels]
         )
@@ -379,7 +444,7 @@ class DPA4C(Descriptor):
         """F (a, b, P, channels), at distances (P,) in A, of centres and neighbours of these types, (a,) and (b,)."""
         tables, found, channels = self.pair_tables(), self.radial_functions(r[:, None]), self.options.channels
         kinds = centers[:, None] * self.ntypes + neighbors
-        scale, shift, mixing = (table[kinds].unsqueeze(2) for table in tables)
+        scale, shift, mixing = (table[kinds].unsqueeze(2) for table in tables[:3])
         f = torch.addcmul(shift, scale, found[:, :channels])
         if self.options.radial_modes:
             f = f + (mixing.unflatten(3, (channels, -1)) @ found[:, channels:, None])[..., 0]
@@ -389,9 +454,12 @@ class DPA4C(Descriptor):
         """Of all pairs of types."""
         e, n, channels = self.type_embedding, self.ntypes, self.options.channels
         centers, neighbors = e.repeat_interleave(n, 0), e.repeat(n, 1)
-        z = torch.tanh(self.pairs(torch.cat([centers, neighbors], 1)))
-        scale, shift, mixing = z.split([channels, channels, channels * self.options.radial_modes], 1)
-        return PairTables(1 + scale, centers + neighbors + shift, mixing)
+        own = self.options.moment_channels
+        widths = [channels, channels, channels * self.options.radial_modes, own, own]
+        *parts, by_scale, by_shift = self.pairs(torch.cat([centers, neighbors], 1)).split(widths, 1)
+        scale, shift, mixing = (torch.tanh(part) for part in parts)
+        moments = None if self.spin is None else self.spin.tables(by_scale, by_shift)
+        return PairTables(1 + scale, centers + neighbors + shift, mixing, moments)
 
     @torch.no_grad()
     def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
@@ -400,20 +468,28 @@ class DPA4C(Descriptor):
 
         Raises DataError for numbers that are zero everywhere, and for divisors that do not vary.
         """
+        if self.spin is not None:
+            frames = list(frames)
+            self._learn_reference(frames)
         exact, mask = self.double_copy(), pair_matrix(absent, self.ntypes)
-        count, zero = 0, torch.zeros(self.width - self.options.channels, dtype=torch.float64)
-        total = squares = zero
+        count, zero = 0, torch.zeros(self.measured, dtype=torch.float64)
+        total = squares = present = zero
         for near in frames:
-            values = exact.raw(near.without(mask))[:, : -self.options.channels]
-            count, total, squares = (
+            values = exact.raw(near.without(mask))[:, : self.measured]
+            count, total, squares, present = (
                 count + len(values),
                 total + values.sum(0),
                 squares + values.square().sum(0),
+                present + (values != 0).sum(0),
             )
         if not count:
             return
         size = exact.type_embedding.square().mean().sqrt()
         mean, scale = torch.zeros_like(total), (squares / count).sqrt()
+        first = self.invariants.width
+        own = slice(first, self.measured - 2)  # of magnetic moments: of the atoms that feel some
+        scale[own] = (squares[own] / present[own].clamp(min=1)).sqrt()
+        scale[own] = torch.where(scale[own] > _SMALLEST, scale[own], size)
         if not (scale > 0).all():
             raise DataError(
                 f"{int((scale <= 0).sum())} of the descriptor's numbers are zero in all frames, so that there is no "
@@ -429,15 +505,27 @@ class DPA4C(Descriptor):
         self.mean.copy_(torch.cat([mean, types]))
         self.stddev.copy_(torch.cat([scale / size, types + 1]))
 
+    def _learn_reference(self, frames: Sequence[Neighborhood]) -> None:
+        """Of each type the root mean square of the moments; 1 of types without."""
+        assert self.spin is not None
+        zero = torch.zeros(self.ntypes, dtype=torch.float64)
+        count, squares = zero, zero
+        for near in frames:
+            spins = near.system.spins
+            assert spins is not None
+            count = count + torch.bincount(near.centers, minlength=self.ntypes)
+            squares = squares.index_add(0, near.centers, spins.double().square().sum(1))
+        mean = squares / count.clamp(min=1)
+        self.spin.reference.copy_(torch.where(mean > _SMALLEST, mean.sqrt(), 1.0))
+
     def double_copy(self) -> "DPA4C":
         """A copy in float64, as it is before statistics."""
         return DPA4C.from_tree(self.to_tree(), self.type_map, torch.float64)
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4C":
-        for name, problem in (("use_spin", _SPIN), ("spin", _SPIN), ("add_chg_spin_ebd", _CHARGE)):
-            if tree[name] not in (None, False):
-                raise UnsupportedModelError(f"dpa4c with {name}: {problem}")
+        if tree["add_chg_spin_ebd"]:
+            raise UnsupportedModelError(f"dpa4c with add_chg_spin_ebd: {_CHARGE}")
         readout, head = tree["readout"], tree["radial_mode_head"]
         nodes = tree["radial_embedding"]["@variables"], tree["pair_film"]["network"]["@variables"]
         radial, pairs = ([node[f"{i}.matrix"] for i in range(2)] for node in nodes)
@@ -451,6 +539,11 @@ class DPA4C(Descriptor):
             head and head["@variables"]["w"],
             [layer["@variables"]["w"] for layer in readout["channel_alignment"]],
             [layer and layer["@variables"]["w"] for layer in readout["probe_projections"]],
+            None
+            if tree["spin_channels"] is None
+            else spin_weights(
+                {**tree["spin_channels"]["@variables"], **tree["pair_film"]["@variables"]}.__getitem__
+            ),
         )
         return cls.of_weights(DPA4COptions.from_tree(tree), type_map, weights, dtype)
 
@@ -469,7 +562,13 @@ class DPA4C(Descriptor):
         nets = SwiGLU(*radial), own(w.modes), SwiGLU(pairs[0], pairs[1], _PAIR_SCALE)
         embedding = own(w.type_embedding)[: len(type_map)].clone()
         statistics = own(w.mean), own(w.stddev)
-        return cls(options, type_map, statistics, embedding, own(w.frequencies).reshape(-1), nets, invariants)
+        spin = None
+        if options.use_spin is not None and w.spin is not None:
+            arrays = {name: own(value) for name, value in w.spin.items()}
+            arrays |= {name: arrays[name][: len(type_map)].clone() for name in list(_OF_SPIN)[:3]}
+            spin = SpinInvariants(options.use_spin, arrays)
+        frequencies = own(w.frequencies).reshape(-1)
+        return cls(options, type_map, statistics, embedding, frequencies, nets, invariants, spin)
 
     def to_tree(self) -> Tree:
         o = self.options
@@ -478,15 +577,17 @@ class DPA4C(Descriptor):
         layers = [_product_node(weight, True, o) for weight in self.invariants.alignment]
         probes = [None if q is None else _product_node(q, False, o) for q in self.invariants.probes]
         table = F.pad(self.type_embedding, (0, 0, 0, 1))
+        spin_channels, anchors = self._spin_nodes(precision)
         return {
             "@class": "Descriptor",
             "@version": 1,
             "type": o.KIND,
+            **_WITHOUT,
             **o.to_tree(),
             "ntypes": self.ntypes,
             "type_map": list(self.type_map),
             "seed": None,
-            **_WITHOUT,
+            "spin_channels": spin_channels,
             "type_embedding": {
                 "@class": "SeZMTypeEmbedding",
                 "@version": 1,
@@ -506,10 +607,10 @@ class DPA4C(Descriptor):
                 "@version": 1,
                 "channels": o.channels,
                 "radial_modes": o.radial_modes,
-                "spin_channels": 0,
+                "spin_channels": o.moment_channels,
                 **shared,
                 "network": {**self.pairs.to_tree(precision), "trainable": o.trainable},
-                "@variables": {},
+                "@variables": anchors,
             },
             "readout": {
                 "@class": "InvariantReadout",
@@ -523,9 +624,35 @@ class DPA4C(Descriptor):
             "@variables": {name: array(getattr(self, name), precision) for name in _VARIABLES},
         }
 
+    def _spin_nodes(self, precision: str) -> tuple[Tree | None, Tree]:
+        """The node of magnetic moments, None without, and what the net of pairs has for them."""
+        o, spin = self.options, self.spin
+        if spin is None:
+            return None, {}
+        padding = {"reference": 1.0}
+        own = {
+            word: F.pad(getattr(spin, name), (0, int(name != "gate")), value=padding.get(name, 0.0))
+            for name, word in _OF_SPIN.items()
+        }
+        node = {
+            "@class": "SpinChannels",
+            "@version": 1,
+            "ntypes": self.ntypes,
+            "degree_channels": degree_channels(o.channels, o.lmax),
+            "use_spin": o.use_spin,
+            "precision": precision,
+            "trainable": o.trainable,
+            "@variables": {name: array(value, precision) for name, value in own.items()},
+        }
+        return node, {word: array(getattr(spin, name), precision) for name, word in _OF_PAIRS.items()}
+
     @classmethod
     def completed_tree(cls, tree: Tree) -> Tree:
         return {**tree, "seed": None}
+
+    @classmethod
+    def definition_of_tree(cls, tree: Tree) -> Tree:
+        return {name: value for name, value in super().definition_of_tree(tree).items() if name != "use_spin"}
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
@@ -555,11 +682,10 @@ class DPA4C(Descriptor):
                 tree["radial_mode_head"], o.hidden, o.radial_modes, False, f"{place}.radial_mode_head"
             )
         film = tree["pair_film"]
-        plain = tree["use_spin"] is None
+        _check_spin(tree, o, ntypes, place)
         require_same(film["channels"], o.channels, f"{place}.pair_film.channels")
         require_same(film["radial_modes"], o.radial_modes, f"{place}.pair_film.radial_modes")
-        if plain:
-            _check_gated(film["network"], o.pair_widths, _PAIR_SCALE, f"{place}.pair_film.network")
+        _check_gated(film["network"], o.pair_widths, _PAIR_SCALE, f"{place}.pair_film.network")
         readout, channels = tree["readout"], degree_channels(o.channels, o.lmax)
         for name in ("channels", "lmax"):
             require_same(readout[name], tree[name], f"{place}.readout.{name}")
@@ -578,16 +704,17 @@ class DPA4C(Descriptor):
             require_same(probe is None, rank == width, f"whether {at} is null")
             if probe is not None:
                 _check_product(probe, width, rank, False, at)
-        if plain:
-            for name in _VARIABLES:
-                shape = tree["@variables"][name].shape
-                require_same(shape, (cls.width_of_tree(tree),), f"the shape of {place}.@variables.{name}")
+        for name in _VARIABLES:
+            shape = tree["@variables"][name].shape
+            require_same(shape, (cls.width_of_tree(tree),), f"the shape of {place}.@variables.{name}")
         if (tree["@variables"]["stddev"] <= 0).any():
             raise ModelFileError(f"{place}.@variables.stddev holds deviations that are not positive")
 
     @classmethod
     def width_of_tree(cls, tree: Tree) -> int:
-        return invariants_width(tree["channels"], tree["lmax"]) + 2 + int(tree["channels"])
+        channels, lmax = int(tree["channels"]), tree["lmax"]
+        magnetic = 0 if tree["use_spin"] is None else spin_width(degree_channels(channels, lmax)[2])
+        return invariants_width(channels, lmax) + magnetic + 2 + channels
 
     @classmethod
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
@@ -635,10 +762,13 @@ class DPA4C(Descriptor):
         invariants = MomentInvariants(
             o.channels, o.lmax, [random_product(width, width, **product) for width in channels[1:3]], probes
         )
-        width = invariants.width + 2 + o.channels
+        spin = None
+        if o.use_spin is not None:
+            spin = SpinInvariants.random(o.use_spin, channels[2], **product)
+        width = invariants.width + (0 if spin is None else spin.width) + 2 + o.channels
         statistics = torch.zeros(width, dtype=dtype), torch.ones(width, dtype=dtype)
         frequencies = tensor(numbers.astype(precision), dtype)
-        return cls(o, type_map, statistics, embedding, frequencies, nets, invariants)
+        return cls(o, type_map, statistics, embedding, frequencies, nets, invariants, spin)
 
     def summary(self) -> dict[str, str]:
         o, channels = self.options, self.invariants.channels
@@ -651,9 +781,35 @@ class DPA4C(Descriptor):
 
 
 _WITHOUT: Tree = {
-    **dict.fromkeys(("use_spin", "default_chg_spin", "spin", "spin_channels", "charge_spin_embedding")),
+    **dict.fromkeys(("default_chg_spin", "spin", "charge_spin_embedding")),
     "add_chg_spin_ebd": False,
 }
+
+
+def spin_weights(get: Callable[[str], np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of `SpinInvariants`, which `get` gives by their names in files."""
+    return {name: get(word) for name, word in (_OF_SPIN | _OF_PAIRS).items()}
+
+
+def _check_spin(tree: Tree, o: DPA4COptions, ntypes: int, place: str) -> None:
+    """Raises ModelFileError for parts for magnetic moments that do not fit the options."""
+    film, node, width = tree["pair_film"], tree["spin_channels"], o.moment_channels
+    require_same(film["spin_channels"], width, f"{place}.pair_film.spin_channels")
+    require_same(node is not None, o.use_spin is not None, f"whether {place} has spin_channels")
+    anchors = dict.fromkeys(_OF_PAIRS.values(), (width,)) if width else {}
+    found = {name: value.shape for name, value in film["@variables"].items()}
+    require_same(found, anchors, f"the shapes of {place}.pair_film.@variables")
+    if node is None or o.use_spin is None:
+        return
+    require_same(len(o.use_spin), ntypes, f"the length of {place}.use_spin")
+    require_same(node["use_spin"], o.use_spin, f"{place}.spin_channels.use_spin")
+    for name, word in _OF_SPIN.items():
+        shape = (1,) if name == "gate" else (ntypes + 1,)
+        require_same(
+            node["@variables"][word].shape, shape, f"the shape of {place}.spin_channels.@variables.{word}"
+        )
+    if not (node["@variables"]["spin_reference"] > 0).all():
+        raise ModelFileError(f"{place}.spin_channels.@variables.spin_reference: expected positive numbers")
 
 
 def _embedding_config(options: DPA4COptions, ntypes: int) -> Tree:

@@ -201,6 +201,11 @@ def is_native(section: Any) -> bool:
     return isinstance(section, Mapping) and str(section.get("scheme", _SCHEME)).lower() == _NATIVE
 
 
+def native_section(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of spins as vectors of a file, which need not name the scheme."""
+    return {**section, "scheme": _NATIVE}
+
+
 def spin_of_types(section: Mapping[str, Any], type_map: Sequence[str], place: str = "spin") -> Spin:
     """That of a section `spin` of a model with these types, those of virtual atoms among them.
 

@@ -16,7 +16,7 @@ from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tre
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.spin import Spin, is_native, spin_of, spin_of_types
+from mdops.models.spin import Spin, is_native, native_section, spin_of, spin_of_types
 from mdops.models.virtual_types import without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
@@ -101,6 +101,12 @@ class PartsOptions(ModelOptions):
         lambda: registry.options("fitting"), registry.DEFAULT_FITTING, absent=partial(nearest, "fitting")
     )
 
+    def __post_init__(self) -> None:
+        # What the descriptor has of the model's section; a training input gives it to the model alone.
+        section = getattr(self, "spin", None)
+        if section is not None and is_native(section) and hasattr(self.descriptor, "use_spin"):
+            self.descriptor.use_spin = section["use_spin"]
+
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         self.descriptor.check(f"{place}.descriptor", type_map)
@@ -143,16 +149,17 @@ class StandardOptions(PartsOptions):
 
     spin: dict | None = key(
         None,
-        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}',
+        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}, or '
+        '{"scheme": "native", "use_spin": [...]} for a descriptor that takes them as vectors',
     )
     modifier: ModifierOptions | None = section(ModifierOptions, optional=True)
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         if self.spin is not None and is_native(self.spin):
-            raise ConfigError(
-                f"{place}.spin: a model of type {self.KIND} takes no spins as vectors (the scheme 'native')"
-            )
+            spin_of_types(self.spin, type_map, f"{place}.spin")
+            if self.fitting_net.KIND != "ener":
+                raise ConfigError(f"{place}.spin: energies alone have it: expected null")
         if self.modifier is None:
             return
         if place != "model" or self.spin is not None:
@@ -174,7 +181,7 @@ class DescriptorFitting(AtomicModel):
     """
 
     Options: ClassVar[type[PartsOptions]] = StandardOptions
-    FILED: ClassVar[tuple[str, ...]] = ("spin_ener",)
+    FILED: ClassVar[tuple[str, ...]] = ("spin_ener", "native_spin")
     NODE = schema.Node(
         {**schema.MODEL, "descriptor": schema.part, "fitting": schema.part}, schema.MODEL_ARRAYS
     )
@@ -259,9 +266,17 @@ class DescriptorFitting(AtomicModel):
 
     @classmethod
     def tree_of_file(cls, tree: Tree) -> Tree:
-        """DeePMD-kit's node of a model with spins holds the model in one of its own."""
+        """DeePMD-kit's node of a model with virtual atoms holds the model in one of its own."""
         if tree.get("type") not in cls.FILED:
             return tree
+        if tree["type"] == cls.FILED[1]:
+            inner = tree.get("backbone_type", cls.Options.KIND)
+            if inner != cls.Options.KIND or not isinstance(tree.get("spin"), dict):
+                raise UnsupportedModelError(
+                    f"a {inner} model with magnetic moments as vectors is not supported"
+                )
+            own = {name: value for name, value in tree.items() if name != "backbone_type"}
+            return {**own, "type": inner, "spin": native_section(tree["spin"])}
         backbone, section = tree.get("backbone_model"), tree.get("spin")
         if not isinstance(backbone, dict) or not isinstance(section, dict):
             raise ModelFileError("a model with spins lacks its backbone_model or its spin")
@@ -274,6 +289,9 @@ class DescriptorFitting(AtomicModel):
     @classmethod
     def file_of_tree(cls, tree: Tree) -> Tree:
         section = tree.get("spin")
+        if section is not None and is_native(section):
+            given = {name: value for name, value in section.items() if name != "scheme"}
+            return {**tree, "type": cls.FILED[1], "backbone_type": tree["type"], "spin": given}
         backbone = {name: value for name, value in tree.items() if name != "spin"}
         return {"type": cls.FILED[0], "backbone_model": backbone, "spin": section} if section else backbone
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mdops.errors import UnsupportedModelError
 from mdops.models import registry
 from mdops.models.spin import NativeSpin, Spin, is_native
 
@@ -14,8 +15,11 @@ def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
     them, as DeePMD-kit has it; one of spins as vectors with a truth value for each type; any other as it is, and one
     that has these types.
 
-    Raises ConfigError for a section that does not fit the types."""
+    Raises ConfigError for a section that does not fit the types, UnsupportedModelError for one whose scheme is not that
+    of the descriptor."""
     elements, section = model.get("type_map"), model.get("spin")
+    if isinstance(section, Mapping) and model.get("type", "standard") == "standard":
+        _require_scheme(model.get("descriptor", {}), section)
     if isinstance(section, Mapping) and isinstance(elements, list) and is_native(section):
         return {**model, "spin": NativeSpin.of(section, elements, "model.spin").to_tree()}
     if (
@@ -43,6 +47,15 @@ def with_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:
         "pair_exclude_types": absent,
         "atom_exclude_types": sorted({*range(n, 2 * n), *(model.get("atom_exclude_types") or [])}),
     }
+
+
+def _require_scheme(descriptor: Mapping[str, Any], section: Mapping[str, Any]) -> None:
+    """Raises UnsupportedModelError unless spins are vectors where the descriptor takes them so, and nowhere else."""
+    name = descriptor.get("type", registry.DEFAULT_DESCRIPTOR)
+    kind = registry.kinds("descriptor").get(name)
+    if kind is not None and hasattr(kind.Options, "use_spin") != is_native(section):
+        other = "no spins as vectors" if is_native(section) else "spins as vectors alone"
+        raise UnsupportedModelError(f"model.spin: {name} takes {other} (the scheme 'native')")
 
 
 def without_virtual_types(model: Mapping[str, Any]) -> dict[str, Any]:

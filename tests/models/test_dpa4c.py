@@ -171,7 +171,7 @@ def test_options_of_a_new_model(tmp_path):
         ({"channels": 24}, "channels: is 24, expected 8 or 16"),
         ({"lmax": 1}, "lmax: is 1, expected 2 or 3 or 4"),
         ({"basis_type": "sine"}, "basis_type: is 'sine', expected 'bessel' or 'gaussian'"),
-        ({"use_spin": [True, False]}, "use_spin: .*magnetic moments"),
+        ({"use_spin": [True, False]}, "use_spin: .*the section `spin` of the model"),
         ({"add_chg_spin_ebd": True}, "add_chg_spin_ebd: .*charge"),
         ({"sel": 100}, "sel: there is no such key"),
     ],
@@ -216,9 +216,8 @@ def test_files_whose_parts_do_not_fit(place, value, message):
         upgrade(tree)
 
 
-@pytest.mark.parametrize("name", ["use_spin", "add_chg_spin_ebd"])
-def test_spin_and_charge_are_refused_by_name(name):
-    refuses("dpa4c_base", lambda tree: tree.update({name: [True, True]}), name)
+def test_charge_is_refused_by_name():
+    refuses("dpa4c_base", lambda tree: tree.update(add_chg_spin_ebd=True), "add_chg_spin_ebd")
 
 
 def test_tables_of_compressed_models_are_not_needed():

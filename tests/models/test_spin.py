@@ -1,4 +1,4 @@
-"""Models with magnetic moments, as virtual atoms, and of DPA-4 as vectors."""
+"""Models with magnetic moments, as virtual atoms, and of DPA-4 and DPA-4C as vectors."""
 
 import copy
 import dataclasses
@@ -30,6 +30,7 @@ from mdops.train import Trainer, parse_config
 
 SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
 NATIVE = {"scheme": "native", "use_spin": ["Ni"]}
+VECTORS = "dpa4", "dpa4c"
 WEIGHTS = {"e": 1, "fr": 100, "fm": 100, "v": 0.1}
 DESCRIPTORS = {
     "se_e2_a": {"type": "se_e2_a", "sel": [40, 40], "rcut": 4.5, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2},
@@ -38,6 +39,7 @@ DESCRIPTORS = {
     "dpa3": {"type": "dpa3", "repflow": {"n_dim": 8, "e_dim": 4, "a_dim": 4, "nlayers": 2, "e_rcut": 4.0,
              "e_rcut_smth": 2.0, "e_sel": 160, "a_rcut": 3.0, "a_rcut_smth": 2.0, "a_sel": 60, "axis_neuron": 2}},
     "dpa4": {"type": "dpa4", "rcut": 3.5, "channels": 6, "n_radial": 5, "lmax": 2, "n_blocks": 1, "mixing_layers": 2},
+    "dpa4c": {"type": "dpa4c", "rcut": 3.5, "channels": 8, "n_radial": 5},
 }  # fmt: skip
 
 
@@ -46,7 +48,8 @@ def section(descriptor: str) -> dict:
         "type_map": ["Ni", "O"],
         "descriptor": {**DESCRIPTORS[descriptor], "precision": "float64"},
         "fitting_net": {"neuron": [8, 8], "precision": "float64"},
-        **({"type": "dpa4", "spin": NATIVE} if descriptor == "dpa4" else {"spin": SPIN}),
+        **({"type": "dpa4"} if descriptor == "dpa4" else {}),
+        "spin": NATIVE if descriptor in VECTORS else SPIN,
     }
 
 
@@ -69,8 +72,8 @@ def model(descriptor: str) -> Potential:
     options = parse_config(training_input(descriptor, "nowhere")).model
     made = find("model", options.KIND).random(options, 3, torch.float64)
     random = np.random.default_rng(4)
-    for weights in made.parameters():  # a new model of DPA-4 does not see moments
-        if descriptor == "dpa4" and not weights.any():
+    for weights in made.parameters():  # a new model with vectors does not see moments
+        if descriptor in VECTORS and not weights.any():
             weights.data.copy_(torch.from_numpy(0.3 * random.normal(size=weights.shape)))
     return Potential(made, overflow="extend").eval()
 
@@ -254,11 +257,16 @@ def test_a_loss_that_does_not_fit_the_moments_names_the_other_one():
         parse_config(tree)
 
 
-def test_moments_as_vectors_are_for_dpa4_alone():
-    tree = training_input("se_e2_a", "nio")
-    tree["model"]["spin"] = {**tree["model"]["spin"], "scheme": "native"}
-    with pytest.raises(ConfigError, match="a model of type standard takes no spins as vectors"):
-        parse_config(tree)
+def test_moments_are_told_as_the_descriptor_takes_them():
+    for kind, spin, what in (
+        ("se_e2_a", {**SPIN, "scheme": "native"}, "se_e2_a takes no spins as vectors"),
+        ("dpa4c", SPIN, "dpa4c takes spins as vectors alone"),
+        ("dpa4c", {"scheme": "native", "use_spin": ["Fe"]}, "names of types"),
+    ):
+        tree = training_input(kind, "nio")
+        tree["model"]["spin"] = spin
+        with pytest.raises((ConfigError, UnsupportedModelError), match=what):
+            parse_config(tree)
 
 
 @pytest.mark.parametrize(("kind", "sel"), [("se_e2_a", [10, 12]), ("se_e2_r", [10, 12]), ("dpa1", [30])])
@@ -276,12 +284,13 @@ def test_a_training_lowers_its_loss_and_goes_on_as_it_was(potential, tmp_path):
     (kind,) = (name for name in DESCRIPTORS if name in potential.model.descriptor.options.NAMES)
     data = frames(tmp_path / "data", potential)
     reports = []
-    tree = training_input(kind, str(data), numb_steps=30, disp_freq=30, save_freq=15)
+    steps = 120 if kind == "dpa4c" else 30  # whose gate for moments opens first
+    tree = training_input(kind, str(data), numb_steps=steps, disp_freq=steps, save_freq=steps // 2)
     Trainer(parse_config(tree), tmp_path / "run").run(reports.append)
     assert reports[-1].training["loss"] < 0.5 * reports[0].training["loss"]
     trained = mdops.load(tmp_path / "run/model.safetensors", dtype="float64", overflow="extend")
     assert trained.model.spin == potential.model.spin
-    (tmp_path / "run/model.ckpt-30.pt").unlink()
+    (tmp_path / f"run/model.ckpt-{steps}.pt").unlink()
     Trainer(parse_config(tree), tmp_path / "run", restart=True).run()
     again = mdops.load(tmp_path / "run/model.safetensors", dtype="float64", overflow="extend")
     assert energy(again, crystal()) == energy(trained, crystal())
@@ -318,8 +327,9 @@ def test_nobody_knows_which_neighbours_of_mixed_types_deepmd_kit_drops():
 
 
 @pytest.mark.parametrize("ending", ["dp", "pt"])
-def test_answers_of_deepmd_kit(ending):
-    folder = Path(__file__).parents[1] / "data/reference_spin/dpa4"
+@pytest.mark.parametrize("kind", VECTORS)
+def test_answers_of_deepmd_kit(kind, ending):
+    folder = Path(__file__).parents[1] / "data/reference_spin" / kind
     type_map = read_model(folder / "model.dp").model["type_map"]
     systems: dict[str, dict[str, np.ndarray]] = {}
     with np.load(folder / "systems.npz") as arrays:
@@ -340,8 +350,9 @@ def test_answers_of_deepmd_kit(ending):
                 )
 
 
-def test_a_moment_of_zero_is_no_special_one_as_a_vector():
-    potential, atoms = model("dpa4"), crystal()
+@pytest.mark.parametrize("kind", VECTORS)
+def test_a_moment_of_zero_is_no_special_one_as_a_vector(kind):
+    potential, atoms = model(kind), crystal()
     moments = atoms.get_initial_magnetic_moments()
     moments[1] = 0
     atoms.set_initial_magnetic_moments(moments)
@@ -352,6 +363,23 @@ def test_a_moment_of_zero_is_no_special_one_as_a_vector():
         pair.append(energy(potential, atoms))
     assert np.isfinite(found).all() and abs(found[1, 0]) > 1e-6
     assert found[1, 0] == pytest.approx(-(pair[0] - pair[1]) / 2e-4, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_what_turns_structure_and_moments_together_changes_nothing(kind):
+    potential, atoms = model(kind), crystal()
+    rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
+    rotation *= np.linalg.det(rotation)  # moments do not change sign in a mirror as vectors do
+    other = atoms.copy()
+    other.set_cell(atoms.cell.array @ rotation, scale_atoms=False)
+    other.positions = atoms.positions @ rotation
+    other.set_initial_magnetic_moments(atoms.get_initial_magnetic_moments() @ rotation)
+    wanted, found = potential.compute(atoms), potential.compute(other)
+    assert abs(found["energy"] - wanted["energy"]) < 1e-10 * np.abs(wanted["atom_energy"]).sum()
+    for name in ("forces", "force_mag"):
+        np.testing.assert_allclose(
+            found[name], wanted[name] @ rotation, rtol=0, atol=1e-10 * np.abs(wanted[name]).max()
+        )
 
 
 def test_files_before_version_1_2_have_the_square_root_of_the_factor():
@@ -386,11 +414,12 @@ def test_inputs_of_dpa4_that_are_refused(changes, what):
         parse_config(tree)
 
 
-def test_a_file_of_dpa4_whose_descriptor_and_model_differ_is_refused(tmp_path):
+@pytest.mark.parametrize(("kind", "filed"), [("dpa4", "sezm_native_spin"), ("dpa4c", "native_spin")])
+def test_a_file_with_vectors_whose_descriptor_and_model_differ_is_refused(kind, filed, tmp_path):
     path = tmp_path / "model.json"
-    model("dpa4").save(path)
+    model(kind).save(path)
     tree = json.loads(path.read_text())
-    assert tree["model"]["type"] == "sezm_native_spin"
+    assert tree["model"]["type"] == filed
     tree["model"]["spin"]["use_spin"] = [True, True]
     path.write_text(json.dumps(tree))
     with pytest.raises(ModelFileError, match="use_spin"):

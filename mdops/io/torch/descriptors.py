@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
@@ -18,7 +19,7 @@ from mdops.models.dpa1 import LN_EPS
 from mdops.models.dpa2 import DPA2Options, RepinitOptions
 from mdops.models.dpa2 import cutoff_node as dpa2_cutoffs
 from mdops.models.dpa3 import CONDITIONS, cutoff_node
-from mdops.models.dpa4c import DPA4C, DPA4COptions, Weights
+from mdops.models.dpa4c import DPA4C, DPA4COptions, Weights, spin_weights
 from mdops.models.graph import RESIDUAL
 from mdops.models.repflow import FIXED_DEVIATION, RepflowLayer, RepflowOptions
 from mdops.models.repformer import LayerForm, RepformerLayer, RepformerOptions
@@ -257,6 +258,10 @@ def _dpa3(options: type[Options], params: Tree, state: State, type_map: list[str
 def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[str]) -> Tree:
     found = DPA4COptions.from_tree(from_definition(options, params) | {"trainable": is_trainable(params)})
     readout = state.below("readout")
+
+    def of_spin(name: str) -> np.ndarray:
+        return state.required(f"{'pair_film' if name.endswith('anchor') else 'spin'}.{name}")
+
     weights = Weights(
         state.required("mean"),
         state.required("stddev"),
@@ -267,10 +272,10 @@ def _dpa4c(options: type[Options], params: Tree, state: State, type_map: list[st
         state.array("radial_mode_head.w"),
         [readout.required(f"channel_alignment.{i}.w") for i in range(2)],
         [readout.array(f"probe_projections.{i}.w") for i in range(found.lmax)],
+        None if found.use_spin is None else spin_weights(of_spin),
     )
-    for name in ("use_spin", "add_chg_spin_ebd"):
-        if params.get(name):
-            raise UnsupportedModelError(f"dpa4c with {name} is not supported")
+    if params.get("add_chg_spin_ebd"):
+        raise UnsupportedModelError("dpa4c with add_chg_spin_ebd is not supported")
     return DPA4C.of_weights(found, type_map, weights, torch.float64).to_tree()
 
 

@@ -28,10 +28,6 @@ def model_tree(params: Tree, state: State) -> Tree:
     """
     spin = params.get("spin")
     if spin is not None:
-        if is_native(spin) and params.get("type") not in DPA4ModelOptions.NAMES:
-            raise UnsupportedModelError(
-                "magnetic moments with the scheme 'native' are for models of type dpa4 alone"
-            )
         try:
             params, state = (
                 with_virtual_types(params),
@@ -84,9 +80,10 @@ def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
 
 
 def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
-    descriptor = descriptor_tree(
-        mapping(params.get("descriptor"), "descriptor"), state.below("descriptor"), type_map
-    )
+    given = mapping(params.get("descriptor"), "descriptor")
+    if is_native(params.get("spin")):
+        given = {**given, "use_spin": params["spin"]["use_spin"]}
+    descriptor = descriptor_tree(given, state.below("descriptor"), type_map)
     params = mapping(params.get("fitting_net", {}), "fitting_net")
     fitting = fitting_tree(params, state.below("fitting_net"), type_map, is_mixed(descriptor))
     return {**_model("standard", 2, state, type_map), "descriptor": descriptor, "fitting": fitting}

@@ -17,7 +17,7 @@ from mdops.models.dpa4.fitting import DPA4FittingOptions
 from mdops.models.dpa4.options import DPA4Options, automatic_width
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.spin import NativeSpin
+from mdops.models.spin import NativeSpin, native_section
 from mdops.models.standard import DescriptorFitting, ModelOptions, PartsOptions
 from mdops.options import key, variant
 
@@ -93,12 +93,10 @@ class DPA4ModelOptions(PartsOptions):
         return self.bridging_method.lower() not in (_NONE, "")
 
     def __post_init__(self) -> None:
-        # What the descriptor has of it; a training input gives it to the model alone.
+        super().__post_init__()
         if self.bridges and self.descriptor.KIND == self.KIND:
             self.descriptor.inner_clamp_r_inner = self.bridging_r_inner
             self.descriptor.inner_clamp_r_outer = self.bridging_r_outer
-        if self.spin is not None and self.descriptor.KIND == self.KIND:
-            self.descriptor.use_spin = self.spin["use_spin"]
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
@@ -190,7 +188,7 @@ class DPA4Model(DescriptorFitting):
         outer = {name: value for name, value in tree.items() if name != "atomic_model"}
         variables = {name: value for name, value in inner["@variables"].items() if name != _OF_DENOISING}
         if outer.get("spin") is not None:
-            outer["spin"] = {**outer["spin"], "scheme": "native"}
+            outer["spin"] = native_section(outer["spin"])
         return {**inner, **outer, "type": cls.Options.KIND, "@variables": variables}
 
     @classmethod
