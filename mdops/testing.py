@@ -115,7 +115,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
     samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24))
-    samples += _grid_samples(numbers(25))
+    samples += _grid_samples(numbers(25)) + _order_samples(numbers(26))
     samples += _edge_attention_samples(p, numbers(23))
     rows = random(4, 21)
     samples += [
@@ -937,6 +937,20 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
             "v": (4, random(atoms, second, channels + 1)),
         }
         samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
+    return samples
+
+
+def _order_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Degrees up to 1, 2 and 3, with all |m| and with fewer."""
+    samples = []
+    for edges, degree, rows, numbers, columns in ((5, 2, 7, 13, 6), (2, 1, 2, 4, 3), (3, 3, 16, 30, 4)):
+        x, y = random(edges, rows, columns), random(edges, rows, columns)
+        bad: dict[str, tuple[int, Any]] = {"numbers": (0, random(edges, numbers + 1)), "degree": (2, 9)}
+        for transposed in (False, True):
+            args = random(edges, numbers), x, degree, transposed
+            samples.append(Sample("order_mix", args, (0, 1), bad=bad))
+        bad = {"y": (1, random(edges, rows, columns + 1)), "degree": (2, 9)}
+        samples.append(Sample("order_mix_outer", (x, y, degree), (0, 1), bad=bad))
     return samples
 
 

@@ -1,5 +1,5 @@
-"""Runs the GPU kernels of `so2_layer` and `grid_product` on the CPU, thread by thread, and compares them
-with those of the CPU.
+"""Runs the GPU kernels of `so2_layer`, `grid_product` and `order_mix` on the CPU, thread by thread, and
+compares them with those of the CPU.
 
     python scripts/emulate_so2.py [--cuda DIR]
 
@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -56,6 +57,20 @@ def check_grid(library: ctypes.CDLL, args: Sequence[torch.Tensor], *, chip: int)
     return float((y.double() - want).abs().max()) / scale
 
 
+def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
+    """The same of mixed degrees."""
+    first, x, degree, *transposed = args
+    want = getattr(OPS, op)(*args)
+    y = torch.full(want.shape, torch.nan, dtype=x.dtype)
+    order = next(m for m in range(degree + 1) if x.shape[1] == (degree + 1) * (2 * m + 1) - m * (m + 1))
+    sizes = x.shape[0], degree, order, x.shape[2], int(any(transposed))
+    pointers = (ctypes.c_void_p * 3)(*(t.data_ptr() for t in (first, x, y)))
+    called = pointers, (ctypes.c_int64 * len(sizes))(*sizes)
+    library.run_order_mix(x.dtype == torch.float64, op.endswith("outer"), *called)
+    torch.testing.assert_close(y, want, rtol=0, atol=TOLERANCE[x.dtype] * 10)
+    return float((y - want).abs().max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
@@ -68,6 +83,9 @@ def main() -> None:
                 if sample.op.startswith("so2_layer"):
                     off = check(library, sample.op, sample.args, plain=False)
                     print(f"{sample.op}, {tuple(sample.args[0].shape)}, {dtype}: {off:.1e}")
+                if sample.op.startswith("order_mix"):
+                    off = check_orders(library, sample.op, sample.args)
+                    print(f"{sample.op}, {dtype}: {off:.1e}")
                 if sample.op == "grid_product":
                     print(f"{sample.op}, {dtype}: {check_grid(library, sample.args, chip=132):.1e}")
         shapes = (112, 27), (112, 27), (112, 27), (9, 27, 96), (9, 27, 96)

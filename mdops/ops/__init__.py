@@ -60,6 +60,7 @@ from mdops.ops.neighbor import (
 )
 from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.so2_layer import so2_layer
 from mdops.ops.spline_moment import spline_moment
@@ -122,6 +123,8 @@ __all__ = [
     "neighbor_pairs",
     "neighbor_rows",
     "next_step",
+    "order_mix",
+    "order_mix_outer",
     "pack_images",
     "pack_ternary",
     "pair_forces",

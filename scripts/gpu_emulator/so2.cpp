@@ -1,7 +1,9 @@
-// Layers of edges and products at points as on a GPU, launched on the host. scripts/emulate_so2.py calls them
-// with the pointers of their tensors, arguments first, and with their sizes.
+// Layers of edges, products at points and mixed degrees as on a GPU, launched on the host.
+// scripts/emulate_so2.py calls them with the pointers of their tensors, arguments first, and with their
+// sizes.
 #include "fibers.h"
 #include "grid_product/gpu_kernels.h"
+#include "order_mix/gpu_kernels.h"
 #include "so2_layer/gpu_run.h"
 
 namespace {
@@ -24,7 +26,23 @@ void run_grid(void** pointers, const int64_t* sizes) {
   gpu_grid::run(Gpu({static_cast<int>(sizes[6]), 90, 232448}), a);
 }
 
+template <class T>
+void run_orders(bool outer, void** pointers, const int64_t* sizes) {
+  const OrderShape shape{sizes[0], sizes[1], sizes[2], sizes[3]};
+  T *const first = static_cast<T*>(pointers[0]), *const x = static_cast<T*>(pointers[1]);
+  T* const y = static_cast<T*>(pointers[2]);
+  const Gpu gpu({2, 90, 232448});
+  if (outer)
+    gpu_order_mix::run(gpu, OrderOuterArgs<T>{shape, first, x, y});
+  else
+    gpu_order_mix::run(gpu, OrderMixArgs<T>{shape, sizes[4] != 0, first, x, y});
+}
+
 }  // namespace
+
+extern "C" void run_order_mix(bool is_double, bool outer, void** pointers, int64_t* sizes) {
+  is_double ? run_orders<double>(outer, pointers, sizes) : run_orders<float>(outer, pointers, sizes);
+}
 
 extern "C" void run_grid_product(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? run_grid<double>(pointers, sizes) : run_grid<float>(pointers, sizes);

@@ -43,6 +43,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("edge_rotate_sum(Tensor turn, Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v) -> Tensor");
+  m.def("order_mix(Tensor numbers, Tensor x, int degree, bool transposed) -> Tensor");
+  m.def("order_mix_outer(Tensor x, Tensor y, int degree) -> Tensor");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");

@@ -25,7 +25,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
-from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter, so2_layer
+from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter, order_mix, so2_layer
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -81,6 +81,8 @@ class DegreeMix(nn.Module):
 
     def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
         # The mixture goes into the rotation, which has fewer columns than there are channels.
+        if self.each == 1:
+            return order_mix(radial.flatten(1) @ self.weight, turn, self.lmax)
         mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
         return torch.bmm(mix, turn)
 
