@@ -193,7 +193,8 @@ class PairwiseModel(Blend):
             own = seen.kept(mine & (seen.slot_types < seen.ntypes))
             self._check_places(i, own, rows)
             energy = energy.index_add(0, rows, energies(i, own, {}))
-        return {"energy": energy}
+        # Atoms that are left out have none of a fine-tuning's shift either.
+        return {"energy": torch.where(groups < 0, -self.out_bias[near.centers], energy)}
 
     def _check_places(self, i: int, own: Neighborhood, rows: torch.Tensor) -> None:
         """Raises InputError for an atom with more neighbours of its own than places: DeePMD-kit drops the farthest."""

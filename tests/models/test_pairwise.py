@@ -134,6 +134,16 @@ def test_it_is_the_sum_over_the_region_and_each_residue(files, spline):
     assert (found["forces"][len(systems[0][0]) :][systems[1][2] == -1] == 0).all()
 
 
+def test_atoms_that_are_left_out_have_no_energy(files):
+    """Whatever a fine-tuning adds to the energies of types."""
+    potential, (types, positions, residue) = load(files[2], dtype="float64"), atoms()
+    before = evaluated(potential, [(types, positions)], [np.where(residue == 14, -1, residue)])["atom_energy"]
+    potential.model.out_bias += torch.tensor([[3.0], [5.0]]).view_as(potential.model.out_bias)
+    found = evaluated(potential, [(types, positions)], [np.where(residue == 14, -1, residue)])["atom_energy"]
+    wanted = np.where(residue == 14, 0.0, before + np.where(types == 0, 3.0, 5.0))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
 def renamed(nodes, suffix):
     """The nodes of a part, whose scopes have a suffix."""
     pattern = r"^(descrpt_attr|fitting_attr|filter_type_all|(?:final_layer|layer_\d+)(?:_type_\d+)?)/"
