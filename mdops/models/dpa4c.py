@@ -474,8 +474,12 @@ class DPA4C(Descriptor):
         exact, mask = self.double_copy(), pair_matrix(absent, self.ntypes)
         count, zero = 0, torch.zeros(self.measured, dtype=torch.float64)
         total = squares = present = zero
+        first = self.invariants.width
+        own = slice(first, self.measured - 2)  # of magnetic moments: of the atoms that feel some
         for near in frames:
             values = exact.raw(near.without(mask))[:, : self.measured]
+            if exact.spin is not None:  # as DeePMD-kit: where the gate is closed deviations stay 1
+                values[:, own] *= exact.spin.gate
             count, total, squares, present = (
                 count + len(values),
                 total + values.sum(0),
@@ -486,8 +490,6 @@ class DPA4C(Descriptor):
             return
         size = exact.type_embedding.square().mean().sqrt()
         mean, scale = torch.zeros_like(total), (squares / count).sqrt()
-        first = self.invariants.width
-        own = slice(first, self.measured - 2)  # of magnetic moments: of the atoms that feel some
         scale[own] = (squares[own] / present[own].clamp(min=1)).sqrt()
         scale[own] = torch.where(scale[own] > _SMALLEST, scale[own], size)
         if not (scale > 0).all():

@@ -1,4 +1,5 @@
-"""Makes reference_spin/dpa4c with DeePMD-kit: a model with magnetic moments as vectors, as .dp and .pt, and answers.
+"""Makes reference_spin/dpa4c with DeePMD-kit: a model with magnetic moments as vectors, as .dp and .pt, answers, and
+the statistics of one of the systems, with the gate of moments open and closed.
 
     python tests/data/make_spin.py
 
@@ -48,6 +49,26 @@ def main() -> None:
         given["spins"][0] = 0
         given |= answers(network, given)
         arrays |= {f"{name}/{key}": value for key, value in given.items()}
+    descriptor = network.atomic_model.descriptor
+    saved = copy.deepcopy(descriptor.state_dict())
+    one = {
+        name: arrays[f"cell/{key}"][None]
+        for name, key in (("coord", "positions"), ("spin", "spins"), ("box", "cell"))
+    }
+    one |= {"atype": arrays["cell/types"][None], "natoms": np.zeros((1, 4), int)}
+    found = {}
+    for state, gate in (("open", saved["spin.spin_gate"]), ("closed", torch.zeros(1))):
+        with torch.no_grad():
+            descriptor.spin.spin_gate.copy_(gate)
+        descriptor.compute_input_stats([{name: torch.from_numpy(value) for name, value in one.items()}])
+        for name, value in (
+            ("mean", descriptor.mean),
+            ("stddev", descriptor.stddev),
+            ("reference", descriptor.spin.spin_reference),
+        ):
+            found[f"{state}/{name}"] = value.detach().numpy().copy()
+    np.savez_compressed(folder / "statistics.npz", **found)
+    descriptor.load_state_dict(saved)
     data = {"backend": "PyTorch", "model": network.serialize(), "model_def_script": SECTION}
     save_dp_model(str(folder / "model.dp"), data)
     state = ModelWrapper(network, model_params=copy.deepcopy(SECTION)).state_dict()

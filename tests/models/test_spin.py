@@ -22,10 +22,11 @@ from mdops.data.labels import SPIN_LABELS
 from mdops.errors import ConfigError, DataError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.md import Engine, EnsembleSettings
-from mdops.models import model_of_tree
+from mdops.models import Neighborhood, model_of_tree
 from mdops.models.registry import find
 from mdops.models.spin import Spin
 from mdops.models.virtual_types import with_virtual_types, without_virtual_types
+from mdops.system import from_atoms
 from mdops.train import Trainer, parse_config
 
 SPIN = {"use_spin": [True, False], "virtual_scale": [0.314]}
@@ -348,6 +349,26 @@ def test_answers_of_deepmd_kit(kind, ending):
                 np.testing.assert_allclose(
                     found[name], wanted, rtol=0, atol=limit * max(np.abs(wanted).max(), 1)
                 )
+
+
+@pytest.mark.parametrize("state", ["open", "closed"])
+def test_statistics_of_dpa4c_are_deepmd_kits(state):
+    folder = Path(__file__).parents[1] / "data/reference_spin/dpa4c"
+    potential = mdops.load(folder / "model.dp", dtype="float64")
+    descriptor = potential.model.descriptor
+    if state == "closed":
+        descriptor.spin.gate.data.zero_()
+    with np.load(folder / "systems.npz") as arrays:
+        one = {name: arrays[f"cell/{name}"] for name in ("types", "positions", "cell", "spins")}
+    names = [potential.type_map[t] for t in one["types"]]
+    system = from_atoms([Atoms(names, one["positions"], cell=one["cell"], pbc=True)], potential.type_map)
+    system = potential.system_with_spins(system, torch.from_numpy(one["spins"]))
+    near = Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
+    descriptor.learn_statistics([near], [])
+    found = {"mean": descriptor.mean, "stddev": descriptor.stddev, "reference": descriptor.spin.reference}
+    with np.load(folder / "statistics.npz") as wanted:
+        for name, value in found.items():
+            np.testing.assert_allclose(value, wanted[f"{state}/{name}"][: len(value)], rtol=1e-11, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", VECTORS)
