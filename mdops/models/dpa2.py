@@ -344,6 +344,10 @@ class DPA2(GraphDescriptor):
         for name, value in zip(("mean", "std"), statistics, strict=True):
             self.register_buffer(name, value)
         self.register_buffer("excluded", pair_matrix(options.exclude_types, len(type_map)))
+        self._makes_axes = True
+
+    def values_alone(self) -> None:
+        self._makes_axes = False
 
     @property
     def type_embedding(self) -> TypeEmbedding:
@@ -461,7 +465,7 @@ class DPA2(GraphDescriptor):
         return self._f(graph.nodes), (self._f(self.edge_embedding(graph.lengths)), graph.vectors)
 
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
-        axes = symmetric_sums(*local, graph)
+        axes = symmetric_sums(*local, graph) if self._makes_axes else None
         if self.options.concat_output_tebd:
             nodes = torch.cat([nodes, F.embedding(graph.types, self.type_embedding())], 1)
         return Features(nodes, axes)
