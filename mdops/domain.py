@@ -8,6 +8,7 @@ import torch
 
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.splined import InnerSplines
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System
@@ -81,7 +82,8 @@ class Domain:
         """Raises UnsupportedModelError for a model of other outputs than energies, and for one whose absent neighbours
         have the type of a system's first atom, which no process knows."""
         potential.require_energies("a part of a system")
-        self.potential, self._evaluator = potential, Autograd(potential)
+        self.potential = potential
+        self._evaluator = (Autograd if InnerSplines.refusal(potential) else InnerSplines)(potential)
         self.exchange_width = 0
         energies = [self._try(first) for first in range(min(2, len(potential.type_map)))]
         if not torch.equal(energies[0], energies[-1]):
