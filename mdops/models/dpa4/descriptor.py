@@ -162,6 +162,8 @@ class DPA4(GraphDescriptor):
             long = clamped(r, inner, outer)
             vectors, r = vectors * (long / r), long
             sent = self._sent(torch.where(present, bridge(r, inner, outer), 1.0), graph)
+            if near.system.exchange is not None:  # ghosts have no edges here
+                sent = near.system.exchange(sent)
         # DeePMD-kit has this cutoff in float32.
         fades = torch.where(present, envelope(r, float(np.float32(o.rcut)), o.env_exp[1]), 0.0)
         floor = _FLOOR if self.version >= _FADES else o.eps
