@@ -1,17 +1,17 @@
 """Energies and forces of one domain: the atoms of one process of a program that cuts a system into domains, with ghosts
 around them, which are atoms of other processes and periodic images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from mdops.errors import UnsupportedModelError
+from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.splined import InnerSplines
 from mdops.ops import NeighborList
 from mdops.potential import Potential
-from mdops.system import System
+from mdops.system import System, checked_charge_spin
 
 # Takes rows of the model's dtype on its device, and gives others.
 Communicate = Callable[[torch.Tensor], torch.Tensor]
@@ -78,12 +78,27 @@ class Domain:
         exchange_width: the most numbers of an atom that are exchanged at once; 0 if none are.
     """
 
-    def __init__(self, potential: Potential) -> None:
-        """Raises UnsupportedModelError for a model of other outputs than energies, and for one whose absent neighbours
-        have the type of a system's first atom, which no process knows."""
+    def __init__(self, potential: Potential, charge_spin: Sequence[float] | None = None) -> None:
+        """
+        Args:
+            charge_spin: the whole system's charge, e, and multiplicity, for models with embeddings of these; None: the
+                model's default.
+
+        Raises:
+            UnsupportedModelError: for a model of other outputs than energies, and for one whose absent neighbours
+                have the type of a system's first atom, which no process knows.
+            InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
+        """
         potential.require_energies("a part of a system")
         self.potential = potential
         self._evaluator = (Autograd if InnerSplines.refusal(potential) else InnerSplines)(potential)
+        self._charge_spin = None
+        if charge_spin is not None:
+            if not any(one.takes_charge_spin for one in potential.model.descriptors):
+                raise InputError(
+                    "charge_spin is given, and the model has no embedding of charge and multiplicity"
+                )
+            self._charge_spin = torch.from_numpy(checked_charge_spin(charge_spin, 1)).to(potential.device)
         self.exchange_width = 0
         energies = [self._try(first) for first in range(min(2, len(potential.type_map)))]
         if not torch.equal(energies[0], energies[-1]):
@@ -177,6 +192,7 @@ class Domain:
             torch.zeros(len(types), dtype=torch.int32, device=device),
             first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
             exchange=_Exchange(atoms, communication),
+            charge_spin=self._charge_spin,
         )
         own = torch.zeros(len(types), dtype=torch.float64, device=device)
         own[:atoms] = 1

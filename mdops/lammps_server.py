@@ -135,12 +135,13 @@ class Server:
     def load(self, numbers: tuple[int, ...], text: str) -> None:
         """Numbers: threads, and how many of the parameters that follow are of the frame."""
         threads, frame = numbers[:2]
-        precision, overflow, device, parameters, *paths = text.split("\n")
+        precision, overflow, device, parameters, condition, *paths = text.split("\n")
+        charge_spin = [float(x) for x in condition.split()] or None
         torch.set_num_threads(threads)
         if device != "cpu" and not torch.cuda.is_available():
             raise UnsupportedModelError(f"device is {device}, and PyTorch sees no GPU")
         self.domains = [
-            Domain(load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow)))
+            Domain(load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow)), charge_spin)
             for path in paths
         ]
         found = torch.tensor([float(x) for x in parameters.split()], dtype=torch.float64, device=device)

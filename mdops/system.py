@@ -216,9 +216,11 @@ def checked_charge_spin(value: Any, systems: int) -> np.ndarray:
     expected = "expected a charge, -100 to 99, and a multiplicity, 0 to 99"
     try:
         array = np.asarray(value, dtype=np.float64)
-        array = np.broadcast_to(array, (systems, 2)).copy()
     except (TypeError, ValueError):
-        raise InputError(f"charge_spin is {value!r}, {expected}, of each of {systems} systems") from None
+        array = np.zeros(0)
+    if array.shape not in ((2,), (systems, 2)):
+        raise InputError(f"charge_spin is {value!r}, {expected}, of each of {systems} systems")
+    array = np.broadcast_to(array, (systems, 2)).copy()
     for pair in np.unique(array, axis=0):
         if not all(number in known for number, known in zip(pair, (CHARGES, MULTIPLICITIES), strict=True)):
             raise InputError(f"charge_spin is {pair.tolist()}, {expected}, which are whole numbers")

@@ -38,7 +38,7 @@ def charge_spin_rows(
     if default is None:
         raise InputError(
             "the model has an embedding of charge and multiplicity and no default: give them with each system, as "
-            "`atoms.info['charge_spin'] = [0, 1]` or in charge_spin.npy"
+            "`atoms.info['charge_spin'] = [0, 1]`, in charge_spin.npy, or as `charge_spin 0 1` in LAMMPS' pair style"
         )
     row, other = CHARGES.index(int(default[0])), MULTIPLICITIES.index(int(default[1]))
     return torch.cat([charges[row], spins[other]])[None]

@@ -196,6 +196,11 @@ class Descriptor(ModelComponent):
         return 1
 
     @property
+    def takes_charge_spin(self) -> bool:
+        """Whether it has an embedding of each system's charge and multiplicity."""
+        return bool(getattr(self.options, "add_chg_spin_ebd", False))
+
+    @property
     @abstractmethod
     def width(self) -> int:
         """D, how many numbers describe an atom."""

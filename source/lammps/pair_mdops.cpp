@@ -39,7 +39,7 @@ namespace {
 // NeighConst::REQ_FULL, whose header is not always installed.
 constexpr int kFullList = 1;
 
-constexpr char kWords[] = "precision, overflow, device, out_file, out_freq, fparam and aparam";
+constexpr char kWords[] = "precision, overflow, device, out_file, out_freq, fparam, aparam and charge_spin";
 
 struct FreeModel {
   void operator()(mdops_model* model) const { mdops_free(model); }
@@ -260,7 +260,7 @@ class PairMDOps : public Pair {
     std::unique_ptr<PythonModels> python;
     int count = 0;                          // of the models
     mdops_info info = sized<mdops_info>();  // of the first model, by which atoms move
-    std::vector<double> fparam, aparam;
+    std::vector<double> fparam, aparam, charge_spin;
     bigint every = 100;
     std::unique_ptr<std::FILE, CloseFile> file;  // of the deviation
   };
@@ -316,6 +316,8 @@ class PairMDOps : public Pair {
         numbers(given.fparam);
       } else if (word == "aparam") {
         numbers(given.aparam);
+      } else if (word == "charge_spin") {
+        numbers(given.charge_spin);
       } else {
         paths.push_back(word);
       }
@@ -354,6 +356,8 @@ class PairMDOps : public Pair {
   }
 
   void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
+    require(given.charge_spin.empty() || given.python,
+            path + " has no embedding of charge and multiplicity (charge_spin)");
     const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
     require(frame == info.fparam || (!frame && !info.needs_fparam),
             path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
@@ -374,7 +378,8 @@ class PairMDOps : public Pair {
 
   void start_python(const std::vector<std::string>& paths, const mdops_options& options, Settings& given) {
     given.python = std::make_unique<PythonModels>();
-    const std::string problem = given.python->start(paths, options, given.fparam, given.aparam);
+    const std::string problem =
+        given.python->start(paths, options, given.fparam, given.aparam, given.charge_spin);
     require_everywhere(problem.empty() ? "" : "pair_style mdops: " + problem);
     given.info = given.python->info();
     check_parameters(paths[0], given.info, given);

@@ -63,10 +63,10 @@ class PythonModels {
     if (process_ > 0) waitpid(process_, nullptr, 0);
   }
 
-  // Starts Python, which loads the models; a reason if it cannot. `parameters` are those of the frame, then
-  // the atomic ones.
+  // Starts Python, which loads the models; a reason if it cannot.
   std::string start(const std::vector<std::string>& paths, const mdops_options& options,
-                    const std::vector<double>& fparam, const std::vector<double>& aparam) {
+                    const std::vector<double>& fparam, const std::vector<double>& aparam,
+                    const std::vector<double>& charge_spin) {
     const char* const python = std::getenv("MDOPS_PYTHON");
     if (!python)
       return "a model without a part for the C core, which `mdops convert` writes where the core has the "
@@ -101,6 +101,8 @@ class PythonModels {
          << (options.device ? options.device : "cpu") << '\n';
     for (const std::vector<double>* const some : {&fparam, &aparam})
       for (const double x : *some) text << ' ' << x;
+    text << '\n';
+    for (const double x : charge_spin) text << ' ' << x;
     for (const std::string& path : paths) text << '\n' << path;
     send(kLoad, {options.threads, static_cast<int64_t>(fparam.size())}, text.str());
     const Message answer = receive();

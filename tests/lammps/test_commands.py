@@ -137,6 +137,7 @@ REFUSALS = (
         ("fparam 1e999", "fparam is 1e999, expected finite numbers"),
         ("fparam 1e39", "fparam is 1e39, expected finite numbers up to 1e30"),
         ("fparam", "fparam has no value"),
+        ("charge_spin 0 1", "has no embedding of charge and multiplicity"),
     ],
 )
 def test_words_that_are_none(run, path, atoms, words, message):

@@ -1,5 +1,6 @@
 """Models whose layers pass messages, in LAMMPS: through a process of Python beside each of LAMMPS'."""
 
+import copy
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import torch
 from lammps_runs import BAR_PER_EV, ORTHOGONAL, ROOT, TRICLINIC, assert_near, crystal, data, thermo
 
 import mdops
+from mdops.io import read_model
 
 CELLS = {"orthogonal": np.multiply(ORTHOGONAL, 1.4), "triclinic": np.multiply(TRICLINIC, 1.4)}
 STEPS = 40
@@ -82,6 +84,41 @@ def test_a_gpu_has_the_same_forces(run, ranks):
     (run.folder / "data.lmp").write_text(data(atoms))
     run(script(f"mdops {model_file('dpa3_base')} precision float64 overflow extend device cuda"), ranks)
     assert_near(run.dumped()[:, 4:7], answers(atoms, "dpa3_base")["forces"], 1e-10, "forces")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", ["dpa3_charged", "dpa4_bridged"])
+def test_charge_and_multiplicity_are_those_of_the_line(run, case, ranks):
+    atoms = box()
+    (run.folder / "data.lmp").write_text(data(atoms))
+    style = f"mdops {model_file(case)} precision float64 overflow extend charge_spin"
+    found = []
+    for pair in ([-2, 3], [1, 2]):
+        done = run(script(f"{style} {pair[0]} {pair[1]}"), ranks)
+        atoms.info["charge_spin"] = pair
+        wanted = answers(atoms, case)
+        assert_near(thermo(done)[1], wanted["energy"][0], 1e-11, "energy")
+        found.append(run.dumped()[:, 4:7])
+        assert_near(found[-1], wanted["forces"], 1e-10, "forces")
+    assert np.abs(found[0] - found[1]).max() > 1e-6 * np.abs(found[0]).max()
+
+
+def test_charge_and_multiplicity_need_a_value(run, tmp_path):
+    """Where the model has no default; and they must be what the model takes."""
+    tree = copy.deepcopy(read_model(model_file("dpa3_charged")).model)
+    tree["descriptor"]["default_chg_spin"] = None
+    mdops.Potential(mdops.models.model_of_tree(tree)).save(tmp_path / "charged.dp")
+    (run.folder / "data.lmp").write_text(data(box()))
+    text = script("mdops charged.dp overflow extend")
+    assert "`charge_spin 0 1` in LAMMPS' pair style" in run.fails(text, 2)
+    for wrong, told in (
+        ("100 1", "expected a charge, -100 to 99"),
+        ("1", "expected a charge, -100 to 99"),
+        ("0.5 1", "which are whole numbers"),
+    ):
+        assert told in run.fails(text.replace("charged.dp", f"charged.dp charge_spin {wrong}"))
+    text = text.replace("charged.dp", f"{model_file('dpa3_base')} charge_spin 0 1")
+    assert "has no embedding of charge and multiplicity" in run.fails(text)
 
 
 def test_energy_is_conserved_across_domains(run):

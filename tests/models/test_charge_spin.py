@@ -139,7 +139,7 @@ def test_charge_and_spin_need_a_value():
     atoms, potential = alloy(), charged(None)
     with pytest.raises(InputError, match=r"no default: give them with each system, as `atoms\.info"):
         potential.compute(atoms)
-    for wrong in ([100, 1], [0, -1], [0.5, 1], [1, 2, 3], "cation", [np.nan, 1]):
+    for wrong in ([100, 1], [0, -1], [0.5, 1], [1, 2, 3], [1], 1, "cation", [np.nan, 1]):
         atoms.info["charge_spin"] = wrong
         with pytest.raises(InputError, match=r"charge_spin is .*expected a charge, -100 to 99"):
             potential.compute(atoms)
