@@ -13,7 +13,6 @@ from mdops.errors import InputError
 
 __all__ = [
     "AtomsByType",
-    "Exchange",
     "System",
     "atom_spins",
     "atom_types",

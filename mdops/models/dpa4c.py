@@ -208,7 +208,6 @@ class DPA4C(Descriptor):
             "ntypes": (schema.count, None),
             "type_map": schema.type_map,
             "seed": (schema.anything, None),
-            "use_spin": (schema.anything, None),
             "add_chg_spin_ebd": (schema.boolean, False),
             "default_chg_spin": (schema.anything, None),
             "spin": (schema.anything, None),
