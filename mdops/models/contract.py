@@ -198,7 +198,7 @@ class Descriptor(ModelComponent):
     @property
     def takes_charge_spin(self) -> bool:
         """Whether it has an embedding of each system's charge and multiplicity."""
-        return bool(getattr(self.options, "add_chg_spin_ebd", False))
+        return False
 
     @property
     @abstractmethod

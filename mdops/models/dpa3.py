@@ -178,6 +178,10 @@ class DPA3(GraphDescriptor):
         return torch.stack([of_edges, of_angles.square(), of_angles], 1)
 
     @property
+    def takes_charge_spin(self) -> bool:
+        return self.options.add_chg_spin_ebd
+
+    @property
     def own_layers(self) -> list[RepflowLayer]:
         return [layer for layer in self.layers if isinstance(layer, RepflowLayer)]
 

@@ -253,6 +253,10 @@ class DPA4(GraphDescriptor):
             once=once,
         )
 
+    @property
+    def takes_charge_spin(self) -> bool:
+        return self.options.add_chg_spin_ebd
+
     @staticmethod
     def _sent(passes: torch.Tensor, graph: Any) -> torch.Tensor:
         """(N, 1), the product of (E, 1) over the edges of an atom, by logarithms; 0 where one is."""
