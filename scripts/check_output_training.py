@@ -1,9 +1,10 @@
 """Trains with every kind of loss by mdops and by DeePMD-kit itself: DeePMD-kit's example inputs, and variants of them.
 
     python scripts/check_output_training.py PYTHON_WITH_DEEPMD --examples examples \
-        [--tensorflow] [--out benchmarks/results/output_training_beside_deepmd.json]
+        [--tensorflow] [--small] [--out benchmarks/results/output_training_beside_deepmd.json]
 
 `--examples` is the folder of that name in DeePMD-kit's repository. With `--tensorflow` its TensorFlow backend trains.
+With `--small` nets are narrower and cutoffs shorter (`SMALL`), for inputs of which a step takes DeePMD-kit seconds.
 Of each input three things are compared:
 
 - the averages and deviations of the types that a training begins with, on all of its data;
@@ -48,6 +49,7 @@ INPUTS = {
     "property/train/input_torch.json": 200,
     "population/train/input_torch.json": 20,
     "hessian/single_task/input.json": 100,
+    "hessian/single_task/input.json#begins": 100,
     "spin/se_e2_a/input_torch.json": 100,
     "fparam/train/input.json": 100,
     "fparam/train/input_aparam.json": 100,
@@ -55,6 +57,7 @@ INPUTS = {
     "water/dplr/train/ener.json#absolute": 20,
     "water/dplr/train/ener.json#huber": 20,
     "water/dplr/train/ener.json#lengths": 20,
+    "water/dplr/train/ener.json#huber_lengths": 20,
     "water/dplr/train/ener.json#intensive": 20,
     "water/dplr/train/ener.json#forces": 20,
 }
@@ -66,9 +69,38 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "absolute": {**_VIRIALS, "loss_func": "mae"},
     "huber": {**_VIRIALS, "use_huber": True, "huber_delta": 0.05},
     "lengths": {**_VIRIALS, "loss_func": "mae", "f_use_norm": True},
+    "huber_lengths": {**_VIRIALS, "use_huber": True, "huber_delta": 0.05, "f_use_norm": True},
     "intensive": {**_VIRIALS, "intensive_ener_virial": True},
     "forces": {"start_pref_e": 0, "limit_pref_e": 0},
+    "begins": {"limit_pref_h": 0},  # with Hessians, which count less and less
 }
+# What is changed in the section `model` by --small.
+SMALL: dict[str, dict[str, Any]] = {
+    "population/train/input_torch.json": {
+        "descriptor": {
+            "repflow": {
+                "n_dim": 24, "e_dim": 16, "a_dim": 8, "nlayers": 2, "e_rcut": 4.0, "e_rcut_smth": 3.5, "e_sel": 40,
+                "a_rcut": 3.0, "a_rcut_smth": 2.5, "a_sel": 16,
+            }
+        },
+        "fitting_net": {"neuron": [48, 48]},
+    },
+    "hessian/single_task/input.json": {
+        "descriptor": {
+            "repinit": {"neuron": [8, 16], "axis_neuron": 4, "use_three_body": False},
+            "repformer": {"nlayers": 2, "g1_dim": 24, "g2_dim": 8},
+        },
+        "fitting_net": {"neuron": [32, 32]},
+    },
+    "spin/se_e2_a/input_torch.json": {
+        "descriptor": {"rcut": 4.5, "rcut_smth": 3.5, "neuron": [8, 16], "axis_neuron": 4},
+        "fitting_net": {"neuron": [48, 48]},
+    },
+    "water/dplr/train/ener.json": {
+        "descriptor": {"rcut": 4.0, "sel": [24, 48], "neuron": [8, 16], "axis_neuron": 4},
+        "fitting_net": {"neuron": [48, 48]},
+    },
+}  # fmt: skip
 # TensorFlow's Adam adds its epsilon before it corrects for the first steps.
 LIMIT, LIMIT_OF_TENSORFLOW = 1e-5, 1e-3
 SAME_STEPS, FRAMES = 4, 2  # all frames in a batch: DeePMD-kit takes a deviation of properties
@@ -80,6 +112,7 @@ def main() -> int:
     parser.add_argument("--examples", type=Path, required=True, help="DeePMD-kit's folder examples")
     parser.add_argument("--inputs", nargs="+", help="files below it")
     parser.add_argument("--tensorflow", action="store_true", help="by DeePMD-kit's TensorFlow backend")
+    parser.add_argument("--small", action="store_true", help="narrower nets and shorter cutoffs")
     parser.add_argument("--steps", type=int, help="of every input; else as many as the script has for it")
     parser.add_argument(
         "--seeds", type=int, default=3, help="runs of each; 0: only steps from the same weights"
@@ -95,6 +128,7 @@ def main() -> int:
     if args.out:
         head = {
             "backend": "TensorFlow" if args.tensorflow else "PyTorch",
+            **({"small": SMALL} if args.small else {}),
             "machine": machine("cpu", args.commit) | {"threads": 1, "python": platform.python_version()},
             "deepmd": json.loads(versions.splitlines()[-1]),
             "same start": {"steps": SAME_STEPS, "limit": limit(args)},
@@ -116,11 +150,14 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
     if variant:
         tree["loss"] |= VARIANTS[variant]
         tree["model"].pop("modifier", None)
+    if args.small:
+        tree["model"] = merged(tree["model"], SMALL.get(place, {}))
     for section in ("training_data", "validation_data"):
         data = tree["training"].get(section)
         if data:
             given = [data["systems"]] if isinstance(data["systems"], str) else data["systems"]
-            data["systems"] = [str((path.parent / system).resolve()) for system in given]
+            found = [(path.parent / system).resolve() for system in given]
+            data["systems"] = [str(in_rows(system, args.work / "in_rows" / system.name)) for system in found]
     tree["model"].setdefault("type_map", parse_config(tree).model.type_map)  # which DeePMD-kit has to be told
     row: dict[str, Any] = {"input": name, "failed": False}
     row["statistics"] = statistics(args, folder / "statistics", tree)
@@ -135,6 +172,27 @@ def compare(args: argparse.Namespace, name: str) -> dict[str, Any]:
         row["failed"] |= any(low > 1 for _, low, _ in row["ratio"].values())
     print(json.dumps(row), flush=True)
     return row
+
+
+def in_rows(system: Path, folder: Path) -> Path:
+    """The system, or where a file of it has all frames in one row (`fparam`), a copy with a row for each frame: other
+    ones DeePMD-kit's PyTorch backend does not read."""
+    arrays = {path: np.load(path) for path in system.glob("set.*/*.npy")}
+    frames = {path.parent: len(array) for path, array in arrays.items() if path.name == "coord.npy"}
+    if all(len(array) == frames[path.parent] for path, array in arrays.items()):
+        return system
+    shutil.copytree(system, folder, dirs_exist_ok=True)
+    for path, array in arrays.items():
+        np.save(folder / path.relative_to(system), array.reshape(frames[path.parent], -1))
+    return folder
+
+
+def merged(section: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A section with some of its keys changed, also of the sections in it."""
+    return section | {
+        key: merged(section[key], value) if isinstance(value, dict) else value
+        for key, value in changes.items()
+    }
 
 
 def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> float:

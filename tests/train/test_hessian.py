@@ -18,6 +18,7 @@ from mdops.data.neighbor_lists import PairLists
 from mdops.errors import ConfigError, DataError
 from mdops.options import parse
 from mdops.train import parse_config
+from mdops.train.loop.factories import require_labels
 from mdops.train.loop.hessian import differences
 from mdops.train.loop.prediction import predict
 from mdops.train.loss import LOSSES
@@ -111,6 +112,18 @@ def test_the_loss_is_the_mean_over_elements(tmp_path, function, power):
     assert float(loss(result, batch).detach()) == pytest.approx(mean, rel=1e-6)
     assert label_errors(result, batch)["hessian"].numel() == 2 * 225
     assert "hessian" not in label_errors(predict(potential, batch), batch)
+
+
+@pytest.mark.filterwarnings("error:the loss is not of")
+@pytest.mark.parametrize("keys", [{"limit_pref_h": 0.0}, {"start_pref_h": 0.0}])
+def test_hessians_count_where_one_weight_is_not_zero_as_in_deepmd(tmp_path, keys):
+    loss = loss_of(**keys)
+    assert loss.terms == ["hessian"]
+    assert loss_of(start_pref_f=1.0, **keys).terms == ["hessian"]  # that of forces ends with none
+    potential, frames, expected = reference("base")
+    require_labels(loss, load_dataset(write(tmp_path, potential, frames, expected), potential.type_map))
+    with pytest.raises(ConfigError, match="use_huber"):
+        loss_of(use_huber=True, **keys)
 
 
 def test_gradients_of_weights_are_right(tmp_path):

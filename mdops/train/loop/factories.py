@@ -50,7 +50,7 @@ def require_labels(loss: Loss, data: Dataset) -> None:
         if not data.has(name):
             warnings.warn(f"the loss is of {name}, too, and no frame has that label", stacklevel=2)
     for name, (start, limit) in loss.prefactors.items():
-        if (start == 0) != (limit == 0):
+        if (start == 0) != (limit == 0) and name not in loss.terms:
             warnings.warn(
                 f"the loss is not of {name}: its prefactors are {start:g} and {limit:g}, and, as in DeePMD-kit, a term "
                 "counts where neither is zero",

@@ -57,7 +57,8 @@ class EnergyLoss(Loss):
 
     With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
     p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2>, over components of forces, virials and
-    Hessians, x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero.
+    Hessians, x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero; that of Hessians
+    where one is not.
 
     Attributes:
         prefactors: of each of `LABELS`; terms that are not there do not count.
@@ -122,7 +123,7 @@ class EnergyLoss(Loss):
         delta = options.huber_delta if isinstance(options.huber_delta, list) else [options.huber_delta] * 3
         if len(delta) != 3:
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
-        if options.use_huber and options.start_pref_h and options.limit_pref_h:
+        if options.use_huber and (options.start_pref_h or options.limit_pref_h):
             raise ConfigError("loss.use_huber: is not for Hessians (loss.start_pref_h), as in DeePMD-kit")
         return {
             "huber": options.use_huber,
@@ -133,7 +134,7 @@ class EnergyLoss(Loss):
     @property
     def terms(self) -> list[str]:  # type: ignore[override]
         """Those that count."""
-        return [name for name, p in self.prefactors.items() if p.counts]
+        return [name for name, p in self.prefactors.items() if p.counts or (name == "hessian" and any(p))]
 
     def keys(self, label: str) -> list[str]:
         return [f"loss.{end}_pref_{self.labels[label].short}" for end in ("start", "limit")]
