@@ -225,6 +225,8 @@ def register_formula(
         needs = _needed(ctx, differentiable)
         result: list[Any] = [_no_gradient(value) for value in args]
         last = kept[len(kept) - len(saved) :]
+        # PyTorch's products have other bits for other strides.
+        grads = tuple(g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads)
         with _no_autocast(grads):
             found = backward(needs, grads, [*args, *last])
         for k, grad in zip(differentiable, found, strict=True):

@@ -136,8 +136,6 @@ def _along_weights(grads: Any, given: Any) -> Any:
         by = torch.autograd.grad(
             made, leaves[2:], leaves[:2], create_graph=True, allow_unused=True, materialize_grads=True
         )
-        # PyTorch's products have other bits for other strides.
-        grads = [None if grad is None else grad.contiguous() for grad in grads]
         return torch.autograd.grad(by, leaves, grads, create_graph=create, materialize_grads=True)
 
 
