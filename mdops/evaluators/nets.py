@@ -152,7 +152,7 @@ class SplineNets:
         energy."""
         model, fitting, kinds = self.model, self.fitting, self.kinds
         has_energy = model.has_energy[kinds.index].double()
-        nothing = fitting.bias.new_zeros(len(kinds.numbers), fitting.net(0).inputs)
+        nothing = has_energy.new_zeros(len(kinds.numbers), fitting.net(0).inputs)
         if fitting.types_in_vacuum:  # without other inputs behind them
             constants: Any = model.descriptor.parts[-1].constants()  # type: ignore[operator]
             nothing[:, -fitting.types_in_vacuum :] = constants[kinds.index]
