@@ -266,8 +266,7 @@ class Potential(EvaluationContext):
         aparam = aparam if spin is None else spin.rows_of(aparam)
         systems.require_finite("fparam", fparam)
         systems.require_finite("aparam", aparam)
-        near = self.neighbor_list(system) if neighbors is None else neighbors
-        self._check_cutoff(near)
+        near, aparam = self._listed(system, neighbors, aparam)
         evaluator: Autograd = self.evaluator("differentiate")
         answers, _ = evaluator(system, near, fparam, aparam, forces=forces, create_graph=create_graph)
         found = self.with_sums(answers, system)
@@ -312,8 +311,7 @@ class Potential(EvaluationContext):
             self.require_atom_virials()
         if self.model.spin is not None and not (system.paired or system.spins is not None):
             raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
-        near = self.neighbor_list(system) if neighbors is None else neighbors
-        self._check_cutoff(near)
+        near, aparam = self._listed(system, neighbors, aparam)
         answers, _ = self.own_evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         found = self.with_sums({name: value.detach() for name, value in answers.items()}, system)
         if self.modifier is not None:
@@ -420,6 +418,22 @@ class Potential(EvaluationContext):
         found = None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
         systems.require_finite(name, found)
         return found
+
+    def _listed(
+        self, system: System, neighbors: NeighborList | None, aparam: torch.Tensor | None
+    ) -> tuple[NeighborList, torch.Tensor | None]:
+        """The neighbours, and the atomic parameters that are left to the evaluators: a mask goes into the list."""
+        if aparam is not None and self.model.masks:
+            if neighbors is not None or aparam.shape[:1] != (system.atoms,):
+                raise InputError(
+                    "aparam of this model says which atoms are there, and the list of neighbours was made without it, "
+                    "or it is not of all atoms: leave out those of which it is 0, and give none"
+                )
+            types = system.types.masked_fill(systems.hidden_atoms(aparam), -1)
+            system, aparam = dataclasses.replace(system, types=types, atoms_by_type=None), None
+        near = self.neighbor_list(system) if neighbors is None else neighbors
+        self._check_cutoff(near)
+        return near, aparam
 
     def _check_cutoff(self, neighbors: NeighborList) -> None:
         if neighbors.cutoff < self.cutoff:

@@ -87,7 +87,7 @@ def _inputs(potential: Potential, data: Dataset) -> dict[int, torch.Tensor]:
         rows.setdefault(id(net), []).append(args[0].detach())
 
     nets = [net for fitting in _fittings(potential) for net in fitting.nets.nets]
-    lists = PairLists(data, potential.cutoff)
+    lists = PairLists(data, potential.cutoff, masks=potential.model.masks)
     with ExitStack() as hooks:
         for net in nets:
             hooks.enter_context(net.register_forward_pre_hook(keep))

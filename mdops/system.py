@@ -125,6 +125,16 @@ class System:
         return self.cell.shape[0]
 
 
+def hidden_atoms(aparam: torch.Tensor) -> torch.Tensor:
+    """(N,) bool: the atoms that a mask (N, 1) leaves out. Raises InputError for what is no mask."""
+    mask = aparam.detach().reshape(len(aparam), -1)
+    wrong = (mask != 0) & (mask != 1)
+    if mask.shape[1] != 1 or bool(wrong.any()):
+        found = f"{mask.shape[1]} numbers an atom" if mask.shape[1] != 1 else f"{float(mask[wrong][0]):g}"
+        raise InputError(f"aparam has {found}, expected 1 for each atom that is there, and 0 for others")
+    return mask[:, 0] == 0
+
+
 def from_tensors(
     positions: torch.Tensor,
     types: torch.Tensor,

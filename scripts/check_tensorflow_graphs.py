@@ -102,8 +102,8 @@ def case_difference(potential: mdops.Potential, case: dict[str, np.ndarray]) -> 
         len(potential.type_map),
     )
     extra = {
-        key: torch.from_numpy(case[key]).reshape(-1, potential.parameter_sizes[key])
-        for key in ("fparam", "aparam")
+        key: torch.from_numpy(case[key]).reshape(rows, -1)
+        for key, rows in (("fparam", 1), ("aparam", system.atoms))
         if key in case
     }
     found = potential.evaluate(system, **extra)

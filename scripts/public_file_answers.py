@@ -127,8 +127,9 @@ def answers(model: Any) -> dict[str, np.ndarray]:
             extra["fparam"] = np.full((1, fparam), 0.3)
         if aparam:
             extra["aparam"] = np.full((1, len(types) * aparam), 0.3)
-        if masks:
+        if masks:  # the last atom of each type is not there
             extra["aparam"] = np.ones((1, len(types)))
+            extra["aparam"][0, np.cumsum(places(model)) - 1] = 0
         if pairwise:
             extra["aparam"] = (
                 np.arange(len(types))[None] // 3.0
@@ -147,7 +148,6 @@ def answers(model: Any) -> dict[str, np.ndarray]:
         else:
             raise RuntimeError(f"answers of {kind} are not compared")
         if masks:
-            extra = {}  # which mdops does not ask for
             del named["virial"]  # zeros
         found |= {f"{case}/{name}": np.asarray(value)[0] for name, value in named.items()}
         found |= {f"{case}/{name}": value[0] for name, value in extra.items()}

@@ -92,5 +92,5 @@ def _fit(model: "Potential", args: argparse.Namespace) -> None:
     else:
         options = model.model.options
         preset = {t: e for t, e in enumerate(preset_energies(options)) if e is not None}
-        lists = PairLists(data, model.cutoff)
+        lists = PairLists(data, model.cutoff, masks=model.model.masks)
         refit_bias(model, data, lists, frames, preset=preset, rcond=fit_rcond(options))

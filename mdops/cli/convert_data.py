@@ -94,6 +94,8 @@ def _write_xyz(path: Path, data: "Dataset") -> None:
             atoms.info["virial"] = found["virial"][frame]
         if "atom_energy" in found:
             results["energies"] = found["atom_energy"][own]
+        if "atom_pref" in found:
+            atoms.arrays["atom_pref"] = found["atom_pref"][own]
         if "fparam" in found:
             atoms.info["fparam"] = found["fparam"][frame]
         if "aparam" in found:

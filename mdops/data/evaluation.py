@@ -39,33 +39,41 @@ class Evaluation:
 
     def compared(self, name: str, frames: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Labels and predictions of "energy", "forces", "virial" or another label, (n,) each: what grows with the
-        system per atom, and by component, of those frames (all by default) that have the label."""
+        system per atom, and by component, of those frames (all by default) that have the label. Of a label that weighs
+        another one, that of the other, of atoms whose weight is not zero."""
         data, of = self.data, self.data.known[name]
         if not data.has(name):
             return np.empty(0), np.empty(0)
-        frames = np.arange(len(data)) if frames is None else frames
-        frames = frames[data.present[name][frames]]
-        if of.of_atom:
-            places = [np.arange(data.offsets[f], data.offsets[f + 1]) for f in frames]
-            rows = np.concatenate([np.empty(0, dtype=np.int64), *places])
-            rows = data.answering(name, rows)
-            return data.labels[name][rows].ravel(), self.predictions[name][rows].ravel()
-        rows = data.rows(name, frames)
-        label, prediction = data.labels[name][rows], self.predictions[name][rows]
+        rows = self._rows(name, frames)
+        label, prediction = data.labels[of.answer][rows], self.predictions[of.answer][rows]
         if not of.per_atom:
             return label.ravel(), prediction.ravel()
-        atoms = data.counted()[frames].reshape(-1, *[1] * (label.ndim - 1))
+        atoms = data.counted()[rows].reshape(-1, *[1] * (label.ndim - 1))
         return (label / atoms).ravel(), (prediction / atoms).ravel()
 
+    def _rows(self, name: str, frames: np.ndarray | None) -> np.ndarray:
+        """Where in the arrays the numbers of these frames stand that are compared, of a label that the data has."""
+        data, of = self.data, self.data.known[name]
+        frames = np.arange(len(data)) if frames is None else frames
+        rows = data.rows(name, frames[data.present[name][frames]])
+        rows = data.answering(name, rows) if of.of_atom else rows
+        return rows[data.labels[name][rows] > 0] if of.weighs else rows
+
     def errors(self, frames: np.ndarray | None = None) -> dict[str, Errors]:
-        """The errors of each label that is compared and that any of those frames (all by default) has."""
+        """The errors of each label that is compared and that any of those frames (all by default) has; means by weight
+        of a label that weighs another one."""
         found = {}
-        for name in self.predictions:
+        for name, of in self.data.known.items():
+            if of.answer not in self.predictions:
+                continue
             label, prediction = self.compared(name, frames)
             if label.size:
-                error = prediction - label
-                mae, rmse = np.abs(error).mean(), np.sqrt(np.square(error).mean())
-                found[name] = Errors(float(mae), float(rmse), error.size)
+                error, weights = prediction - label, None
+                if of.weighs:
+                    own = self.data.labels[name][self._rows(name, frames)]
+                    weights = np.repeat(own, error.size // own.size)
+                mae, square = (np.average(x, weights=weights) for x in (np.abs(error), np.square(error)))
+                found[name] = Errors(float(mae), float(np.sqrt(square)), error.size)
         return found
 
 
@@ -83,7 +91,7 @@ def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None
     data = replace(data, silent=tuple(np.flatnonzero(~potential.model.has_energy.cpu().numpy()).tolist()))
     if spin is not None and data.spin is None:
         data = with_spins(data, spin)
-    lists = lists or PairLists(data, potential.cutoff)
+    lists = lists or PairLists(data, potential.cutoff, masks=potential.model.masks)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]
     return Evaluation(data, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
@@ -100,7 +108,7 @@ def _answers(
         if len(frames) == 1:
             raise DataError(f"{data.name(int(frames[0]))}: {error}") from error
         return [part for frame in frames for part in _answers(potential, data, lists, frame[None])]
-    compared = [name for name, label in data.known.items() if label.compared]
+    compared = list(dict.fromkeys(label.answer for label in data.known.values() if label.compared))
     if data.has("hessian"):
         parts = batch.system, batch.neighbors, batch.fparam, batch.aparam
         result["hessian"] = hessians(potential, *parts)

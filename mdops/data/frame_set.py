@@ -84,8 +84,22 @@ def check(block: FrameSet, ntypes: int, known: Labels = LABELS, *, labelled: boo
             value = array.reshape(block.frames, -1)[frame, place]
             raise DataError(f"{block.name(frame)}: {name} is {value}{atom}")
     _check_cell(block)
+    _check_weights(block, known)
     if labelled and not any(name in block.labels for name in known):
         raise DataError(f"{block.source}: has none of {', '.join(known)}: there is nothing to learn from")
+
+
+def _check_weights(block: FrameSet, known: Labels) -> None:
+    """What labels weigh is there, and no weight is negative."""
+    for name, label in known.items():
+        if not label.weighs or name not in block.labels:
+            continue
+        if label.weighs not in block.labels:
+            raise DataError(f"{block.source}: has {name}, the weights of {label.weighs}, and lacks these")
+        if (block.labels[name] < 0).any():
+            frame, place = np.argwhere(block.labels[name].reshape(block.frames, -1) < 0)[0]
+            weight = block.labels[name].reshape(block.frames, -1)[frame, place]
+            raise DataError(f"{block.name(frame)}: {name} is {weight}, a weight, which has to be 0 or more")
 
 
 def _atom(array: np.ndarray, place: int) -> int:

@@ -28,6 +28,7 @@ class Label:
         compared: whether errors of it are reported: not of what labels may split among the atoms in any way.
         is_input: whether a model takes it; then nothing is learned from it.
         of_pairs: whether each pair of a frame's atoms has one, (i, j), i first; files have (3 n, 3 n) numbers a frame.
+        weighs: the other label whose errors it weighs; it has no errors of its own then.
     """
 
     name: str
@@ -44,6 +45,12 @@ class Label:
     compared: bool = True
     is_input: bool = False
     of_pairs: bool = False
+    weighs: str = ""
+
+    @property
+    def answer(self) -> str:
+        """Which of a model's answers its errors are of."""
+        return self.weighs or self.name
 
     def arranged(self, values: np.ndarray, frames: int, atoms: int) -> np.ndarray | None:
         """The numbers of a file, or of a frame, as (frames, ...), a row a frame, atom or pair; None if there are not as
@@ -90,11 +97,26 @@ _ALL = (
         extensive=False,
         of_pairs=True,
     ),
+    Label(
+        *(
+            "atom_pref",
+            (),
+            True,
+            "weighted force component",
+            "eV/A",
+            1,
+            "eV/A",
+            ("atom_pref",),
+            "atom_pref",
+            "pf",
+        ),
+        weighs="forces",
+    ),
 )
 LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies
 # Of models of energies with magnetic moments; `spin` is read with the labels, and is an input.
 SPIN_LABELS: Labels = {
-    **{name: label for name, label in LABELS.items() if not label.of_pairs},
+    **{name: label for name, label in LABELS.items() if not label.of_pairs and not label.weighs},
     "forces": replace(LABELS["forces"], short="fr"),
     "force_mag": Label(
         *("force_mag", (3,), True, "magnetic force", "eV/moment", 1, "eV/moment"),

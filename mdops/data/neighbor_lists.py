@@ -7,7 +7,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.storage import Storage
 from mdops.errors import DataError, InputError
 from mdops.ops import NeighborList, neighbor_list
-from mdops.system import System
+from mdops.system import System, hidden_atoms
 
 _CHUNK_ATOMS = 16384  # one set of arrays holds the rows of about so many atoms
 
@@ -19,10 +19,15 @@ class PairLists:
         cutoff: A.
     """
 
-    def __init__(self, data: Dataset, cutoff: float, storage: Storage | None = None) -> None:
-        """Searches all frames. Raises DataError, naming the frame, where that cannot be done."""
+    def __init__(
+        self, data: Dataset, cutoff: float, storage: Storage | None = None, *, masks: bool = False
+    ) -> None:
+        """Searches all frames. With `masks` atoms of which aparam is 0 are left out of the rows, and have empty ones.
+
+        Raises DataError, naming the frame, where that cannot be done, or aparam is no mask."""
         self.cutoff = cutoff
         self._data, self._storage = data, storage or Storage()
+        self._hidden = _hidden(data) if masks and data.has("aparam") else None
         self._chunk = np.zeros(len(data), dtype=np.int64)  # of each frame
         self._first: list[int] = []  # atom of each chunk
         self._arrays: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -37,12 +42,16 @@ class PairLists:
         """The lists of the frames start .. stop - 1, as one chunk."""
         frames = np.arange(start, stop)
         system = frames_system(self._data, frames)
+        types = system.types
+        if self._hidden is not None:
+            atoms = slice(int(self._data.offsets[start]), int(self._data.offsets[stop]))
+            types = types.masked_fill(torch.from_numpy(self._hidden[atoms]), -1)
         try:
             found = neighbor_list(
                 system.positions,
                 system.cell,
                 system.pbc,
-                system.types,
+                types,
                 self.cutoff,
                 batch=system.batch,
                 ntypes=self._data.ntypes,
@@ -90,6 +99,17 @@ class PairLists:
         return NeighborList(
             torch.from_numpy(neighbors), torch.from_numpy(images), torch.from_numpy(counts), self.cutoff
         )
+
+
+def _hidden(data: Dataset) -> np.ndarray:
+    """(N,) bool: the atoms that a mask leaves out."""
+    values = data.labels["aparam"]
+    for frame in range(len(data)):
+        try:
+            hidden_atoms(torch.from_numpy(values[data.atoms(frame)]))
+        except InputError as error:
+            raise DataError(f"{data.name(frame)}: {error}") from None
+    return values[:, 0] == 0
 
 
 def frames_system(data: Dataset, frames: np.ndarray) -> System:

@@ -177,8 +177,8 @@ class DeepPot:
         return self.potential.parameter_sizes["fparam"]
 
     def get_dim_aparam(self) -> int:
-        """How many atomic parameters the model takes."""
-        return self.potential.parameter_sizes["aparam"]
+        """How many atomic parameters the model takes: a mask is one."""
+        return 1 if self.potential.model.masks else self.potential.parameter_sizes["aparam"]
 
     def has_default_fparam(self) -> bool:
         """Whether frame parameters need not be given."""

@@ -22,7 +22,7 @@ def descriptors(model: Potential, data: Dataset, frames: np.ndarray) -> np.ndarr
     if (sizes != sizes[0]).any():
         odd = int(frames[np.argmax(sizes != sizes[0])])
         raise DataError(f"{data.name(odd)}: has another number of atoms than the first frame of its system")
-    lists = PairLists(data, model.cutoff)
+    lists = PairLists(data, model.cutoff, masks=model.model.masks)
     found = []
     for part in data.successive(frames, _BATCH_ATOMS):
         batch = make_batch(data, lists, part).to(model.device)

@@ -19,6 +19,7 @@ from mdops.models import (  # noqa: F401  (each registers its kind)
     polar,
     population,
     property,
+    se_a_mask,
     se_e2_a,
     se_e2_r,
     se_e3,

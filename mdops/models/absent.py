@@ -5,8 +5,6 @@ _TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_a
 ABSENT: dict[str, dict[str, str]] = {
     "descriptor": {
         "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
-        "se_a_mask": "is for frames that are padded with atoms that do not count; graphs of it are read; in a training "
-        "se_e2_a takes frames of different sizes as systems of their own, or with real_atom_types.npy",
         **dict.fromkeys(("se_a_tpe", "se_a_ebd", "se_a_tpe_v2", "se_a_ebd_v2"), _TYPE_EMBEDDING),
     },
     "fitting": {},

@@ -620,6 +620,12 @@ class Fitting(ModelComponent):
         return {name: tree[name] for name in _INPUT_KEYS if name in tree}
 
 
+def masks(options: Any) -> bool:
+    """Whether a model, or a descriptor, with these options takes atomic parameters as `AtomicModel.masks` says."""
+    parts = [getattr(options, "descriptor", None), *getattr(options, "models", [])]
+    return getattr(options, "masks", False) or any(masks(part) for part in parts if part is not None)
+
+
 class AtomicModel(ModelComponent, ABC):
     """What a model answers for each atom.
 
@@ -711,6 +717,11 @@ class AtomicModel(ModelComponent, ABC):
     def dtype(self) -> torch.dtype:
         """The compute dtype, that of weights and pair vectors."""
         return next(self.parameters()).dtype
+
+    @property
+    def masks(self) -> bool:
+        """Whether an atom's only parameter says if it is there: those of which it is 0 are in no list of neighbours."""
+        return masks(self.options)
 
     @property
     def parameter_sizes(self) -> dict[str, int]:

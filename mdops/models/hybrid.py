@@ -12,7 +12,7 @@ from torch import nn
 from mdops.errors import UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
-from mdops.models.contract import Descriptor, Features, Tree, joined
+from mdops.models.contract import Descriptor, Features, Tree, joined, masks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.options import Most, Options, variants
@@ -21,8 +21,9 @@ _Parts = list[Any]  # `list` is the name of a key
 
 
 def _kinds() -> dict[str, type[Options]]:
-    """The options of what may be a part: all descriptors but hybrids."""
-    return {name: options for name, options in registry.options("descriptor").items() if name != "hybrid"}
+    """The options of what may be a part: all descriptors but hybrids, and those with lists of their own."""
+    kinds = registry.options("descriptor").items()
+    return {name: options for name, options in kinds if name != "hybrid" and not masks(options)}
 
 
 @dataclass(kw_only=True)

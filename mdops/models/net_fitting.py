@@ -24,7 +24,7 @@ _STREAM = 1  # of random numbers; descriptors have 0
 class NetFittingOptions(Options):
     """What all of these share."""
 
-    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None, "use_aparam_as_mask": False}
+    NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None}
 
     numb_fparam: int = key(0, "how many frame parameters there are", low=0)
     numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
@@ -50,9 +50,16 @@ class NetFittingOptions(Options):
     dim_case_embd: int = key(
         0, "width of a constant input, which tells models apart that share the net", low=0
     )
-    use_aparam_as_mask: bool = key(False, "atomic parameters are not an input", where="file")
+    use_aparam_as_mask: bool = key(
+        False, "atomic parameters are no input of the nets: they tell which atoms are there"
+    )
     exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
+
+    @property
+    def parameter_sizes(self) -> dict[str, int]:
+        """How many frame and atomic parameters the nets take."""
+        return {"fparam": self.numb_fparam, "aparam": 0 if self.use_aparam_as_mask else self.numb_aparam}
 
 
 class Parameters(nn.Module):
@@ -272,16 +279,13 @@ class NetFitting(Fitting):
         if tree.get("spin") is not None:
             raise UnsupportedModelError("a model with spin is not supported")
         options, variables = cls.options_of_tree(tree), tree["@variables"]
-        sizes = {"fparam": options.numb_fparam, "aparam": options.numb_aparam}
-        if options.use_aparam_as_mask:
-            sizes["aparam"] = 0
         parameters = [
             Parameters(
                 name,
                 _optional(variables.get(f"{name}_avg"), size, dtype),
                 _optional(variables.get(f"{name}_inv_std"), size, dtype),
             )
-            for name, size in sizes.items()
+            for name, size in options.parameter_sizes.items()
         ]
         bias = cls.new_bias(options, len(type_map))
         require_same(variables["bias_atom_e"].size, bias.numel(), f"{tree['type']}: the size of bias_atom_e")
@@ -349,8 +353,7 @@ class NetFitting(Fitting):
                     (in_dim, outputs),
                     f"(in_dim, out_dim) of {place}.nets[{i}]",
                 )
-        sizes = {"fparam": tree["numb_fparam"], "aparam": tree["numb_aparam"]}
-        for name, size in sizes.items():
+        for name, size in cls.options_of_tree(tree).parameter_sizes.items():
             for array_name in (f"{name}_avg", f"{name}_inv_std"):
                 array = tree["@variables"][array_name]
                 if (array is not None and size) or (array is None and size):
@@ -397,7 +400,7 @@ class NetFitting(Fitting):
         """A new one for a descriptor of that width and with so many axes; `mixed_types`: with one net for all types."""
         options = cls.for_axes(options, axes)
         nets = NetCollection.random(
-            [width + options.numb_fparam + options.numb_aparam + options.dim_case_embd, *options.neuron],
+            [width + sum(options.parameter_sizes.values()) + options.dim_case_embd, *options.neuron],
             options,
             ndim=0 if mixed_types else 1,
             ntypes=len(type_map),
@@ -412,10 +415,9 @@ class NetFitting(Fitting):
         cls, options: Any, type_map: Sequence[str], dtype: torch.dtype
     ) -> tuple[torch.Tensor, Parameters, Parameters, torch.Tensor]:
         """Bias, frame and atomic parameters, and case embedding of a new one."""
-        sizes = {"fparam": options.numb_fparam, "aparam": options.numb_aparam}
         fparam, aparam = (
             Parameters(name, torch.zeros(size, dtype=dtype), torch.ones(size, dtype=dtype))
-            for name, size in sizes.items()
+            for name, size in options.parameter_sizes.items()
         )
         case = torch.zeros(options.dim_case_embd, dtype=dtype)
         return cls.new_bias(options, len(type_map)), fparam, aparam, case

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -14,11 +15,14 @@ from mdops.models.registry import register
 from mdops.nn.net import Net
 from mdops.options import key
 
+# What stands for no cutoff, A: farther than atoms are, and over more periodic images than a neighbour list has.
+NO_CUTOFF = 1e6
+
 
 @dataclass(kw_only=True)
 class SeE2AOptions(EnvironmentOptions):
     KIND = "se_e2_a"
-    NAMES = ("se_e2_a", "se_a")
+    NAMES: ClassVar[tuple[str, ...]] = ("se_e2_a", "se_a")
 
     axis_neuron: int = key(
         4,
@@ -51,7 +55,7 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
         embeddings: one net a neighbour type, or (not `type_one_side`) one a (centre, neighbour).
     """
 
-    Options = SeE2AOptions
+    Options: ClassVar[type[SeE2AOptions]] = SeE2AOptions
     NODE = schema.Node({**schema.DESCRIPTOR, **schema.SPIN}, schema.STATISTICS)
 
     @property
@@ -108,6 +112,11 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
 
     def to_tree(self) -> Tree:
         return {**super().to_tree(), "spin": None}
+
+    @classmethod
+    def tree_of_file(cls, tree: Tree) -> Tree:
+        """Without a cutoff it is a kind of its own (mdops/models/se_a_mask.py)."""
+        return {**tree, "type": "se_a_mask"} if tree.get("rcut") == NO_CUTOFF else tree
 
     def summary(self) -> dict[str, str]:
         lines = self.summary_lines(self.embeddings)

@@ -12,7 +12,7 @@ import torch
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
-from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree
+from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree, masks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -111,6 +111,12 @@ class PartsOptions(ModelOptions):
         super().check(place, type_map)
         self.descriptor.check(f"{place}.descriptor", type_map)
         self.fitting_net.check(f"{place}.fitting_net", type_map)
+        inputs = getattr(self.fitting_net, "parameter_sizes", {})
+        if masks(self.descriptor) and (inputs.get("aparam") or getattr(self, "spin", None) is not None):
+            raise ConfigError(
+                f"{place}.descriptor: takes aparam as a mask, so that fitting_net.use_aparam_as_mask has to be true, "
+                "and the model has no magnetic moments"
+            )
 
     @property
     def cutoff(self) -> float:

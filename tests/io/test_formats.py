@@ -162,7 +162,7 @@ def edited_checkpoint(path, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda p, s: p["descriptor"].update(type="se_a_mask"), "descriptor se_a_mask"),
+        (lambda p, s: p["descriptor"].update(type="se_a_ebd"), "descriptor se_a_ebd"),
         (lambda p, s: p["fitting_net"].update(type="wave"), "fitting wave"),
         (lambda p, s: p.update(spin={"scheme": "native"}), "scheme 'native'"),
         (lambda p, s: p.update(type="frozen"), "frozen model"),

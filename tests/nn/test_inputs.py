@@ -191,7 +191,7 @@ def changed(case="base", **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"descriptor__type": "se_a_mask"}, "descriptor se_a_mask is not supported; supported are .*se_e2_a"),
+        ({"descriptor__type": "se_a_ebd"}, "descriptor se_a_ebd is not supported; supported are .*se_e2_a"),
         ({"fitting__type": "dpa5_ener"}, "fitting dpa5_ener"),
         ({"descriptor__type": "loc_frame"}, r"supported are .*\(loc_frame has energies that jump"),
         (

@@ -193,9 +193,9 @@ def test_a_file_that_is_no_model_and_one_that_is_not_supported(tmp_path):
     with pytest.raises(ModelFileError, match="no such file"):
         Trainer(config(), tmp_path, init_model=tmp_path / "absent.dp")
     other = read_model(FORMATS / "model.dp").model
-    other["descriptor"]["type"] = "se_a_mask"
+    other["descriptor"]["type"] = "se_a_ebd"
     write_model(tmp_path / "other.safetensors", other)
-    with pytest.raises(UnsupportedModelError, match="the descriptor se_a_mask is not supported"):
+    with pytest.raises(UnsupportedModelError, match="the descriptor se_a_ebd is not supported"):
         Trainer(config(), tmp_path, finetune=tmp_path / "other.safetensors")
 
 

@@ -198,7 +198,6 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
     ("path", "name", "told"),
     [
         ("model.descriptor.type", "loc_frame", "se_e2_a takes the same data"),
-        ("model.descriptor.type", "se_a_mask", "with real_atom_types.npy"),
         ("model.descriptor.type", "se_a_ebd_v2", "the nearest is se_atten_v2 with attn_layer 0"),
         ("model.descriptor.type", "se_e2a", "(the nearest is 'se_e2_a')"),
         (
@@ -271,7 +270,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
             {"use_spin": [True, False], "virtual_scale": -1.0},
             "model.spin.virtual_scale: is -1.0",
         ),
-        ("loss.start_pref_pf", 1, "loss.start_pref_pf: is 1; this is not supported, only 0 is"),
+        ("loss.start_pref_gf", 1, "loss.start_pref_gf: is 1; this is not supported, only 0 is"),
         ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
         ("training.numb_epoch", 3, "and numb_epoch exclude each other"),
         ("training.stop_batch", 3, "is given twice"),

@@ -14,7 +14,7 @@ from mdops.errors import ModelFileError
 from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.mixed import mixed_part, strips_types
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
-from mdops.io.tensorflow.places import MIXED, RADIAL, Part, Place
+from mdops.io.tensorflow.places import CLUSTERS, MIXED, RADIAL, Part, Place
 from mdops.nn.net import NetCollection, TabulatedNet
 
 
@@ -163,7 +163,7 @@ def _angular(place: Place) -> Part:
     node = {
         "@class": "Descriptor",
         "@version": 2,
-        "type": "se_e2_a",
+        "type": "se_a_mask" if place.operation.op in CLUSTERS else "se_e2_a",
         **environment,
         **tables.shared_keys(first),
         "exclude_types": excluded,

@@ -9,15 +9,14 @@ import numpy as np
 from mdops.errors import ModelFileError
 from mdops.io.tensorflow.graph import Graph, Node
 from mdops.io.tensorflow.nets import Layers, Tree, layers_by_name
+from mdops.models.se_e2_a import NO_CUTOFF
 
 RADIAL = ("DescrptSeR", "ProdEnvMatR")
 ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
 MIXED = ("ProdEnvMatAMix",)
-CLUSTERS = "DescrptSeAMask"  # of all pairs, without a cutoff, a cell or statistics
-ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED, CLUSTERS)
+CLUSTERS = ("DescrptSeAMask",)  # of all pairs, without a cutoff, a cell or statistics
+ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED, *CLUSTERS)
 _LONGEST = 1000.0  # cutoff, A
-# What stands for none, A: farther than atoms are, and over more periodic images than a neighbour list has.
-_NONE = 1e6
 _MOST_ATOMS = 10_000  # of such a cluster, which has all pairs
 _AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
 
@@ -78,7 +77,7 @@ class Place:
 
     def environment(self, sel_name: str) -> Tree:
         """What all descriptors have; `sel_name` is the operation's attribute with the places."""
-        if self.operation.op == CLUSTERS:
+        if self.operation.op in CLUSTERS:
             sel = self.stated.get("sel")
             if not isinstance(sel, list) or not all(type(n) is int for n in sel):
                 raise ModelFileError("the training input in it does not say how many atoms there are (sel)")
@@ -86,7 +85,7 @@ class Place:
             if len(sel) != self.ntypes or sum(sel) > _MOST_ATOMS:
                 raise ModelFileError(f"the training input in it has the places {sel[:10]}")
             zero = np.zeros((self.ntypes, sum(sel), 4))
-            return self._environment(_NONE, _NONE - 1, sel, zero, zero + 1)
+            return self._environment(NO_CUTOFF, NO_CUTOFF - 1, sel, zero, zero + 1)
         operation, radial = self.operation, sel_name == "sel"
         names = ("rcut", "rcut_smth") if radial else ("rcut_r", "rcut_r_smth")
         end, start = (np.float32(operation.attribute(name, "f")) for name in names)

@@ -16,6 +16,7 @@ from mdops.data.dataset import NothingLeftOutError
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.io import remove_unfinished
+from mdops.models.contract import masks
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.potential import Potential
@@ -77,6 +78,10 @@ class Branch:
         require_labels(self.loss, self.frames.data)
         if self._modifier is not None:
             require_own_labels(self.loss)
+        if masks(config.model) and "hessian" in self.loss.terms:
+            raise ConfigError(
+                "loss.start_pref_h: no Hessians are trained where aparam says which atoms are there"
+            )
         self.potential = earlier if earlier is not None and state else self._initial_model(pretrained)
         self._curve: LearningCurve | None = None
         self._scalars: ScalarLog | None = None
@@ -85,11 +90,13 @@ class Branch:
         """The data, with the types of the model to go on with, if there is one."""
         model, training = self.config.model, self.config.training
         types, cutoff, outputs = model.type_map, model.cutoff, outputs_of(model)
-        silent, spin = model.atom_exclude_types, spin_of(model, types)
+        silent, spin, masked = model.atom_exclude_types, spin_of(model, types), masks(model)
         if earlier is not None:
             types, cutoff, outputs = earlier.type_map, earlier.cutoff, earlier.model.outputs
             silent, spin = earlier.model.options.atom_exclude_types, earlier.model.spin
-        parts = model.type_map, types, cutoff, self._seed, labels_of(outputs, spin is not None), silent, spin
+            masked = earlier.model.masks
+        labels = labels_of(outputs, spin is not None)
+        parts = model.type_map, types, cutoff, self._seed, labels, silent, spin, masked
         self.frames = Frames(training.training_data, *parts)
         self.validation: Frames | None = None
         if training.validation_data is not None:

@@ -57,14 +57,17 @@ def require_labels(loss: Loss, data: Dataset) -> None:
                 stacklevel=2,
             )
     labels = [name for name, label in loss.labels.items() if not label.is_input]
-    unused = [name for name in labels if data.has(name) and name not in loss.terms]
+    used = {*loss.terms, *(loss.labels[name].answer for name in loss.terms)}
+    unused = [name for name in labels if data.has(name) and name not in used]
     if unused:
         counts = ", ".join(f"{int(data.present[name].sum())} frames with {name}" for name in unused)
         ends = [place for name in unused for place in loss.keys(name)]
         without = "; pressures, and cells that relax, are wrong without virials" if "virial" in unused else ""
+        every = ", or without a section loss all labels are trained on"
+        every = "" if any(loss.labels[name].weighs for name in unused) else every
         warnings.warn(
-            f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0, or without a "
-            f"section loss all labels are trained on{without}",
+            f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0{every}"
+            f"{without}",
             stacklevel=2,
         )
 

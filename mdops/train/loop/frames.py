@@ -47,9 +47,10 @@ class Frames:
         known: Labels = LABELS,
         silent: Sequence[int] = (),
         spin: Spin | None = None,
+        masks: bool = False,
     ) -> None:
         """`known`: the labels of the model; `silent`: its types whose atoms have no answers; `spin`: its magnetic
-        moments."""
+        moments; `masks`: whether aparam says which atoms are there."""
         data = load_dataset(
             config.systems,
             elements,
@@ -65,7 +66,7 @@ class Frames:
         )
         if spin is not None:
             self.data = with_spins(self.data, spin)
-        self.lists = PairLists(self.data, cutoff)
+        self.lists = PairLists(self.data, cutoff, masks=masks)
         self.sampler = make_sampler(config, self.data, seed)
         self._kept: dict[int, Batch] = {}
         self._room = _KEPT

@@ -91,15 +91,16 @@ class Loss(ABC):
         """
         parts = self.parts(result, batch, fraction, label_counts(batch) if counts is None else counts)
         # Without labels it is part of the graph, too, so that the gradients are 0.
-        nothing = sum(result[name][:0].sum().double() for name in self.terms)
+        nothing = sum(result[self.labels[name].answer][:0].sum().double() for name in self.terms)
         return sum(parts[1:], parts[0]) if parts else torch.as_tensor(nothing, dtype=torch.float64)
 
 
 def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them."""
+    """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them. Of a label that
+    weighs another one, that of the other."""
     if name not in batch.labels:
         return value[:0].reshape(0, 1)  # part of the graph: a batch without labels has gradients 0
-    error = (value.double() - batch.labels[name]).reshape(len(value), -1)
+    error = (value.double() - batch.labels[batch.known[name].answer]).reshape(len(value), -1)
     return error if _is_whole(name, batch) else torch.where(rows(name, batch)[:, None], error, 0.0)
 
 
@@ -138,15 +139,18 @@ def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, 
     """For each label of the batch, prediction - label, float64, of the frames or atoms that have it.
 
     Energies (n, 1) and virials (n, 9), and what else grows with the system, are per atom; forces are (n, 3), atomic
-    energies (n,).
+    energies (n,). Weighted ones are multiplied with the root of their weight.
     """
     errors = {}
-    for name, label in batch.labels.items():
-        if name not in result:  # Hessians, where the loss is not of them
+    for name in batch.labels:
+        of = batch.known[name]
+        if of.answer not in result:  # Hessians, where the loss is not of them
             continue
         labelled = rows(name, batch)
-        error = (result[name].double() - label)[labelled]
-        if batch.known[name].per_atom:
+        error = (result[of.answer].double() - batch.labels[of.answer])[labelled]
+        if of.weighs:
+            error = error * batch.labels[name][labelled, None].sqrt()
+        if of.per_atom:
             error = error.reshape(len(error), -1) / batch.sizes[labelled, None]
         errors[name] = error
     return errors

@@ -20,7 +20,7 @@ class EnergyLossOptions(Options):
     KIND = "ener"
     NAMES = ("ener", "ener_hess")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{f"{end}_pref_{name}": 0 for end in ("start", "limit") for name in ("pf", "gf")},
+        **{f"{end}_pref_gf": 0 for end in ("start", "limit")},
         "relative_f": None,
         "enable_atom_ener_coeff": False,
         "numb_generalized_coord": 0,
@@ -37,6 +37,10 @@ class EnergyLossOptions(Options):
     limit_pref_ae: float = key(
         0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
     )
+    start_pref_pf: float = key(
+        0.0, "weight of forces that atom_pref weighs, at the start", unit="A^2/eV^2", low=0
+    )
+    limit_pref_pf: float = key(0.0, "the same as the rate goes to zero", unit="A^2/eV^2", low=0)
     start_pref_h: float = key(0.0, "weight of Hessians at the start", unit="A^4/eV^2", low=0)
     limit_pref_h: float = key(0.0, "weight of Hessians as the rate goes to zero", unit="A^4/eV^2", low=0)
     loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
@@ -56,13 +60,13 @@ class EnergyLoss(Loss):
     """DeePMD-kit's loss of energy models.
 
     With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
-    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2>, over components of forces, virials and
-    Hessians, x = 2 if `intensive`, else 1. A term counts where both of its prefactors are not zero; that of Hessians
-    where one is not.
+    p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2> + p_pf <w dF^2>, over components of
+    forces, virials and Hessians, x = 2 if `intensive`, else 1, w the weights of atoms (`atom_pref`). A term counts
+    where both of its prefactors are not zero; that of Hessians where one is not.
 
     Attributes:
         prefactors: of each of `LABELS`; terms that are not there do not count.
-        function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|>.
+        function: "mse" as above, or "mae": p_e <|dE| / N> + p_f <|dF|> + p_v <|dW|> / N + p_ae <|de|> + p_pf <w |dF|>.
         huber: replaces the square of dE/N, dF, dW/N and de by a Huber function: u^2/2 up to its delta, and
             delta (|u| - delta/2) beyond.
         huber_delta: of energies, forces and virials, eV, eV/A and eV.
@@ -125,6 +129,10 @@ class EnergyLoss(Loss):
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
         if options.use_huber and (options.start_pref_h or options.limit_pref_h):
             raise ConfigError("loss.use_huber: is not for Hessians (loss.start_pref_h), as in DeePMD-kit")
+        if options.use_huber and options.start_pref_pf and options.limit_pref_pf:
+            raise ConfigError(
+                "loss.use_huber: is not for weighted forces (loss.start_pref_pf), as in DeePMD-kit"
+            )
         return {
             "huber": options.use_huber,
             "huber_delta": (delta[0], delta[1], delta[2]),
@@ -149,7 +157,7 @@ class EnergyLoss(Loss):
         parts = []
         for name in self.terms:
             if counts.get(name):
-                found = mean(self._errors(name, result[name], batch), name, counts)
+                found = mean(self._errors(name, result[self.labels[name].answer], batch), name, counts)
                 parts.append(self.prefactors[name].at(fraction) * found)
         return parts
 
@@ -168,7 +176,7 @@ class EnergyLoss(Loss):
             error = self._huber(_over(error, atoms), {"forces": 1, "virial": 2}.get(name, 0))
         else:
             error = _over(error.square(), atoms**2 if self.intensive else atoms)
-        return error
+        return error * batch.labels[name][:, None] if self.labels[name].weighs else error
 
     def _huber(self, error: torch.Tensor, which: int) -> torch.Tensor:
         delta, size = self.huber_delta[which], error.abs()

@@ -65,7 +65,7 @@ def data_parameters(
         key = f"model.fitting_net.numb_{name}"
         if size and not data.has(name) and name not in model.default_parameters:
             raise DataError(f"{data.systems[0]}: has no {name}, and {key} is {size}")
-        if not size and data.has(name):
+        if not size and data.has(name) and not (model.masks and name == "aparam"):
             warnings.warn(f"the data has {name}, which {key} = 0 leaves out", stacklevel=2)
         found = parameter_statistics(data, name, options.data_stat_protect) if size else None
         if found is not None and len(found[0]) != size:
