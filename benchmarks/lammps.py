@@ -1,12 +1,14 @@
 """A step of LAMMPS with `pair_style mdops` beside one of ASE with mdops' calculator or, on a GPU, of the engine, in
 turn in one run, us/atom. With --gpus, of LAMMPS with a process for each GPU beside one on one, and the efficiency: of
 the same box on all of them, or with --weak of a box that grows with the number of GPUs. --check compares their forces.
+With --times, of models that LAMMPS asks through Python: where the time of an evaluation goes, too.
 
 MDOPS_LAMMPS=/path/to/lmp python benchmarks/lammps.py --model MODEL --structure water.xyz --repeat 4 4 4 [--device cuda]
 """
 
 import argparse
 import json
+import os
 import re
 import shutil
 import statistics
@@ -30,6 +32,7 @@ from mdops.lammps import environment, find_program
 from mdops.md import Engine, EnsembleSettings
 
 SHARES: dict[str, dict[str, float]] = {}
+TIMES: dict[str, list[dict[str, float]]] = {}
 INPUT = """
 {package}
 units metal
@@ -77,8 +80,11 @@ def main() -> None:
         "--omp", action="store_true", help="with LAMMPS' own styles in threads, too (suffix omp)"
     )
     parser.add_argument("--skin", type=float, default=2.0, help="A, of LAMMPS' lists, and of the engine's")
+    parser.add_argument("--times", action="store_true", help="slows the run down a little")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.times:
+        os.environ["MDOPS_PYTHON"] = str(Path(__file__).with_name("lammps_server_times.py"))
     atoms = ase.io.read(args.structure).repeat(args.repeat)
     torch.set_num_threads(args.cores)
     with tempfile.TemporaryDirectory() as name:
@@ -130,9 +136,11 @@ def main() -> None:
         share = f"   efficiency {1 / ratio / int(gpus[1]):.3f}" if gpus else ""
         print(f"{way:<32}{statistics.median(found):9.4f} us/atom {ratio:8.3f}{share}")
         result["us_per_atom"][way] = found
-    result["shares"] = SHARES
+    result |= {"shares": SHARES} | ({"milliseconds": TIMES} if args.times else {})
     for name, shares in SHARES.items():
         print(f"{name}:", ", ".join(f"{part} {share:.0f}%" for part, share in shares.items()))
+        for own in TIMES[name]:
+            print("  an evaluation, ms:", ", ".join(f"{part} {value:.3f}" for part, value in own.items()))
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
@@ -240,15 +248,21 @@ def with_lammps(
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
     box = [word for name, n in zip("xyz", replicate, strict=True) for word in ("-var", name, str(n))]
     command = [*start, str(program), "-in", script, "-log", "none", *box]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as times:
+        env["MDOPS_TIMES"] = times
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+        evaluations = [json.loads(file.read_text()) for file in Path(times).iterdir()]
     if done.returncode:
         raise SystemExit(f"LAMMPS failed:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     # Where the time of the last run went, %.
     found = re.findall(r"^(\w+) +\|.*\| *(\S+)$", done.stdout.split("Loop time")[-1], re.MULTILINE)
     on = f" on {gpus} GPUs" if gpus else ""
-    SHARES[f"{ranks} ranks x {threads}{on}, {script}"] = {
-        part: float(share) for part, share in found if share != "%total"
-    }
+    name = f"{ranks} ranks x {threads}{on}, {script}"
+    SHARES[name] = {part: float(share) for part, share in found if share != "%total"}
+    TIMES[name] = [
+        dict(zip(own["parts"], (1e3 * np.median(own["rows"], 0)).tolist(), strict=True))
+        for own in evaluations
+    ]
     return float(re.findall(r"Loop time of (\S+)", done.stdout)[-1])
 
 

@@ -173,6 +173,7 @@ def main() -> None:
             command += ["--steps", str(args.steps), "--device", args.device]
             subprocess.run(command, check=True)
             results.append(json.loads(out.read_text()))
+    results.sort(key=lambda result: result["gpus"])
     report(results)
     if args.json:
         args.json.write_text(
