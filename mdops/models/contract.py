@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
@@ -329,6 +330,15 @@ def environment_node(options: Mapping[str, Any]) -> Tree:
     return {**cutoffs, "protection": options["env_protection"], "use_exp_switch": False}
 
 
+def statistics_arrays(
+    mean: torch.Tensor, std: torch.Tensor, slots: int, precision: str, columns: int = 4
+) -> Tree:
+    """The arrays davg and dstd (ntypes, slots, columns) of files."""
+    davg = F.pad(mean[:, None, None], (0, columns - 1)).expand(-1, slots, -1)
+    dstd = std[:, None, [0, 1, 1, 1][:columns]].expand(-1, slots, -1)
+    return {"davg": array(davg, precision), "dstd": array(dstd, precision)}
+
+
 class EnvironmentDescriptor(Descriptor):
     """Base of descriptors of the normalised rows R of the environment matrix, whose `options` have rcut, rcut_smth,
     sel, exclude_types, env_protection and set_davg_zero.
@@ -430,12 +440,8 @@ class EnvironmentDescriptor(Descriptor):
 
     def statistics_to_tree(self) -> Tree:
         """The arrays davg and dstd."""
-        extent = (self.ntypes, self.slots, self.columns)
-        davg = torch.zeros(extent, dtype=torch.float64)
-        davg[:, :, 0] = self.mean.detach().cpu().double()[:, None]
-        dstd = self.std[:, None, [0, 1, 1, 1][: self.columns]].expand(extent)
         precision = saved_precision(self.options.precision)
-        return {"davg": array(davg, precision), "dstd": array(dstd, precision)}
+        return statistics_arrays(self.mean, self.std, self.slots, precision, self.columns)
 
     def head(self, version: int) -> Tree:
         """The keys of the node but nets and arrays."""

@@ -21,10 +21,11 @@ from mdops.models.contract import (
     Tree,
     environment_node,
     renumbered,
+    statistics_arrays,
     without_none,
 )
 from mdops.models.dpa1 import DPA1, DPA1Options
-from mdops.models.environment import automatic_sel_ratio, check_axis, places_of
+from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -50,7 +51,7 @@ from mdops.models.shapes import (
 )
 from mdops.models.statistics import EnvironmentSums
 from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
-from mdops.nn.net import Layer, NetCollection, array, tensor
+from mdops.nn.net import Layer, NetCollection, tensor
 from mdops.ops import edge_gather
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
@@ -64,14 +65,7 @@ class RepinitOptions(Options):
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
     rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
-    nsel: int | str = key(
-        "auto",
-        'places for neighbours of all types; "auto:f" is f times what the data needs',
-        low=1,
-        implied=...,
-        absent=...,
-        saved=int,
-    )
+    nsel: int | str = places_key("neighbours of all types")
     neuron: list[int] = key([25, 50, 100], "widths of the embedding net's layers", low=1)
     axis_neuron: int = key(16, "columns of the embedding that the sums are multiplied with", low=1)
     tebd_dim: int = key(8, "width of the type embedding", low=1)
@@ -554,10 +548,6 @@ class DPA2(GraphDescriptor):
             }
 
         pairs = {} if self.three_body is None else {"repinit_three_body_variable": sums(self.three_body)}
-        statistics = {
-            "davg": F.pad(self.mean[:, None, None], (0, 3)).expand(-1, slots, -1),
-            "dstd": self.std[:, None, [0, 1, 1, 1]].expand(-1, slots, -1),
-        }
         return {
             "@class": "Descriptor",
             "@version": 3,
@@ -576,7 +566,7 @@ class DPA2(GraphDescriptor):
                 "g2_embd": self.edge_embedding.to_tree(precision),
                 "repformer_layers": [layer.to_tree(ntypes, precision) for layer in self.own_layers],
                 "env_mat": cutoff_node(o.repformer),
-                "@variables": {name: array(value, precision) for name, value in statistics.items()},
+                "@variables": statistics_arrays(self.mean, self.std, slots, precision),
             },
         }
 

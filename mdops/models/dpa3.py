@@ -14,7 +14,14 @@ from torch import nn
 from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.charge_spin import EXPECTED, charge_spin_rows, is_charge_spin
-from mdops.models.contract import EnvironmentDescriptor, Features, Tree, renumbered, without_none
+from mdops.models.contract import (
+    EnvironmentDescriptor,
+    Features,
+    Tree,
+    renumbered,
+    statistics_arrays,
+    without_none,
+)
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -32,7 +39,7 @@ from mdops.models.repflow import (
 from mdops.models.shapes import check_product, check_residuals, check_statistics, require_same
 from mdops.models.statistics import environment_statistics
 from mdops.models.type_embedding import TypeEmbedding, electron_configurations
-from mdops.nn.net import Layer, array
+from mdops.nn.net import Layer
 from mdops.ops import edge_gather
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
@@ -304,10 +311,6 @@ class DPA3(GraphDescriptor):
                 assert made is not None
                 of_condition[name] = {**made.to_tree(precision), "type_map": None}
             of_condition["mix_cs_mlp"] = self.charge_spin.to_tree(precision)
-        statistics = {
-            "davg": F.pad(self.mean[:, None, None], (0, 3)).expand(-1, slots, -1),
-            "dstd": self.std[:, None, [0, 1, 1, 1]].expand(-1, slots, -1),
-        }
         return {
             "@class": "Descriptor",
             "@version": 2,
@@ -323,7 +326,7 @@ class DPA3(GraphDescriptor):
                 "angle_embd": self.angle_embedding.to_tree(precision),
                 "repflow_layers": [layer.to_tree(ntypes, precision) for layer in self.own_layers],
                 "env_mat": cutoff_node(o.repflow),
-                "@variables": {name: array(value, precision) for name, value in statistics.items()},
+                "@variables": statistics_arrays(self.mean, self.std, slots, precision),
             },
         }
 

@@ -21,6 +21,12 @@ from mdops.tracing import is_exported
 CHUNK = 2**24
 
 
+def places_key(neighbors: str) -> Any:
+    """A key for the number of an atom's neighbours that a descriptor has places for, whatever their types."""
+    meaning = f'places for {neighbors}; "auto:f" is f times what the data needs'
+    return key("auto", meaning, low=1, implied=..., absent=..., saved=int)
+
+
 @dataclass(kw_only=True)
 class EnvironmentOptions(Options):
     """Those of se_e2_a that the other descriptors of the environment matrix have, too."""

@@ -13,7 +13,7 @@ from torch import nn
 from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import automatic_sel_ratio, places_of
+from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
@@ -41,26 +41,12 @@ class RepflowOptions(Options):
     e_rcut_smth: float = key(
         5.0, "where the switch of edges begins to fall", unit="A", above=0, implied=..., absent=...
     )
-    e_sel: int | str = key(
-        "auto",
-        'places for edges of an atom; "auto:f" is f times what the data needs',
-        low=1,
-        implied=...,
-        absent=...,
-        saved=int,
-    )
+    e_sel: int | str = places_key("edges of an atom")
     a_rcut: float = key(4.0, "the cutoff of the edges of angles", unit="A", above=0, implied=..., absent=...)
     a_rcut_smth: float = key(
         3.5, "where the switch of angles begins to fall", unit="A", above=0, implied=..., absent=...
     )
-    a_sel: int | str = key(
-        "auto",
-        "places for edges of an atom that make angles, as `e_sel`",
-        low=1,
-        implied=...,
-        absent=...,
-        saved=int,
-    )
+    a_sel: int | str = places_key("edges of an atom that make angles")
     axis_neuron: int = key(4, "columns that the symmetric sums are multiplied with", low=1)
     a_compress_rate: int = key(
         0, "c: of nodes and edges a_dim/c and a_dim/(2 c) numbers go to angles; 0: all", low=0

@@ -16,7 +16,7 @@ from torch import nn
 from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import automatic_sel_ratio, places_of
+from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
@@ -47,14 +47,7 @@ class RepformerOptions(Options):
     rcut_smth: float = key(
         3.5, "where the switch of edges begins to fall", unit="A", low=0, implied=..., absent=...
     )
-    nsel: int | str = key(
-        "auto",
-        'places for edges of an atom; "auto:f" is f times what the data needs',
-        low=1,
-        implied=...,
-        absent=...,
-        saved=int,
-    )
+    nsel: int | str = places_key("edges of an atom")
     nlayers: int = key(3, "how many layers there are", low=0)
     g1_dim: int = key(128, "numbers of a node", low=1)
     g2_dim: int = key(16, "numbers of an edge", low=1)

@@ -275,6 +275,16 @@ def refuses(case, edit, message):
         model_of_tree(tree)
 
 
+def with_value(case, place, value):
+    """The file's tree of a case, with a value at a place."""
+    tree = copy.deepcopy(read_model(KINDS / case / "model.dp").model)
+    node = tree
+    for name in place[:-1]:
+        node = node[name]
+    node[place[-1]] = value
+    return tree
+
+
 class DescriptorTests:
     """What the file of every kind tests; `conftest` gives each `case`.
 

@@ -12,12 +12,12 @@ from kind_cases import (
     load_case,
     new_potential,
     training_input,
+    with_value,
 )
 from reference_cases import SHARED, references, relative_error
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
-from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 
 REPINIT = {
@@ -251,13 +251,8 @@ LAYER = ("repformers_variable", "repformer_layers", 0)
     ],
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
-    tree = read_model(KINDS / "dpa2_base" / "model.dp").model
-    node = tree["descriptor"]
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
     with pytest.raises(ModelFileError, match=message):
-        upgrade(tree)
+        upgrade(with_value("dpa2_base", ("descriptor", *place), value))
 
 
 def test_too_few_places_are_named_with_their_cutoff():

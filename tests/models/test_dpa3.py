@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from kind_cases import (
-    KINDS,
     DescriptorTests,
     alloy,
     cases,
@@ -12,12 +11,12 @@ from kind_cases import (
     load_case,
     new_potential,
     training_input,
+    with_value,
 )
 from reference_cases import SHARED, references, relative_error
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError
-from mdops.io import read_model
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
 from mdops.models.graph import _run_counted
@@ -222,13 +221,8 @@ def test_options_that_do_not_go_together(options, message):
     ],
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
-    tree = read_model(KINDS / "dpa3_base" / "model.dp").model
-    node = tree["descriptor"]
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
     with pytest.raises(ModelFileError, match=message):
-        upgrade(tree)
+        upgrade(with_value("dpa3_base", ("descriptor", *place), value))
 
 
 def test_too_few_places_are_named_with_their_cutoff():

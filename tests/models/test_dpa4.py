@@ -5,7 +5,16 @@ import copy
 import numpy as np
 import pytest
 import torch
-from kind_cases import KINDS, DescriptorTests, alloy, cases, check_fewer_types, load_case, new_potential
+from kind_cases import (
+    KINDS,
+    DescriptorTests,
+    alloy,
+    cases,
+    check_fewer_types,
+    load_case,
+    new_potential,
+    with_value,
+)
 from reference_cases import SHARED, references, relative_error
 from small_systems import EMT
 
@@ -249,13 +258,8 @@ def test_models_that_are_refused(model, message):
     ],
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
-    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
-    node = tree
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
     with pytest.raises(ModelFileError, match=message):
-        model_of_tree(upgrade(tree))
+        model_of_tree(upgrade(with_value("dpa4_base", place, value)))
 
 
 def test_a_model_that_denoises_is_refused():

@@ -17,6 +17,7 @@ from kind_cases import (
     new_potential,
     refuses,
     training_input,
+    with_value,
 )
 from reference_cases import SHARED, references, relative_error
 from small_systems import EMT
@@ -207,13 +208,8 @@ def test_bfloat16_training_is_told_to_have_no_effect():
     ],
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
-    tree = read_model(KINDS / "dpa4c_base" / "model.dp").model
-    node = tree["descriptor"]
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
     with pytest.raises(ModelFileError, match=message):
-        upgrade(tree)
+        upgrade(with_value("dpa4c_base", ("descriptor", *place), value))
 
 
 def test_charge_is_refused_by_name():
