@@ -245,7 +245,8 @@ def with_lammps(
     start = [mpirun, "-np", str(ranks)] if ranks > 1 and mpirun else []
     env = {**environment(), "OMP_NUM_THREADS": str(threads)}
     if gpus:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(gpus)))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])
     box = [word for name, n in zip("xyz", replicate, strict=True) for word in ("-var", name, str(n))]
     command = [*start, str(program), "-in", script, "-log", "none", *box]
     with tempfile.TemporaryDirectory() as times:
