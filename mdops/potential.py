@@ -177,8 +177,9 @@ class Potential(EvaluationContext):
             tree = with_digits(tree, self.read, np.float32)
             exact = Potential(model_of_tree(tree, torch.float64), overflow=self.overflow)
             exact.grids, exact.source = self.grids, self.source  # grids: for their r_min
+            exact.modifier = self.modifier
         more: Mapping[str, np.ndarray] = {}
-        without = why_no_core(self.source)
+        without = why_no_core(self.source, self.modifier)
         if without and (core or elements):
             raise UnsupportedModelError(without)
         if core or elements:

@@ -25,6 +25,7 @@ KEYS = {
         "ewald_h": 0.8,
         "ewald_beta": 0.6,
     },
+    "dipole_water": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0], "ewald_h": 0.5},
 }
 
 

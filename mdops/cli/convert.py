@@ -3,10 +3,10 @@ into .json, or into mdops' own .safetensors. Weights keep their bits; nothing in
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mdops.cli.arguments import add_head
-from mdops.errors import InputError, UnsupportedModelError
+from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.exists() and not args.overwrite:
         raise InputError(f"{args.output} is there already; --overwrite replaces it")
     file = read_model(args.input, args.head)
-    arrays, why_not = _core(args, file.source) if takes_core and not is_left_out else ({}, "")
+    arrays, why_not = _core(args) if takes_core and not is_left_out else ({}, "")
     write_model(args.output, file.model, file.source, arrays)
     size = args.output.stat().st_size
     print(f"wrote {args.output} ({size:,} bytes): {describe(file.model)}, from {file.source['format']}")
@@ -58,20 +58,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _core(args: argparse.Namespace, source: dict[str, Any]) -> "tuple[dict[str, np.ndarray], str]":
+def _core(args: argparse.Namespace) -> "tuple[dict[str, np.ndarray], str]":
     """What the C core needs; or nothing and the reason, where it was not asked for."""
-    from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked, why_no_core
+    from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
     from mdops.loading import load
 
     is_asked_for = args.core is not None or args.elements
-    without = why_no_core(source)
-    if without and is_asked_for:
-        raise UnsupportedModelError(without)
-    if without:
-        return {}, without
     try:
         potential = load(args.input, head=args.head, dtype="float64", spline=False)
-    except UnsupportedModelError as error:
+    except (UnsupportedModelError, ModelFileError) as error:  # also of the model of dipoles of a modifier
         if is_asked_for:
             raise
         return {}, str(error)

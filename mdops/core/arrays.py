@@ -13,7 +13,7 @@ from mdops.evaluators.nets import SplineNets
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.tables.spline import SplineGrid
 
-_GRADED_VERSION = 5
+_GRADED_VERSION, _DIPOLES_VERSION = 5, 6
 
 Arrays = dict[str, np.ndarray]
 Made = TypeVar("Made")
@@ -54,11 +54,12 @@ def grid_numbers(grid: SplineGrid) -> dict[str, float]:
 
 
 def description_array(about: dict[str, Any]) -> np.ndarray:
-    """Libraries from before graded knots refuse their version."""
-    text = json.dumps(about)
-    if '"grading"' in text:
-        text = json.dumps({**about, "version": _GRADED_VERSION})
-    return np.frombuffer(text.encode(), np.uint8)
+    """Libraries from before graded knots, and from before dipoles and charges, refuse their versions."""
+    if "dipoles" in about or "lacks_charges" in about:
+        about = {**about, "version": _DIPOLES_VERSION}
+    elif '"grading"' in json.dumps(about):
+        about = {**about, "version": _GRADED_VERSION}
+    return np.frombuffer(json.dumps(about).encode(), np.uint8)
 
 
 def parameter_arrays(splines: SplineNets, prefix: str) -> Arrays:

@@ -1,6 +1,7 @@
 """What the C core reads of a model file, beside the tree: the arguments of the fused step (formats.md)."""
 
 import copy
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +20,8 @@ from mdops.core.arrays import (
 )
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
-from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.nets import beyond_limits
+from mdops.evaluators.context import EvaluationContext, Modifier
+from mdops.evaluators.nets import LayerTensors, beyond_limits, why_not_layers
 from mdops.evaluators.one_op import Fused, op_scalars
 from mdops.evaluators.splined import SplineModel
 from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
@@ -38,7 +39,8 @@ def core_arrays(
     precisions: Sequence[str] = tuple(PRECISIONS),
     elements: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Arrays by name, for a `.safetensors` file.
+    """Arrays by name, for a `.safetensors` file: of a model of energies, with the model of dipoles of its charges if
+    there are some (`EvaluationContext.modifier`), or of a model of dipoles.
 
     Args:
         potential: the model; its splines are made anew for each precision, down to its own r_min.
@@ -55,12 +57,20 @@ def core_arrays(
         raise InputError(
             f"the C core computes in {' or '.join(PRECISIONS)}, not {wrong[0] if wrong else 'nothing'}"
         )
-    potential.require_energies("the C core")
+    if potential.modifier is not None:
+        return _with_charges(potential, potential.modifier, precisions, elements)
+    if not _answers_dipoles(potential):
+        potential.require_energies("the C core")
     types = _types(potential, elements)
     r_min = DEFAULT_R_MIN if potential.grid is None else potential.grid.r_min
     exact = copy.deepcopy(potential).cpu().double().eval()
     tolerances = {name: TOLERANCE[PRECISIONS[name]] for name in precisions}
     if knows(exact):
+        if _answers_dipoles(exact):
+            raise UnsupportedModelError(
+                "the C core does not evaluate this model: of models of dipoles it has those of one descriptor of sums "
+                f"(se_e2_a, DPA-1 without attention), and this is {exact.kind}; {_ELSEWHERE}"
+            )
         try:
             return composed_arrays(
                 exact, types, r_min, tolerances, lambda t: _use_spline(exact, r_min, t, types)
@@ -78,10 +88,14 @@ def core_arrays(
         return splines
 
     splines = by_precision(tolerances, tables)[max(precisions)]
-    scale, shift = splines.scale_and_shift()
+    layers = splines.fitting_layers(double=True)
+    if _answers_dipoles(exact):
+        layers = _with_bias(splines, layers)
+        scale, shift = torch.ones(len(layers)), torch.zeros(len(types))
+    else:
+        scale, shift = splines.scale_and_shift()
     arrays |= {"core.scale": array(scale), "core.shift": array(shift)}
     arrays |= parameter_arrays(splines, "core.")
-    layers = splines.fitting_layers(double=True)
     precision = max(precisions)  # of the weights
     for k, net in enumerate(layers):
         for n, layer in enumerate(net):
@@ -112,14 +126,62 @@ def core_arrays_unasked(potential: EvaluationContext) -> tuple[dict[str, np.ndar
         return {}, str(error)
 
 
-def why_no_core(source: Mapping[str, Any]) -> str | None:
-    """Why the core cannot have the model of a file of this `source`, whatever kind it is."""
-    if source.get("modifier"):
+def why_no_core(source: Mapping[str, Any], modifier: Modifier | None) -> str | None:
+    """Why the core cannot have the model of a file of this `source`, whatever kind it is; `modifier`: what of it is
+    loaded."""
+    if source.get("modifier") and modifier is None:
         return (
-            "the C core has no charges beyond the cutoff, which the modifier dipole_charge of this model adds; "
-            "the ASE calculator (`mdops.MDOps`) has"
+            "its modifier dipole_charge adds charges beyond the cutoff, whose model of dipoles the core's part has in "
+            "it, and that is not loaded (mdops.load(..., modifier=False))"
         )
     return None
+
+
+def _with_charges(
+    potential: EvaluationContext,
+    charges: Modifier,
+    precisions: Sequence[str],
+    elements: Sequence[str] | None,
+) -> dict[str, np.ndarray]:
+    """Arrays of the model alone, and beside them, in float64, of the model of dipoles, with the charges."""
+    alone = copy.copy(potential)
+    alone.modifier = None
+    own = core_arrays(alone, precisions, elements)
+    types = _types(charges.model, elements)
+    try:
+        dipoles = core_arrays(charges.model, ["float64"], elements)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"of its model of dipoles (modifier): {error}") from error
+    about = {
+        "charges": {
+            "atoms": charges.charges[list(types)].tolist(),
+            "dipoles": charges.model_charges[list(types)].tolist(),
+            "beta": charges.beta,
+        }
+    }
+    own |= {f"core.charges{name.removeprefix('core')}": value for name, value in dipoles.items()}
+    for prefix, more in (("core.", {"lacks_charges": True}), ("core.charges.", about)):
+        name = f"{prefix}description"
+        own[name] = description_array({**json.loads(own[name].tobytes()), **more})
+    return own
+
+
+def _answers_dipoles(potential: EvaluationContext) -> bool:
+    return [output.name for output in potential.model.outputs] == ["dipole"]
+
+
+def _with_bias(splines: SplineModel, layers: list[list[LayerTensors]]) -> list[list[LayerTensors]]:
+    """The layers of nets that give several numbers, with `NetFitting.bias` in the last one's."""
+    bias = splines.fitting.bias.view(len(splines.fitting.bias), -1)[splines.kinds.index]
+    if len(layers) == 1 and bool((bias != bias[:1]).any()):
+        raise UnsupportedModelError(
+            f"the C core does not evaluate this model: one net serves types of different biases; {_ELSEWHERE}"
+        )
+    found = []
+    for net, own in zip(layers, bias, strict=False):
+        weight, before, timestep = net[-1]
+        found.append([*net[:-1], LayerTensors(weight, own if before is None else before + own, timestep)])
+    return found
 
 
 def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> None:
@@ -144,10 +206,13 @@ def _types(potential: EvaluationContext, elements: Sequence[str] | None) -> tupl
 def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tuple[int, ...]) -> SplineModel:
     """Of the fused step, for these types; raises UnsupportedModelError."""
     _use_spline(exact, r_min, tolerance, types)
-    problem = Fused.why_not(exact)
+    model: Any = exact.model
+    if _answers_dipoles(exact):
+        problem = SplineModel.why_not(exact, alone=True) or why_not_layers(model.fitting)
+    else:
+        problem = Fused.why_not(exact)
     if problem is not None:
         raise UnsupportedModelError(f"the C core does not evaluate this model: {problem}; {_ELSEWHERE}")
-    model: Any = exact.model
     if model.descriptor.mixed:
         splines = SplineModel(exact, types)
     elif types == tuple(range(len(exact.type_map))):
@@ -175,7 +240,10 @@ def _description(exact: EvaluationContext, splines: SplineModel) -> dict[str, An
     cutoff, smooth, protection, *_, width, axis, _, residual, gated, activation, threshold, _ = op_scalars(
         splines, "float32"
     )
-    return {
+    about: dict[str, Any] = {}
+    if _answers_dipoles(exact):
+        about["dipoles"] = exact.model.has_energy[splines.kinds.index].tolist()
+    return about | {
         "version": _VERSION,
         "kind": exact.kind,
         "elements": [exact.type_map[t] for t in splines.kinds.numbers],

@@ -47,7 +47,20 @@ T = TypeVar("T")
 
 
 class Modifier(Protocol):
-    """What is added to the answers of a model of energies."""
+    """What is added to the answers of a model of energies: those of charges at atoms, and at the ends of dipoles.
+
+    Attributes:
+        model: of the dipoles. charges, model_charges: for each of its types the charge at the atom, and at the end of
+            its dipole, e.
+        beta: 1/A, the inverse width of the charges.
+    """
+
+    @property
+    def model(self) -> "EvaluationContext": ...
+
+    charges: torch.Tensor
+    model_charges: torch.Tensor
+    beta: float
 
     def answers(self, system: System, type_map: Sequence[str]) -> Answers:
         """energy (S,), atom_energy (N,), forces (N, 3) and virial (S, 3, 3), eV and A; types are those of the

@@ -14,6 +14,7 @@ from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.ener import EnergyFitting
 from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.models.net_fitting import NetFitting
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import Net
 from mdops.nn.quantized import LowBitLayer
@@ -226,9 +227,11 @@ def why_not_net(potential: EvaluationContext, *, first_may_add: bool = False) ->
     fitting: Any = potential.model.fitting
     if not isinstance(fitting, EnergyFitting):
         return f"the op knows the fitting ener, and this is {fitting.kind}"
-    problem = why_not_exact(potential)
-    if problem is not None:
-        return problem
+    return why_not_exact(potential) or why_not_layers(fitting, first_may_add=first_may_add)
+
+
+def why_not_layers(fitting: NetFitting, *, first_may_add: bool = False) -> str | None:
+    """The same of the layers of a fitting net."""
     layers = fitting.net(0).layers
     hidden, last = layers[:-1], layers[-1]
     if not 1 <= len(hidden) <= _MOST_LAYERS:

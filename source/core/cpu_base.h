@@ -17,7 +17,7 @@ struct Atoms {
   const double *positions, *places, *cell;  // places: positions with a fourth column
   const int32_t *types, *systems;
   const Rows& rows;
-  const double *fparam, *aparam;
+  const double *fparam, *aparam, *field;
 };
 
 class CpuBase : public Model {
@@ -58,7 +58,8 @@ class CpuBase : public Model {
                       input.positions, places.data(),
                       box.cell,        list ? list->types.data() : input.types,
                       systems_.data(), list ? list->rows : rows_,
-                      input.fparam,    input.aparam};
+                      input.fparam,    input.aparam,
+                      input.field};
     evaluate(atoms, output);
   }
 

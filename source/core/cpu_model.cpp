@@ -5,6 +5,7 @@
 #include "core/cpu_base.h"
 #include "core/error.h"
 #include "core/weights.h"
+#include "spline_dipole/cpu_loops.h"
 #include "spline_potential/cpu_loops.h"
 #include "spline_potential/cpu_nets.h"
 
@@ -15,13 +16,15 @@ namespace {
 template <class T>
 class CpuModel : public CpuBase {
  public:
-  CpuModel(const File& file, const Json& about, const Request& request)
-      : CpuBase(about, request), sums_(file, about, "core.", request.precision, ntypes()) {
+  CpuModel(const File& file, const Json& about, const Request& request, const std::string& prefix)
+      : CpuBase(about, request), sums_(file, about, prefix, request.precision, ntypes()) {
     cutoff_ = sums_.cutoff, shortest_ = sums_.shortest;
-    extra_inputs_.read(file, about, "core.", ntypes());
+    extra_inputs_.read(file, about, prefix, ntypes());
     takes(extra_inputs_.fparam, extra_inputs_.aparam);
-    const FittingNets<T> nets(file, about, "core.", sums_, extra_inputs_.width());
+    const FittingNets<T> nets(file, about, prefix, sums_, extra_inputs_.width(), has_dipoles());
     sums_.set(args_);
+    of_types_ = bools({has_dipole_.begin(), has_dipole_.end()});
+    args_.has_dipole = of_types_.get();
     args_.net = nets.shape, args_.nets = nets.count;
     net_size_ = PackedNet(args_.net, 0).size;
     nets_.resize(nets.count * net_size_);
@@ -36,7 +39,7 @@ class CpuModel : public CpuBase {
     const int64_t centers = atoms.centers;
     extra_inputs_.fill(atoms.fparam, atoms.aparam, atoms.types, centers, extra_);
 
-    PotentialArgs<T> args = args_;
+    DipoleArgs<T> args = args_;
     args.positions = atoms.places;
     args.cell = atoms.cell;
     args.batch = atoms.systems;
@@ -62,7 +65,13 @@ class CpuModel : public CpuBase {
                                  output.forces ? output.forces : forces_.data(),
                                  output.virial,
                                  output.atom_virial};
-    potential_step("compute", prebuilt_kernels<T>(), args, nets_.data(), net_size_, 0, results);
+    if (has_dipoles()) {
+      dipole_.assign(output.dipole ? 0 : 3 * centers, 0.0);
+      args.field = atoms.field, args.dipole = output.dipole ? output.dipole : dipole_.data();
+      std::fill_n(args.dipole, 3 * centers, 0.0);
+    }
+    const PotentialKernels<T> kernels = has_dipoles() ? dipole_kernels<T>() : prebuilt_kernels<T>();
+    potential_step("compute", kernels, args, nets_.data(), net_size_, 0, results);
     checker(output);
     output.energy = 0;
     for (int64_t i = 0; i < centers; ++i) output.energy += energy_[i];
@@ -99,19 +108,21 @@ class CpuModel : public CpuBase {
   int64_t net_size_ = 0;
   Lines<T> nets_;
   std::vector<double> scale_, shift_;
-  PotentialArgs<T> args_{};  // what of them is the model's
+  std::unique_ptr<bool[]> of_types_;
+  DipoleArgs<T> args_{};  // what of them is the model's
 
   // Of the last call: memory.
   std::vector<int32_t> within_;
   std::vector<T> extra_, nearest_;
-  std::vector<double> energy_, forces_;
+  std::vector<double> energy_, forces_, dipole_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request) {
-  if (request.precision == "float64") return std::make_unique<CpuModel<double>>(file, about, request);
-  return std::make_unique<CpuModel<float>>(file, about, request);
+std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request,
+                                 const std::string& prefix) {
+  if (request.precision == "float64") return std::make_unique<CpuModel<double>>(file, about, request, prefix);
+  return std::make_unique<CpuModel<float>>(file, about, request, prefix);
 }
 
 }  // namespace mdops::core

@@ -133,6 +133,8 @@ int mdops_load(const char* path, const mdops_options* options, mdops_model** mod
     require(wanted.overflow == MDOPS_REFUSE || wanted.overflow == MDOPS_EXTEND,
             "overflow is neither MDOPS_REFUSE nor MDOPS_EXTEND");
     require(wanted.threads >= 0, "threads is negative");
+    require(wanted.part == MDOPS_WHOLE || wanted.part == MDOPS_SHORT_RANGE || wanted.part == MDOPS_DIPOLES,
+            "part is none of MDOPS_WHOLE, MDOPS_SHORT_RANGE and MDOPS_DIPOLES");
     *model = new mdops_model{Model::load(path, wanted)};
   });
 }
@@ -197,6 +199,8 @@ int mdops_compute(mdops_model* model, const mdops_input* input, mdops_output* ou
     require(model && input && output, "model, input or output is null");
     const mdops_input from = taken(input, "mdops_input");
     mdops_output to = taken(output, "mdops_output");
+    require(model->own->has_dipoles() || !(from.field || to.dipole),
+            "field or dipole is given, and the model is not one of dipoles");
     try {
       model->own->compute(from, to);
     } catch (...) {

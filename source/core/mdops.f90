@@ -6,21 +6,25 @@ module mdops
   integer(c_int), parameter :: mdops_api_version_of_module = 4
   integer(c_int), parameter :: mdops_ok = 0, mdops_invalid = 1, mdops_file = 2, mdops_unsupported = 3, &
                                mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6, mdops_device = 7
-  integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1
+  integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1, &
+                                   mdops_whole = 0, mdops_short_range = 1, mdops_dipoles = 2
 
   ! Each type begins with its size, by which the library knows what of it there is: it stays as it is.
   type, bind(c) :: mdops_options
-    integer(c_size_t) :: struct_size = 32
+    integer(c_size_t) :: struct_size = 40
     integer(c_int32_t) :: precision = mdops_float32, overflow = mdops_refuse, threads = 0
     type(c_ptr) :: device = c_null_ptr  ! of a text that ends in c_null_char
+    integer(c_int32_t) :: part = mdops_whole
   end type
 
   type, bind(c) :: mdops_info
-    integer(c_size_t) :: struct_size = 64
+    integer(c_size_t) :: struct_size = 104
     real(c_double) :: cutoff = 0, shortest = 0
     integer(c_int32_t) :: ntypes = 0, fparam = 0, aparam = 0, needs_fparam = 0, precision = 0, threads = 0, &
                           gpu = -1
-    type(c_ptr) :: names = c_null_ptr
+    type(c_ptr) :: names = c_null_ptr, has_dipole = c_null_ptr, charges = c_null_ptr, dipole_charges = c_null_ptr
+    real(c_double) :: beta = 0
+    integer(c_int32_t) :: lacks_charges = 0
   end type
 
   type, bind(c) :: mdops_neighbors
@@ -31,17 +35,18 @@ module mdops
   end type
 
   type, bind(c) :: mdops_input
-    integer(c_size_t) :: struct_size = 80
+    integer(c_size_t) :: struct_size = 88
     integer(c_int64_t) :: atoms = 0, ghosts = 0
     type(c_ptr) :: types = c_null_ptr, positions = c_null_ptr, cell = c_null_ptr, periodic = c_null_ptr, &
-                   list = c_null_ptr, fparam = c_null_ptr, aparam = c_null_ptr
+                   list = c_null_ptr, fparam = c_null_ptr, aparam = c_null_ptr, field = c_null_ptr
   end type
 
   type, bind(c) :: mdops_output
-    integer(c_size_t) :: struct_size = 128
+    integer(c_size_t) :: struct_size = 136
     real(c_double) :: energy = 0, virial(3, 3) = 0, nearest = 0
     integer(c_int64_t) :: atom = -1
-    type(c_ptr) :: forces = c_null_ptr, atom_energy = c_null_ptr, atom_virial = c_null_ptr
+    type(c_ptr) :: forces = c_null_ptr, atom_energy = c_null_ptr, atom_virial = c_null_ptr, &
+                   dipole = c_null_ptr
   end type
 
   interface

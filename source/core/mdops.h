@@ -80,6 +80,14 @@ enum {
   MDOPS_EXTEND = 1  /* all of them count */
 };
 
+/* What is loaded of a file. A model of DeePMD-kit's DPLR has two parts: energies, which lack those of charges
+ * beyond the cutoff, and the dipoles that say where half of these charges are (mdops_info). */
+enum {
+  MDOPS_WHOLE = 0,       /* all of a model of energies; one with charges is refused */
+  MDOPS_SHORT_RANGE = 1, /* a model of energies, without its charges: the program adds them */
+  MDOPS_DIPOLES = 2      /* a model of dipoles, alone or of charges */
+};
+
 /* How a model is loaded; all zero but for its size is the default. */
 typedef struct mdops_options {
   size_t struct_size; /* sizeof(mdops_options) */
@@ -91,6 +99,7 @@ typedef struct mdops_options {
   /* "cpu", or "cuda:N" for GPU N, "cuda" being the first; null: "cpu". Layers of attention compute in float32
    * alone on a GPU (docs/reference/core.md); see "GPUs" below. */
   const char* device;
+  int32_t part; /* MDOPS_WHOLE, MDOPS_SHORT_RANGE or MDOPS_DIPOLES */
 } mdops_options;
 
 /* GPUs that this process sees; 0 where there is none, or the library was built without CUDA. */
@@ -115,6 +124,14 @@ typedef struct mdops_info {
   int32_t threads;          /* that it computes with, or on a GPU copies with */
   int32_t gpu;              /* which one computes; -1: the CPU */
   const char* const* names; /* (ntypes,): the element of each type; they stay until the model is freed */
+  /* (ntypes,): 1 for types whose atoms have a dipole, 0 for the others; null of models of energies. Arrays of
+   * this struct stay until the model is freed. */
+  const int32_t* has_dipole;
+  /* (ntypes,), e: of a file with charges, for MDOPS_DIPOLES: the charge at the atoms of each type, and that
+   * at the ends of their dipoles, 0 where there are none; otherwise null. */
+  const double *charges, *dipole_charges;
+  double beta;           /* 1/A: their Gaussians are exp(-beta^2 r^2); 0 without charges */
+  int32_t lacks_charges; /* 1: the energies are those of MDOPS_SHORT_RANGE, of a file with charges */
 } mdops_info;
 
 /* Fills *info, but for its size. MDOPS_INVALID. */
@@ -185,6 +202,9 @@ struct mdops_input {
   const mdops_list* list;  /* null: the model searches for the neighbours, at each call */
   const double* fparam;    /* (info.fparam,); null where the model takes none, or has its own */
   const double* aparam;    /* (N, info.aparam); null where the model takes none */
+  /* (N, 3), for models of dipoles mu: fields F, or forces on the ends of the dipoles. The energy is then
+   * U = -sum F . mu, and forces and virial are U's; null: there are none of these. */
+  const double* field;
 };
 
 /* The answers. Null pointers are not filled; arrays are written, not added to. After an error they may hold
@@ -200,6 +220,7 @@ typedef struct mdops_output {
   /* (N + M, 3, 3), eV: -dE_i/dd (x) d summed over the pairs d from atoms i to this one: a pair's virial is
    * booked on the neighbour, as in DeePMD-kit. */
   double* atom_virial;
+  double* dipole; /* (N, 3), of a model of dipoles; zero for atoms that have none. Null of other models */
 } mdops_output;
 
 /* MDOPS_INVALID, MDOPS_NEIGHBORS, MDOPS_MEMORY, MDOPS_DEVICE. Positions that are NaN are refused where the

@@ -31,11 +31,42 @@ int gpu_of(const char* device) {
   throw Error(MDOPS_INVALID, "device is " + name + ", expected cpu, cuda or cuda:N");
 }
 
+// What begins the names of the arrays of a part of a file.
+std::string prefix_of(const File& file, int32_t part) {
+  return part == MDOPS_DIPOLES && file.has("core.charges.description") ? "core.charges." : "core.";
+}
+
+void check_part(const Json& about, int32_t part) {
+  const bool is_of_dipoles = about.find("dipoles"), lacks_charges = about.find("lacks_charges");
+  if (part == MDOPS_DIPOLES && !is_of_dipoles)
+    throw Error(MDOPS_UNSUPPORTED, lacks_charges ? "its model of dipoles has no part for this library"
+                                                 : "it is no model of dipoles, and has no charges");
+  if (part != MDOPS_DIPOLES && is_of_dipoles)
+    throw Error(MDOPS_UNSUPPORTED, "it is a model of dipoles, and one of energies is asked for");
+  if (part == MDOPS_WHOLE && lacks_charges)
+    throw Error(MDOPS_UNSUPPORTED,
+                "its modifier dipole_charge adds charges beyond the cutoff, which this library does not sum: "
+                "MDOPS_SHORT_RANGE is the model without them, for programs that do");
+}
+
 }  // namespace
 
 Model::Model(const Json& about, const Request& request) : extends_(request.extends) {
   for (const Json& name : about.at("elements").as_list()) names_.push_back(name.as_text());
   for (const std::string& name : names_) pointers_.push_back(name.c_str());
+  const Json* const lacks = about.find("lacks_charges");
+  lacks_charges_ = lacks && lacks->as_bool();
+  if (const Json* const dipoles = about.find("dipoles"))
+    for (const Json& has : dipoles->as_list()) has_dipole_.push_back(has.as_bool());
+  if (has_dipoles() && has_dipole_.size() != names_.size()) damaged("its dipoles are not of its types");
+  if (const Json* const charges = about.find("charges")) {
+    for (const Json& q : charges->at("atoms").as_list()) charges_.of_atoms.push_back(q.as_number());
+    for (const Json& q : charges->at("dipoles").as_list()) charges_.of_dipoles.push_back(q.as_number());
+    charges_.beta = charges->at("beta").as_number();
+    if (charges_.of_atoms.size() != names_.size() || charges_.of_dipoles.size() != names_.size() ||
+        !(charges_.beta > 0))
+      damaged("its charges are not of its types, or have no width");
+  }
 }
 
 void Model::takes(const Parameters& fparam, const Parameters& aparam) {
@@ -50,6 +81,10 @@ mdops_info Model::info() const {
   info.needs_fparam = needs_fparam_;
   info.gpu = -1;
   info.names = pointers_.data();
+  if (has_dipoles()) info.has_dipole = has_dipole_.data();
+  if (!charges_.of_atoms.empty())
+    info.charges = charges_.of_atoms.data(), info.dipole_charges = charges_.of_dipoles.data();
+  info.beta = charges_.beta, info.lacks_charges = lacks_charges_;
   return info;
 }
 
@@ -123,17 +158,22 @@ std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options&
       damaged(
           "it has no part for this library: `mdops convert IN OUT.safetensors --core` writes one, or says "
           "why there is none");
-    const Array& text = file.array("core.description");
+    const std::string prefix = prefix_of(file, options.part);
+    const Array& text = file.array(prefix + "description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});
     const int64_t version = about.at("version").as_integer();
-    if (version < 1 || version > 5)
-      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 5");
+    if (version < 1 || version > 6)
+      throw Error(MDOPS_UNSUPPORTED, "its part for this library is of another version than 1 to 6");
+    check_part(about, options.part);
     if (!about.at("grids").find(request.precision))
       throw Error(MDOPS_UNSUPPORTED,
                   "it was made for the other precision: `mdops convert IN OUT.safetensors --core " +
                       request.precision + "` makes it for this one");
     if (request.gpu < 0)
-      return about.find("members") ? combined_model(file, about, request) : cpu_model(file, about, request);
+      return about.find("members") ? combined_model(file, about, request)
+                                   : cpu_model(file, about, request, prefix);
+    if (about.find("dipoles"))
+      throw Error(MDOPS_UNSUPPORTED, "models of dipoles compute on the CPU: device cpu");
     return gpu_model(file, about, request);
   } catch (const Error& error) {
     throw Error(error.status, path + ": " + error.what());

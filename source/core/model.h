@@ -21,6 +21,13 @@ struct Request {
   int threads, gpu;       // gpu: -1 for the CPU
 };
 
+// Gaussian charges of a file's model, at atoms and at the ends of their dipoles, e, by type; none: no
+// numbers.
+struct Charges {
+  std::vector<double> of_atoms, of_dipoles;
+  double beta = 0;
+};
+
 // Calls wait for each other. Functions throw Error, or what the kernels' checks throw.
 class Model {
  public:
@@ -32,6 +39,7 @@ class Model {
   virtual void search(const mdops_input& input, double skin, mdops_list& list) = 0;
   virtual void set_threads(int threads) = 0;
   virtual mdops_info info() const;
+  bool has_dipoles() const { return !has_dipole_.empty(); }
   // Memory of the host for what goes to the device and comes from there.
   virtual void* allocate(int64_t bytes) const;
   virtual void release(void* memory) const;
@@ -56,12 +64,14 @@ class Model {
   const bool extends_;
   mutable std::mutex guard_;
   double cutoff_ = 0, shortest_ = 0;
+  std::vector<int32_t> has_dipole_;  // of each type; none in models of energies
 
  private:
   std::vector<std::string> names_;
   std::vector<const char*> pointers_;  // to their texts
   size_t fparam_ = 0, aparam_ = 0;
-  bool needs_fparam_ = false;
+  bool needs_fparam_ = false, lacks_charges_ = false;
+  Charges charges_;
 };
 
 // The input's cell and which of its directions are periodic.
@@ -75,8 +85,9 @@ struct Box {
   }
 };
 
-// One descriptor of sums on the CPU, by the fused step.
-std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request);
+// One descriptor of sums on the CPU, by the fused step; `prefix` begins the names of its arrays.
+std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Request& request,
+                                 const std::string& prefix);
 
 // Several, and what is made of several models, and pair tables.
 std::unique_ptr<Model> combined_model(const File& file, const Json& about, const Request& request);

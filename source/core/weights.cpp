@@ -82,7 +82,7 @@ void ExtraInputs<T>::fill(const double* frame, const double* atomic, const int32
 
 template <class T>
 FittingNets<T>::FittingNets(const File& file, const Json& about, const std::string& prefix,
-                            const DescriptorWeights<T>& sums, int64_t extra) {
+                            const DescriptorWeights<T>& sums, int64_t extra, bool of_columns) {
   const int64_t nets = about.at("nets").as_integer(), layers = about.at("layers").as_integer();
   if (nets != 1 && nets != sums.ntypes) damaged("its nets are not one a type, or one for all");
   if (layers < 2 || layers > kMaxLayers) damaged("its nets have too few layers, or too many");
@@ -93,21 +93,29 @@ FittingNets<T>::FittingNets(const File& file, const Json& about, const std::stri
   };
   std::vector<int64_t> neurons, residual;
   for (const Json& adds : about.at("residual").as_list()) residual.push_back(adds.as_bool());
-  for (int64_t n = 0; n + 1 < layers; ++n) {
+  const int64_t hidden = of_columns ? layers : layers - 1;
+  if (of_columns) residual.push_back(false);
+  for (int64_t n = 0; n < hidden; ++n) {
     const std::vector<int64_t>& dims = file.array(part(0, n, "weight")).shape;
     neurons.push_back(dims.size() == 2 ? dims[1] : 0);
   }
   shape = fitting_shape("load", sums.width, sums.axis, neurons, extra);
   set_layers("load", residual, about.at("activation").as_integer(), about.at("threshold").as_number(), shape);
+  if (of_columns) {
+    if (shape.plain || neurons.back() != sums.width) damaged("its nets do not give a number for each column");
+    shape.activation[hidden - 1] = Activation::linear;
+  }
   count = static_cast<int>(nets);
-  for (int64_t k = 0; k < nets; ++k)
+  for (int64_t k = 0; k < nets; ++k) {
     for (int64_t n = 0, inputs = shape.features + extra; n < layers; ++n) {
-      const int64_t outputs = n + 1 < layers ? neurons[n] : 1;
+      const int64_t outputs = n < hidden ? neurons[n] : 1;
       numbers_.push_back(file.numbers<T>(part(k, n, "weight"), {inputs, outputs}));
       numbers_.push_back(file.numbers<T>(part(k, n, "bias"), {outputs}));
       numbers_.push_back(file.numbers<T>(part(k, n, "timestep"), {outputs}));
       inputs = outputs;
     }
+    if (of_columns) numbers_.insert(numbers_.end(), {std::vector<T>(neurons.back()), {T(0)}, {T(0)}});
+  }
   scale = file.numbers<double>(prefix + "scale", {nets});
   shift = file.numbers<double>(prefix + "shift", {sums.ntypes});
 }

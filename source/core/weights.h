@@ -109,8 +109,10 @@ struct FittingNets {
   int count = 0;
   std::vector<double> scale, shift;  // e = scale * net + shift: of each net, of each type
 
+  // `of_columns`: the nets give a number for each column of T, in what is then the last of the hidden layers,
+  // without an activation function.
   FittingNets(const File& file, const Json& about, const std::string& prefix,
-              const DescriptorWeights<T>& sums, int64_t extra);
+              const DescriptorWeights<T>& sums, int64_t extra, bool of_columns = false);
   // The layers of a net, the output layer last.
   std::vector<DenseLayer<T>> layers(int net) const;
   // Numbers of weight, bias and timestep of its layers.

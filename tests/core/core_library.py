@@ -11,6 +11,7 @@ import mdops.core
 
 OK, INVALID, FILE, UNSUPPORTED, NEIGHBORS, MEMORY, INTERNAL, DEVICE = range(8)
 REFUSE, EXTEND = 0, 1
+WHOLE, SHORT_RANGE, DIPOLES = 0, 1, 2
 PRECISIONS = {"float32": 0, "float64": 1}
 I32, I64, F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_double
 
@@ -29,7 +30,7 @@ class Sized(ctypes.Structure):
 
 
 class Options(Sized):
-    _fields_ = [*fields("precision overflow threads", I32), ("device", ctypes.c_char_p)]
+    _fields_ = [*fields("precision overflow threads", I32), ("device", ctypes.c_char_p), ("part", I32)]
 
 
 class Info(Sized):
@@ -37,6 +38,10 @@ class Info(Sized):
         *fields("cutoff shortest", F64),
         *fields("ntypes fparam aparam needs_fparam precision threads gpu", I32),
         ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("has_dipole", ctypes.POINTER(I32)),
+        *fields("charges dipole_charges", ctypes.POINTER(F64)),
+        ("beta", F64),
+        ("lacks_charges", I32),
     ]
 
 
@@ -47,7 +52,7 @@ class Neighbors(Sized):
 class Input(Sized):
     _fields_ = [
         *fields("atoms ghosts", I64),
-        *fields("types positions cell periodic list fparam aparam", ctypes.c_void_p),
+        *fields("types positions cell periodic list fparam aparam field", ctypes.c_void_p),
     ]
 
 
@@ -57,7 +62,7 @@ class Output(Sized):
         ("virial", F64 * 9),
         ("nearest", F64),
         ("atom", I64),
-        *fields("forces atom_energy atom_virial", ctypes.c_void_p),
+        *fields("forces atom_energy atom_virial dipole", ctypes.c_void_p),
     ]
 
 
@@ -91,7 +96,7 @@ def array(values: Any, dtype: Any = np.float64) -> np.ndarray | None:
 
 
 def given(arrays: Sequence[Any], atoms: int, ghosts: int, near: "List | None" = None) -> Input:
-    """Of types, positions, cell and periodic, then fparam and aparam; arrays of NumPy, or tensors of a GPU."""
+    """Of types, positions, cell and periodic, then fparam, aparam and field; arrays of NumPy, or tensors of a GPU."""
     places = [x.data_ptr() if hasattr(x, "data_ptr") else pointer(x) for x in arrays]
     return Input(atoms, ghosts, *places[:4], near.handle if near else None, *places[4:])
 
@@ -146,9 +151,11 @@ class Model:
         overflow: int = REFUSE,
         threads: int = 1,
         device: str | None = None,
+        part: int = WHOLE,
     ) -> None:
         self.handle, self.memory = ctypes.c_void_p(), list[ctypes.c_void_p]()
-        options = Options(PRECISIONS[precision], overflow, threads, device.encode() if device else None)
+        name = device.encode() if device else None
+        options = Options(PRECISIONS[precision], overflow, threads, name, part)
         check(library().mdops_load(str(path).encode(), ctypes.byref(options), ctypes.byref(self.handle)))
 
     def __del__(self) -> None:
@@ -180,6 +187,7 @@ class Model:
         near: List | None = None,
         fparam: Any = None,
         aparam: Any = None,
+        field: Any = None,
         *,
         atom_virial: bool = True,
     ) -> dict[str, Any]:
@@ -191,6 +199,7 @@ class Model:
             array(periodic, np.int32),
             array(fparam),
             array(aparam),
+            array(field),
         ]
         atoms, ghosts = near.shape if near else (len(positions), 0)
         input = given(kept, atoms, ghosts, near)
@@ -198,6 +207,7 @@ class Model:
             "forces": np.full((atoms + ghosts, 3), 1e9),
             "atom_energy": np.full(atoms, 1e9),
             **({"atom_virial": np.full((atoms + ghosts, 3, 3), 1e9)} if atom_virial else {}),
+            **({"dipole": np.full((atoms, 3), 1e9)} if self.info().has_dipole else {}),
         }
         output = Output(**{name: pointer(value) for name, value in out.items()})
         check(library().mdops_compute(self.handle, ctypes.byref(input), ctypes.byref(output)))

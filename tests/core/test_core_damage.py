@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_library import CoreError, Model
+from core_library import DIPOLES, WHOLE, CoreError, Model
 from safetensors import safe_open
 
 import mdops
@@ -21,22 +21,24 @@ ROOT = Path(__file__).parents[2]
 POSITIONS = np.random.default_rng(0).uniform(0, 7, (24, 3))
 TYPES = np.arange(24) % 2
 FLIPS, FORGERIES = 400, 400
-# One descriptor, a blend of a model and a table, angles beside sums, and attention.
+# One descriptor, a blend of a model and a table, angles beside sums, attention, and dipoles.
+OF_DIPOLES = "outputs/dipole_water.dp"
 CASES = (
     "reference/base",
     "reference_kinds/zbl_excluded",
     "reference_kinds/hybrid_r_t",
     "reference_kinds/se_atten_v2_davg_zero",
+    OF_DIPOLES,
 )
 
 
-def answer(path: Path, precision: str) -> float | None:
+def answer(path: Path, precision: str, part: int) -> float | None:
     """The energy, or None for a file that is refused; whatever else happens ends the test, or the process."""
     try:
-        model = Model(path, precision, overflow=1)
+        model = Model(path, precision, overflow=1, part=part)
         if model.info().ntypes != 2 or model.info().fparam or model.info().aparam:
             return 0.0
-        return model.compute(POSITIONS, TYPES)["energy"]
+        return model.compute(POSITIONS, TYPES, field=POSITIONS if part == DIPOLES else None)["energy"]
     except CoreError as error:
         assert str(error).startswith("mdops: ") and error.status < 6, error
         return None
@@ -130,24 +132,24 @@ def attack(folder: Path, flips: int, forgeries: int, seed: int) -> tuple[int, in
 def attack_one(case: str, folder: Path, flips: int, forgeries: int, seed: int) -> tuple[int, int]:
     draw = random.Random(seed)
     good, bad = folder / "good.safetensors", folder / "bad.safetensors"
-    mdops.load(ROOT / "tests/data" / case / "model.dp", dtype="float64").save(
-        good, core=["float32", "float64"]
-    )
+    part = DIPOLES if case == OF_DIPOLES else WHOLE
+    path = ROOT / "tests/data" / (case if case == OF_DIPOLES else f"{case}/model.dp")
+    mdops.load(path, dtype="float64").save(good, core=["float32", "float64"])
     data, model = good.read_bytes(), read_model(good)
-    wanted = {precision: answer(good, precision) for precision in ("float32", "float64")}
+    wanted = {precision: answer(good, precision, part) for precision in ("float32", "float64")}
     assert None not in wanted.values()
     refused = 0
     for _ in range(flips):
         precision = draw.choice(list(wanted))
         bad.write_bytes(flipped(data, draw))
-        got = answer(bad, precision)
+        got = answer(bad, precision, part)
         assert got is None or got == wanted[precision], "a changed file answers as before, or is refused"
         refused += got is None
     with safe_open(good, framework="np") as file:
         arrays = {name: file.get_tensor(name) for name in file.keys() if name.startswith("core.")}  # noqa: SIM118
     for _ in range(forgeries):
         bad.write_bytes(encode_safetensors(model.model, model.source, forged(arrays, draw)))
-        refused += answer(bad, draw.choice(list(wanted))) is None
+        refused += answer(bad, draw.choice(list(wanted)), part) is None
     return refused, flips + forgeries
 
 

@@ -27,7 +27,7 @@ from mdops.core import library as core_path
 
 STRUCTS = {"options": Options, "info": Info, "neighbors": Neighbors, "input": Input, "output": Output}
 # The last field of each, and those that have come after it here, which the earlier version has not.
-LAST = {"options": "device", "info": "names", "neighbors": "mask", "input": "aparam", "output": "atom_virial"}
+LAST = {"options": "part", "info": "lacks_charges", "neighbors": "mask", "input": "field", "output": "dipole"}
 
 PROGRAM = r"""
 #include <mdops.h>
@@ -134,7 +134,7 @@ def test_what_a_later_version_sets_is_refused(base):
     assert output.energy == model.compute(positions, types)["energy"]
     later.later = 1.0
     with pytest.raises(
-        CoreError, match="mdops_input: what is set behind its first 80 bytes is of a later version"
+        CoreError, match="mdops_input: what is set behind its first 88 bytes is of a later version"
     ):
         check(compute(model.handle, ctypes.byref(later), ctypes.byref(output)))
 

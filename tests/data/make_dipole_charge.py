@@ -20,10 +20,34 @@ CASES = {
         "ewald_h": 0.8,
         "ewald_beta": 0.6,
     },
+    # A model with random weights that mdops made (dipole_models.py), for LAMMPS.
+    "dipole_water": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0], "ewald_h": 0.5},
 }
 
 
+def water(seed, tilt):
+    """27 molecules in a cell: positions (81, 3) and cell (3, 3), oxygens first."""
+    random = np.random.default_rng(seed)
+    cell = np.diag([9.6, 9.3, 9.9]) + tilt * np.tril(random.uniform(-1.2, 1.2, (3, 3)), -1)
+    grid = np.stack(np.meshgrid(*(np.arange(3) / 3,) * 3, indexing="ij"), -1).reshape(-1, 3)
+    oxygen = (grid + 0.15) @ cell + random.uniform(-0.2, 0.2, (27, 3))
+    u, v = random.normal(size=(2, 27, 3))
+    u /= np.linalg.norm(u, axis=1)[:, None]
+    v -= (u * v).sum(1)[:, None] * u
+    v /= np.linalg.norm(v, axis=1)[:, None]
+    hydrogens = [oxygen + 0.96 * (np.cos(0.912) * u + sign * np.sin(0.912) * v) for sign in (1, -1)]
+    return np.concatenate([oxygen, *hydrogens]), cell
+
+
+def write_water():
+    frames = [water(0, False), water(1, True)]
+    positions, cell = (np.stack(values) for values in zip(*frames, strict=True))
+    types = np.repeat([0, 1], (27, 54))
+    np.savez_compressed(HERE / "outputs/dipole_water.npz", positions=positions, cell=cell, types=types)
+
+
 def main():
+    write_water()
     arrays = {}
     for name, keys in CASES.items():
         modifier = DipoleChargeModifier(str(HERE / "outputs" / f"{name}.dp"), **keys).double().eval()

@@ -12,7 +12,6 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from mdops import load
 from mdops.calculator import MDOps
 from mdops.cli import main
-from mdops.core.export import core_arrays
 from mdops.deepmd import DeepPot
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
@@ -216,7 +215,6 @@ def test_models_of_different_outputs_are_refused_together():
     [
         lambda model, atoms: Engine(atoms, model, EnsembleSettings()),
         lambda model, atoms: DeepPot(model),
-        lambda model, atoms: core_arrays(model),
         lambda model, atoms: model.export(),
     ],
 )

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from ase.calculators.singlepoint import SinglePointCalculator
+from dipole_models import dipole_model
+from safetensors import safe_open
 from small_systems import write_system
 
 import mdops
@@ -200,7 +202,6 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
         "the engine": lambda: Engine(atoms, model, EnsembleSettings("nve")),
         "a part of a system in LAMMPS": lambda: Domain(model),
         "a program": model.export,
-        "the core": lambda: model.save(tmp_path / "x.safetensors", core=["float64"]),
         "a Hessian": lambda: model.hessians(atoms),
         "virials of atoms": lambda: model.compute(atoms, atom_virial=True),
         "a differentiable energy": lambda: model(torch.tensor(atoms.positions), torch.tensor([0] * 7)),
@@ -208,10 +209,15 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
     for call in calls.values():
         with pytest.raises(UnsupportedModelError, match="charges beyond the cutoff"):
             call()
+    # The core has them; not of this model of dipoles.
+    with pytest.raises(
+        UnsupportedModelError, match=r"of its model of dipoles \(modifier\): the C core does not"
+    ):
+        model.save(tmp_path / "x.safetensors", core=["float64"])
     out = str(tmp_path / "y.safetensors")
     assert main(["convert", str(path), out, "--core"]) == 2
     assert main(["convert", str(path), out]) == 0
-    assert "C programs and LAMMPS cannot have it: the C core has no charges" in capsys.readouterr().out
+    assert "C programs and LAMMPS cannot have it: of its model of dipoles" in capsys.readouterr().out
 
 
 def test_a_training_goes_on_beside_the_same_charges(folder, tmp_path):
@@ -276,3 +282,12 @@ def test_dipoles_may_be_those_of_their_atoms_alone(tmp_path):
     assert np.array_equal(*read) and np.array_equal(read[0][::3], dipoles[:, 0])
     with pytest.raises(DataError, match=r"atomic_dipole has shape \(4, 3\), expected 4 frames of 9 values"):
         load_dataset(part, ["O", "H"], known=known)
+
+
+def test_a_trained_model_has_what_lammps_computes_with(tmp_path):
+    """Both of its models: of energies, and of dipoles where the core has that."""
+    dipole_model().save(tmp_path / "dw.dp")
+    config = parse_config(tree(tmp_path, modifier={"model_name": str(tmp_path / "dw.dp")}))
+    Trainer(config, tmp_path).run()
+    with safe_open(tmp_path / "model.safetensors", "numpy") as file:
+        assert {"core.description", "core.charges.description"} <= set(file.keys())

@@ -16,6 +16,7 @@ from mdops.data.dataset import NothingLeftOutError
 from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.io import remove_unfinished
+from mdops.loading import load_charges
 from mdops.models.contract import masks
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
@@ -293,8 +294,14 @@ class Branch:
         potential.source = {**potential.source, "training": {**progress, **learned}}
         if self._modifier is not None:
             potential.source["modifier"] = asdict(self._modifier)
-        with self._in_place(averaged):
-            potential.save(path, core=None if step >= steps else ())
+        is_last = step >= steps
+        if is_last and self._modifier is not None:  # for the core's part of the file
+            potential.modifier = load_charges(potential.source["modifier"], Path())
+        try:
+            with self._in_place(averaged):
+                potential.save(path, core=None if is_last else ())
+        finally:
+            potential.modifier = None
 
 
 def _weights_name(averaged: bool) -> str:

@@ -62,13 +62,12 @@ inline void net_forward(const Net<T>& net, const NetBlock<T>& block, const Sourc
   });
 }
 
-// Calls use(group, before, gradient) with that of scale * output by a group's features; `scale` is a number,
-// or points to one for each lane. Uses up the block: value[n] becomes the gradient of layer n's output,
-// slope[n] that of its product.
-template <class T, class Scale, class Source, class Use>
-inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scale& scale,
-                         const Source& source, const Use& use) {
-  output_gradient(net, scale, block.value[net.last()]);
+// Calls use(group, before, gradient) with that of a number by a group's features, of which the gradient by
+// the last hidden layer's output is in its value. Uses up the block: value[n] becomes the gradient of layer
+// n's output, slope[n] that of its product.
+template <class T, class Source, class Use>
+inline void hidden_backward(const Net<T>& net, const NetBlock<T>& block, const Source& source,
+                            const Use& use) {
   layers_down(net, block.value, [&](int n) {
     const Panels<T>&grad = block.value[n], &slope = block.slope[n];
     for (int64_t row = 0; row < net.neurons(n); ++row)
@@ -82,6 +81,14 @@ inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scal
     return Panels<T>{block.work, group.features, block.lanes};
   };
   first_backward(net, source, block.slope[0], to, use);
+}
+
+// The same of scale * output; `scale` is a number, or points to one for each lane.
+template <class T, class Scale, class Source, class Use>
+inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scale& scale,
+                         const Source& source, const Use& use) {
+  output_gradient(net, scale, block.value[net.last()]);
+  hidden_backward(net, block, source, use);
 }
 
 }  // namespace MDOPS_ISA
