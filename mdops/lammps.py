@@ -1,4 +1,4 @@
-"""`pair_style mdops` for the LAMMPS at hand: a plugin, built once into the cache (lammps.md)."""
+"""`pair_style mdops` and `fix mdops/dplr` for the LAMMPS at hand: a plugin, built once into the cache (lammps.md)."""
 
 import contextlib
 import hashlib
@@ -141,7 +141,7 @@ def recipe_for(lammps: Lammps) -> Recipe:
     return Recipe(
         name="lammps",
         folder=source_folder(),
-        sources=("lammps/pair_mdops.cpp",),
+        sources=("lammps/plugin.cpp", "lammps/pair_mdops.cpp", "lammps/fix_dplr.cpp"),
         compiler=toolchain.host_compiler(),
         flags=("-O2", "-fPIC", "-std=c++17", *own),
         target=platform.machine(),

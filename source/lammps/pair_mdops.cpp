@@ -1,6 +1,5 @@
-// pair_style mdops (lammps.md): models in LAMMPS, as a plugin that is compiled against the headers of the
-// LAMMPS at hand (mdops/lammps). The C core evaluates them or, where their layers pass messages, a process of
-// Python does.
+// pair_style mdops (lammps.md): models in LAMMPS. The C core evaluates them or, where their layers pass
+// messages, a process of Python does.
 #include <mdops.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -19,10 +18,11 @@
 #include "comm.h"
 #include "error.h"
 #include "force.h"
+#include "lammps/common.h"
 #include "lammps/halo.h"
 #include "lammps/python_models.h"
-#include "library.h"
 #include "memory.h"
+#include "modify.h"
 #include "neigh_list.h"
 #include "neighbor.h"
 #include "pair.h"
@@ -31,33 +31,20 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
+using mdops::lammps::FreeList;
+using mdops::lammps::FreeModel;
 using mdops::lammps::Halo;
+using mdops::lammps::kFullList;
 using mdops::lammps::PythonModels;
+using mdops::lammps::sized;
 
 namespace {
 
-// NeighConst::REQ_FULL, whose header is not always installed.
-constexpr int kFullList = 1;
-
 constexpr char kWords[] = "precision, overflow, device, out_file, out_freq, fparam, aparam and charge_spin";
 
-struct FreeModel {
-  void operator()(mdops_model* model) const { mdops_free(model); }
-};
-struct FreeList {
-  void operator()(mdops_list* list) const { mdops_list_free(list); }
-};
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
-
-// A struct of mdops.h, all zero but for its size.
-template <class T>
-T sized() {
-  T made{};
-  made.struct_size = sizeof(T);
-  return made;
-}
 
 // Numbers in memory that a model's device writes to fastest; plain memory without a model of the core.
 class Numbers {
@@ -93,7 +80,7 @@ class Numbers {
   size_t size_ = 0;
 };
 
-class PairMDOps : public Pair {
+class PairMDOps : public Pair, public mdops::lammps::ShortRange {
  public:
   explicit PairMDOps(LAMMPS* lmp) : Pair(lmp) {
     restartinfo = 0;
@@ -117,6 +104,7 @@ class PairMDOps : public Pair {
     comm_forward = own_.python ? 2 : 0;
     comm_reverse = own_.count > 1 ? 3 * own_.count : 0;
     line_ = Line(), filled_ = warned_ = false;
+    ewaldflag = pppmflag = lacks_charges();  // LAMMPS' kspace is for them
     // The elements were another model's: pair_coeff names them again.
     kinds_.clear();
     for (int i = 1; allocated && i <= atom->ntypes; ++i)
@@ -160,6 +148,10 @@ class PairMDOps : public Pair {
       error->all(FLERR, std::string("pair_style mdops computes in eV and A: units are ") +
                             update->unit_style + ", expected metal");
     if (!force->newton_pair) error->all(FLERR, "pair_style mdops needs newton pair on");
+    if (lacks_charges() && modify->get_fix_by_style("mdops/dplr").empty())
+      error->all(FLERR,
+                 "pair_style mdops: the model lacks the energy of charges beyond the cutoff (its modifier "
+                 "dipole_charge), which fix mdops/dplr and a kspace_style add: define them (lammps.md)");
     // A GPU finds the neighbours for itself, and LAMMPS need not, unless there are pairs that do not count.
     const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
     takes_list_ = !on_gpu() || leaves_out || neighbor->includegroup || force->pair != this;
@@ -169,6 +161,17 @@ class PairMDOps : public Pair {
   }
 
   double init_one(int, int) override { return own_.info.cutoff; }
+
+  // LAMMPS' kspace asks for the cutoff of the rest of the charges' energy. There is none: they are Gaussians.
+  void* extract(const char* name, int& dimension) override {
+    dimension = 0;
+    return lacks_charges() && std::strcmp(name, "cut_coul") == 0 ? &own_.info.cutoff : nullptr;
+  }
+
+  bool lacks_charges() const override { return own_.count && own_.info.lacks_charges; }
+  std::string element(int type) const override {
+    return kinds_.empty() || kinds_[type] < 0 ? "" : own_.info.names[kinds_[type]];
+  }
 
   void compute(int eflag, int vflag) override {
     ev_init(eflag, vflag);
@@ -275,7 +278,7 @@ class PairMDOps : public Pair {
   Settings read_settings(int narg, char** arg) {
     Settings given;
     mdops_options options = sized<mdops_options>();
-    options.threads = comm->nthreads;
+    options.threads = comm->nthreads, options.part = MDOPS_SHORT_RANGE;
     std::vector<std::string> paths;
     std::string output = "model_devi.out", device = "cpu";
     for (int k = 0; k < narg; ++k) {
@@ -350,9 +353,10 @@ class PairMDOps : public Pair {
       given.info = info;
       return;
     }
-    bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff;
+    bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff &&
+                info.lacks_charges == given.info.lacks_charges;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
-    require(same, path + " has other elements, or another cutoff, than " + first);
+    require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first);
   }
 
   void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
@@ -429,16 +433,7 @@ class PairMDOps : public Pair {
   bool wants_atoms() const { return vflag_atom || cvflag_atom; }
   double& virial_of_pair(int k) { return Pair::virial[k]; }
 
-  // An error on every process, with the message of the first that has one.
-  void require_everywhere(const std::string& problem) {
-    int mine = problem.empty() ? comm->nprocs : comm->me, first = 0;
-    MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, world);
-    if (first == comm->nprocs) return;
-    char text[2048] = "";
-    if (comm->me == first) std::snprintf(text, sizeof(text), "%s", problem.c_str());
-    MPI_Bcast(text, sizeof(text), MPI_CHAR, first, world);
-    error->all(FLERR, std::string(text));
-  }
+  void require_everywhere(const std::string& problem) { mdops::lammps::require_everywhere(lmp, problem); }
   void require(bool condition, const std::string& problem) { require_everywhere(condition ? "" : problem); }
 
   // Whether the neighbours are those of these atoms. Types change between two lists of LAMMPS' where a fix
@@ -513,21 +508,12 @@ class PairMDOps : public Pair {
 
   // The neighbours that LAMMPS found.
   int copy(const std::vector<int32_t>& types, mdops_list** made) {
-    std::vector<int32_t> counts(atom->nlocal, 0);
-    std::vector<const int32_t*> rows(atom->nlocal, nullptr);
-    for (int k = 0; k < list->inum; ++k) {
-      const int i = list->ilist[k];
-      counts[i] = list->numneigh[i], rows[i] = list->firstneigh[i];
-    }
-    mdops_neighbors near = sized<mdops_neighbors>();
-    near.atoms = atom->nlocal, near.ghosts = atom->nghost;
-    near.types = types.data(), near.counts = counts.data(), near.rows = rows.data();
-    near.mask = NEIGHMASK;
+    const mdops::lammps::ListOf found(*atom, *list, types);
     if (own_.python) {
-      python_problem_ = own_.python->fill(near, halo_);
+      python_problem_ = own_.python->fill(found.near, halo_);
       return python_problem_.empty() ? MDOPS_OK : MDOPS_INVALID;
     }
-    return mdops_list_fill(&near, own_.info.ntypes, made);
+    return mdops_list_fill(&found.near, own_.info.ntypes, made);
   }
 
   int search(const std::vector<int32_t>& types, mdops_list** made) {
@@ -675,43 +661,8 @@ class PairMDOps : public Pair {
   Line line_;
 };
 
-// As LAMMPS' lammpsplugin.h has it, which is not always installed.
-struct Plugin {
-  const char *version, *style, *name, *info, *author;
-  union {
-    void* (*v1)(void* lmp);
-    void* (*v2)(void* lmp, int narg, char** arg);
-  } creator;
-  void* handle;
-};
-
-void* make(void* lmp) {
-  return new PairMDOps(static_cast<LAMMPS*>(lmp));
-}
-
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void* lmp, void* handle,
-                                                                         void* enter) {
-  Error* const error = static_cast<LAMMPS*>(lmp)->error;
-  if (lammps_extract_setting(lmp, "tagint") != static_cast<int>(sizeof(tagint)))
-    error->all(
-        FLERR,
-        std::string("the plugin of mdops was built for other sizes of integers than this LAMMPS has: set "
-                    "MDOPS_LAMMPS_FLAGS=-DLAMMPS_BIGBIG or -DLAMMPS_SMALLBIG for `mdops lammps`"));
-  if (std::strcmp(static_cast<LAMMPS*>(lmp)->version, MDOPS_LAMMPS_VERSION) != 0)
-    error->all(FLERR, std::string("the plugin of mdops was built for LAMMPS " MDOPS_LAMMPS_VERSION
-                                  ", and this is ") +
-                          static_cast<LAMMPS*>(lmp)->version + ": `mdops lammps` builds it for this one");
-  if (mdops_api_version() != MDOPS_API_VERSION)
-    error->all(FLERR, std::string("the plugin of mdops was built for another libmdops_core"));
-  Plugin plugin{};
-  plugin.version = MDOPS_LAMMPS_VERSION;
-  plugin.style = "pair";
-  plugin.name = "mdops";
-  plugin.info = "pair style mdops: Deep Potential models";
-  plugin.author = "the mdops developers";
-  plugin.creator.v1 = make;
-  plugin.handle = handle;
-  reinterpret_cast<void (*)(void*, void*)>(enter)(&plugin, lmp);
+Pair* make_mdops_pair(LAMMPS* lmp) {
+  return new PairMDOps(lmp);
 }

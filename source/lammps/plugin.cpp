@@ -1,0 +1,61 @@
+// The plugin: pair_style mdops and fix mdops/dplr (lammps.md), compiled against the headers of the LAMMPS at
+// hand (mdops/lammps.py).
+#include <cstring>
+#include <string>
+
+#include "lammps/common.h"
+#include "library.h"
+#include "lmptype.h"
+
+using namespace LAMMPS_NS;
+
+namespace {
+
+// As LAMMPS' lammpsplugin.h has it, which is not always installed.
+struct Plugin {
+  const char *version, *style, *name, *info, *author;
+  union {
+    void* (*v1)(void* lmp);
+    void* (*v2)(void* lmp, int narg, char** arg);
+  } creator;
+  void* handle;
+};
+
+void* make_pair(void* lmp) {
+  return make_mdops_pair(static_cast<LAMMPS*>(lmp));
+}
+
+void* make_charges(void* lmp, int narg, char** arg) {
+  return make_mdops_charges(static_cast<LAMMPS*>(lmp), narg, arg);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) void lammpsplugin_init(void* lmp, void* handle,
+                                                                         void* enter) {
+  Error* const error = static_cast<LAMMPS*>(lmp)->error;
+  if (lammps_extract_setting(lmp, "tagint") != static_cast<int>(sizeof(tagint)))
+    error->all(
+        FLERR,
+        std::string("the plugin of mdops was built for other sizes of integers than this LAMMPS has: set "
+                    "MDOPS_LAMMPS_FLAGS=-DLAMMPS_BIGBIG or -DLAMMPS_SMALLBIG for `mdops lammps`"));
+  if (std::strcmp(static_cast<LAMMPS*>(lmp)->version, MDOPS_LAMMPS_VERSION) != 0)
+    error->all(FLERR, std::string("the plugin of mdops was built for LAMMPS " MDOPS_LAMMPS_VERSION
+                                  ", and this is ") +
+                          static_cast<LAMMPS*>(lmp)->version + ": `mdops lammps` builds it for this one");
+  if (mdops_api_version() != MDOPS_API_VERSION)
+    error->all(FLERR, std::string("the plugin of mdops was built for another libmdops_core"));
+  const auto add = reinterpret_cast<void (*)(void*, void*)>(enter);
+  Plugin plugin{};
+  plugin.version = MDOPS_LAMMPS_VERSION;
+  plugin.author = "the mdops developers";
+  plugin.handle = handle;
+  plugin.style = "pair", plugin.name = mdops::lammps::kPairStyle;
+  plugin.info = "pair style mdops: Deep Potential models";
+  plugin.creator.v1 = make_pair;
+  add(&plugin, lmp);
+  plugin.style = "fix", plugin.name = mdops::lammps::kChargesStyle;
+  plugin.info = "fix mdops/dplr: charges beyond the cutoff of Deep Potential models";
+  plugin.creator.v2 = make_charges;
+  add(&plugin, lmp);
+}
