@@ -1,6 +1,7 @@
 """A training begins with another model's weights, and says where that model is not the input's."""
 
 import copy
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import mdops
 from mdops.data.evaluation import evaluate
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model, write_model
+from mdops.options import parse
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config, read_config
 from mdops.train.loop.trainer import Trainer
+from mdops.train.loss import LOSSES
 from mdops.train.model.initial import refit_bias
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
@@ -204,3 +207,23 @@ def test_beginnings_exclude_each_other(tmp_path):
         Trainer(config(), tmp_path, init_model=MODEL, finetune=MODEL)
     with pytest.raises(InputError, match="use_pretrain_script needs a model"):
         Trainer(config(), tmp_path, use_pretrain_script=True)
+
+
+@pytest.mark.filterwarnings("ignore:the data has .* nothing is learned from")
+def test_energies_of_atoms_that_the_loss_is_not_of_are_not_those_of_types(tmp_path):
+    """As in DeePMD-kit."""
+    folder = tmp_path / "data"
+    shutil.copytree(EMT, folder)
+    shape = len(np.load(folder / "set.000" / "energy.npy")), len((folder / "type.raw").read_text().split())
+    np.save(folder / "set.000" / "atom_ener.npy", np.full(shape, 100.0))
+    options, plain = config(), config()
+    options.training.training_data.systems = str(folder)
+    options.loss = plain.loss = parse(LOSSES["ener"].Options, {})
+    for begun in ({}, {"finetune": MODEL}):
+        got, want = (
+            Trainer(c, tmp_path / name, **begun).potential
+            for c, name in ((options, "atoms"), (plain, "plain"))
+        )
+        torch.testing.assert_close(got.model.out_bias, want.model.out_bias)
+    options.loss = parse(LOSSES["ener"].Options, {"start_pref_ae": 1.0, "limit_pref_ae": 1.0})
+    assert (Trainer(options, tmp_path / "learned").potential.model.out_bias == 100.0).all()

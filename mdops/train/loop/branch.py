@@ -25,7 +25,7 @@ from mdops.train.config.sections import Config
 from mdops.train.loop.charges import require_own_labels, take_off_charges
 from mdops.train.loop.cuda_graph import Outcome, step_graphs
 from mdops.train.loop.distributed import Processes
-from mdops.train.loop.factories import make_loss, require_labels, trained_labels
+from mdops.train.loop.factories import make_loss, only_learned, require_labels, trained_labels
 from mdops.train.loop.frames import Frames, Share
 from mdops.train.loop.full_validation import full_validations
 from mdops.train.loop.schedule import WeightAverage
@@ -116,8 +116,9 @@ class Branch:
             )
 
     def _initial_model(self, pretrained: Pretrained | None) -> Potential:
-        """The model before the first step. The first process makes it, and all have its bits."""
-        data, lists = self.frames.data, self.frames.lists
+        """The model before the first step. As in DeePMD-kit, it takes nothing from labels of atoms that the loss is not
+        of. The first process makes it, and all have its bits."""
+        data, lists = only_learned(self.frames.data, self.loss), self.frames.lists
 
         def make() -> dict[str, Any]:
             if pretrained is None:

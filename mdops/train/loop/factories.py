@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,6 +38,13 @@ def make_loss(config: Config, data: Dataset | None = None, model: AtomicModel | 
     spin = spin_of(config.model, config.model.type_map) if model is None else model.spin
     loss = LOSSES[config.loss.KIND].make(config.loss, labels_of(outputs, spin is not None))
     return loss if data is None else loss.only_of(data)
+
+
+def only_learned(data: Dataset, loss: Loss) -> Dataset:
+    """The data without labels of atoms that the loss is not of."""
+    of_atoms = {name for name, label in data.known.items() if label.of_atom and not label.is_input}
+    unused = of_atoms - set(loss.terms)
+    return replace(data, labels={name: value for name, value in data.labels.items() if name not in unused})
 
 
 def require_labels(loss: Loss, data: Dataset) -> None:
