@@ -826,6 +826,13 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         bad = {"x_index": (2, both[first][0] + 9), "offsets": (7, both[second][2] + 1)}
         args = random(7, width), x, *both[first], *both[second]
         samples.append(Sample("edge_weighted_sum", args, (0, 1), bad=bad))
+    for (first, second), inputs, turns, width in (
+        ((0, 1), 3, 3, 8),
+        ((1, 0), 5, 0, 5),
+        ((0, 0), 34, 4, 20),
+        ((1, 0), 0, 1, 6),
+    ):
+        samples += _convolution_samples(random, both[first], both[second], inputs, turns, width)
     for index_of, rows, columns, channels in ((both[0], 3, 4, 6), (both[1], 7, 9, 32), (both[0], 2, 11, 5)):
         turn, y, x = random(7, rows, columns), random(7, rows, channels), random(4, columns, channels)
         wrong: dict[str, tuple[int, Any]] = {"index": (2, index_of[0] + 9)}
@@ -951,6 +958,30 @@ def _order_samples(random: Callable[..., Any]) -> list[Sample]:
             samples.append(Sample("order_mix", args, (0, 1), bad=bad))
         bad = {"y": (1, random(edges, rows, columns + 1)), "degree": (2, 9)}
         samples.append(Sample("order_mix_outer", (x, y, degree), (0, 1), bad=bad))
+    return samples
+
+
+def _convolution_samples(
+    random: Callable[..., Any], of_a: Any, of_x: Any, inputs: int, turns: int, width: int
+) -> list[Sample]:
+    """Of seven edges between four nodes."""
+    a, x, weight = random(4, 1 + turns, width), random(4, width), random(inputs, width)
+    b, w, t = random(7, inputs), random(7), random(7, turns)
+    indices = *of_a, *of_x
+    bad: dict[str, tuple[int, Any]] = {"x_index": (5, of_x[0] + 9), "a_offsets": (10, of_a[2] + 1)}
+    given = x, b, w, t, weight, *of_x, *of_a
+    samples = [Sample("edge_convolution", given, (0, 1, 2, 3, 4), bad=bad)]
+    bad = {"a_index": (5, of_a[0] + 9), "x_offsets": (10, of_x[2] + 1)}
+    samples.append(Sample("edge_convolution_nodes", (a, b, w, t, weight, *indices), (0, 1, 2, 3, 4), bad=bad))
+    bad = {"a_index": (5, of_a[0] + 9), "x_index": (8, of_x[0] + 9)}
+    for rows in (b, b[:, :0].contiguous()) if inputs else ():
+        given = a, x, rows, w, weight, *indices
+        free = (0, 1, 2, 3, 4) if rows.shape[1] else (0, 1, 3, 4)
+        samples.append(Sample("edge_convolution_edges", given, free, bad=bad))
+    if inputs:
+        bad = {"a_index": (4, of_a[0] + 9), "x_index": (7, of_x[0] + 9)}
+        given = a[:, 0].contiguous(), x, b, w, *indices
+        samples.append(Sample("edge_convolution_weight", given, (0, 1, 2, 3), bad=bad))
     return samples
 
 

@@ -79,6 +79,38 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         targets = len(given[5]) - 1
         out = results((targets, first.shape[1]), like=first.dtype)
         run(op, out, (len(first), len(given[1]), targets, first.shape[1]), is_double)
+    elif op.startswith("edge_convolution"):
+        a = x = b = t = weight = None
+        if op == "edge_convolution":
+            x, b, w, t, weight, *of_x, a_index, a_order, a_offsets = given
+            x_index, sums = of_x[0], (a_index, a_order, a_offsets)
+            nodes = len(a_offsets) - 1, len(x)
+            out = results((nodes[0], 1 + t.shape[1], x.shape[1]), like=x.dtype)
+        elif op == "edge_convolution_nodes":
+            a, b, w, t, weight, a_index, _, a_offsets, x_index, x_order, x_offsets = given
+            sums, nodes = (x_index, x_order, x_offsets), (len(a), len(x_offsets) - 1)
+            out = results((nodes[1], a.shape[2]), like=a.dtype)
+        else:
+            a, x, b, w, *indices = given
+            weight = indices.pop(0) if op == "edge_convolution_edges" else None
+            a_index, _, _, x_index, *_ = indices
+            sums, nodes = (None, None, None), (len(a), len(x))
+            inputs, edges = (b if weight is None else weight.T).shape[1], len(w)
+            if weight is None:
+                out = results((inputs, a.shape[1]), like=a.dtype)
+            else:
+                of_w = edges if b.shape[1] else 0
+                out = results((edges, inputs), (of_w,), (edges, a.shape[1] - 1), like=a.dtype)
+        turns = a.shape[1] - 1 if a is not None and a.dim() == 3 else 0 if t is None else t.shape[1]
+        width = (x if a is None else a).shape[-1]
+        inputs = b.shape[1] if weight is None else len(weight)
+        given = [a, x, b, w, t, weight, a_index, x_index, *sums]
+        targets = 0 if sums[2] is None else len(sums[2]) - 1
+        sizes = (len(w), inputs, turns, width, *nodes, targets)
+        passes = ("edge_convolution", "edge_convolution_nodes", "edge_convolution_edges")
+        shown = [None if op == passes[2] and k == 1 and not len(r) else r for k, r in enumerate(out)]
+        number = passes.index(op) if op in passes else 3
+        run("edge_convolution", shown, sizes, is_double, number)
     elif op.startswith("edge_rotate"):
         sums = op == "edge_rotate_sum"
         edges, nodes, channels = len(given[2]), len(given[4]) - 1, given[1].shape[2]
@@ -147,6 +179,19 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             centers = i, None, offsets
             check(library, "edge_product", (x[:125], *centers, x[125:250], j, order, starts))
             check(library, "edge_weighted_sum", (x, x[:125], j, order, starts, *centers))
+            for inputs, turns in ((7, 3), (70, 5)) if sel == 20 and width == 36 else ():
+                w, b, t = (
+                    x[:, 0].contiguous(),
+                    *(torch.randn(room, k, generator=gen).to(dtype) for k in (inputs, turns)),
+                )
+                weight, a = (
+                    torch.randn(k, width, generator=gen).to(dtype) for k in (inputs, 125 * (1 + turns))
+                )
+                a, ends = a.view(125, 1 + turns, width), (*centers, j, order, starts)
+                check(library, "edge_convolution", (x[:125], b, w, t, weight, *ends[3:], *ends[:3]))
+                check(library, "edge_convolution_nodes", (a, b, w, t, weight, *ends))
+                check(library, "edge_convolution_edges", (a, x[:125], b, w, weight, *ends))
+                check(library, "edge_convolution_weight", (a[:, 0], x[:125], b, w, *ends))
         for rows, columns, channels in ((7, 9, 32), (10, 16, 5), (1, 1, 70), (3, 25, 8)) if sel == 20 else ():
             turn = torch.randn(room, rows, columns, generator=gen).to(dtype)
             y = torch.randn(room, rows, channels, generator=gen).to(dtype)

@@ -3,7 +3,7 @@
 
 find_package(Threads REQUIRED)
 file(GLOB CORE_SOURCES CONFIGURE_DEPENDS source/core/*.cpp)
-set(of_core "/(common/(isa|op)|gemm/bf16_(units|kernel)|spline_potential/spatial_order|(neighbor|spline_potential|spline_dipole|hybrid_potential|pair_table|angle_moment|attention_layer|neighbor_rows)/cpu_(loops|kernel))\\.cpp")
+set(of_core "/(common/(isa|op)|gemm/bf16_(units|kernel)|spline_potential/spatial_order|(neighbor|spline_potential|spline_dipole|hybrid_potential|pair_table|angle_moment|attention_layer|axis_product|neighbor_rows)/cpu_(loops|kernel))\\.cpp")
 
 add_library(mdops_core SHARED ${CORE_SOURCES}
   $<FILTER:$<TARGET_OBJECTS:common>,INCLUDE,${of_core}>

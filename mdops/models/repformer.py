@@ -21,7 +21,10 @@ from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
 from mdops.ops import (
     NeighborGraph,
+    axis_product,
     edge_attention,
+    edge_convolution,
+    edge_correlation,
     edge_gather,
     edge_product,
     edge_scatter,
@@ -34,6 +37,7 @@ from mdops.ops.neighbor_attention import SHIFT
 from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
+_WIDE = 64
 COUNT_ADDED = 1e-4  # DeePMD-kit's, to the number of neighbours in denominators
 
 
@@ -268,6 +272,11 @@ class Edges(NamedTuple):
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
 
 
+def _is_by_convolutions(nodes: torch.Tensor) -> bool:
+    """Whether `edge_convolution` makes the sums over neighbours: on a CPU."""
+    return nodes.device.type == "cpu"
+
+
 def symmetric_sums(rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
     """(N, 3, M): the sums over the edges of an atom of their vectors times `rows` (E, M)."""
     return row_moments(vectors * edges.sum_weight, rows, edges.graph.offsets)
@@ -309,8 +318,7 @@ class RepformerLayer(nn.Module):
             return new, local
         to_edges, to_vectors = [self._after("linear2", e)], []
         if form.multiplies_nodes:
-            both = edge_product(nodes, edges.graph.of_center, nodes, edges.graph.of_neighbor)
-            to_edges.append(self._product("proj_g1g1g2")(both) * edges.weight)
+            to_edges.append(self._of_both_ends(nodes, edges))
         if form.attends or form.turns:
             numbers, turned = self._attention(e, h, edges)
             to_edges += numbers
@@ -320,45 +328,86 @@ class RepformerLayer(nn.Module):
     def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
         """The new numbers of nodes."""
         o = self.form.options
-        # Of the neighbours, (E, g1_dim), where more than their sums are needed.
-        near = nodes
-        if o.update_g1_has_drrd or o.update_g1_has_attn:
-            near = edge_gather(nodes, edges.graph.of_neighbor)
         turning = h * edges.axis_weight if o.update_h2 else edges.turning
         messages, joined = [], []
         if o.g1_out_mlp:
             messages.append(self._after("g1_self_mlp", nodes))
         else:
             joined.append(nodes)
-        if o.update_g1_has_conv:
-            found = messages if o.g1_out_conv else joined
-            found.append(self._convolution(nodes, e, edges))
+        convolution, sums = self._of_neighbors(nodes, e, turning, edges)
+        if convolution is not None:
+            (messages if o.g1_out_conv else joined).append(convolution)
         if o.update_g1_has_grrg:
-            joined.append(self._axis_product(e, turning, edges))
-        if o.update_g1_has_drrd:
-            joined.append(self._axis_product(near, turning, edges))
-        messages.append(self._after("linear1", torch.cat(joined, 1)))
+            joined.append(self._axis_product(row_moments(turning, e, edges.graph.offsets)))
+        if sums is not None:
+            joined.append(self._axis_product(sums))
+        messages.append(self._activated(self._product_of_parts("linear1", joined)))
         if o.update_g1_has_attn:
-            messages.append(self._node_attention(nodes, near, edges))
+            messages.append(self._node_attention(nodes, edges))
         return self._added("g1", nodes, messages)
 
-    def _convolution(self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges) -> torch.Tensor:
-        product, weighed = self._product("proj_g1g2"), e * edges.mean_weight
-        if self.form.options.g1_out_conv:
-            weighed = product(weighed)
-        else:
-            nodes = product(nodes)
-        return edge_weighted_sum(weighed, nodes, edges.graph.of_neighbor, edges.graph.of_center)
+    def _of_neighbors(
+        self, nodes: torch.Tensor, e: torch.Tensor, turning: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The convolution of nodes, and sums (N, 3, g1_dim) of neighbours times the edges' vectors; None for what the
+        layer has not."""
+        o, ends = self.form.options, (edges.graph.of_neighbor, edges.graph.of_center)
+        filters = o.update_g1_has_conv and o.g1_out_conv
+        convolution = sums = None
+        if _is_by_convolutions(nodes) and (filters or o.update_g1_has_drrd):
+            found = edge_convolution(
+                nodes,
+                e if filters else e[:, :0],
+                edges.mean_weight.squeeze(1),
+                turning if o.update_g1_has_drrd else turning[:, :0],
+                self._product("proj_g1g2").weight if filters else e.new_empty(0, o.g1_dim),
+                *ends,
+            )
+            convolution, sums = found.split([1, found.shape[1] - 1], 1)
+            convolution, sums = convolution.squeeze(1), sums if o.update_g1_has_drrd else None
+        elif o.update_g1_has_drrd:
+            sums = row_moments(turning, edge_gather(nodes, edges.graph.of_neighbor), edges.graph.offsets)
+        if not o.update_g1_has_conv:
+            convolution = None
+        elif not filters or convolution is None:
+            product, weighed = self._product("proj_g1g2"), e * edges.mean_weight
+            if filters:
+                convolution = edge_weighted_sum(product(weighed), nodes, *ends)
+            else:
+                convolution = edge_weighted_sum(weighed, product(nodes), *ends)
+        return convolution, sums
 
-    def _axis_product(self, rows: torch.Tensor, turning: torch.Tensor, edges: Edges) -> torch.Tensor:
-        sums = row_moments(turning, rows, edges.graph.offsets)
-        return (sums[:, :, : self.form.options.axis_neuron].mT @ sums).flatten(1)
+    def _of_both_ends(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """Of edges the products of their nodes."""
+        product, ends = self._product("proj_g1g1g2"), (edges.graph.of_center, edges.graph.of_neighbor)
+        if _is_by_convolutions(nodes):
+            weight = edges.weight.squeeze(1)
+            return edge_correlation(nodes, nodes, weight, product.weight.T, *ends)
+        both: torch.Tensor = product(edge_product(nodes, ends[0], nodes, ends[1])) * edges.weight
+        return both
 
-    def _node_attention(self, nodes: torch.Tensor, near: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
+        axis = self.form.options.axis_neuron
+        if sums.shape[2] < _WIDE:  # where products of such small matrices take longer
+            return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
+        return (sums[:, :, :axis].mT @ sums).flatten(1)
+
+    def _product_of_parts(self, name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A product whose inputs stand side by side, without putting them there."""
+        product, z = self._product(name), None
+        weights = product.weight.split([part.shape[1] for part in parts])
+        for part, weight in zip(parts, weights, strict=True):
+            own = linear(part, weight, product.bias if z is None else None)
+            z = own if z is None else z + own
+        assert z is not None
+        return z
+
+    def _node_attention(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
         """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are
         multiplied with what belongs to the node, once an atom."""
         o, graph = self.form.options, edges.graph
         width, heads = o.attn1_hidden, o.attn1_nhead
+        near = edge_gather(nodes, graph.of_neighbor)
         keys, values = (
             self._product("loc_attn.mapkv").weight.unflatten(1, (-1, heads)).split([width, o.g1_dim], dim=1)
         )
@@ -426,7 +475,10 @@ class RepformerLayer(nn.Module):
         return self._product(name).weight.unflatten(1, (-1, heads)).permute(2, 0, 1)
 
     def _after(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        return layer_output(self._product(name)(x), None, self.form.options.activation_function)
+        return self._activated(self._product(name)(x))
+
+    def _activated(self, z: torch.Tensor) -> torch.Tensor:
+        return layer_output(z, None, self.form.options.activation_function)
 
     def _product(self, name: str) -> Layer:
         found = self.products[name.replace(".", "/")]

@@ -18,6 +18,7 @@ from mdops.ops.axis_product import axis_product
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.edge_attention import edge_attention
+from mdops.ops.edge_convolution import edge_convolution, edge_correlation
 from mdops.ops.edge_rotation import edge_rotate, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
@@ -87,6 +88,8 @@ __all__ = [
     "begin_step",
     "displacements",
     "edge_attention",
+    "edge_convolution",
+    "edge_correlation",
     "edge_gather",
     "edge_permute",
     "edge_product",

@@ -1,7 +1,8 @@
 // The ops on graphs as on a GPU, launched on the host. scripts/emulate_graph.py calls them with the pointers
 // of their tensors, arguments first, and with their sizes.
-#include "fibers.h"
+#include "edge_convolution/gpu_kernels.h"
 #include "edge_rotation/gpu_rotation.h"
+#include "fibers.h"
 #include "graph/gpu_edges.h"
 #include "graph/gpu_rows.h"
 #include "graph/gpu_softmax.h"
@@ -78,6 +79,37 @@ void edge_weighted_sum(Call c) {
   gpu_graph_rows::run_weighted_sums(gpu, a);
 }
 
+// The arguments of a convolution: pointers a, x, b, w, t, W, the nodes' indices, and what the sums go by.
+template <class T>
+EdgeConvolutionArgs<T> convolution(Call& c) {
+  EdgeConvolutionArgs<T> a{};
+  a.a.x = c.next<T>(), a.x.x = c.next<T>(), a.b = c.next<T>(), a.w = c.next<T>(), a.t = c.next<T>();
+  a.weight = c.next<T>(), a.a.index = c.next(), a.x.index = c.next();
+  a.index = c.next(), a.order = c.next(), a.offsets = c.next();
+  a.rows = c.size(), a.inputs = c.size(), a.turns = c.size(), a.width = c.size();
+  a.a.nodes = c.size(), a.x.nodes = c.size(), a.targets = c.size();
+  return a;
+}
+
+template <class T>
+void edge_convolution(Call c, int pass) {
+  EdgeConvolutionArgs<T> a = convolution<T>(c);
+  if (pass == 0) {
+    a.by_a = c.next<T>();
+    gpu_edge_convolution::run_nodes<T, true>(gpu, a);
+  } else if (pass == 1) {
+    a.by_x = c.next<T>();
+    gpu_edge_convolution::run_nodes<T, false>(gpu, a);
+  } else if (pass == 2) {
+    a.by_b = c.next<T>(), a.by_w = c.next<T>(), a.by_t = c.next<T>();
+    gpu_edge_convolution::run_edges(gpu, a);
+  } else {
+    a.by_weight = c.next<T>();
+    std::vector<T> sums(gpu_edge_convolution::weight_shares(gpu, a) * a.inputs * a.width);
+    gpu_edge_convolution::run_weight(gpu, a, sums.data());
+  }
+}
+
 RotationShape rotation_shape(Call& c) {
   return {c.size(), c.size(), c.size(), c.size(), c.size()};
 }
@@ -132,6 +164,11 @@ void run_edge_product(bool is_double, void** pointers, int64_t* sizes) {
 
 void run_edge_weighted_sum(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? edge_weighted_sum<double>({pointers, sizes}) : edge_weighted_sum<float>({pointers, sizes});
+}
+
+void run_edge_convolution(bool is_double, int pass, void** pointers, int64_t* sizes) {
+  is_double ? edge_convolution<double>({pointers, sizes}, pass)
+            : edge_convolution<float>({pointers, sizes}, pass);
 }
 
 void run_edge_rotate(bool is_double, void** pointers, int64_t* sizes) {

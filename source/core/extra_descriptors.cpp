@@ -145,13 +145,13 @@ class Attention : public ExtraDescriptor<T> {
       MDOPS_RUN(row_moments, moments(), 0, block.atoms, t_.data());
       for (T& t : t_) t *= share();
       const AxisArgs<T> axis = features_of(block, nullptr, features);
-      for (int64_t i = 0; i < block.atoms; ++i) axis_features(axis, i);
+      MDOPS_RUN(axis_features, axis, 0, block.atoms);
     }
 
     void backward(const Block<T>& block, const T* grad, T* pairs) override {
       by_t_.resize(t_.size());
       const AxisArgs<T> axis = features_of(block, grad, by_t_.data());
-      for (int64_t i = 0; i < block.atoms; ++i) axis_gradients(axis, i);
+      MDOPS_RUN(axis_gradients, axis, 0, block.atoms);
       for (T& t : by_t_) t *= share();
       by_environment_.resize(4 * rows_), by_g_.resize(rows_ * of_.columns), below_.resize(by_g_.size());
       MDOPS_RUN(row_moment_gradients, moments(), by_t_.data(), 0, block.atoms, by_environment_.data(),

@@ -54,6 +54,23 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "segment_softmax_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor offsets) -> (Tensor "
       "grad_grad, Tensor grad_x)");
 
+  // Convolutions along edges, and the derivatives of the form that they are one of.
+  m.def(
+      "edge_convolution(Tensor x, Tensor b, Tensor w, Tensor t, Tensor weight, Tensor x_index, Tensor? "
+      "x_order, "
+      "Tensor x_offsets, Tensor a_index, Tensor? a_order, Tensor a_offsets) -> Tensor");
+  m.def(
+      "edge_convolution_nodes(Tensor a, Tensor b, Tensor w, Tensor t, Tensor weight, Tensor a_index, Tensor? "
+      "a_order, Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
+  m.def(
+      "edge_convolution_edges(Tensor a, Tensor x, Tensor b, Tensor w, Tensor weight, Tensor a_index, Tensor? "
+      "a_order, Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> (Tensor by_b, Tensor "
+      "by_w, Tensor by_t)");
+  m.def(
+      "edge_convolution_weight(Tensor a, Tensor x, Tensor b, Tensor w, Tensor a_index, Tensor? a_order, "
+      "Tensor "
+      "a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
+
   // Attention of the edges of an atom to each other, and its derivatives.
   m.def(
       "edge_attention(Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, "

@@ -309,6 +309,9 @@ def is_of_fewer(sample, args):
         return args[3].is_cuda and has_one_less(3)
     if sample.op in ("edge_product", "edge_weighted_sum"):
         return args[-1].is_cuda and any(has_one_less(k) for k in (1, 3, 5, 7))
+    if sample.op.startswith("edge_convolution"):
+        sums = {"edge_convolution": len(args) - 1, "edge_convolution_nodes": len(args) - 1}.get(sample.op)
+        return args[-1].is_cuda and sums is not None and has_one_less(sums)
     if sample.op.startswith("message"):  # fewer groups than there are, which the CPU finds
         groups = len(args) - (4 if sample.op == "message_backward" else 3)
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)

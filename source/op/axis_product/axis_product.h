@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "common/isa.h"
 #include "common/math.h"
 
 namespace mdops {
@@ -51,24 +52,11 @@ MDOPS_HD T axis_column_gradient(const AxisArgs<T>& p, const T* t, const T* g, in
   return sum;
 }
 
-// All of atom i, by one thread.
-template <class T>
-void axis_features(const AxisArgs<T>& p, int64_t i) {
-  T* d = p.out + i * p.row_size();
-  for (int k = 0; k < p.width; ++k)
-    for (int l = 0; l < p.axis; ++l) *d++ = axis_feature(p, p.t + i * p.t_size(), k, l);
-  for (int64_t k = 0; k < p.more; ++k) *d++ = p.behind[i * p.more + k];
-}
-template <class T>
-void axis_gradients(const AxisArgs<T>& p, int64_t i) {
-  const T *t = p.t + i * p.t_size(), *g = p.grad + i * p.row_size();
-  T* out = p.out + i * p.t_size();
-  for (int a = 0; a < p.rows; ++a)
-    for (int k = 0; k < p.width; ++k) {
-      T sum = axis_row_gradient(p, t, g, p.axis, a, k);
-      if (k < p.axis) sum += axis_column_gradient(p, t, g, p.axis, a, k, 0, 1);
-      *out++ = sum;
-    }
-}
+// The CPU's kernels, of the atoms [begin, end).
+#define MDOPS_AXIS_KERNELS(T)                                                                   \
+  MDOPS_DECLARE_KERNEL(void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end)) \
+  MDOPS_DECLARE_KERNEL(void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end))
+MDOPS_AXIS_KERNELS(float)
+MDOPS_AXIS_KERNELS(double)
 
 }  // namespace mdops

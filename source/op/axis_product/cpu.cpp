@@ -6,16 +6,14 @@ constexpr int64_t kAtoms = 16;  // that a thread takes at once
 
 template <class T>
 static void run_axis_features(const Op&, const AxisArgs<T> args) {
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) axis_features(args, i);
-  });
+  parallel(args.atoms, kAtoms,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(axis_features, args, begin, end); });
 }
 
 template <class T>
 static void run_axis_gradients(const Op&, const AxisArgs<T> args) {
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) axis_gradients(args, i);
-  });
+  parallel(args.atoms, kAtoms,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(axis_gradients, args, begin, end); });
 }
 
 }  // namespace mdops

@@ -264,12 +264,6 @@ struct GraphOps {
   }
 
  private:
-  static void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
-    if (of.targets != x.size(0))
-      fail(op, std::string("argument `") + name + "` has " + std::to_string(x.size(0)) + " rows, and `" +
-                   of.names.offsets + "` is of " + std::to_string(of.targets));
-  }
-
   template <class T>
   static NodeRows<T> node_rows(const Tensor& x, const RowIndex& of) {
     return {x.const_data_ptr<T>(), of.index.template const_data_ptr<int32_t>(), x.size(0)};

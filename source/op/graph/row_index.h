@@ -81,4 +81,11 @@ struct RowIndex {
   }
 };
 
+// That there is a row of `x` for each node that the rows may belong to.
+inline void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
+  if (of.targets != x.size(0))
+    fail(op, std::string("argument `") + name + "` has " + std::to_string(x.size(0)) + " rows, and `" +
+                 of.names.offsets + "` is of " + std::to_string(of.targets));
+}
+
 }  // namespace mdops

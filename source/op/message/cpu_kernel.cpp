@@ -1,8 +1,8 @@
 // Blocks of rows that stay in the nearest cache, from x to all that the pass writes.
 #include <algorithm>
-#include <cstring>
 
 #include "common/activation_lanes.h"
+#include "common/some_lanes.h"
 #include "gemm/product.h"
 #include "message/message.h"
 
@@ -29,34 +29,6 @@ struct ColumnLanes {
     return {sent + lane, std::min<int64_t>(kLanes<T>, kept - lane)};
   }
 };
-
-// The first numbers of a vector, or all of them; zeros in the others.
-template <class T, bool Whole>
-struct SomeLanes {
-  int64_t count;
-
-  inline __attribute__((always_inline)) Vector<T> load(const T* p) const {
-    if constexpr (Whole) return vector_at(p);
-    Vector<T> v{};
-    std::memcpy(&v, p, count * sizeof(T));
-    return v;
-  }
-  inline __attribute__((always_inline)) void store(T* p, const Vector<T>& v) const {
-    if constexpr (Whole)
-      MDOPS_ISA::store(p, v);
-    else
-      std::memcpy(p, &v, count * sizeof(T));
-  }
-};
-
-// Calls work(lanes) with what loads and stores so many.
-template <class T, class Work>
-inline void with_lanes(int64_t count, const Work& work) {
-  if (count == kLanes<T>)
-    work(SomeLanes<T, true>{count});
-  else
-    work(SomeLanes<T, false>{count});
-}
 
 // The weights, and their transpose, with rows and columns in lanes.
 template <class T>

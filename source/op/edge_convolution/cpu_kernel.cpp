@@ -1,0 +1,320 @@
+// Blocks of edges that stay in the nearest cache, from their numbers and nodes to all that a pass writes.
+#include <algorithm>
+
+#include "common/some_lanes.h"
+#include "edge_convolution/edge_convolution.h"
+#include "gemm/product.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+namespace {
+
+constexpr int64_t kBlock = 2 * kRows;
+
+// W for sums of nodes, W^T for edges, in lanes.
+template <class T>
+struct PackedFilter {
+  Panels<T> weight, transposed;
+
+  PackedFilter(const EdgeConvolutionArgs<T>& args, void* memory) {
+    Arena arena{static_cast<char*>(memory)};
+    if (args.by_b)
+      transposed = take_panels<T>(arena, args.width, padded<T>(args.inputs));
+    else
+      weight = take_panels<T>(arena, args.inputs, padded<T>(args.width));
+    bytes = arena.used;
+  }
+  int64_t bytes;
+};
+
+// A thread's memory, of one block.
+template <class T>
+struct FilterMemory {
+  T *b, *t, *pair;         // rows of w b, of t, and of products of nodes
+  Panels<T> filter, by_b;  // b W, or products of nodes; z
+  const T **a, **x;        // the nodes of each row
+  T* none;                 // the numbers of a node that is not there
+
+  FilterMemory(const EdgeConvolutionArgs<T>& args, void* memory) {
+    Arena arena{static_cast<char*>(memory)};
+    b = arena.take<T>(kBlock * args.inputs), t = arena.take<T>(kBlock * args.turns);
+    pair = arena.take<T>(kBlock * args.width);
+    filter = take_panels<T>(arena, kBlock, padded<T>(args.width));
+    by_b = take_panels<T>(arena, kBlock, padded<T>(args.inputs));
+    a = arena.take<const T*>(kBlock), x = arena.take<const T*>(kBlock);
+    none = arena.take<T>(args.a_width());
+    if (memory) std::fill_n(none, args.a_width(), T(0));
+    bytes = arena.used;
+  }
+  int64_t bytes;
+};
+
+template <class T>
+class Convolution {
+  using V = Vector<T>;
+
+ public:
+  Convolution(const EdgeConvolutionArgs<T>& args, const void* packed, void* memory)
+      : args_(args), filter_(args, const_cast<void*>(packed)), memory_(args, memory) {}
+
+  void nodes(int64_t from, int64_t to) {
+    T* const out = args_.by_a ? args_.by_a : args_.by_x;
+    const int64_t stride = args_.by_a ? args_.a_width() : args_.width;
+    for (int64_t m = from; m < to; ++m)
+      if (args_.offsets[m] == args_.offsets[m + 1]) std::fill_n(out + m * stride, stride, T(0));
+    const int64_t end = args_.offsets[to];
+    for (int64_t p = args_.offsets[from]; p < end; p += kBlock) {
+      const int64_t count = std::min(kBlock, end - p);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t e = args_.order ? args_.order[p + r] : p + r;
+        edges_[r] = e;
+        take_edge(e, r);
+      }
+      gemm(count, args_.inputs, ByRow<T>{memory_.b, args_.inputs}, filter_.weight, memory_.filter, false);
+      for (int64_t r = 0, last; r < count; r = last) {
+        const int64_t m = args_.index[edges_[r]];
+        last = std::min<int64_t>(count, args_.offsets[m + 1] - p);
+        const bool is_new = args_.offsets[m] >= p;
+        T* const to = out + m * stride;
+        if (args_.by_x)
+          each_columns(
+              [&]<int N>(auto lanes, const auto& at) { sum_by_x<N>(lanes, at, to, r, last, is_new); });
+        else
+          each_columns([&]<int N>(auto lanes, const auto& at) {
+            int64_t q = 0;
+            if (args_.turns >= 3)
+              sum_by_a<N, 3, true>(lanes, at, 0, to, r, last, is_new), q = 3;
+            else
+              sum_by_a<N, 0, true>(lanes, at, 0, to, r, last, is_new);
+            for (; q < args_.turns; ++q) sum_by_a<N, 1, false>(lanes, at, q, to, r, last, is_new);
+          });
+      }
+    }
+  }
+
+  void edges(int64_t from, int64_t to) {
+    const int64_t inputs = args_.inputs, turns = args_.turns, width = args_.width;
+    for (int64_t first = from; first < to; first += kBlock) {
+      const int64_t count = std::min(kBlock, to - first);
+      pairs(first, count);
+      gemm(count, width, ByRow<T>{memory_.pair, width}, filter_.transposed, memory_.by_b, false);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t e = first + r;
+        T* const z = args_.by_b + e * inputs;
+        const T w = args_.w[e], *b = args_.b + e * inputs;
+        V sum{};
+        memory_.by_b.each([&](auto place) {
+          const int64_t k = place.lane();
+          with_lanes<T>(std::min<int64_t>(kLanes<T>, inputs - k), [&](auto lanes) {
+            const V value = vector_at(place.in(memory_.by_b, r));
+            if (args_.by_w) sum += lanes.load(b + k) * value;
+            lanes.store(z + k, w * value);
+          });
+        });
+        if (args_.by_w) args_.by_w[e] = sum_lanes<T>(sum);
+        for (int64_t q = 0; q < turns; ++q)
+          args_.by_t[e * turns + q] = dot(memory_.x[r], memory_.a[r] + (1 + q) * width, width);
+      }
+    }
+  }
+
+  void weight(int64_t from, int64_t to, T* sums) {
+    const int64_t inputs = args_.inputs, width = args_.width;
+    const Panels<T> of{sums, inputs, padded<T>(width)};
+    std::fill_n(sums, inputs * of.cols, T(0));
+    for (int64_t first = from; first < to; first += kBlock) {
+      const int64_t count = std::min(kBlock, to - first);
+      pairs(first, count);
+      for (int64_t r = 0; r < count; ++r) weigh(first + r, memory_.b + r * inputs);
+      memory_.filter.each([&](auto place) {
+        with_lanes<T>(std::min<int64_t>(kLanes<T>, width - place.lane()), [&](auto lanes) {
+          for (int64_t r = 0; r < count; ++r)
+            store(place.in(memory_.filter, r), lanes.load(memory_.pair + r * width + place.lane()));
+        });
+      });
+      gemm(inputs, count, ByDepth<T>{memory_.b, inputs}, memory_.filter, of, true);
+    }
+  }
+
+ private:
+  // w b of an edge.
+  void weigh(int64_t e, T* __restrict to) const {
+    const T w = args_.w[e], *__restrict b = args_.b + e * args_.inputs;
+    for (int64_t k = 0; k < args_.inputs; ++k) to[k] = w * b[k];
+  }
+
+  // An edge whose other node adds to a sum, as row r; zeros where it has none.
+  void take_edge(int64_t e, int64_t r) {
+    T *const b = memory_.b + r * args_.inputs, *const t = memory_.t + r * args_.turns;
+    const bool none = args_.by_a ? args_.x.is_none(e) : args_.a.is_none(e);
+    memory_.a[r] = memory_.x[r] = memory_.none;
+    if (none) {
+      std::fill_n(b, args_.inputs, T(0)), std::fill_n(t, args_.turns, T(0));
+      return;
+    }
+    weigh(e, b);
+    for (int64_t q = 0; q < args_.turns; ++q) t[q] = args_.t[e * args_.turns + q];
+    if (args_.by_a)
+      memory_.x[r] = args_.x.at(e, args_.width);
+    else
+      memory_.a[r] = args_.a.at(e, args_.a_width());
+  }
+
+  // The nodes of a block of edges, and their products; zeros where one is none.
+  void pairs(int64_t first, int64_t count) {
+    const int64_t width = args_.width;
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t e = first + r;
+      const bool none = args_.a.is_none(e) || args_.x.is_none(e);
+      const T* __restrict a = memory_.a[r] = none ? memory_.none : args_.a.at(e, args_.a_width());
+      const T* __restrict x = memory_.x[r] = none ? memory_.none : args_.x.at(e, width);
+      T* __restrict to = memory_.pair + r * width;
+      for (int64_t c = 0; c < width; ++c) to[c] = a[c] * x[c];
+    }
+  }
+
+  // Columns from `column` on, and where their filters stand.
+  struct Columns {
+    int64_t column;
+    const T* filter;
+    int64_t stride;
+
+    V filter_at(int64_t row, int n) const { return vector_at(filter + row * stride + n * kLanes<T>); }
+  };
+
+  // Adds the rows [r, last) of a block, which are of one node: N vectors of the convolution, if it is asked
+  // for, and of Turns sums from q on.
+  template <int N, int Turns, bool Filters, class Lanes>
+  inline __attribute__((always_inline)) void sum_by_a(Lanes lanes, const Columns& at, int64_t q, T* to,
+                                                      int64_t r, int64_t last, bool is_new) const {
+    constexpr int kSums = Turns + Filters;
+    V sums[kSums][N];
+    const auto place = [&](int s, int n) {
+      return to + (Filters ? s : 1 + q + s) * args_.width + at.column + n * kLanes<T>;
+    };
+    for (int s = 0; s < kSums; ++s)
+      for (int n = 0; n < N; ++n) sums[s][n] = is_new ? V{} : lanes.load(place(s, n));
+    for (int64_t k = r; k < last; ++k) {
+      const T *x = memory_.x[k] + at.column, *t = memory_.t + k * args_.turns + q;
+      for (int n = 0; n < N; ++n) {
+        const V value = lanes.load(x + n * kLanes<T>);
+        if constexpr (Filters) sums[0][n] += at.filter_at(k, n) * value;
+        for (int s = 0; s < Turns; ++s) sums[s + Filters][n] += t[s] * value;
+      }
+    }
+    for (int s = 0; s < kSums; ++s)
+      for (int n = 0; n < N; ++n) lanes.store(place(s, n), sums[s][n]);
+  }
+
+  template <int N, class Lanes>
+  inline __attribute__((always_inline)) void sum_by_x(Lanes lanes, const Columns& at, T* to, int64_t r,
+                                                      int64_t last, bool is_new) const {
+    V sums[N];
+    to += at.column;
+    for (int n = 0; n < N; ++n) sums[n] = is_new ? V{} : lanes.load(to + n * kLanes<T>);
+    for (int64_t k = r; k < last; ++k) {
+      const T *a = memory_.a[k] + at.column, *t = memory_.t + k * args_.turns;
+      V values[N];
+      for (int n = 0; n < N; ++n) values[n] = at.filter_at(k, n) * lanes.load(a + n * kLanes<T>);
+      for (int64_t q = 0; q < args_.turns; ++q) {
+        a += args_.width;
+        for (int n = 0; n < N; ++n) values[n] += t[q] * lanes.load(a + n * kLanes<T>);
+      }
+      for (int n = 0; n < N; ++n) sums[n] += values[n];
+    }
+    for (int n = 0; n < N; ++n) lanes.store(to + n * kLanes<T>, sums[n]);
+  }
+
+  // Calls work<N>(lanes, columns) for N vectors after N.
+  template <class Work>
+  void each_columns(const Work& work) const {
+    const Panels<T>& filter = memory_.filter;
+    for (int64_t col = 0; col < filter.cols; col += Panels<T>::kWide) {
+      const int64_t width = filter.width(col);
+      const T* from = filter.panel(col);
+      if (col + width > args_.width) {
+        for (int64_t c = 0; c < width; c += kLanes<T>)
+          with_lanes<T>(std::min<int64_t>(kLanes<T>, args_.width - col - c), [&](auto lanes) {
+            work.template operator()<1>(lanes, Columns{col + c, from + c, width});
+          });
+      } else if (width == kLanes<T>) {
+        work.template operator()<1>(SomeLanes<T, true>{kLanes<T>}, Columns{col, from, width});
+      } else if (width == 2 * kLanes<T>) {
+        work.template operator()<2>(SomeLanes<T, true>{kLanes<T>}, Columns{col, from, width});
+      } else {
+        work.template operator()<kPanel>(SomeLanes<T, true>{kLanes<T>}, Columns{col, from, width});
+      }
+    }
+  }
+
+  const EdgeConvolutionArgs<T>& args_;
+  const PackedFilter<T> filter_;
+  const FilterMemory<T> memory_;
+  int64_t edges_[kBlock];
+};
+
+template <class T>
+void pack(const EdgeConvolutionArgs<T>& args, void* memory) {
+  const PackedFilter<T> to(args, memory);
+  const auto rows = [&](const Panels<T>& panels, int64_t count, const auto& value) {
+    for (int64_t r = 0; r < panels.rows; ++r)
+      panels.each([&](auto place) {
+        for (int64_t k = 0; k < kLanes<T>; ++k) {
+          const int64_t column = place.lane() + k;
+          place.in(panels, r)[k] = column < count ? value(r, column) : T(0);
+        }
+      });
+  };
+  if (args.by_b)
+    rows(to.transposed, args.inputs, [&](int64_t c, int64_t k) { return args.weight[k * args.width + c]; });
+  else
+    rows(to.weight, args.width, [&](int64_t k, int64_t c) { return args.weight[k * args.width + c]; });
+}
+
+template <class T>
+void weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares) {
+  const int64_t lanes = padded<T>(args.width), size = args.inputs * lanes;
+  for (int64_t k = 0; k < args.inputs; ++k) {
+    T* const to = args.by_weight + k * args.width;
+    std::fill_n(to, args.width, T(0));
+    for (int64_t s = 0; s < shares; ++s)
+      Panels<T>{const_cast<T*>(sums) + s * size, args.inputs, lanes}.each([&](auto place) {
+        const T* from = place.in(Panels<T>{const_cast<T*>(sums) + s * size, args.inputs, lanes}, k);
+        const int64_t count = std::min<int64_t>(kLanes<T>, args.width - place.lane());
+        for (int64_t c = 0; c < count; ++c) to[place.lane() + c] += from[c];
+      });
+  }
+}
+
+}  // namespace
+
+#define MDOPS_DEFINE(T)                                                                                    \
+  EdgeConvolutionSizes convolution_sizes(const EdgeConvolutionArgs<T>& args) {                             \
+    return {PackedFilter<T>(args, nullptr).bytes, FilterMemory<T>(args, nullptr).bytes,                    \
+            args.inputs * padded<T>(args.width)};                                                          \
+  }                                                                                                        \
+  void convolution_pack(const EdgeConvolutionArgs<T>& args, void* packed) {                                \
+    pack(args, packed);                                                                                    \
+  }                                                                                                        \
+  void convolution_nodes(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed, \
+                         void* scratch) {                                                                  \
+    Convolution<T>(args, packed, scratch).nodes(from, to);                                                 \
+  }                                                                                                        \
+  void convolution_edges(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed, \
+                         void* scratch) {                                                                  \
+    Convolution<T>(args, packed, scratch).edges(from, to);                                                 \
+  }                                                                                                        \
+  void convolution_weight(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, void* scratch,     \
+                          T* sums) {                                                                       \
+    Convolution<T>(args, nullptr, scratch).weight(from, to, sums);                                         \
+  }                                                                                                        \
+  void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares) {         \
+    weight_sum(args, sums, shares);                                                                        \
+  }
+MDOPS_DEFINE(float)
+MDOPS_DEFINE(double)
+#undef MDOPS_DEFINE
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops

@@ -1,0 +1,168 @@
+// The ops of convolutions along edges, their arguments checked at entry. What a device does are overloads of
+// `run_convolution` on the call of an op, one for each of what a pass gives.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "edge_convolution/edge_convolution.h"
+#include "graph/row_index.h"
+
+namespace mdops {
+
+// What a pass of `run_convolution` gives.
+enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
+
+struct EdgeConvolutionInputs {
+  RowIndex of_a, of_x;
+  int64_t rows;
+
+  EdgeConvolutionInputs(const Op& op, const Tensor& a_index, const std::optional<Tensor>& a_order,
+                        const Tensor& a_offsets, const Tensor& x_index, const std::optional<Tensor>& x_order,
+                        const Tensor& x_offsets, int64_t rows_)
+      : of_a(op, a_index, a_order, a_offsets, rows_, {"a_index", "a_order", "a_offsets"}),
+        of_x(op, x_index, x_order, x_offsets, rows_, {"x_index", "x_order", "x_offsets"}),
+        rows(rows_) {}
+
+  template <class T>
+  static NodeRows<T> nodes(const Tensor* x, const RowIndex& of) {
+    return {x ? x->const_data_ptr<T>() : nullptr, of.index.template const_data_ptr<int32_t>(), of.targets};
+  }
+  template <class T>
+  static void sums_of(const RowIndex& of, EdgeConvolutionArgs<T>& args) {
+    args.index = of.index.template const_data_ptr<int32_t>(), args.order = of.order_data();
+    args.offsets = of.offsets.template const_data_ptr<int32_t>(), args.targets = of.targets;
+  }
+};
+
+template <class Device>
+struct EdgeConvolutionOps {
+  using Index = const Tensor&;
+  using Order = const std::optional<Tensor>&;
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+  static Tensor edge_convolution(const Tensor& x_, const Tensor& b_, const Tensor& w_, const Tensor& t_,
+                                 const Tensor& weight_, Index x_index, Order x_order, Index x_offsets,
+                                 Index a_index, Order a_order, Index a_offsets) {
+    const auto op = Device::make("edge_convolution", "x", x_);
+    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
+    const ScalarType dtype = x.scalar_type();
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
+    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), kAny}));
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
+    check_nodes(op, "x", x, in.of_x);
+    const Tensor w = input(op, "w", w_, dtype, {in.rows});
+    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), x.size(1)}));
+    Tensor y = empty(op, {in.of_a.targets, 1 + t.size(1), x.size(1)}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = arguments<T>(in, nullptr, &x, weight, t.size(1));
+      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
+      args.by_a = y.mutable_data_ptr<T>();
+      in.sums_of(in.of_a, args);
+      run_convolution<ConvolutionPass::by_a>(op, args);
+    });
+    return y;
+  }
+
+  static Tensor edge_convolution_nodes(const Tensor& a_, const Tensor& b_, const Tensor& w_, const Tensor& t_,
+                                       const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
+                                       Index x_index, Order x_order, Index x_offsets) {
+    const auto op = Device::make("edge_convolution_nodes", "a", a_);
+    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
+    const ScalarType dtype = a.scalar_type();
+    const int64_t turns = turns_of(op, a), width = a.size(2);
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
+    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), turns}));
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
+    check_nodes(op, "a", a, in.of_a);
+    const Tensor w = input(op, "w", w_, dtype, {in.rows});
+    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), width}));
+    Tensor y = empty(op, {in.of_x.targets, width}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = arguments<T>(in, &a, nullptr, weight, turns);
+      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
+      args.by_x = y.mutable_data_ptr<T>();
+      in.sums_of(in.of_x, args);
+      run_convolution<ConvolutionPass::by_x>(op, args);
+    });
+    return y;
+  }
+
+  // By b, w and t; without b (E, 0) that by w is empty.
+  static Three edge_convolution_edges(const Tensor& a_, const Tensor& x_, const Tensor& b_, const Tensor& w_,
+                                      const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
+                                      Index x_index, Order x_order, Index x_offsets) {
+    const auto op = Device::make("edge_convolution_edges", "a", a_);
+    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
+    const ScalarType dtype = a.scalar_type();
+    const int64_t turns = turns_of(op, a), width = a.size(2);
+    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, width}));
+    const Tensor w = input(op, "w", w_, dtype, {kAny});
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, w.size(0));
+    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
+    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {kAny, width}));
+    const bool of_w = b_.dim() == 2 && b_.size(1) > 0;
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {in.rows, of_w ? weight.size(0) : int64_t{0}}));
+    Tensor by_b = empty(op, {in.rows, weight.size(0)}, dtype);
+    Tensor by_w = empty(op, {of_w ? in.rows : 0}, dtype), by_t = empty(op, {in.rows, turns}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = arguments<T>(in, &a, &x, weight, turns);
+      args.w = w.const_data_ptr<T>(), args.by_b = by_b.mutable_data_ptr<T>();
+      args.by_t = by_t.mutable_data_ptr<T>();
+      if (of_w) args.b = b.const_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
+      run_convolution<ConvolutionPass::by_edges>(op, args);
+    });
+    return {by_b, by_w, by_t};
+  }
+
+  static Tensor edge_convolution_weight(const Tensor& a_, const Tensor& x_, const Tensor& b_,
+                                        const Tensor& w_, Index a_index, Order a_order, Index a_offsets,
+                                        Index x_index, Order x_order, Index x_offsets) {
+    const auto op = Device::make("edge_convolution_weight", "a", a_);
+    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny}));
+    const ScalarType dtype = a.scalar_type();
+    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, a.size(1)}));
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
+    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
+    const Tensor w = input(op, "w", w_, dtype, {in.rows});
+    Tensor y = empty(op, {b.size(1), a.size(1)}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = arguments<T>(in, &a, &x, y, 0);
+      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>();
+      args.weight = nullptr, args.by_weight = y.mutable_data_ptr<T>();
+      run_convolution<ConvolutionPass::by_weight>(op, args);
+    });
+    return y;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_convolution", TORCH_BOX(&EdgeConvolutionOps::edge_convolution));
+    m.impl("edge_convolution_nodes", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_nodes));
+    m.impl("edge_convolution_edges", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_edges));
+    m.impl("edge_convolution_weight", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_weight));
+  }
+
+ private:
+  static int64_t turns_of(const Op& op, const Tensor& a) {
+    if (a.size(1) < 1) fail(op, "argument `a` has no rows for each node, expected one or more");
+    return a.size(1) - 1;
+  }
+
+  template <class T>
+  static EdgeConvolutionArgs<T> arguments(const EdgeConvolutionInputs& in, const Tensor* a, const Tensor* x,
+                                          const Tensor& weight, int64_t turns) {
+    EdgeConvolutionArgs<T> args{};
+    args.rows = in.rows, args.inputs = weight.size(0), args.turns = turns, args.width = weight.size(1);
+    args.a = in.nodes<T>(a, in.of_a), args.x = in.nodes<T>(x, in.of_x);
+    args.weight = weight.const_data_ptr<T>();
+    return args;
+  }
+};
+
+}  // namespace mdops
