@@ -62,7 +62,12 @@ INPUTS = {
     "water/dplr/train/ener.json#forces": 20,
 }
 # Which PyTorch's DeePMD-kit does not train.
-BY_TENSORFLOW = {"dprc/pairwise/input.json": 200, "zinc_protein/zinc_se_a_mask.json": 20}
+BY_TENSORFLOW = {
+    "dprc/pairwise/input.json": 200,
+    "dprc/normal/input.json": 100,
+    "water/se_e2_a_tebd/input.json": 100,
+    "zinc_protein/zinc_se_a_mask.json": 20,
+}
 _VIRIALS = {"start_pref_v": 0.02, "limit_pref_v": 1.0}
 # What is changed in the section `loss`; these inputs are without their modifier, which PyTorch's DeePMD-kit has not.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -206,7 +211,7 @@ def statistics(args: argparse.Namespace, folder: Path, tree: dict[str, Any]) -> 
         steps = 1 if program == "mdops" else 0
         own = changed(tree, {"numb_steps": steps, "save_freq": 1})
         # All frames, of which DeePMD-kit takes some by chance; its TensorFlow backend keeps every batch.
-        own["model"]["data_stat_nbatch"] = 10 if args.tensorflow else 10**6
+        own["model"]["data_stat_nbatch"] = 320 if args.tensorflow else 10**6
         own["learning_rate"] = {"type": "exp", "start_lr": 1e-30, "stop_lr": 1e-31}
         found.append(averages(load(train(args, program, folder, own)["model"]).model, args.tensorflow))
     pairs = zip(*found, strict=True)

@@ -5,7 +5,7 @@ deepmd-kit and TensorFlow.
 
 Of each seed: the training input SEED.json, the graph SEED.pb after a few steps, SEED.compressed.pb where DeePMD-kit
 compresses it, and the answers of its TensorFlow backend to both, SEED.npz and SEED.compressed.npz; or, where it fails,
-its words, SEED.txt.
+its words, SEED.txt. Seeds from 1000 on are of loc_frame.
 """
 
 import json
@@ -26,6 +26,7 @@ KINDS = [
 WIDTHS = {"dipole": 3, "polar": 9, "dos": 5}  # of the answers of an atom that are no energies
 LABELS = {"dipole": "dipole", "polar": "polarizability", "dos": "dos"}
 STEPS = 4
+LOCAL = 1000  # the first seed of loc_frame
 
 
 def section(random: np.random.Generator, kind: str) -> dict:
@@ -71,7 +72,22 @@ def section(random: np.random.Generator, kind: str) -> dict:
     return model
 
 
+def local_frame(random: np.random.Generator, types: int) -> dict:
+    """Of neighbours with coordinates, of distances alone, or of both, where DeePMD-kit's forces are no derivatives."""
+    way = int(random.integers(3))
+    many, rule = [int(n) for n in random.integers(25, 45, types)], []
+    for _ in range(types):
+        of, first = way == 1, int(random.integers(2))
+        kind = -types if of else -types - 1  # any: an atom without neighbours of its axes ends DeePMD-kit
+        kind = 0 if types == 1 and random.random() < 0.5 else kind
+        rule += [int(of), kind, first, int(of), kind, 1 - first]
+    sel_a, sel_r = ((many, [0] * types), ([0] * types, many), ([3] * types, many))[way]
+    return {"type": "loc_frame", "rcut": 5.5, "sel_a": sel_a, "sel_r": sel_r, "axis_rule": rule}
+
+
 def descriptor(random: np.random.Generator, kind: str, types: int) -> dict:
+    if kind == "loc_frame":
+        return local_frame(random, types)
     rcut = float(random.choice([4.0, 4.3, 5.1]))
     node: dict = {
         "type": "se_e2_a" if kind == "se_a_tebd" else kind,
@@ -220,7 +236,7 @@ def loss(kind: str) -> dict:
 
 def make(folder: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
-    kind = KINDS[seed % len(KINDS)]
+    kind = "loc_frame" if seed >= LOCAL else KINDS[seed % len(KINDS)]
     model = section(random, kind)
     with tempfile.TemporaryDirectory() as work:
         place = Path(work)

@@ -15,6 +15,7 @@ from mdops.files.atomic import replace_file
 from mdops.io.hdf5 import encode_hdf5
 from mdops.io.safetensors_file import encode_safetensors
 from mdops.io.text import encode_json, encode_yaml
+from mdops.models.registry import of_node
 from mdops.nn.net import TabulatedNet
 
 _Encode = Callable[..., bytes | memoryview]  # of model and source
@@ -90,6 +91,9 @@ def _own_kind(node: Any) -> str | None:
         return None
     if node.get("@class") == TabulatedNet.CLASS:
         return "its embedding nets are tables (of a compressed TensorFlow graph)"
+    kind = of_node(node)
+    if kind is not None and kind.OWN:
+        return str(kind.OWN)
     if node.get("zero_padding"):
         return "its absent neighbours have no type, as in the TensorFlow backend alone (set_davg_zero false)"
     if node.get("cubic_switch"):

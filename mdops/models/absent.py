@@ -1,11 +1,12 @@
 """Kinds that DeePMD-kit has and mdops has not: what each is, and what comes nearest to it."""
 
-_TYPE_EMBEDDING = "is of DeePMD-kit's TensorFlow code alone; the nearest is se_atten_v2 with attn_layer 0"
+_TYPE_EMBEDDING = (
+    "is of DeePMD-kit's TensorFlow code alone; the nearest is se_e2_a in a model with type_embedding"
+)
 
 ABSENT: dict[str, dict[str, str]] = {
     "descriptor": {
-        "loc_frame": "has energies that jump where neighbours change places; se_e2_a takes the same data and is smooth",
-        **dict.fromkeys(("se_a_tpe", "se_a_ebd", "se_a_tpe_v2", "se_a_ebd_v2"), _TYPE_EMBEDDING),
+        **dict.fromkeys(("se_a_tpe", "se_a_ebd"), _TYPE_EMBEDDING),
     },
     "fitting": {},
     "model": {

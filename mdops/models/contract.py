@@ -111,6 +111,7 @@ class ModelComponent(nn.Module):
         TABLES: names of parameters that are tables of rows and no matrices of products, which HybridMuon leaves to
             Adam (`tables_of`). Parts that are not kinds may have the attribute, too.
         FILED: other names of its nodes in DeePMD-kit's files; `tree_of_file` gives them the one of mdops.
+        OWN: what it is, if DeePMD-kit's files have no place for it.
         options: those of this one; they do not change.
     """
 
@@ -119,6 +120,7 @@ class ModelComponent(nn.Module):
     NODES: ClassVar[dict[str, Node]] = {}
     TABLES: ClassVar[tuple[str, ...]] = ()
     FILED: ClassVar[tuple[str, ...]] = ()
+    OWN: ClassVar[str] = ""
     options: Any
 
     @property
@@ -220,6 +222,16 @@ class Descriptor(ModelComponent):
     def mixed_types(self) -> bool:
         """Whether the descriptor tells the centre's type by itself, so that one fitting net may serve all types."""
         return self.spec.mixed
+
+    @property
+    def has_types(self) -> bool:
+        """Whether its numbers tell the centre's type, so that a new fitting has one net for all types."""
+        return self.mixed_types
+
+    @property
+    def shares_types(self) -> bool:
+        """Whether its embedding of types is that of the whole model, as in DeePMD-kit's TensorFlow backend."""
+        return False
 
     @abstractmethod
     def forward(self, near: Neighborhood) -> Features:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mdops.errors import ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Features, Tree
 from mdops.models.environment import check_axis, in_chunks
@@ -19,7 +19,13 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.rows import rows_in, table_rows
 from mdops.models.shapes import check_layer, require_same
-from mdops.models.type_embedding import MixedTypesOptions, TypeEmbedding, nets_of_tree, random_nets
+from mdops.models.type_embedding import (
+    MixedTypesOptions,
+    TypeEmbedding,
+    TypeEmbeddingOptions,
+    nets_of_tree,
+    random_nets,
+)
 from mdops.models.type_pairs import TypePairs
 from mdops.nn.net import Layer, NetCollection, array, tensor
 from mdops.ops import (
@@ -119,6 +125,29 @@ class SeAttenV2Options(MixedTypesOptions):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         check_axis(self.axis_neuron, self.neuron, place)
+
+    @classmethod
+    def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:
+        return {**section, "tebd_dim": width}
+
+    def of_tensorflow(self, types: TypeEmbeddingOptions, is_last: bool) -> Self:
+        """With what DeePMD-kit's TensorFlow backend means by them, as graphs are read (mdops.io.tensorflow): types fade
+        otherwise, and absent neighbours have none. The types are behind the last of several descriptors."""
+        if self.exclude_types and not self.set_davg_zero:
+            raise ConfigError(
+                f"{self.KIND}: set_davg_zero has to be true beside exclude_types: DeePMD-kit's TensorFlow backend has "
+                "other rows for excluded pairs"
+            )
+        fades = self.is_smooth and (self.strips_types or self.attn_layer > 0)
+        return dataclasses.replace(
+            self,
+            use_econf_tebd=types.use_econf_tebd,
+            use_tebd_bias=types.use_tebd_bias,
+            concat_output_tebd=self.concat_output_tebd and is_last,
+            cubic_switch=self.rcut_smth if fades else 0.0,
+            zero_padding=not self.set_davg_zero and not (self.strips_types and self.is_smooth),
+            shortest_row=SHORTEST_ROW if self.attn_layer and self.attn_dotr else 0.0,
+        )
 
 
 @dataclass(kw_only=True)
@@ -396,7 +425,6 @@ class SeAttenV2(MomentDescriptor):
         self.degree_gain = None if degree_gain is None else nn.Parameter(degree_gain)
         self.embeddings, self.type_nets, self.type_embedding = nets
         self.attention = nn.ModuleList(attention)
-        self._known_mean: tuple[torch.Tensor, int, bool] | None = None
 
     @property
     def channels(self) -> int:
@@ -430,13 +458,18 @@ class SeAttenV2(MomentDescriptor):
         return True
 
     @property
+    def shares_types(self) -> bool:
+        o = self.options
+        return bool(o.cubic_switch or o.zero_padding or o.shortest_row)
+
+    @property
     def axis_neuron(self) -> int:
         return self.options.axis_neuron
 
     @property
     def is_sum(self) -> bool:
         # What absent neighbours without a type add to a sum is no function of types.
-        by_types = not (self.options.zero_padding and self._has_mean())
+        by_types = not (self.options.zero_padding and self.has_mean())
         return len(self.attention) == 0 and self.options.lmax == 1 and by_types
 
     @property
@@ -528,7 +561,7 @@ class SeAttenV2(MomentDescriptor):
             t = of_atoms(slice(None))
         else:
             t = in_chunks(of_atoms, atoms, self._numbers(slots))
-        if not self._has_mean():
+        if not self.has_mean():
             return t / self.slots  # rows of empty places are zero
         taken = self._listed(near, slice(None)).taken
         return (t + F.pad(self._padding(near, taken, types)[:, None], (0, 0, 0, t.shape[1] - 1))) / self.slots
@@ -584,16 +617,6 @@ class SeAttenV2(MomentDescriptor):
             pair_mask=self.excluded if absent is None else self.excluded | absent,
             zeroed=self.excluded if absent is None else self.excluded & ~absent,
         )
-
-    def _has_mean(self) -> bool:
-        """Whether any mean is not zero, for which the device is asked once after each change. While a CUDA graph is
-        captured the host cannot read it: the run before did."""
-        if is_exported():
-            return True
-        mean, known = self.mean, self._known_mean
-        if known is None or known[0] is not mean or known[1] != mean._version:
-            known = self._known_mean = mean, mean._version, bool(mean.any())
-        return known[2]
 
     def _numbers(self, slots: int) -> int:
         """Of an atom in the largest tensor."""
@@ -689,7 +712,7 @@ class SeAttenV2(MomentDescriptor):
         layers = tree["attention_layers"]["attention_layers"]
         attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
         nets: Nets
-        if _has_pairs(tree):
+        if has_pairs(tree):
             pairs = TypePairs.from_tree(tree["embeddings_strip"], dtype)
             embedding = TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype)
             nets = NetCollection.from_tree(tree["embeddings"], dtype), pairs, embedding
@@ -741,7 +764,7 @@ class SeAttenV2(MomentDescriptor):
 
     @classmethod
     def check_nets(cls, tree: Tree, name: str, ntypes: int, place: str) -> None:
-        if name == "embeddings_strip" and _has_pairs(tree):
+        if name == "embeddings_strip" and has_pairs(tree):
             if tree.get("type_one_side"):
                 raise ModelFileError(f"{place}.{name} has numbers for both types, and type_one_side is true")
             TypePairs.check_tree(tree[name], ntypes, tree["neuron"][-1], f"{place}.{name}")
@@ -752,7 +775,7 @@ class SeAttenV2(MomentDescriptor):
     def tree_of_types(cls, tree: Tree, types: Sequence[int], type_map: Sequence[str]) -> Tree:
         found = super().tree_of_types(tree, types, type_map)
         found["type_embedding"] = TypeEmbedding.tree_of_types(tree["type_embedding"], types, type_map)
-        if _has_pairs(tree):
+        if has_pairs(tree):
             found["embeddings_strip"] = TypePairs.tree_of_types(tree["embeddings_strip"], types)
         return found
 
@@ -791,7 +814,7 @@ class DPA1(SeAttenV2):
     NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": (schema.optional(schema.node), None)}, _NODE_ARRAYS)
 
 
-def _has_pairs(tree: Tree) -> bool:
+def has_pairs(tree: Tree) -> bool:
     """Whether a descriptor's node has numbers for pairs of types in the place of the net of types."""
     return bool((tree.get("embeddings_strip") or {}).get("@class") == TypePairs.CLASS)
 

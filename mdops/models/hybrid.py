@@ -1,7 +1,7 @@
 """The descriptor hybrid: several descriptors of the same neighbours, side by side."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from mdops.models.absent import nearest
 from mdops.models.contract import Descriptor, Features, Tree, joined, masks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
+from mdops.models.type_embedding import TypeEmbeddingOptions, section_with_types
 from mdops.options import Most, Options, variants
 
 _Parts = list[Any]  # `list` is the name of a key
@@ -42,6 +43,20 @@ class HybridOptions(Options):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         for i, part in enumerate(self.list):
             part.check(f"{place}.list[{i}]", type_map)
+
+    @classmethod
+    def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:
+        parts = section.get("list")
+        if not isinstance(parts, list):
+            return section
+        places = (f"{place}.list[{i}]" for i in range(len(parts)))
+        found = [section_with_types(part, width, at, kinds) for part, at in zip(parts, places, strict=True)]
+        return {**section, "list": found}
+
+    def of_tensorflow(self, types: TypeEmbeddingOptions, is_last: bool) -> "HybridOptions":
+        ends = [*[False] * (len(self.list) - 1), is_last]
+        parts = [part.of_tensorflow(types, end) for part, end in zip(self.list, ends, strict=True)]
+        return dataclasses.replace(self, list=parts)
 
     @property
     def cutoff(self) -> float:
@@ -84,6 +99,10 @@ class Hybrid(Descriptor):
             return (NeighborSpec(cutoff, (max(sum(spec.sel) for spec in specs),), True),)
         places = tuple(max(own) for own in zip(*(spec.sel for spec in specs), strict=True))
         return (NeighborSpec(cutoff, places),)
+
+    @property
+    def has_types(self) -> bool:
+        return any(part.has_types for part in self._members())
 
     @property
     def reach(self) -> int:

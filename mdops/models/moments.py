@@ -13,6 +13,7 @@ from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.nn.net import NetCollection, is_input_gradient_alone
 from mdops.ops.axis_product import axis_product
+from mdops.tracing import is_exported
 
 # T (N, 4, M) from the neighbours, of a descriptor.
 Moments = Callable[[Neighborhood], torch.Tensor]
@@ -66,6 +67,8 @@ class MomentDescriptor(EnvironmentDescriptor):
     have the mean as their s, and not zero as their row.
     """
 
+    _known_mean: tuple[torch.Tensor, int, bool] | None = None
+
     @property
     @abstractmethod
     def axis_neuron(self) -> int:
@@ -99,6 +102,16 @@ class MomentDescriptor(EnvironmentDescriptor):
         """Whether its neighbours are looked at one by one, through `layers` of attention or for sums to more `degrees`
         than one, neither of which others have: it then answers what `mdops.models.dpa1` does for those."""
         return False
+
+    def has_mean(self) -> bool:
+        """Whether any mean is not zero, for which the device is asked once after each change. While a CUDA graph is
+        captured the host cannot read it: the run before did."""
+        if is_exported():
+            return True
+        mean, known = self.mean, self._known_mean
+        if known is None or known[0] is not mean or known[1] != mean._version:
+            known = self._known_mean = mean, mean._version, bool(mean.any())
+        return known[2]
 
     @property
     def gated(self) -> bool:

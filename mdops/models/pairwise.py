@@ -1,24 +1,20 @@
 """The atomic model "pairwise_dprc" (DeePMD-kit's pairwise DPRc): a quantum region, and each residue around it."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from mdops.errors import ConfigError, InputError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.contract import AtomicModel, Tree
-from mdops.models.dpa1 import SHORTEST_ROW
 from mdops.models.linear import Blend
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
-from mdops.models.standard import ModelOptions, StandardOptions
-from mdops.models.type_embedding import TypeEmbedding
-from mdops.nn.net import Net
-from mdops.options import PRECISIONS, Options, key, saved_precision, section, variant
+from mdops.models.standard import ModelOptions, StandardOptions, of_tensorflow
+from mdops.models.type_embedding import TypeEmbeddingOptions, share_types
+from mdops.options import Options, section, variant
 
 _PARTS = ("qm_model", "qmmm_model")
 _DESCRIPTORS = ("dpa1", "se_atten", "se_atten_v2")
@@ -27,20 +23,6 @@ _RESIDUES = "the residue of each atom: 0 in the quantum region, 1, 2, ... elsewh
 
 def _kinds_of_parts() -> dict[str, type[Options]]:
     return {name: StandardOptions for name in StandardOptions.NAMES}
-
-
-@dataclass(kw_only=True)
-class TypeEmbeddingOptions:
-    """Of a net from the types to a few numbers for each."""
-
-    neuron: list[int] = key([8], "widths of its layers", low=1)
-    activation_function: str = key("tanh", "behind each of them")
-    resnet_dt: bool = key(False, "a trained factor of the layers that add their input")
-    precision: str = key("default", "of its weights", choices=PRECISIONS)
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
-    use_tebd_bias: bool = key(False, "a bias in its layers")
-    trainable: bool = key(True, "it is trained", choices=(True,))
-    seed: int | None = key(None, "of its first weights")
 
 
 @dataclass(kw_only=True)
@@ -58,9 +40,7 @@ class PairwiseOptions(ModelOptions):
     @classmethod
     def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
         """With the type map in both models, and the width of the embedding of types."""
-        embedding = node.get("type_embedding")
-        neuron = embedding.get("neuron") if isinstance(embedding, Mapping) else None
-        width = neuron[-1] if isinstance(neuron, list) and neuron else TypeEmbeddingOptions().neuron[-1]
+        width = TypeEmbeddingOptions.width_of(node.get("type_embedding"))
         parts = {}
         for name in _PARTS:
             part = node.get(name)
@@ -130,19 +110,7 @@ class PairwiseModel(Blend):
             raise UnsupportedModelError("the models of pairwise_dprc take no parameters")
         if not all(part.mixed_types and part.reach == 1 for part in self.models):
             raise UnsupportedModelError("the models of pairwise_dprc have to be of se_atten")
-        self._share_types()
-
-    def _share_types(self) -> None:
-        """Lets both parts have one embedding of types, so that they have one when they are trained."""
-        own: list[Any] = [getattr(part.descriptors[0], "type_embedding", None) for part in self.models]
-        if None in own or own[0] is own[1]:
-            return
-        states = [module.state_dict() for module in own]
-        same = states[0].keys() == states[1].keys() and all(
-            torch.equal(states[0][name], states[1][name]) for name in states[0]
-        )
-        if same:
-            self.models[1].descriptors[0].type_embedding = own[0]
+        share_types([part.descriptors[0] for part in self.models])
 
     @property
     def with_averages(self) -> list[AtomicModel]:
@@ -225,11 +193,11 @@ class PairwiseModel(Blend):
     @classmethod
     def random(cls, options: PairwiseOptions, seed: int, dtype: torch.dtype) -> "PairwiseModel":
         given = options.type_embedding
-        inputs = _type_embedding(given, options.type_map, seed, dtype)
+        inputs = given.embedding(options.type_map, [seed, len(_PARTS)], dtype)
         models = []
         for i, name in enumerate(_PARTS):
             part = registry.find("model", StandardOptions.KIND).random(
-                _of_tensorflow(getattr(options, name), given), seed + i, dtype
+                of_tensorflow(getattr(options, name), given), seed + i, dtype
             )
             part.descriptor.type_embedding = inputs
             models.append(part)
@@ -239,42 +207,6 @@ class PairwiseModel(Blend):
         super().set_trained()
         for part in self.models:  # whatever the descriptors are
             part.descriptors[0].type_embedding.requires_grad_(True)
-
-
-def _of_tensorflow(part: StandardOptions, types: TypeEmbeddingOptions) -> StandardOptions:
-    """The options of a part with what DeePMD-kit's TensorFlow backend means by them, as graphs are read
-    (mdops.io.tensorflow): energies of atoms alone hold, types fade otherwise, and absent neighbours have none."""
-    d, known = part.descriptor, part.fitting_net.atom_ener
-    fades = d.is_smooth and (d.strips_types or d.attn_layer > 0)
-    descriptor = dataclasses.replace(
-        d,
-        use_econf_tebd=types.use_econf_tebd,
-        use_tebd_bias=types.use_tebd_bias,
-        cubic_switch=d.rcut_smth if fades else 0.0,
-        zero_padding=not d.set_davg_zero and not (d.strips_types and d.is_smooth),
-        shortest_row=SHORTEST_ROW if d.attn_layer and d.attn_dotr else 0.0,
-    )
-    preset = part.preset_out_bias
-    if known and not preset:
-        preset = {"energy": [*known, *[None] * (len(part.type_map) - len(known))]}
-    fitting = dataclasses.replace(part.fitting_net, types_in_vacuum=d.tebd_dim if known else 0)
-    return dataclasses.replace(part, descriptor=descriptor, fitting_net=fitting, preset_out_bias=preset)
-
-
-def _type_embedding(
-    options: TypeEmbeddingOptions, type_map: Sequence[str], seed: int, dtype: torch.dtype
-) -> TypeEmbedding:
-    found = TypeEmbedding.inputs_of(type_map, options.use_econf_tebd)
-    net = Net.random(
-        [found.shape[1], *options.neuron],
-        options.activation_function,
-        resnet_dt=options.resnet_dt,
-        random=np.random.default_rng([seed if options.seed is None else options.seed, len(_PARTS)]),
-        precision=saved_precision(options.precision),
-        dtype=dtype,
-        bias=options.use_tebd_bias,
-    )
-    return TypeEmbedding(net, type_map, options.use_econf_tebd, dtype)
 
 
 def _groups(near: Neighborhood, aparam: torch.Tensor | None) -> torch.Tensor:

@@ -17,6 +17,7 @@ from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.models.spin import Spin, is_native, native_section, spin_of, spin_of_types
+from mdops.models.type_embedding import TypeEmbeddingOptions, section_with_types, share_types
 from mdops.models.virtual_types import without_virtual_types
 from mdops.options import Most, Options, are_types, check_pairs, key, section, variant
 
@@ -150,7 +151,7 @@ class StandardOptions(PartsOptions):
         *("use_srtab", "smin_alpha", "sw_rmin", "sw_rmax"),
     )
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        k: v for k, v in ModelOptions.NEUTRAL.items() if k not in ("spin", "modifier")
+        k: v for k, v in ModelOptions.NEUTRAL.items() if k not in ("spin", "modifier", "type_embedding")
     }
 
     spin: dict | None = key(
@@ -159,6 +160,28 @@ class StandardOptions(PartsOptions):
         '{"scheme": "native", "use_spin": [...]} for a descriptor that takes them as vectors',
     )
     modifier: ModifierOptions | None = section(ModifierOptions, optional=True)
+    type_embedding: TypeEmbeddingOptions | None = section(TypeEmbeddingOptions, optional=True)
+
+    @classmethod
+    def completed(cls, node: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+        """With the width of an embedding of types in its descriptors."""
+        types = node.get("type_embedding")
+        if not isinstance(types, Mapping):
+            return node
+        width, at = TypeEmbeddingOptions.width_of(types), f"{place}.descriptor"
+        return {
+            **node,
+            "descriptor": section_with_types(
+                node.get("descriptor", {}), width, at, registry.options("descriptor")
+            ),
+        }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.type_embedding is not None:
+            found = of_tensorflow(self, self.type_embedding)
+            self.descriptor, self.fitting_net = found.descriptor, found.fitting_net
+            self.preset_out_bias = found.preset_out_bias
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
@@ -176,6 +199,26 @@ class StandardOptions(PartsOptions):
                 f"{place}.modifier.sys_charge_map: has {len(self.modifier.sys_charge_map)} charges for the types "
                 f"{', '.join(type_map)}"
             )
+
+
+def of_tensorflow(options: StandardOptions, types: TypeEmbeddingOptions) -> StandardOptions:
+    """Options with what DeePMD-kit's TensorFlow backend means by them in a model with an embedding of types: energies
+    of atoms alone hold, and descriptors are as `of_tensorflow` of theirs says."""
+    fitting, preset, known = options.fitting_net, options.preset_out_bias, []
+    if fitting.KIND == "ener":
+        known = fitting.atom_ener
+        width = types.neuron[-1] if known else 0
+        fitting = dataclasses.replace(fitting, types_in_vacuum=width)
+    if any(energy is not None for energy in known) and not preset:
+        preset = {"energy": [*known, *[None] * (len(options.type_map) - len(known))]}
+    descriptor = options.descriptor.of_tensorflow(types, True)
+    parts = {
+        "descriptor": descriptor,
+        "fitting_net": fitting,
+        "preset_out_bias": preset,
+        "type_embedding": None,
+    }
+    return dataclasses.replace(options, **parts)
 
 
 @register
@@ -214,6 +257,8 @@ class DescriptorFitting(AtomicModel):
         if not fitting.needs_axes:
             for part in descriptor.parts:
                 part.values_alone()
+        if any(part.shares_types for part in descriptor.parts):
+            share_types(descriptor.parts)
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -352,7 +397,8 @@ class DescriptorFitting(AtomicModel):
             kind.check_tree(tree["fitting"], type_map, width, f"{place}.fitting")
         in_vacuum = tree["fitting"].get("types_in_vacuum")
         if in_vacuum:
-            known = tree["descriptor"].get("tebd_dim") if tree["descriptor"].get("concat_output_tebd") else 0
+            last = tree["descriptor"].get("list", [tree["descriptor"]])[-1]
+            known = last.get("tebd_dim") if last.get("concat_output_tebd") else 0
             require_same(in_vacuum, known, f"{place}.fitting.types_in_vacuum")
 
     @classmethod
@@ -373,10 +419,14 @@ class DescriptorFitting(AtomicModel):
         descriptor = registry.find("descriptor", o.descriptor.KIND).random(
             o.descriptor, types, [own, 0], dtype
         )
+        if getattr(o, "type_embedding", None) is not None:
+            embedding = o.type_embedding.embedding(types, [seed, 2], dtype)
+            for part in descriptor.parts:
+                part.type_embedding = embedding
         kind = registry.find("fitting", o.fitting_net.KIND)
         axes = {"axes": descriptor.axes} if kind.needs_axes else {}
         fitting = kind.random(
-            o.fitting_net, types, descriptor.width, descriptor.mixed_types, seed, dtype, **axes
+            o.fitting_net, types, descriptor.width, descriptor.has_types, seed, dtype, **axes
         )
         fitting.options.exclude_types = list(o.atom_exclude_types)
         zeros = torch.zeros(len(types), *fitting.outputs[0].shape, dtype=torch.float64)

@@ -2,7 +2,7 @@
 else these share."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from mdops.models import schema
 from mdops.models.environment import EnvironmentOptions, rounded
 from mdops.models.shapes import check_net, require_same
 from mdops.nn.net import Net, NetCollection, Tree
-from mdops.options import key, saved_precision
+from mdops.options import PRECISIONS, key, saved_precision
 
 _ELEMENTS = chemical_symbols[1:119]
 # Shells in the order of the vectors, and how many spin orbitals each has.
@@ -238,6 +238,69 @@ def _net_of_types(net: Tree, types: Sequence[int]) -> Tree:
         weight = weight + before
     first["@variables"] = {**first["@variables"], "w": weight[list(types)] - after}
     return {**net, "in_dim": len(types), "layers": [first, *net["layers"][1:]]}
+
+
+def share_types(parts: Sequence[Any]) -> None:
+    """Lets descriptors have one embedding of types, so that they have one when they are trained, if those they have are
+    the same."""
+    own = [part.type_embedding for part in parts if hasattr(part, "type_embedding")]
+    states = [module.state_dict() for module in own]
+    if all(
+        state.keys() == states[0].keys() and all(torch.equal(state[k], states[0][k]) for k in state)
+        for state in states[1:]
+    ):
+        for part in parts:
+            if hasattr(part, "type_embedding"):
+                part.type_embedding = own[0]
+
+
+def section_with_types(section: Any, width: int, place: str, kinds: Mapping[str, type]) -> Any:
+    """The section of a descriptor in a model with an embedding of types of that width; `kinds` are those there are.
+
+    Raises ConfigError for a descriptor that takes none."""
+    if not isinstance(section, Mapping):
+        return section  # which is refused as what it is
+    kind = kinds.get(section.get("type", "se_e2_a"))
+    if kind is None or not hasattr(kind, "with_types"):
+        name = section.get("type")
+        raise ConfigError(
+            f"{place}.type: {name!r} takes no embedding of types (the model's section type_embedding)"
+        )
+    return kind.with_types(section, width, place, kinds)
+
+
+@dataclass(kw_only=True)
+class TypeEmbeddingOptions:
+    """Of a net from the types to a few numbers for each."""
+
+    neuron: list[int] = key([8], "widths of its layers", low=1)
+    activation_function: str = key("tanh", "behind each of them")
+    resnet_dt: bool = key(False, "a trained factor of the layers that add their input")
+    precision: str = key("default", "of its weights", choices=PRECISIONS)
+    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_tebd_bias: bool = key(False, "a bias in its layers")
+    trainable: bool = key(True, "it is trained", choices=(True,))
+    seed: int | None = key(None, "of its first weights")
+
+    @classmethod
+    def width_of(cls, section: Any) -> int:
+        """That of a section of an input."""
+        neuron = section.get("neuron") if isinstance(section, Mapping) else None
+        found: int = neuron[-1] if isinstance(neuron, list) and neuron else cls().neuron[-1]
+        return found
+
+    def embedding(self, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> TypeEmbedding:
+        """A new one."""
+        net = Net.random(
+            [TypeEmbedding.inputs_of(type_map, self.use_econf_tebd).shape[1], *self.neuron],
+            self.activation_function,
+            resnet_dt=self.resnet_dt,
+            random=np.random.default_rng([seed[0] if self.seed is None else self.seed, *seed[1:]]),
+            precision=saved_precision(self.precision),
+            dtype=dtype,
+            bias=self.use_tebd_bias,
+        )
+        return TypeEmbedding(net, type_map, self.use_econf_tebd, dtype)
 
 
 Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]

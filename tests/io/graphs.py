@@ -203,7 +203,9 @@ def model_graph(
     for k, part in enumerate(parts):
         suffix = f"_{k}" if len(parts) > 1 else ""
         w.constant(f"descrpt_attr{suffix}/ntypes", np.int32(ntypes))
-        if part["type"] == "dpa1":
+        if part["type"] == "loc_frame":
+            features.append(_frames(w, part, suffix))
+        elif part["type"] == "dpa1":
             features.append(_mixed(w, part, ntypes, suffix, op))
         else:
             features.append(_descriptor(w, part, ntypes, suffix, op))
@@ -237,6 +239,17 @@ def _rows(w: Writer, node: dict, ntypes: int, suffix: str, op: str, names: tuple
     cutoffs = (float(node["rcut"]), float(node["rcut_smth"]))
     attributes = dict(zip(names, (*cutoffs, [int(n) for n in node["sel"]]), strict=True))
     return w.add(f"{op}{suffix}", op, *["t_coord"] * 5, davg, dstd, **attributes)
+
+
+def _frames(w: Writer, node: dict, suffix: str) -> str:
+    """The operation of loc_frame."""
+    davg, dstd = (
+        w.variable(f"descrpt_attr{suffix}/{name}", node["@variables"][key])
+        for name, key in (("t_avg", "davg"), ("t_std", "dstd"))
+    )
+    lists = {name: [int(n) for n in node[name]] for name in ("sel_a", "sel_r", "axis_rule")}
+    inputs = *["t_coord"] * 5, davg, dstd
+    return w.add(f"Descrpt{suffix}", "Descrpt", *inputs, rcut_a=-1.0, rcut_r=float(node["rcut"]), **lists)
 
 
 def _mixed(w: Writer, node: dict, ntypes: int, suffix: str, op: str) -> str:

@@ -343,11 +343,15 @@ def test_numbers_of_pairs_of_types_have_to_fit(tmp_path):
         load(tmp_path / "model.safetensors")
 
 
-def test_absent_neighbours_of_excluded_types_are_refused(tmp_path):
+def test_places_of_each_type_are_kept_with_excluded_types(tmp_path):
+    """The kind of its own (tests/models/test_se_a_tebd.py) has the rows of zeros that absent neighbours have then."""
     tree, options = mixed_model("ebd_v2")
     options["script"] = json.dumps({"model": {"descriptor": {"exclude_types": [[0, 1]]}}}).encode()
-    with pytest.raises(UnsupportedModelError, match="se_a_ebd_v2 with exclude_types"):
-        read_model(written(tree, tmp_path / "graph.pb", **options))
+    written(tree, tmp_path / "graph.pb", **options)
+    found = read_model(tmp_path / "graph.pb").model["descriptor"]
+    assert (found["type"], found["exclude_types"]) == ("se_a_ebd_v2", [[0, 1]])
+    assert len(found["sel"]) == 2 and found["@variables"]["davg"].any()
+    answers(tmp_path / "graph.pb")
 
 
 @pytest.mark.parametrize("op", ["DescrptNorot", "DescrptSeA", "ProdEnvMatA"])
@@ -552,7 +556,7 @@ def test_other_models_are_refused_by_name(name, tmp_path):
 @pytest.mark.parametrize(
     ("op", "message"),
     {
-        "Descrpt": "loc_frame .* train a model of se_e2_a",
+        "DescrptSeAEf": "se_a_ef .* evaluate it with DeePMD-kit",
         "MapFltNvnmd": "NVNMD is not read from TensorFlow graphs",
     }.items(),
 )

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("nn", "train")]
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("nn", "train", "io")]
 
 
 def pytest_generate_tests(metafunc):

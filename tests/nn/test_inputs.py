@@ -193,7 +193,7 @@ def changed(case="base", **changes):
     [
         ({"descriptor__type": "se_a_ebd"}, "descriptor se_a_ebd is not supported; supported are .*se_e2_a"),
         ({"fitting__type": "dpa5_ener"}, "fitting dpa5_ener"),
-        ({"descriptor__type": "loc_frame"}, r"supported are .*\(loc_frame has energies that jump"),
+        ({"descriptor__type": "se_a_tpe"}, r"supported are .*\(se_a_tpe is of DeePMD-kit's TensorFlow code"),
         (
             {"type": "spin"},
             r"a spin model is not supported; supported are standard.*\(spin has magnetic moments",

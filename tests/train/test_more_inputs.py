@@ -114,7 +114,8 @@ def test_inputs_of_version_0_are_read(tmp_path, monkeypatch):
     assert (fitting.neuron, fitting.resnet_dt, config.model.type_map) == ([12, 12], True, ["Al", "Cu"])
     assert (config.learning_rate.decay_rate, config.loss.limit_pref_e) == (0.95, 8.0)
     assert (config.training.numb_steps, config.training.training_data.systems) == (10, "data")
-    with pytest.raises(ConfigError, match="use_smooth: is not true"):
-        parse_config({**V0, "use_smooth": False})
+    with pytest.warns(UserWarning, match="the input is of DeePMD-kit 0"):
+        local = parse_config({**V0, "use_smooth": False, "sel_r": [5, 6]}).model.descriptor
+    assert (local.KIND, local.sel_a, local.sel_r, local.axis_rule) == ("loc_frame", [30, 30], [5, 6], [])
     with pytest.raises(ConfigError, match="filter_neurons: there is no such key"):
         parse_config({**V0, "filter_neurons": [1]})

@@ -197,13 +197,12 @@ def test_keys_of_a_pair_table_mean_nothing_without_one(recwarn):
 @pytest.mark.parametrize(
     ("path", "name", "told"),
     [
-        ("model.descriptor.type", "loc_frame", "se_e2_a takes the same data"),
-        ("model.descriptor.type", "se_a_ebd_v2", "the nearest is se_atten_v2 with attn_layer 0"),
+        ("model.descriptor.type", "se_a_ebd", "the nearest is se_e2_a in a model with type_embedding"),
         ("model.descriptor.type", "se_e2a", "(the nearest is 'se_e2_a')"),
         (
             "model.descriptor",
             {"type": "hybrid", "list": [{"type": "se_a_tpe"}]},
-            "the nearest is se_atten_v2",
+            "the nearest is se_e2_a in a model",
         ),
         (
             "model",

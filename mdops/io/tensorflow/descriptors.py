@@ -14,12 +14,15 @@ from mdops.errors import ModelFileError
 from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.mixed import mixed_part, strips_types
 from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
-from mdops.io.tensorflow.places import CLUSTERS, MIXED, RADIAL, Part, Place
+from mdops.io.tensorflow.places import CLUSTERS, LOCAL, MIXED, RADIAL, Part, Place
 from mdops.nn.net import NetCollection, TabulatedNet
 
 
 def part_of(place: Place) -> Part:
     """The tree of one descriptor."""
+    if place.operation.op in LOCAL:
+        node = {"@class": "Descriptor", "@version": 1, "type": "loc_frame", **place.local()}
+        return Part(node, node["@variables"]["davg"].shape[1])
     if place.operation.op in RADIAL:
         return _radial(place)
     if place.operation.op in MIXED or strips_types(place):

@@ -73,8 +73,8 @@ class Fitting:
 
         Graphs have the embedding of an atom's type, `types` (ntypes, d), behind the features. A mixed part gets it
         behind its own; without one it becomes a part of the bias of a net for each type. Where energies in vacuum are
-        taken off, they are those of the net with the embedding: a part of pairwise_dprc says so (`types_in_vacuum`),
-        and others have a net for each type, which DeePMD-kit reads.
+        taken off, they are those of the net with the embedding: a part of pairwise_dprc, or a model of se_a_ebd_v2,
+        says so (`types_in_vacuum`), and others have a net for each type, which DeePMD-kit reads.
         """
         ntypes = len(type_map)
         width = 0 if types is None else types.shape[1]
@@ -84,11 +84,15 @@ class Fitting:
                 f"the fitting nets take {self.inputs} numbers, and there are {features} of descriptors, {width} of "
                 f"types and {sum(self.extra)} parameters"
             )
-        mixed = next((k for k, part in enumerate(parts) if part.mixed), None)
+        mixed = max((k for k, part in enumerate(parts) if part.mixed), default=None)
         vacuum = self._vacuum(ntypes)
-        in_vacuum = width if self._is_part and mixed is not None and any(vacuum) else 0
+        keeps_types = self._is_part or any(part.node["type"] == "se_a_ebd_v2" for part in parts)
+        in_vacuum = width if keeps_types and mixed == len(parts) - 1 and any(vacuum) else 0
         if mixed is not None and any(vacuum) and not in_vacuum:
-            parts[mixed].node["concat_output_tebd"], mixed = False, None
+            mixed = None
+        for k, part in enumerate(parts):
+            if part.mixed:
+                part.node["concat_output_tebd"] = k == mixed
         if "" in self.nets and types is not None and mixed is None:
             nets = [self._of_type(self.nets[""], features, types[t]) for t in range(ntypes)]
         elif "" in self.nets:

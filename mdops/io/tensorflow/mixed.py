@@ -1,5 +1,5 @@
 """From a graph to the tree of se_atten (DPA-1), whose neighbours of all types share places; and to that of se_a_ebd_v2,
-which is the same without attention, but for its places."""
+whose have their own."""
 
 import re
 
@@ -37,10 +37,29 @@ def mixed_part(place: Place) -> Part:
         raise UnsupportedModelError(
             "se_atten that is smooth, with exclude_types and set_davg_zero false, is not supported"
         )
-    if has_mean and environment["exclude_types"] and place.operation.op not in MIXED:
-        # Empty places of excluded types have rows of zeros there.
-        raise UnsupportedModelError("se_a_ebd_v2 with exclude_types and set_davg_zero false is not supported")
     axis = place.axis(channels)
+    types = {
+        "tebd_dim": width,
+        "use_econf_tebd": False,
+        "use_tebd_bias": place.types.layers[0]["b"] is not None,
+        "concat_output_tebd": True,
+        "type_embedding": _type_embedding(place.types.layers, place.type_map),
+        **({"embeddings_strip": strip} if strip else {}),
+    }
+    if place.operation.op not in MIXED:
+        node = {
+            "@class": "Descriptor",
+            "@version": 1,
+            "type": "se_a_ebd_v2",
+            **environment,
+            **tables.shared_keys(first),
+            **types,
+            "axis_neuron": axis,
+            "type_one_side": one_side,
+            "spin": None,
+            "embeddings": collection([first], 0, place.ntypes, "embedding_network"),
+        }
+        return Part(node, channels * axis, place.scale(environment["sel"]), mixed=True)
     hidden = layers[0]["attention_layer"]["in_proj"]["@variables"]["w"].shape[1] // 3 if layers else 128
     attention = {
         "nnei": sum(environment["sel"]),
@@ -62,11 +81,8 @@ def mixed_part(place: Place) -> Part:
         **tables.shared_keys(first),
         "ntypes": place.ntypes,
         "axis_neuron": axis,
-        "tebd_dim": width,
+        **types,
         "tebd_input_mode": "strip" if strip else "concat",
-        "use_econf_tebd": False,
-        "use_tebd_bias": place.types.layers[0]["b"] is not None,
-        "concat_output_tebd": True,
         "type_one_side": one_side,
         "attn": hidden,
         "attn_layer": len(layers),
@@ -91,10 +107,7 @@ def mixed_part(place: Place) -> Part:
             **norm,
             "attention_layers": [_with_options(layer, attention, norm, smooth) for layer in layers],
         },
-        "type_embedding": _type_embedding(place.types.layers, place.type_map),
     }
-    if strip:
-        node["embeddings_strip"] = strip
     return Part(node, channels * axis, place.scale(environment["sel"]), mixed=True)
 
 

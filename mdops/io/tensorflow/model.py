@@ -21,10 +21,8 @@ _PAIRWISE = "DprcPairwiseIdx"  # an operation of models of pairwise_dprc alone
 _CHARGES = "dipole_charge/"  # the scope of a modifier's model of dipoles
 
 _THERE = "evaluate it with DeePMD-kit's TensorFlow backend, which alone has it"
-_ANEW = "train a model of se_e2_a on its data"
 # Of each kind of model that is not read, an operation that only its graphs have, what it is, and what to do instead.
 _OTHERS = {
-    "Descrpt": ("the descriptor loc_frame (distances and angles in a frame of each atom)", _ANEW),
     "DescrptSeAEf": ("the descriptor se_a_ef (atoms in an electric field)", _THERE),
 }
 # Of each kind of model that is read, the outputs that its graph has to have.

@@ -15,7 +15,8 @@ RADIAL = ("DescrptSeR", "ProdEnvMatR")
 ANGULAR = ("DescrptSeA", "DescrptNorot", "ProdEnvMatA")
 MIXED = ("ProdEnvMatAMix",)
 CLUSTERS = ("DescrptSeAMask",)  # of all pairs, without a cutoff, a cell or statistics
-ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED, *CLUSTERS)
+LOCAL = ("Descrpt",)  # in frames of the atoms, without a switch
+ENVIRONMENT = (*RADIAL, *ANGULAR, *MIXED, *CLUSTERS, *LOCAL)
 _LONGEST = 1000.0  # cutoff, A
 _MOST_ATOMS = 10_000  # of such a cluster, which has all pairs
 _AVERAGE, _DEVIATION = 5, 6  # which inputs of these operations
@@ -98,6 +99,21 @@ class Place:
         self._check_sel(sel)
         davg, dstd = (self._statistics(k, sum(sel), 1 if radial else 4) for k in (_AVERAGE, _DEVIATION))
         return self._environment(rcut, smooth, sel, davg, dstd)
+
+    def local(self) -> Tree:
+        """What the operation of frames of the atoms says."""
+        operation = self.operation
+        rcut = float(np.float32(operation.attribute("rcut_r", "f")))
+        if operation.attribute("rcut_a", "f") >= 0 or not 0 < rcut < _LONGEST:
+            raise ModelFileError(f"{operation.name} has the cutoff {rcut:g} A, or one of its own for angles")
+        sel = {name: operation.attribute(name, "list i") for name in ("sel_a", "sel_r", "axis_rule")}
+        for name in ("sel_a", "sel_r"):
+            if len(sel[name]) != self.ntypes or not all(0 <= n <= _MOST_ATOMS for n in sel[name]):
+                raise ModelFileError(f"{operation.name} has the {name} {sel[name][:10]}")
+        width = 4 * sum(sel["sel_a"]) + sum(sel["sel_r"])
+        davg, dstd = (self._statistics(k, width, 1)[..., 0] for k in (_AVERAGE, _DEVIATION))
+        arrays = {"davg": davg, "dstd": dstd}
+        return {"rcut": rcut, **sel, "type_map": self.type_map, "@variables": arrays}
 
     def _check_sel(self, sel: list[int]) -> None:
         if not sel or min(sel) < 0 or not sum(sel):

@@ -11,6 +11,7 @@ _DESCRIPTOR = {
     "sel_a": "sel", "rcut": "rcut", "rcut_smth": "rcut_smth", "filter_neuron": "neuron",
     "axis_neuron": "axis_neuron", "n_axis_neuron": "axis_neuron", "seed": "seed", "filter_resnet_dt": "resnet_dt",
 }  # fmt: skip
+_FRAMES = {name: name for name in ("rcut", "sel_a", "sel_r", "axis_rule")}  # without use_smooth
 _FITTING = {
     "fitting_neuron": "neuron", "n_neuron": "neuron", "seed": "seed", "resnet_dt": "resnet_dt",
     "fitting_resnet_dt": "resnet_dt", "numb_fparam": "numb_fparam",
@@ -27,7 +28,7 @@ _TRAINING = {
         *("disp_training", "time_training", "profiling", "profiling_file", "load_ckpt"),
     )
 }
-_IGNORED = ("use_smooth", "with_distrib", "type_map", "sel_r", "restart", "init_model")
+_IGNORED = ("use_smooth", "with_distrib", "type_map", "sel_r", "axis_rule", "restart", "init_model")
 
 
 def is_version0(tree: Mapping[str, Any]) -> bool:
@@ -38,13 +39,8 @@ def is_version0(tree: Mapping[str, Any]) -> bool:
 def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
     """In today's form; warns that it is old.
 
-    Raises ConfigError for local frames (`use_smooth` false), and for keys that it does not know.
+    Raises ConfigError for keys that it does not know.
     """
-    if not tree.get("use_smooth"):
-        raise ConfigError(
-            "use_smooth: is not true, so that the descriptor is loc_frame, which is not supported; with "
-            '"use_smooth": true and rcut_smth it is se_e2_a'
-        )
     sections = (_DESCRIPTOR, _FITTING, _RATE, _LOSS, _DATA, _TRAINING)
     known = {name for section in sections for name in section} | set(_IGNORED)
     unknown = [name for name in tree if name not in known and name[:1] != "_"]
@@ -54,7 +50,11 @@ def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         raise ConfigError(f"{missing[0]}: is missing")
     warnings.warn("the input is of DeePMD-kit 0; its keys are taken as those of today", stacklevel=3)
-    descriptor = {"type": "se_e2_a", "rcut_smth": tree["rcut"], "resnet_dt": False, **_of(tree, _DESCRIPTOR)}
+    if tree.get("use_smooth"):
+        descriptor = {"type": "se_e2_a", "rcut_smth": tree["rcut"], "resnet_dt": False}
+        descriptor |= _of(tree, _DESCRIPTOR)
+    else:
+        descriptor = {"type": "loc_frame", "axis_rule": [], **_of(tree, _FRAMES)}
     types = {"type_map": tree["type_map"]} if tree.get("type_map") else {}
     return {
         "model": {
