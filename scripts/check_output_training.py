@@ -65,6 +65,7 @@ INPUTS = {
 BY_TENSORFLOW = {
     "dprc/pairwise/input.json": 200,
     "dprc/normal/input.json": 100,
+    "dprc/generalized_force/input.json": 100,
     "water/se_e2_a_tebd/input.json": 100,
     "zinc_protein/zinc_se_a_mask.json": 20,
 }

@@ -96,6 +96,8 @@ def _write_xyz(path: Path, data: "Dataset") -> None:
             results["energies"] = found["atom_energy"][own]
         if "atom_pref" in found:
             atoms.arrays["atom_pref"] = found["atom_pref"][own]
+        if "drdq" in found:
+            atoms.arrays["drdq"] = found["drdq"][own].reshape(len(atoms), -1)
         if "fparam" in found:
             atoms.info["fparam"] = found["fparam"][frame]
         if "aparam" in found:

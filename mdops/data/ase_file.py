@@ -136,7 +136,7 @@ def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np
     if label in PARAMETERS:
         shape: tuple[int, ...] = (-1,) if is_of_frame(label, known) else (atoms, -1)
     else:
-        shape = (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
+        shape = known[label].shape_of(array.size, atoms)
     try:
         return array.reshape(1, *shape)
     except ValueError:

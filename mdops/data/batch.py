@@ -89,12 +89,12 @@ class Batch:
 
 
 def rows(name: str, batch: Batch) -> torch.Tensor:
-    """(S,), (N,) or (P,) bool: the frames, atoms or pairs that have the label; of answers of atoms, those that have an
-    answer."""
+    """(S,), (N,) or (P,) bool: the frames, atoms or pairs that have errors of the label; of answers of atoms, those
+    that have an answer."""
     labelled, label = batch.present[name], batch.known[name]
     if label.of_pairs:
         return labelled.repeat_interleave(batch.sizes**2)
-    if not label.of_atom:
+    if not label.of_atom or label.projects:
         return labelled
     found, silent = labelled[batch.system.batch.long()], silent_types(name, batch.silent, batch.spin)
     return found & answering(batch, silent) if silent else found

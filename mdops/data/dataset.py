@@ -316,7 +316,10 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
     atoms = int(offsets[-1])
     of = {name: atoms if label.of_atom else frames for name, label in known.items()}
     of |= {name: int((sizes**2).sum()) for name, label in known.items() if label.of_pairs}
-    shapes = {name: (of[name], *label.shape) for name, label in known.items()}
+    shapes = {
+        name: (of[name], *(_width(blocks, name) if n < 0 else n for n in label.shape))
+        for name, label in known.items()
+    }
     for name, rows in zip(PARAMETERS, (frames, atoms, frames), strict=True):
         shapes[name] = (rows, _width(blocks, name))
     labelled = [name for name in (*known, *PARAMETERS) if any(name in block.labels for block in blocks)]
@@ -347,7 +350,7 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
 
 
 def _width(blocks: list[FrameSet], name: str) -> int:
-    """How many values fparam or aparam has, the same in every block that has it."""
+    """How many values fparam, say, has, the same in every block that has it."""
     widths = {block.labels[name].shape[-1]: block.source for block in blocks if name in block.labels}
     if len(widths) > 1:
         (a, first), (b, second), *_ = widths.items()

@@ -155,7 +155,7 @@ def _read_set(
 def _label_shape(label: str, values: int, atoms: int, known: Labels) -> tuple[int, ...]:
     """One frame's shape; the parameters' width is what the file has."""
     if label in known:
-        return (atoms, *known[label].shape) if known[label].of_atom else known[label].shape
+        return known[label].shape_of(values, atoms)
     return (values,) if is_of_frame(label, known) else (atoms, max(1, values // atoms))
 
 

@@ -64,7 +64,7 @@ class Evaluation:
         of a label that weighs another one."""
         found = {}
         for name, of in self.data.known.items():
-            if of.answer not in self.predictions:
+            if of.answer not in self.predictions or of.projects:
                 continue
             label, prediction = self.compared(name, frames)
             if label.size:

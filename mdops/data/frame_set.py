@@ -95,8 +95,8 @@ def _check_weights(block: FrameSet, known: Labels) -> None:
         if not label.weighs or name not in block.labels:
             continue
         if label.weighs not in block.labels:
-            raise DataError(f"{block.source}: has {name}, the weights of {label.weighs}, and lacks these")
-        if (block.labels[name] < 0).any():
+            raise DataError(f"{block.source}: has {name}, which weighs {label.weighs}, and lacks these")
+        if not label.projects and (block.labels[name] < 0).any():
             frame, place = np.argwhere(block.labels[name].reshape(block.frames, -1) < 0)[0]
             weight = block.labels[name].reshape(block.frames, -1)[frame, place]
             raise DataError(f"{block.name(frame)}: {name} is {weight}, a weight, which has to be 0 or more")

@@ -16,7 +16,7 @@ class Label:
 
     Attributes:
         name: as `Potential` calls its answer.
-        shape: of one frame's, or of one atom's.
+        shape: of one frame's, or of one atom's; -1 for as many as the data has.
         of_atom: whether each atom has one.
         noun: what people call it.
         unit: of its errors; what grows with the system is compared per atom.
@@ -29,6 +29,7 @@ class Label:
         is_input: whether a model takes it; then nothing is learned from it.
         of_pairs: whether each pair of a frame's atoms has one, (i, j), i first; files have (3 n, 3 n) numbers a frame.
         weighs: the other label whose errors it weighs; it has no errors of its own then.
+        projects: whether these are summed up, by its numbers (3, G) of each atom, to G errors of a frame.
     """
 
     name: str
@@ -46,6 +47,13 @@ class Label:
     is_input: bool = False
     of_pairs: bool = False
     weighs: str = ""
+    projects: bool = False
+
+    def shape_of(self, values: int, atoms: int) -> tuple[int, ...]:
+        """Of one frame's, of so many values and atoms."""
+        shape = (atoms, *self.shape) if self.of_atom else self.shape
+        fixed = max(1, int(np.prod([n for n in shape if n >= 0])))
+        return tuple(max(1, values // fixed) if n < 0 else n for n in shape)
 
     @property
     def answer(self) -> str:
@@ -111,6 +119,12 @@ _ALL = (
             "pf",
         ),
         weighs="forces",
+    ),
+    Label(
+        *("drdq", (3, -1), True, "generalized force", "eV", 1, "eV", ("drdq",), "drdq", "gf"),
+        compared=False,
+        weighs="forces",
+        projects=True,
     ),
 )
 LABELS: Labels = {label.name: label for label in _ALL}  # of models of energies

@@ -207,12 +207,12 @@ class _Frame:
             if record.get(name) is None or (isinstance(found, int | float) and not found):
                 continue
             if label in known:
-                shape = known[label].shape
                 if known[label].of_pairs:
                     matrix = shaped(name, (3 * atoms, 3 * atoms))
                     self.labels[label] = matrix.reshape(atoms, 3, atoms, 3).swapaxes(1, 2).reshape(-1, 3, 3)
                     continue
-                self.labels[label] = shaped(name, (atoms, *shape) if known[label].of_atom else shape)
+                values = reader.array(number, record, name).size
+                self.labels[label] = shaped(name, known[label].shape_of(values, atoms))
             else:
                 array = reader.array(number, record, name).astype(np.float64)
                 whole = is_of_frame(label, known)

@@ -132,3 +132,29 @@ def test_gradient_of_a_perfect_norm_is_finite(batch):
     forces = batch.labels["forces"].clone().requires_grad_()
     term("forces", force_norm=True)({"forces": forces}, batch).backward()
     assert (forces.grad == 0).all()
+
+
+@pytest.mark.parametrize("function", ["mse", "mae"])
+def test_generalized_forces_are_sums_over_the_atoms_of_a_frame(function, tmp_path):
+    """Squares also beside absolute errors, and the mean over frames that have the derivatives, and coordinates."""
+    random = np.random.default_rng(1)
+    for name, repeat in (("a", (1, 1, 1)), ("b", (2, 1, 1))):
+        write_system(tmp_path / name, alloy(2, repeat=repeat))
+    drdq = random.normal(size=(2, 8, 3, 2))
+    np.save(tmp_path / "b" / "set.000" / "drdq.npy", drdq.reshape(2, -1))
+    data = load_dataset(tmp_path, ["Cu", "Al"])
+    lists = PairLists(data, 4.0)
+    batch = make_batch(data, lists, [0, 3])  # of 4 and 8 atoms
+    error = torch.from_numpy(random.normal(size=(12, 3)))
+    result = {"forces": batch.labels["forces"] + error}
+    wanted = torch.einsum("idg,id->g", torch.from_numpy(drdq[1]), error[4:]).square().mean()
+    loss = EnergyLoss({"drdq": Prefactor(4.0, 2.0)}, function=function, coordinates=2)
+    torch.testing.assert_close(loss(result, batch, 0.5), 3 * wanted)
+    square, count = squared_errors(result, batch)["drdq"]
+    assert count == 2 and square / count == pytest.approx(float(wanted)) and label_counts(batch)["drdq"] == 1
+    loss.check(data)
+    with pytest.raises(ConfigError, match="numb_generalized_coord: is 1, and drdq of the data has 2"):
+        EnergyLoss({"drdq": Prefactor(1.0, 1.0)}, coordinates=1).check(data)
+    options = EnergyLoss.Options(start_pref_gf=1.0, limit_pref_gf=1.0, use_huber=True)
+    with pytest.raises(ConfigError, match=r"loss.use_huber: is not for generalized forces"):
+        EnergyLoss.make(options, EnergyLoss.labels)

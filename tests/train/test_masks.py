@@ -184,7 +184,7 @@ def test_wrong_inputs_are_refused(changes, message, folder, tmp_path):
         ("aparam", MASK * 0.5, "frame 0: aparam has 0.5, expected 1 for each atom that is there"),
         ("aparam", np.repeat(MASK, 2, -1), "frame 0: aparam has 2 numbers an atom"),
         ("atom_pref", -WEIGHTS, "frame 0: atom_pref is -1.0, a weight, which has to be 0 or more"),
-        ("force", None, "has atom_pref, the weights of forces, and lacks these"),
+        ("force", None, "has atom_pref, which weighs forces, and lacks these"),
     ],
 )
 def test_wrong_data_is_refused(name, array, message, folder, tmp_path):

@@ -269,7 +269,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
             {"use_spin": [True, False], "virtual_scale": -1.0},
             "model.spin.virtual_scale: is -1.0",
         ),
-        ("loss.start_pref_gf", 1, "loss.start_pref_gf: is 1; this is not supported, only 0 is"),
+        ("loss.relative_f", 1, "loss.relative_f: is 1; this is not supported, only None is"),
         ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
         ("training.numb_epoch", 3, "and numb_epoch exclude each other"),
         ("training.stop_batch", 3, "is given twice"),

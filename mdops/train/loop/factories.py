@@ -50,6 +50,7 @@ def only_learned(data: Dataset, loss: Loss) -> Dataset:
 def require_labels(loss: Loss, data: Dataset) -> None:
     """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing, and counts
     the labels that no term is of."""
+    loss.check(data)
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
             f"the loss is of {', '.join(loss.terms) or 'nothing'}, and the data has {', '.join(data.labels)}"

@@ -11,6 +11,7 @@ from mdops.data.batch import Batch, rows
 from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, silent_types
 from mdops.models.contract import AtomicModel
+from mdops.nn.sums import sum_systems
 from mdops.options import Options
 
 # What sums over frames are multiplied with: how many processes share the batch, 0 where a process has no part in it.
@@ -69,6 +70,9 @@ class Loss(ABC):
     def take_statistics(self, model: AtomicModel) -> None:  # noqa: B027
         """Takes what it has to know of the model that is trained."""
 
+    def check(self, data: Dataset) -> None:  # noqa: B027
+        """Raises ConfigError for data that its section is not of."""
+
     def only_of(self, data: Dataset) -> Self:
         """Without the terms of labels that no frame of the data has, where its section says so."""
         return self
@@ -97,11 +101,19 @@ class Loss(ABC):
 
 def difference(name: str, value: torch.Tensor, batch: Batch) -> torch.Tensor:
     """(S or N, components): prediction - label, 0 without label; (0, 1) if the batch has none of them. Of a label that
-    weighs another one, that of the other."""
+    weighs another one, that of the other; or what it sums them up to."""
     if name not in batch.labels:
         return value[:0].reshape(0, 1)  # part of the graph: a batch without labels has gradients 0
-    error = (value.double() - batch.labels[batch.known[name].answer]).reshape(len(value), -1)
+    of = batch.known[name]
+    error = (value.double() - batch.labels[of.answer]).reshape(len(value), -1)
+    error = _projected(error, name, batch) if of.projects else error
     return error if _is_whole(name, batch) else torch.where(rows(name, batch)[:, None], error, 0.0)
+
+
+def _projected(error: torch.Tensor, name: str, batch: Batch) -> torch.Tensor:
+    """(S, G): errors of atoms (N, 3), summed up by a label (N, 3, G)."""
+    of_atoms = torch.einsum("nd,ndg->ng", error, batch.labels[name])
+    return sum_systems(of_atoms, batch.system.batch, batch.system.count)
 
 
 def _is_whole(name: str, batch: Batch) -> bool:
@@ -126,6 +138,8 @@ def label_counts(batch: Batch) -> dict[str, float]:
 
 def label_number(data: Dataset, name: str, frames: np.ndarray) -> int:
     """How many frames, or atoms, of these frames of a dataset have a label that all of the frames have."""
+    if data.known[name].projects:
+        return len(frames)
     if not data.known[name].of_atom:
         return len(data.rows(name, frames))
     if silent_types(name, data.silent, data.spin):
@@ -147,8 +161,9 @@ def label_errors(result: Mapping[str, torch.Tensor], batch: Batch) -> dict[str, 
         if of.answer not in result:  # Hessians, where the loss is not of them
             continue
         labelled = rows(name, batch)
-        error = (result[of.answer].double() - batch.labels[of.answer])[labelled]
-        if of.weighs:
+        error = result[of.answer].double() - batch.labels[of.answer]
+        error = (_projected(error, name, batch) if of.projects else error)[labelled]
+        if of.weighs and not of.projects:
             error = error * batch.labels[name][labelled, None].sqrt()
         if of.per_atom:
             error = error.reshape(len(error), -1) / batch.sizes[labelled, None]

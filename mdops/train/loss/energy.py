@@ -20,10 +20,8 @@ class EnergyLossOptions(Options):
     KIND = "ener"
     NAMES = ("ener", "ener_hess")
     NEUTRAL: ClassVar[dict[str, Any]] = {
-        **{f"{end}_pref_gf": 0 for end in ("start", "limit")},
         "relative_f": None,
         "enable_atom_ener_coeff": False,
-        "numb_generalized_coord": 0,
         "use_default_pf": False,
     }
 
@@ -41,6 +39,11 @@ class EnergyLossOptions(Options):
         0.0, "weight of forces that atom_pref weighs, at the start", unit="A^2/eV^2", low=0
     )
     limit_pref_pf: float = key(0.0, "the same as the rate goes to zero", unit="A^2/eV^2", low=0)
+    start_pref_gf: float = key(
+        0.0, "weight of generalized forces, which drdq makes of forces, at the start", unit="1/eV^2", low=0
+    )
+    limit_pref_gf: float = key(0.0, "the same as the rate goes to zero", unit="1/eV^2", low=0)
+    numb_generalized_coord: int = key(0, "how many generalized coordinates there are", low=0)
     start_pref_h: float = key(0.0, "weight of Hessians at the start", unit="A^4/eV^2", low=0)
     limit_pref_h: float = key(0.0, "weight of Hessians as the rate goes to zero", unit="A^4/eV^2", low=0)
     loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
@@ -61,7 +64,8 @@ class EnergyLoss(Loss):
 
     With N the atoms of a frame, p the prefactors, < > the mean over what the batch has labels of:
     p_e <dE^2 / N^x> + p_f <dF^2> + p_v <dW^2 / N^x> + p_ae <de^2> + p_h <dH^2> + p_pf <w dF^2>, over components of
-    forces, virials and Hessians, x = 2 if `intensive`, else 1, w the weights of atoms (`atom_pref`). A term counts
+    forces, virials and Hessians, x = 2 if `intensive`, else 1, w the weights of atoms (`atom_pref`), and
+    + p_gf <(sum dr/dq dF)^2> over generalized coordinates q (`drdq`), the sum over atoms and components. A term counts
     where both of its prefactors are not zero; that of Hessians where one is not.
 
     Attributes:
@@ -74,6 +78,7 @@ class EnergyLoss(Loss):
             <|dF|>, or the Huber function of the length.
         intensive: see above.
         skips_absent: see `only_of`.
+        coordinates: how many generalized ones there are.
     """
 
     Options: ClassVar[type[Options]] = EnergyLossOptions
@@ -88,6 +93,7 @@ class EnergyLoss(Loss):
     force_norm: bool = False
     intensive: bool = False
     skips_absent: bool = False
+    coordinates: int = 0
 
     def __post_init__(self) -> None:
         if self.function not in ("mse", "mae"):
@@ -114,6 +120,7 @@ class EnergyLoss(Loss):
             "function": options.loss_func,
             "intensive": options.intensive_ener_virial,
             "skips_absent": options.skip_absent,
+            "coordinates": getattr(options, "numb_generalized_coord", 0),
         }
         prefactors = {
             name: Prefactor(*(getattr(options, f"{end}_pref_{label.short}") for end in ("start", "limit")))
@@ -129,10 +136,13 @@ class EnergyLoss(Loss):
             raise ConfigError("loss.huber_delta: expected one number, or three for energy, force and virial")
         if options.use_huber and (options.start_pref_h or options.limit_pref_h):
             raise ConfigError("loss.use_huber: is not for Hessians (loss.start_pref_h), as in DeePMD-kit")
-        if options.use_huber and options.start_pref_pf and options.limit_pref_pf:
-            raise ConfigError(
-                "loss.use_huber: is not for weighted forces (loss.start_pref_pf), as in DeePMD-kit"
-            )
+        for short, what in (("pf", "weighted"), ("gf", "generalized")):
+            if options.use_huber and all(
+                getattr(options, f"{end}_pref_{short}") for end in ("start", "limit")
+            ):
+                raise ConfigError(
+                    f"loss.use_huber: is not for {what} forces (loss.start_pref_{short}), as in DeePMD-kit"
+                )
         return {
             "huber": options.use_huber,
             "huber_delta": (delta[0], delta[1], delta[2]),
@@ -146,6 +156,14 @@ class EnergyLoss(Loss):
 
     def keys(self, label: str) -> list[str]:
         return [f"loss.{end}_pref_{self.labels[label].short}" for end in ("start", "limit")]
+
+    def check(self, data: Dataset) -> None:
+        for name in self.terms:
+            found = data.labels[name].shape[-1] if self.labels[name].projects and data.has(name) else None
+            if found is not None and found != self.coordinates:
+                raise ConfigError(
+                    f"loss.numb_generalized_coord: is {self.coordinates}, and {name} of the data has {found}"
+                )
 
     def only_of(self, data: Dataset) -> Self:
         if not self.skips_absent:
@@ -166,6 +184,8 @@ class EnergyLoss(Loss):
         error = difference(name, value, batch)
         if not len(error):
             return error
+        if self.labels[name].projects:
+            return error.square()  # also beside absolute errors, as in DeePMD-kit
         atoms = batch.sizes[:, None].double() if self.labels[name].per_atom else 1.0
         if name == "forces" and self.force_norm:
             error = torch.linalg.vector_norm(error, dim=1, keepdim=True)
