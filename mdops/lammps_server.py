@@ -140,10 +140,15 @@ class Server:
         torch.set_num_threads(threads)
         if device != "cpu" and not torch.cuda.is_available():
             raise UnsupportedModelError(f"device is {device}, and PyTorch sees no GPU")
-        self.domains = [
-            Domain(load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow)), charge_spin)
-            for path in paths
+        potentials = [
+            load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow)) for path in paths
         ]
+        if any(potential.modifier is not None for potential in potentials):
+            raise UnsupportedModelError(
+                "the model has charges beyond the cutoff (a modifier dipole_charge), for which LAMMPS takes a file "
+                "that `mdops convert IN OUT.safetensors` writes, with fix mdops/dplr"
+            )
+        self.domains = [Domain(potential, charge_spin) for potential in potentials]
         found = torch.tensor([float(x) for x in parameters.split()], dtype=torch.float64, device=device)
         self.parameters = [one if len(one) else None for one in (found[:frame], found[frame:])]
         p = self.domains[0].potential

@@ -102,6 +102,7 @@ class FixCharges : public Fix {
 
   // So that both go to the same process.
   void pre_exchange() override {
+    if (!holds()) find_pairs();  // a fix has just added or removed atoms
     for (const auto& [c, i] : pairs_)
       for (int a = 0; a < 3; ++a) atom->x[c][a] = atom->x[i][a], atom->v[c][a] = 0;
     for (const auto& [c, i] : pairs_) atom->image[c] = atom->image[i];

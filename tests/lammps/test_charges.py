@@ -175,6 +175,26 @@ def test_steps_do_not_depend_on_processes(run, model):
     np.testing.assert_allclose(lines[0], lines[1], rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    "style",
+    (
+        "hybrid/overlay mdops {model} precision float64 zero 4.0",
+        "mdops {model} precision float64 device cuda",
+    ),
+)
+def test_answers_beside_another_style_and_with_the_models_own_list(run, model, style, request):
+    """In pair_style hybrid/overlay, and where LAMMPS makes no list for the pair style, but for the fix."""
+    (run.folder / "data.lmp").write_text(data(frame(1)))
+    if "cuda" in style:
+        run.env["LD_PRELOAD"] = str(request.getfixturevalue("as_on_a_gpu"))
+    text = script(model).replace(f"mdops {model} precision float64\n", style.format(model=model) + "\n", 1)
+    if "hybrid" in style:
+        text = text.replace(
+            "pair_coeff * * O H NULL", "pair_coeff * * mdops O H NULL\n    pair_coeff * * zero"
+        )
+    assert_answers(run, run(text, 2), expected(model, frame(1)), 1e-10)
+
+
 def test_a_field_reaches_the_atoms_by_the_centroids(run, model):
     """LAMMPS' own, in a line before the fix."""
     atoms, e = frame(0), np.array([0.0, 0.3, 0.1])
@@ -264,6 +284,16 @@ def test_other_files_are_refused(run, model):
     ):
         text = script(model, "").replace(f"pair_style mdops {model}", f"pair_style mdops {name}.safetensors")
         assert told in run.fails(text)
+
+
+def test_a_file_without_the_cores_part_says_what_writes_it(run, model):
+    (run.folder / "data.lmp").write_text(data(frame(0)))
+    told = run.fails(
+        script(model, "").replace(
+            f"pair_style mdops {model}", f"pair_style mdops {model.with_name('alone.safetensors')}"
+        )
+    )
+    assert "for which LAMMPS takes a file that `mdops convert IN OUT.safetensors` writes" in told
 
 
 def test_centroids_in_an_integrators_group_are_told_of(run, model):
