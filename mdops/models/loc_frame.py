@@ -147,12 +147,12 @@ class LocFrame(Descriptor):
     def _placed(self, near: Neighborhood) -> Places:
         o, kinds = self.options, near.neighbor_types
         squared = near.squared.masked_fill(kinds == near.ntypes, torch.inf)
-        before = kinds[:, :, None] == kinds[:, None, :]
+        order = squared.argsort(dim=1, stable=True)
+        order = order.gather(1, kinds.gather(1, order).argsort(dim=1, stable=True))
+        kinds = kinds.gather(1, order)
         slot = torch.arange(kinds.shape[1], device=kinds.device)
-        nearer = (squared[:, None, :] < squared[:, :, None]) | (
-            (squared[:, None, :] == squared[:, :, None]) & (slot < slot[:, None])
-        )
-        rank = (before & nearer).sum(-1)
+        first = pad(near.count(kinds).cumsum(1), (1, 0))
+        rank = slot - first.gather(1, kinds)
         starts, rest, sel_a, sel_r = (
             torch.tensor([*numbers, 0], device=kinds.device)[kinds]
             for numbers in (*self._starts, o.sel_a, o.sel_r)
@@ -161,7 +161,7 @@ class LocFrame(Descriptor):
         place = torch.where(rank < sel_a, starts + rank, rest + rank - sel_a)
         place = torch.where((rank < sel_a + sel_r) & (kinds < near.ntypes), place, count)
         taken = place.new_full((len(kinds), count + 1), kinds.shape[1])
-        taken = taken.scatter(1, place, slot.expand_as(place))[:, :count]
+        taken = taken.scatter(1, place, order)[:, :count]
         there = taken < kinds.shape[1]
         vectors = pad(near.displacements, (0, 0, 0, 1)).gather(1, taken[..., None].expand(-1, -1, 3))
         apart = torch.tensor([1.0, 0.0, 0.0], dtype=vectors.dtype, device=vectors.device)
@@ -171,11 +171,12 @@ class LocFrame(Descriptor):
     def _frames(self, near: Neighborhood, places: Places) -> torch.Tensor:
         """(N, 3, 3), the axes as rows."""
         chosen = near.centers.new_zeros(len(near.centers), 3)
+        start = 0 if self.full > 1 else self.full  # without a rule
         for t in range(len(self.type_map)):
             rule = self.options.axis_rule[6 * t : 6 * t + 6]
             more = [rule[:3], rule[3:], [*rule[3:5], rule[5] + 1]] if rule else []
             of_type = [self._axis(places, *one) for one in more] or [
-                near.centers.new_full((len(near.centers),), k) for k in range(3)
+                near.centers.new_full((len(near.centers),), start + k) for k in range(3)
             ]
             own = (near.centers == t)[:, None]
             chosen = torch.where(own, torch.stack(of_type, 1), chosen)
