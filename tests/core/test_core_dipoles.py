@@ -140,6 +140,8 @@ def test_wrong_parts_and_arguments_are_refused(tmp_path):
     for part in (SHORT_RANGE, 0):
         with pytest.raises(CoreError, match="it is a model of dipoles, and one of energies is asked for"):
             Model(tmp_path / "dipole.safetensors", part=part)
+    with pytest.raises(CoreError, match="models of dipoles compute on the CPU"):
+        Model(tmp_path / "dipole.safetensors", device="cuda", part=DIPOLES)
     with pytest.raises(CoreError, match="it is no model of dipoles, and has no charges"):
         Model(tmp_path / "energy.safetensors", part=DIPOLES)
     with pytest.raises(CoreError, match="part is none of") as raised:
