@@ -29,8 +29,10 @@ void pick_edges(const EdgeListArgs<T>& args, int64_t begin, int64_t end, int32_t
         if (candidate.neighbor >= 0 && within_cutoff(candidate.r2, args.cutoff2))
           near.push_back({candidate, args.pair_mask[type * list.ntypes + t]});
       }
-    std::sort(near.begin(), near.end(), [](const Near& a, const Near& b) { return a.before(b); });
     const int64_t size = near.size(), taken = std::min(size, args.edge_sel);
+    // Where there is room for none they are only counted, in any order if all have places.
+    if (args.capacity || taken < size || args.angle_sel)
+      std::sort(near.begin(), near.end(), [](const Near& a, const Near& b) { return a.before(b); });
     int32_t* to = picked + i * list.width;
     int32_t angles = 0, inner = 0;
     sizes[i] = 0;
