@@ -2,7 +2,7 @@
 cannot do without, too.
 
     python benchmarks/message_passing.py --inputs examples/water [--model dpa3] [--atoms 192] [--clock process_time]
-        [--deepmd PYTHON] [--training 192] [--memory 1536 [--at-once 384]] [--json FILE]
+        [--deepmd PYTHON] [--training 192] [--memory 1536 [--at-once 384]] [--calls 12] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, whose input for the model gives the sizes.
 `products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
@@ -10,7 +10,8 @@ cannot do without, too.
 With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
 machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
 of eleven. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
-and angles of all atoms, or of so many at once as `--at-once` says: atoms, of dpa4 edges.
+and angles of all atoms, or of so many at once as `--at-once` says: atoms, of dpa4 edges. `--calls` alone prints what
+the calls of PyTorch in a step take, each the least in so many steps.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,28 @@ def memory(potential: Potential, atoms: int, at_once: int | None) -> dict[str, f
     return {"kB/atom": (_resident("VmHWM") - before) / atoms, "us/atom": 1e6 * (now - start) / atoms}
 
 
+def calls(potential: Potential, atoms: int, rounds: int) -> dict[str, tuple[float, int]]:
+    """Of the operations in a step: us an atom of all calls of one name, and how many there are."""
+    system = from_atoms([sample_box(atoms, ["O", "H"])], potential.type_map)
+    evaluator, given = potential.evaluator(), potential.neighbor_list(system)
+    least_of: dict[tuple[str, int], float] = {}
+    for turn in range(rounds + 3):
+        with (
+            torch.no_grad(),
+            torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found,
+        ):
+            evaluator(system, given, check=False)
+        seen: Counter[str] = Counter()
+        for event in sorted(found.events() or (), key=lambda e: e.time_range.start) if turn > 2 else ():
+            key = event.name, seen[event.name]
+            seen[event.name] += 1
+            least_of[key] = min(least_of.get(key, float("inf")), event.self_cpu_time_total)
+    times: Counter[str] = Counter()
+    for (name, _), value in least_of.items():
+        times[name] += value / atoms  # type: ignore[assignment]
+    return {name: (value, sum(key[0] == name for key in least_of)) for name, value in times.most_common()}
+
+
 def _resident(name: str) -> int:
     """In kB."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -251,6 +275,7 @@ def main() -> None:
         type=int,
         help="atoms (of dpa4 edges) whose edges and angles are there at once; all by default",
     )
+    parser.add_argument("--calls", type=int, help="how many steps to profile; nothing else is measured")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -258,6 +283,12 @@ def main() -> None:
     potential = model_of(args.model, args.inputs)
     if args.memory:
         print(memory(potential, args.memory, args.at_once))
+        return
+    if args.calls:
+        found = calls(potential, args.atoms, args.calls)
+        print(f"{sum(value for value, _ in found.values()):7.2f} us/atom")
+        for name, (value, count) in found.items():
+            print(f"{value:7.2f} {count:4d}x {name}")
         return
     results: dict[str, Any] = {"machine": machine(), "model": args.model}
     results |= {"clock": args.clock, "atoms": args.atoms}
