@@ -172,7 +172,7 @@ def plot(runs: Curves, path: Path) -> None:
     """Both quantities by steps; each training is a line."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
     for ax, name, unit in zip(axes, ("forces", "energy"), ("meV/A", "meV/atom"), strict=True):
         for (label, lines), color in zip(runs.items(), ("tab:blue", "tab:gray", "tab:orange"), strict=True):
             for k, line in enumerate(lines):
@@ -180,8 +180,8 @@ def plot(runs: Curves, path: Path) -> None:
                 ax.loglog(*zip(*points, strict=True), color=color, label=None if k else label)
         ax.set(xlabel="steps", ylabel=f"{name}, RMSE, {unit}")
         ax.grid(which="both", alpha=0.25)
-    axes[0].legend()
-    figure.savefig(path, dpi=100)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    figure.savefig(path, dpi=72)
 
 
 def main() -> None:
