@@ -38,10 +38,15 @@ INPUTS = {
     "dpa1_no_attention": "se_atten_compressible/input.json",
     "dpa4c": "dpa4/input.json",
     **{kind: file for kind, file in EXAMPLES.items() if kind not in ("zbl", "dpa2_medium")},
+    "dpa3_three_layers": EXAMPLES["dpa3"],
 }
+# A DPA-3 that takes a quarter of the time, as the teacher of docs/notes/learning.md.
+THREE_LAYERS = {"nlayers": 3, "e_rcut": 5.0, "e_rcut_smth": 4.0, "e_sel": 90,
+                "a_rcut": 3.5, "a_rcut_smth": 3.0, "a_sel": 36}  # fmt: skip
 LABELS = {"dpa1": "DPA-1, 2 layers of attention", "dpa1_no_attention": "DPA-1, no attention", "dpa2": "DPA-2 small",
+          "dpa3_three_layers": "DPA-3, 3 layers",
           "dpa3": "DPA-3", "dpa4": "DPA-4 Mini", "dpa4c": "DPA-4C Mini"}  # fmt: skip
-OWN_RECIPE = {"dpa2", "dpa3", "dpa4"}
+OWN_RECIPE = {"dpa2", "dpa3", "dpa3_three_layers", "dpa4"}
 DPA4C = {"type": "dpa4c", "channels": 32, "lmax": 2, "radial_modes": 0, "rcut": 6.0}
 DPA4C_NET = {"neuron": [192, 192, 192], "activation_function": "silu", "resnet_dt": False}
 TIMED, SPARE, STARTS = 60, 0.93, 30
@@ -53,6 +58,8 @@ def configured(inputs: Path, kind: str, steps: int) -> Config:
     if kind == "dpa4c":
         model = {"type_map": model["type_map"], "descriptor": DPA4C, "fitting_net": DPA4C_NET}
     model["descriptor"] |= SIZES.get(kind, {})
+    if kind == "dpa3_three_layers":
+        model["descriptor"]["repflow"] |= THREE_LAYERS
     for part in (model["descriptor"], *model["descriptor"].get("list", ()), model["fitting_net"]):
         if part.get("type") != "hybrid":
             part["precision"] = "float32"
