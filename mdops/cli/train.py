@@ -286,12 +286,15 @@ def _announcement(trainer: "Trainer") -> str:
     count = trainer.processes.count
     shared = f", {count} processes" if count > 1 else ""
     if len(branches) == 1:
-        return f"training {parameters:,} parameters on {_data(branches[0])}; {steps}, seed {trainer.seed}{shared}"
+        head = f"training {parameters:,} parameters on {_data(branches[0])}; {steps}, seed {trainer.seed}{shared}"
+        return f"{head}\n{_labels(branches[0])}"
     lines = [
         f"training {len(branches)} models, {parameters:,} parameters; {steps}, seed {trainer.seed}{shared}"
     ]
     odds = zip(branches, trainer.odds, strict=True)
-    return "\n".join([*lines, *(f"  {b.name}: {share:.1%} of the steps, on {_data(b)}" for b, share in odds)])
+    for branch, share in odds:
+        lines += [f"  {branch.name}: {share:.1%} of the steps, on {_data(branch)}", f"    {_labels(branch)}"]
+    return "\n".join(lines)
 
 
 def _data(branch: "Branch") -> str:
@@ -299,6 +302,14 @@ def _data(branch: "Branch") -> str:
     data, validation = branch.frames.data, branch.validation
     also = "" if validation is None else f", validation on {len(validation.data)}"
     return f"{len(data)} frames with {data.counted().sum():,} atoms ({', '.join(data.type_map)}){also}"
+
+
+def _labels(branch: "Branch") -> str:
+    """Which labels a model is trained on, and how many frames have them."""
+    from mdops.train.loop.factories import trained_labels
+
+    counts = trained_labels(branch.loss, branch.frames.data)
+    return f"learns from {', '.join(f'{name} ({count} frames)' for name, count in counts.items())}"
 
 
 def _summary(trainer: "Trainer", steps: int, seconds: float) -> str:

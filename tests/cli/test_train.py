@@ -62,6 +62,7 @@ def test_a_training_tells_what_it_did(inputs, capsys):
     assert main(["train", inputs(), "--output", "run"]) == 0
     out, err = capsys.readouterr()
     assert "on 20 frames with 640 atoms (Cu, Al), validation on 20; 12 steps, seed 5" in err
+    assert "\nlearns from energy (20 frames), forces (20 frames), virial (20 frames)\n" in err
     assert re.search(
         r"step 12/12  validation: loss \S+, energy \S+ meV/atom, forces .* steps/s  0 s left", err
     )

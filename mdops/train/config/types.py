@@ -49,5 +49,5 @@ def _of_data(tree: Mapping[str, Any]) -> list[str] | None:
         return elements_of(systems)
     except (InputError, TypeError) as error:
         raise ConfigError(
-            f"model.type_map: is missing, and the data does not tell the types: {error}"
+            f"{error} (the input has no model.type_map, so the types come from the data)"
         ) from None
