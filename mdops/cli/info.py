@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(name: str, value: Any) -> None:
-    print(f"{name:<18}{value}")
+    print(f"{name:<17} {value}")
 
 
 def _source(source: dict[str, Any]) -> str:

@@ -57,6 +57,8 @@ class PairwiseOptions(ModelOptions):
         super().check(place, type_map)
         for name in _PARTS:
             self._check_part(getattr(self, name), f"{place}.{name}", type_map)
+            # From here on the parts say themselves what `type_embedding` means for them, as those of files do.
+            setattr(self, name, of_tensorflow(getattr(self, name), self.type_embedding))
 
     def _check_part(self, part: StandardOptions, place: str, type_map: Sequence[str]) -> None:
         part.check(place, type_map)
@@ -196,9 +198,8 @@ class PairwiseModel(Blend):
         inputs = given.embedding(options.type_map, [seed, len(_PARTS)], dtype)
         models = []
         for i, name in enumerate(_PARTS):
-            part = registry.find("model", StandardOptions.KIND).random(
-                of_tensorflow(getattr(options, name), given), seed + i, dtype
-            )
+            kind = registry.find("model", StandardOptions.KIND)
+            part = kind.random(getattr(options, name), seed + i, dtype)
             part.descriptor.type_embedding = inputs
             models.append(part)
         return cls(options, options.type_map, *cls.no_statistics(len(options.type_map)), models)

@@ -86,7 +86,9 @@ class FixCharges : public Fix {
       if (!is_centroid(c)) continue;
       const int i = atom_of(c, problem);
       if (i < 0) continue;
-      for (int a = 0; a < 3; ++a) atom->x[c][a] = atom->x[i][a], atom->v[c][a] = 0;
+      double near[3] = {atom->x[i][0], atom->x[i][1], atom->x[i][2]};
+      domain->remap_near(near, atom->x[c]);  // so that its image flags stay right
+      for (int a = 0; a < 3; ++a) atom->x[c][a] = near[a], atom->v[c][a] = 0;
     }
     require_everywhere(problem);
   }
@@ -126,7 +128,7 @@ class FixCharges : public Fix {
     warn_of_reach(longest);
   }
 
-  void pre_reverse(int eflag, int) override { eflag_ = eflag; }
+  void pre_reverse(int eflag, int) override { eflag_ = eflag, led_ = false; }
 
   void post_force(int vflag) override {
     ev_init(eflag_, vflag);
@@ -155,17 +157,10 @@ class FixCharges : public Fix {
       virial[k] += 0.5 * (output.virial[3 * kRow[k] + kColumn[k]] + output.virial[3 * kColumn[k] + kRow[k]]) -
                    moved[k];
     for (int i = 0; eflag_atom && i < local; ++i) eatom[i] += own_energy(atom->q[i]);
+    led_ = true;
   }
 
-  // What another fix has put on centroids since then would be lost.
-  void final_integrate() override {
-    for (const auto& [c, i] : pairs_)
-      for (int a = 0; a < 3; ++a)
-        if (atom->f[c][a] != 0)
-          error->one(FLERR,
-                     "fix mdops/dplr: a fix that is defined after it puts forces on the centroids, which do "
-                     "not reach their atoms: define that one before");
-  }
+  void final_integrate() override { require_no_forces(); }
 
   int pack_reverse_comm(int n, int first, double* to) override {
     std::copy_n(forces_.data() + 3 * static_cast<size_t>(first), 3 * n, to);
@@ -178,6 +173,7 @@ class FixCharges : public Fix {
 
   // eV: what LAMMPS takes off and the model has.
   double compute_scalar() override {
+    if (led_) require_no_forces();
     double mine = 0, sum = 0;
     for (int i = 0; i < atom->nlocal; ++i) mine += own_energy(atom->q[i]);
     MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, world);
@@ -189,6 +185,16 @@ class FixCharges : public Fix {
 
   void require_everywhere(const std::string& problem) { mdops::lammps::require_everywhere(lmp, problem); }
   [[noreturn]] void refuse(const std::string& why) { error->all(FLERR, "fix mdops/dplr: " + why); }
+
+  // What another fix has put on centroids after post_force would be lost.
+  void require_no_forces() {
+    for (const auto& [c, i] : pairs_)
+      for (int a = 0; a < 3; ++a)
+        if (atom->f[c][a] != 0)
+          error->one(FLERR,
+                     "fix mdops/dplr: a fix that is defined after it puts forces on the centroids, which do "
+                     "not reach their atoms: define that one before");
+  }
 
   // -- The fix's line
 
@@ -466,7 +472,7 @@ class FixCharges : public Fix {
   // eV, of a charge in its own field and in the background of all.
   double own_energy(double q) const {
     const double g = info_.beta, pi = 3.14159265358979323846;
-    const double volume = domain->xprd * domain->yprd * domain->zprd;
+    const double volume = domain->xprd * domain->yprd * domain->zprd * force->kspace->slab_volfactor;
     return force->qqrd2e * q * (g * q / std::sqrt(pi) + 0.5 * pi * total_ / (g * g * volume));
   }
 
@@ -479,6 +485,7 @@ class FixCharges : public Fix {
   NeighList* list_ = nullptr;
   // Of the neighbours: what they are of; and each centroid with its atom.
   bool filled_ = false, warned_ = false;
+  bool led_ = false;  // the forces on the centroids are zero, and at their atoms
   int centers_ = 0, all_ = 0, eflag_ = 0;
   std::vector<int> types_;
   std::vector<std::pair<int, int>> pairs_;

@@ -130,6 +130,16 @@ def test_centroids_may_begin_anywhere_near(run, model):
     assert_answers(run, run(script(model), 4), expected(model, frame(1)), 1e-10)
 
 
+def test_runs_follow_each_other_across_a_border(run, model):
+    """The images of centroids are those of their atoms, also where a run begins with some beyond the box."""
+    (run.folder / "data.lmp").write_text(data(frame(0)))
+    text = script(model, more="displace_atoms all move 7.3 -11.2 30.1\n    run 0\n    run 0")
+    done, wanted = run(text, 2), expected(model, frame(0))
+    assert_near(thermo(done)[1], wanted["energy"][0], 1e-10, "energy")
+    assert_near(run.dumped()[:81, 4:7], wanted["forces"], 1e-9, "forces")
+    assert done.stdout.count("Inconsistent image flags") == 0
+
+
 MOVES = """
     velocity real create 300 7 loop geom
     fix 1 real nve
@@ -238,6 +248,8 @@ def test_a_minimisation_goes_down(run, model):
         ({"more": "unfix charges\n run 0"}, "lacks the energy of charges beyond the cutoff"),
         ({"more": "run_style respa 2 2 pair 1 kspace 2\n run 0"}, "respa"),
         ({"more": "fix field all efield 0 0 1\n run 2"}, "defined after it puts forces on the centroids"),
+        ({"more": "fix field all efield 0 0 1\n run 0"}, "defined after it puts forces on the centroids"),
+        ({"more": "fix field all efield 0 0 1\n minimize 0 1e-3 5 50"}, "puts forces on the centroids"),
     ],
 )  # fmt: skip
 def test_wrong_inputs_are_refused(run, model, changes, told):

@@ -268,6 +268,8 @@ def test_info_and_convert(tmp_path, capsys):
     assert main(["info", str(OUTPUTS / "polar.pt")]) == 0
     shown = capsys.readouterr().out
     assert "answers           polarizability (3 x 3)" in shown and "fitting polar" in shown
+    hybrid = OUTPUTS.with_name("reference_kinds") / "dpa1_hybrid" / "model.dp"
+    assert main(["info", str(hybrid)]) == 0 and "part 1, descriptor dpa1" in capsys.readouterr().out
     assert main(["convert", str(OUTPUTS / "property.pt"), str(tmp_path / "model.safetensors")]) == 0
     assert "needs energies and forces" in capsys.readouterr().out
     check(

@@ -303,6 +303,18 @@ def test_an_atom_alone_has_the_energy_that_was_given(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("word", "more"), [("finetune", {}), ("init_model", {}), ("finetune", {"use_pretrain_script": True})]
+)
+def test_a_training_begins_with_the_file_of_the_same_input(tmp_path, word, more):
+    tree = training_input(tmp_path)
+    first = train(tree, tmp_path / "first")
+    given = {word: tmp_path / "first" / "model.safetensors", **more}
+    begun = Trainer(parse_config(tree), tmp_path / "second", **given).potential
+    for own, theirs in zip(begun.model.models, first.model.models, strict=True):
+        assert torch.equal(own.descriptors[0].type_embedding(), theirs.descriptors[0].type_embedding())
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"qm_model": None}, r"model\.qm_model: expected a section in braces"),
