@@ -1,9 +1,10 @@
 """The descriptor se_a_mask: se_e2_a of all pairs of a cluster, some of whose atoms are not there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from mdops.errors import ConfigError
 from mdops.models.contract import Tree
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -24,6 +25,10 @@ class SeAMaskOptions(SeE2AOptions):
     rcut_smth: float = key(NO_CUTOFF - 1, "no switch", unit="A", low=0, where="file")
     env_protection: float = key(0.0, "none", unit="A", low=0, where="file")
     set_davg_zero: bool = key(True, "there are no statistics", where="file")
+
+    @classmethod
+    def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:
+        raise ConfigError(f"{place}.type: {cls.KIND} takes no embedding of types")
 
 
 @register

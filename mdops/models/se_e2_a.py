@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Features, Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
@@ -40,8 +39,6 @@ class SeE2AOptions(EnvironmentOptions):
     @classmethod
     def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:
         """With types as numbers of its nets it is a kind of its own (mdops/models/se_a_tebd.py)."""
-        if cls.KIND != SeE2AOptions.KIND:
-            raise ConfigError(f"{place}.type: {cls.KIND} takes no embedding of types")
         return {**section, "type": "se_e2_a_tebd", "tebd_dim": width}
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
