@@ -122,7 +122,7 @@ def main() -> None:
             said = [line for line in done.stdout.splitlines() if line.startswith("answer")]
             row["DeePMD-kit, us_per_atom"] = float(said[-1].split()[1]) if said else None
             if not said:
-                row["DeePMD-kit"] = done.stderr.strip().splitlines()[-1][:200]
+                row["DeePMD-kit"] = done.stderr.strip().rpartition("\n")[2][:200]
         rows.append(row)
         print(json.dumps(row), flush=True)
         if args.json:
