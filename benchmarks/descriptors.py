@@ -49,7 +49,7 @@ from machine import machine
 import mdops
 from mdops import Potential, zbl
 from mdops.cli.sample_model import water_model
-from mdops.evaluators import SIMULATE, TRAIN, Autograd, other_parts
+from mdops.evaluators import SIMULATE, TRAIN, Autograd, attention_sums
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
@@ -345,7 +345,7 @@ def main() -> None:
     args = parser.parse_args()
     dpa1._NUMBERS_ON_GPU = args.numbers_at_once
     if args.layers:
-        other_parts.joined = lambda *_: None
+        attention_sums.joined = lambda *_: None
     warnings.simplefilter("ignore")
     clock = "process_time" if args.processor else "perf_counter"
     if args.processor:

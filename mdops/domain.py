@@ -8,7 +8,7 @@ import torch
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.splined import InnerSplines
+from mdops.evaluators.splines import Splines
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System, checked_charge_spin
@@ -91,7 +91,7 @@ class Domain:
         """
         potential.require_energies("a part of a system")
         self.potential = potential
-        self._evaluator = (Autograd if InnerSplines.refusal(potential) else InnerSplines)(potential)
+        self._evaluator = (Autograd if Splines.refusal(potential) else Splines)(potential)
         self._charge_spin = None
         if charge_spin is not None:
             if not any(one.takes_charge_spin for one in potential.model.descriptors):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.evaluators.nets import SplineNets
+from mdops.evaluators.spline_model import SplineModel
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.tables.spline import SplineGrid
 
@@ -62,7 +62,7 @@ def description_array(about: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(json.dumps(about).encode(), np.uint8)
 
 
-def parameter_arrays(splines: SplineNets, prefix: str) -> Arrays:
+def parameter_arrays(splines: SplineModel, prefix: str) -> Arrays:
     """Of what the nets see besides features."""
     fitting = splines.fitting
     arrays = {f"{prefix}case": array(fitting.case_embedding)}

@@ -22,8 +22,8 @@ from mdops.evaluators.blended import part_potentials
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.nets import beyond_limits, why_not_net
 from mdops.evaluators.one_op import FusedParts
+from mdops.evaluators.spline_model import SplineModel, is_alone
 from mdops.evaluators.spline_sum import SplineSum
-from mdops.evaluators.splined import SplineModel, is_alone
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.pairtab import PairTable
 from mdops.models.standard import DescriptorFitting
@@ -132,7 +132,7 @@ def _member(
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
     knows = SplineModel.knows(part)
-    problem = FusedParts.why_not_whole(part) if knows else why_not_net(part, first_may_add=True)
+    problem = FusedParts.limit(part) if knows else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))
@@ -157,7 +157,7 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
         if problem is not None:
             return problem
     for one in splines.sums:
-        if splines.may_differ(one):
+        if one.may_differ:
             return (
                 f"neighbours beyond the cutoff of its {one.descriptor.kind} take places among absent ones that are "
                 "not all alike"

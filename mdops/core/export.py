@@ -23,7 +23,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext, Modifier
 from mdops.evaluators.nets import LayerTensors, beyond_limits, why_not_layers
 from mdops.evaluators.one_op import Fused, op_scalars
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}

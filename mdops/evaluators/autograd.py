@@ -2,13 +2,13 @@
 
 import dataclasses
 from contextlib import nullcontext
+from operator import itemgetter
 
 import torch
 
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
 from mdops.memory import keep_freed_memory
-from mdops.models.angles import AngleDescriptor
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
@@ -22,17 +22,19 @@ class Autograd(Evaluator):
     energies_alone = False
     differentiable = True
     weighs = True
-    always_runs = False  # whether a simulation's atoms go in runs, however few there are
     name = "autograd"
     summary = "PyTorch's operations, with derivatives by autograd"
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
-        self.captures = potential.device.type == "cuda" and potential.model.captures
-        self._derived = next((output for output in potential.model.outputs if output.differentiated), None)
+        self._model = potential.model
+        self.captures = potential.device.type == "cuda" and self._model.captures
+        self._derived = next((output for output in self._model.outputs if output.differentiated), None)
         # Descriptors of angles go by their splines, whatever the other parts do.
         knots = [d.knots for d in angle_descriptors(potential.model)]
         self.r_min = max((known.r_min for known in knots if known is not None), default=0.0)
+        # Whether ops of descriptors say what there is of the neighbours.
+        self._tells = isinstance(self._model, DescriptorFitting) and any(knots)
         if potential.reach > 1:  # layers of messages keep megabytes for each gradient, in every step anew
             keep_freed_memory()
 
@@ -45,19 +47,24 @@ class Autograd(Evaluator):
     def why_not(cls, potential: EvaluationContext) -> str | None:
         return None
 
+    def is_simple(self, step: Step) -> bool:
+        """Whether what is asked is differentiated once, and by the pair vectors alone: in simulations."""
+        derives = step.forces and self._derived is not None and not self._derived.shape
+        return derives and not step.create_graph and not torch.is_grad_enabled()
+
     def answer(self, step: Step) -> Found:
         forces, graph = step.forces and self._derived is not None, step.create_graph
         trains = torch.is_grad_enabled()
         shape = () if self._derived is None else self._derived.shape
-        once = forces and not trains and not graph and not shape
+        once = self.is_simple(step)
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
         spins = near.system.spins
         if spins is not None and forces and not spins.requires_grad:
             spins = spins.detach().requires_grad_()
             near = dataclasses.replace(near, system=dataclasses.replace(near.system, spins=spins))
-        size = self._run_size(near) if once else None
-        if size is not None and (size < near.system.atoms or self.always_runs):
+        size = self.run_size(near) if once else None
+        if size is not None:
             answers, report, gradient = self._in_runs(near, size, step)
             return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
         near = dataclasses.replace(near, first_derivative_only=once)
@@ -65,7 +72,7 @@ class Autograd(Evaluator):
         with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
                 near.displacements.requires_grad_()
-            answers, report = self.atomic_answers(near, step, trains)
+            answers, report = self._answered(near, step)
             if not forces:
                 return answers, report
             assert self._derived is not None
@@ -100,75 +107,47 @@ class Autograd(Evaluator):
         near, report = self.judged(near, step)
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
-        for first in range(0, max(1, near.system.atoms), size):  # of no atoms one, too
+        for first in range(0, near.system.atoms, size):
             run = slice(first, first + size)
             own, part = step.of_atoms(run), near.of_atoms(run)
-            part = dataclasses.replace(
-                part, displacements=part.displacements.detach(), first_derivative_only=True
-            )
+            part = part.with_pairs(part.displacements.detach())
             with torch.enable_grad(), input_gradient_alone():
                 part.displacements.requires_grad_()
-                answers = self._answered(part, own)
+                answers = self._model(part, own.fparam, own.aparam)
                 energy = _weighted_sum(answers["atom_energy"], own.weight)
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return merged, report, torch.cat(gradients)
 
-    def _run_size(self, near: Neighborhood) -> int | None:
-        """Of how many atoms passes of a simulation are done together; None: of all."""
-        return self.potential.model.atoms_at_once(near)
+    def run_size(self, near: Neighborhood) -> int | None:
+        """Of how many atoms passes of a simulation are done together, in runs of one size: a small one at the end would
+        take a GPU nearly as long; None: of all."""
+        most, atoms = self._model.atoms_at_once(near), near.system.atoms
+        return None if most is None or most >= atoms else -(-atoms // -(-atoms // most))
 
-    def _answered(self, near: Neighborhood, step: Step) -> Answers:
-        """Of a run of atoms."""
-        return self.potential.model(near, step.fparam, step.aparam)
+    def _answered(self, near: Neighborhood, step: Step) -> Found:
+        """Energies, without their derivatives. Where the ops of descriptors say what there is of the neighbours these
+        are judged behind them."""
+        if not self._tells:
+            near, report = self.judged(near, step)
+            return self._model(near, step.fparam, step.aparam), report
+        answers = self._model(near, step.fparam, step.aparam)
+        report = self._told(near)
+        if self.drops(step, report):
+            answers = self._model(self.potential.truncated(near), step.fparam, step.aparam)
+        return answers, report
 
-    def atomic_answers(self, near: Neighborhood, step: Step, trains: bool) -> Found:
-        """Energies, without their derivatives; `trains`: gradients of the weights are wanted."""
-        near, report = self.judged(near, step)
-        return self.potential.model(near, step.fparam, step.aparam), report
+    def _told(self, near: Neighborhood) -> NeighborReport:
+        """Of all descriptors; that of the longest cutoff knows the nearest neighbour."""
+        found = [(d.cutoff, near.reports.get(d) or near.report(d.neighbors)) for d in self._model.descriptors]
+        _, widest = max(found, key=itemgetter(0))
+        return NeighborReport(tuple(n for _, report in found for n in report.within), widest.nearest)
 
     def judged(self, near: Neighborhood, step: Step) -> tuple[Neighborhood, NeighborReport]:
         """The neighbours, truncated if need be, and what there is of them."""
         report = near.report(self.potential.neighbors)
         return (self.potential.truncated(near) if self.drops(step, report) else near), report
-
-
-class AngleMoments(Autograd):
-    """Descriptors of pairs of neighbours take the way by splines of the angle themselves where they have knots, in
-    models of several parts, too (`mdops.models.angles`); this is its name where there is nothing else."""
-
-    name = "angle moments"
-    summary = "sums over pairs of neighbours by splines of the angle, then PyTorch"
-    cost = "the embedding nets run on every pair of neighbours instead, which takes ten to twenty-five times as long"
-
-    @classmethod
-    def knows(cls, potential: EvaluationContext) -> bool:
-        descriptors = potential.model.descriptors
-        return bool(descriptors) and all(isinstance(d, AngleDescriptor) for d in descriptors)
-
-    @classmethod
-    def kernels(cls, potential: EvaluationContext) -> str | None:
-        return None  # the summary says it
-
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        if not cls.knows(potential):
-            return f"it is for models of se_e3 or se_e3_tebd alone, and this is {potential.kind}"
-        return potential.why_no_angle_spline
-
-    def atomic_answers(self, near: Neighborhood, step: Step, trains: bool) -> Found:
-        model = self.potential.model
-        if isinstance(model, DescriptorFitting) and isinstance(model.descriptor, AngleDescriptor):
-            d, own = model.descriptor, near.without(model.absent_pairs)
-            features, report = d.with_report(own)
-            if report is not None:
-                if self.drops(step, report):
-                    own = self.potential.truncated(own).select(d.sel, mixed=d.mixed)
-                    features = d(own)
-                answers = model.fitted(features, own, step.fparam, step.aparam)
-                return model.finish(answers, near.types), report
-        return super().atomic_answers(near, step, trains)
 
 
 def _of_components(found: list[Answers], shape: tuple[int, ...]) -> Answers:

@@ -68,7 +68,7 @@ class Evaluator(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     cost: ClassVar[str] = ""
-    chooses_knots: ClassVar[bool] = False
+    chooses_knots: bool = False
     packs_weights: ClassVar[bool] = False
     captures: bool = False
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")

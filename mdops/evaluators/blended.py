@@ -8,22 +8,19 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.autograd import AngleMoments, Autograd
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, of_op
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.kept import PerTypeLookup
 from mdops.evaluators.nets import why_not_device
 from mdops.evaluators.one_op import FusedParts
-from mdops.evaluators.splined import Splined
 from mdops.models.contract import AtomicModel
-from mdops.models.linear import Blend, LinearModel
-from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.linear import LinearModel, of_part
+from mdops.models.neighborhood import NeighborReport
 from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
 from mdops.ops import NeighborList, near_weight, pair_table
 from mdops.system import System
-from mdops.tables.grids import NO_SUMS, attentions_of, inner_sums_of, sums_of
+from mdops.tables.grids import attentions_of, inner_sums_of, sums_of
 from mdops.tracing import is_recorded
 
 
@@ -134,15 +131,15 @@ class Blended(Evaluator):
         # Then what the net says of its neighbours is true of the table's, too.
         self._alike = len(specs) == 1 and specs[0].mixed and specs[0].cutoff == reach
         self._reach = reach
-        self._near_of_table = _of_part(mask, model.names_1, model.models[1].ntypes), *self._near[1:]
+        self._near_of_table = of_part(mask, model.names_1, model.models[1].ntypes), *self._near[1:]
         self._in_one = (
             isinstance(self._evaluators[0], FusedParts)
             and self._all_have_energy
-            and o.sw_rmax <= max(d.cutoff for _, d, _ in sums_of(net))
+            and o.sw_rmax <= max(one.descriptor.cutoff for one in sums_of(net))
         )
         if self._in_one:
             pairs = [mask, *(_of_whole(x, model.names_1) for x in table.tensors)]
-            near, *tensors = (_of_part(x, model.names_0, net.ntypes) for x in pairs)
+            near, *tensors = (of_part(x, model.names_0, net.ntypes) for x in pairs)
             blend = near, *self._near[1:], *tensors, *table.scalars
             # (1 - c) e + c (t + b) is (1 - c) (e - b) + c t, and b.
             offset = table.bias if model.names_1 is None else table.bias[model.names_1]
@@ -253,50 +250,6 @@ class Blended(Evaluator):
         return found
 
 
-class SplinedBlend(Autograd):
-    """As its base, with the sums over neighbours in its parts as splines."""
-
-    name = "splines of parts"
-    summary = "spline moments of each part, then PyTorch"
-    cost = "the embedding nets run on every pair instead, which takes about three times as long"
-
-    def __init__(self, potential: EvaluationContext) -> None:
-        super().__init__(potential)
-        model: Any = potential.model
-        parts = part_potentials(potential)
-        self._parts = [Splined(p) if Splined.why_not(p) is None else None for p in parts]
-        known = [getattr(model, f"names_{i}") is None for i in range(len(parts))]
-        self.captures = potential.device.type == "cuda" and all(
-            named and (part.captures if part is not None else one.model.captures)
-            for named, part, one in zip(known, self._parts, parts, strict=True)
-        )
-        self.r_min = max((part.r_min for part in self._parts if part is not None), default=0.0)
-
-    @classmethod
-    def knows(cls, potential: EvaluationContext) -> bool:
-        return isinstance(potential.model, Blend) and bool(sums_of(potential.model))
-
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        return potential.why_no_spline if cls.knows(potential) else f"{NO_SUMS}, and this is {potential.kind}"
-
-    def atomic_answers(self, near: Neighborhood, step: Step, trains: bool) -> Found:
-        model: Any = self.potential.model
-        near, report = self.judged(near, step)
-        near = near.within(min(near.cutoff, model.cutoff)).without(model.absent_pairs)
-
-        def energies(i: int, own: Neighborhood, taken: dict[str, torch.Tensor | None]) -> torch.Tensor:
-            part = self._parts[i]
-            if part is None or near.truncates:
-                found: torch.Tensor = model.models[i](own, **taken)["atom_energy"]
-                return found
-            given = taken.get("fparam"), taken.get("aparam")
-            asked = Step(step.system, step.neighbors, *given, check=False)
-            return part.atomic_answers(own, asked, trains)[0]["atom_energy"]
-
-        return model.finish(model.blend(near, step.fparam, step.aparam, energies), near.types), report
-
-
 def _no_pairs(model: AtomicModel) -> torch.Tensor:
     n = len(model.type_map)
     return torch.zeros(n, n, dtype=torch.bool, device=model.out_bias.device)
@@ -315,14 +268,12 @@ def _nowhere(near: torch.Tensor) -> bool:
 def _evaluator(potential: EvaluationContext, whole: Any) -> Evaluator:
     """The fastest of a part, of those that take a weight for each atom if the whole has such weights."""
     weighs = isinstance(whole, ZBLModel) or not bool(whole.has_energy.all())
-    if not weighs or isinstance(potential.model, PairTable):
-        found: Evaluator = potential.evaluator()
-        return found
-    if FusedParts.why_not_whole(potential) is None:
+    if weighs and FusedParts.why_not_whole(potential) is None:
         return FusedParts(potential)
-    kinds: tuple[type[Evaluator], ...] = FusedAttention, AngleMoments
-    separate: Evaluator = potential.evaluator("differentiate")
-    return next((kind(potential) for kind in kinds if kind.why_not(potential) is None), separate)
+    found: Evaluator = potential.evaluator()
+    if weighs and not found.weighs:
+        found = potential.evaluator("differentiate")
+    return found
 
 
 def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
@@ -334,7 +285,7 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
     of_attention = iter(potential.attention_grids)
     for i, part in enumerate(model.models):
         names = getattr(model, f"names_{i}")
-        one = type(potential)(_without(part, model.absent_pairs, names), overflow=potential.overflow)
+        one = type(potential)(_without(part, model.absent_of(i)), overflow=potential.overflow)
         one.train(potential.training)
         one.smoothing = potential.smoothing
         own = tuple(itertools.islice(grids, len(sums_of(part))))
@@ -347,23 +298,13 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
     return found
 
 
-def _without(part: AtomicModel, absent: torch.Tensor | None, names: torch.Tensor | None) -> AtomicModel:
-    """The part, which shares its tensors, with the pairs of types that the whole leaves out, too."""
+def _without(part: AtomicModel, absent: torch.Tensor | None) -> AtomicModel:
+    """The part, which shares its tensors, with the pairs of its types that the whole leaves out, too."""
     if absent is None:
         return part
-    absent = _of_part(absent, names, part.ntypes)
     found = copy.copy(part)
     found._buffers = dict(part._buffers)
     found._buffers["absent_pairs"] = absent if part.absent_pairs is None else absent | part.absent_pairs
-    return found
-
-
-def _of_part(x: torch.Tensor, names: torch.Tensor | None, ntypes: int) -> torch.Tensor:
-    """(n, n, ...), of pairs of types, for a part's own types; 0 for those that the whole has not."""
-    if names is None:
-        return x
-    found = x.new_zeros(ntypes, ntypes, *x.shape[2:])
-    found[names[:, None], names] = x
     return found
 
 

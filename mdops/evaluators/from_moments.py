@@ -15,8 +15,7 @@ from mdops.evaluators.kept import OfTypes
 from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
 from mdops.evaluators.nets import frozen_fitting, why_not_exact, why_not_net
 from mdops.evaluators.one_op import why_not_truncated
-from mdops.evaluators.spline_sum import shares_places
-from mdops.evaluators.splined import SplineModel, SplineModels, is_alone
+from mdops.evaluators.spline_model import SplineModel, SplineModels, is_alone, shares_places
 from mdops.models.ener import EnergyFitting
 from mdops.ops import axis_product, mlp_value_and_gradient, moment_product
 from mdops.tables.grids import moment_descriptor, pair_masks, sums_of
@@ -47,7 +46,7 @@ class FromMoments(Evaluator):
             return None
         with torch.no_grad():
             near = self.neighborhood(step.system, step.neighbors)
-            moments, report = s.sums[0].moments(near)
+            moments, report = s.sums[0].moments(near), near.reports[s.sums[0].descriptor]
             if self.drops(step, report):
                 return None
         energy, gradient = self._energies(s, moments, step)

@@ -9,13 +9,15 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials, of_op
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.nets import beyond_limits, why_not_device, why_not_net
-from mdops.evaluators.other_parts import NonRadialParts
-from mdops.evaluators.spline_sum import SplineSum, shares_places
-from mdops.evaluators.splined import SplineModel, SplineModels, is_alone
-from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.evaluators.spline_model import SplineModel, SplineModels, is_alone, shares_places
+from mdops.evaluators.spline_sum import SplineSum
+from mdops.evaluators.splines import FusedSums, Splines, words
+from mdops.models.contract import joined
+from mdops.models.hybrid import seen_by
+from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.ways import numbers_by
 from mdops.nn.net import input_gradient_alone
 from mdops.ops import (
     hybrid_potential,
@@ -24,7 +26,7 @@ from mdops.ops import (
     spline_potential_pack,
     spline_training,
 )
-from mdops.tables.grids import sums_of
+from mdops.tables.grids import attentions_of, sums_of
 
 
 class FusedParts(Evaluator):
@@ -50,16 +52,12 @@ class FusedParts(Evaluator):
         super().__init__(potential)
         self._blend, self._offset = blend, offset
         self._models = SplineModels(potential)
-        splines = SplineModel(potential)
-        # Of many atoms, layers of attention would be computed again for their gradient, after the net of all of them.
-        goes_in_runs = blend is None and FusedAttention.why_not(potential) is None
-        self._in_runs = FusedAttention(potential) if goes_in_runs else None
-        self._others = (
-            NonRadialParts(potential, splines.others) if self._in_runs is None else self._in_runs.others
-        )
-        # Whether a step never waits for a GPU: the op counts absent neighbours.
-        captures = splines.counts_none and self._others.captures
-        self.captures = potential.device.type == "cuda" and captures
+        # Of many atoms the whole hybrid goes in runs: layers of attention would be computed again for their gradient,
+        # after the net of all of them. And whether a step never waits for a GPU is the same: the op counts absent
+        # neighbours.
+        kind = Splines if FusedSums.why_not(potential) else FusedSums
+        self._in_runs = kind(potential)
+        self.captures = self._in_runs.captures
         self._tables_of = OfTypes(self._tables)
 
     @classmethod
@@ -68,20 +66,39 @@ class FusedParts(Evaluator):
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
-        return _limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
+        return cls.limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
 
-    @staticmethod
-    def why_not_whole(potential: EvaluationContext) -> str | None:
+    @classmethod
+    def why_not_whole(cls, potential: EvaluationContext) -> str | None:
         """Why it is not the op that evaluates a standard model of one or more descriptors whatever its systems; None if
         it is."""
-        if FusedAttention.why_not(potential) is None:
+        if attentions_of(potential.model):
             return "layers of attention of many atoms go in runs, and the net with them"
-        return _limit(potential)
+        return cls.limit(potential)
+
+    @staticmethod
+    def limit(potential: EvaluationContext) -> str | None:
+        """What the ops cannot do of a standard model of one or more descriptors."""
+        problem = SplineModel.why_not(potential) or why_not_net(potential) or why_not_device(potential)
+        if problem is not None:
+            return problem
+        model: Any = potential.model
+        mixed = shares_places(potential)  # then tables are of the types that there are
+        sums = zip(sums_of(model), potential.grids, strict=True)
+        return beyond_limits(
+            potential,
+            [
+                (one.descriptor, 1 if mixed else one.descriptor.ntypes, grid.intervals)
+                for one, grid in sums
+                if grid is not None
+            ],
+            model.fitting.extra_size,
+        )
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
-        words = NonRadialParts(potential, SplineModel(potential).others).words()
-        return None if words is None else f"({words})"
+        told = words(potential, but_sums=True)
+        return None if told is None else f"({told})"
 
     def answer(self, step: Step) -> Found | None:
         system, near = step.system, step.neighbors
@@ -89,18 +106,21 @@ class FusedParts(Evaluator):
         if tables is None:
             return None
         s, others = tables.splines, None
-        if not tables.is_whole:
-            others = _Others(tables, self._others, step, self.potential)
-            if self._in_runs is not None and len(others.runs) > 1:
-                return self._in_runs.answer(step)
         extra = s.extra_inputs(system, step)
+        if not tables.is_whole:
+            types = self.potential.present(system)
+            with numbers_by(self._in_runs.other_ways(types)):
+                all_pairs = self._in_runs.neighborhood(system, near).without(s.model.absent_pairs)
+                if self._blend is None and self._in_runs.run_size(all_pairs) is not None:
+                    return self._in_runs.answer(step)
+                others = _Others(tables, all_pairs, extra)
         energy, forces, virial, within, nearest, gradient, of_atoms, _ = hybrid_potential(
             *s.sums[0].listed(system, near),
             *tables.norms,
             [part.padding(system) for part in s.sums],
-            tables.no_absent if others is None else others.absent(),
+            tables.no_absent if others is None else others.absent,
             *tables.model,
-            extra if others is None else others.with_features(extra),
+            extra if others is None else others.extra,
             tables.no_weight if step.weight is None else step.weight,
             *tables.output,
             *tables.scalars,
@@ -114,7 +134,10 @@ class FusedParts(Evaluator):
         if self.drops(step, report):
             return None
         answers = of_op(energy, forces, virial, of_atoms, step)
-        return answers if others is None else others.add_to(answers, gradient), report
+        if others is not None and s.others:
+            more = others.forces_and_virials(gradient, atom_virial=step.atom_virial)
+            answers |= {name: answers[name] + value for name, value in more.items()}
+        return answers, report
 
     def covers(self, step: Step) -> bool:
         """Whether it is the op that answers."""
@@ -155,7 +178,7 @@ class Fused(FusedParts):
 
     @classmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
-        return SplineModel.why_not(potential, alone=True) or _limit(potential)
+        return SplineModel.why_not(potential, alone=True) or cls.limit(potential)
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
@@ -268,21 +291,6 @@ def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
     return problem and f"the fused step, which has such products, does not cover this model: {problem}"
 
 
-def _limit(potential: EvaluationContext) -> str | None:
-    """What the ops cannot do of a standard model of one or more descriptors."""
-    problem = SplineModel.why_not(potential) or why_not_net(potential) or why_not_device(potential)
-    if problem is not None:
-        return problem
-    model: Any = potential.model
-    mixed = shares_places(potential)  # then tables are of the types that there are
-    sums = zip(sums_of(model), potential.grids, strict=True)
-    return beyond_limits(
-        potential,
-        [(d, 1 if mixed else d.ntypes, grid.intervals) for (_, d, _), grid in sums if grid is not None],
-        model.fitting.extra_size,
-    )
-
-
 def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
     """The arguments cutoff to matmul of `spline_potential`."""
     outputs, adds, *activation = splines.shape
@@ -350,69 +358,40 @@ def _no_blend(part: SplineSum) -> tuple[Any, ...]:
 
 class _Others:
     """What the op does not do for a system: the features of parts that are not sums, from positions and back, and the
-    absent neighbours that it cannot count."""
+    absent neighbours that it cannot count.
 
-    def __init__(
-        self, tables: _Tables, parts: NonRadialParts, step: Step, potential: EvaluationContext
-    ) -> None:
-        self._s, self._none, self._parts, self._step = tables.splines, tables.no_absent, parts, step
-        self._width, self._dtype = parts.width, potential.dtype
-        self._types = potential.present(step.system) if self._width else None
-        self.runs = parts.runs(self.near) if self._width else []
+    Attributes:
+        absent: the argument of the op.
+        extra: its argument, the features and what is given.
+    """
 
-    def with_features(self, extra: torch.Tensor) -> torch.Tensor:
-        """The argument `extra` of the op: the features, and what is given."""
-        if not self._width:
-            return extra
-        # Of several runs a graph is made again for its gradient: all of them would fill the memory.
-        self._made = [self._forward(run) for run in self.runs] if len(self.runs) == 1 else []
-        made = self._made or map(self._forward, self.runs)
-        return torch.cat([torch.cat([values.detach() for _, values in made]), extra], 1)
-
-    @property
-    def near(self) -> Neighborhood:
-        if not hasattr(self, "_near"):
-            self._near = self._s.near(self._step.system, self._step.neighbors, self._dtype)
-        return self._near
-
-    def absent(self) -> list[torch.Tensor]:
-        """The argument of the op."""
-        s = self._s
-        return [
-            empty if not s.may_differ(part) or (counts := s.absent(part, self.near)) is None else counts
-            for part, empty in zip(s.sums, self._none, strict=True)
-        ]
+    def __init__(self, tables: _Tables, near: Neighborhood, extra: torch.Tensor) -> None:
+        splines, self._near, self.extra = tables.splines, near, extra
+        self._splines = splines
+        counts = zip([part.absent(near) for part in splines.sums], tables.no_absent, strict=True)
+        self.absent = [none if own is None else own for own, none in counts]
+        if splines.others:
+            self._leaf, mixed = near.displacements.detach().requires_grad_(), splines.spec.mixed
+            seen = near.with_pairs(self._leaf)
+            with torch.enable_grad(), input_gradient_alone():
+                self._values = joined([p(seen_by(p, seen, mixed=mixed)) for p in splines.others]).values
+            self.extra = torch.cat([self._values.detach(), extra], 1)
 
     def report(self, within: torch.Tensor, nearest: torch.Tensor) -> NeighborReport:
         """From what the op says of the sums."""
         found: list[torch.Tensor] = []
-        specs: list[NeighborSpec] = []
-        of_sums = iter(within.unbind(1))
-        for part in self._s.members:
+        of_sums, cutoff = iter(within.unbind(1)), 0.0
+        for part in self._splines.members:
             if isinstance(part, SplineSum):
                 found.append(part.occupied_slots(next(of_sums)))
-                continue
-            found += self.near.report(part.neighbors).within
-            specs += part.neighbors
-        if specs and max(s.cutoff for s in specs) > max(part.descriptor.cutoff for part in self._s.sums):
-            nearest = self.near.report([]).nearest
+                cutoff = max(cutoff, part.descriptor.cutoff)
+            else:
+                found += self._near.report(part.neighbors).within
+        if cutoff < self._near.cutoff:
+            nearest = self._near.report([]).nearest
         return NeighborReport(tuple(found), nearest)
 
-    def add_to(self, answers: Answers, gradient: torch.Tensor) -> Answers:
-        """With the forces and virials that the features add, from the gradient by the op's `extra`."""
-        if not self._width:
-            return answers
-        gradient = gradient[:, : self._width]
-        pairs: list[torch.Tensor] = []
-        for k, run in enumerate(self.runs):
-            leaf, values = self._made[k] if self._made else self._forward(run)
-            pairs += torch.autograd.grad(values, leaf, gradient[run])
-        more = forces_and_virials(torch.cat(pairs), self.near, atom_virial=self._step.atom_virial)
-        return answers | {name: answers[name] + value for name, value in more.items()}
-
-    def _forward(self, run: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pair vectors of some atoms, and the features, differentiable in these."""
-        near = self.near.of_atoms(run) if len(self.runs) > 1 else self.near
-        leaf = near.displacements.detach().requires_grad_()
-        with torch.enable_grad(), input_gradient_alone():
-            return leaf, self._parts.features(near.with_pairs(leaf), self._types)
+    def forces_and_virials(self, gradient: torch.Tensor, *, atom_virial: bool) -> Answers:
+        """What the features add, from the gradient by the op's `extra`."""
+        (by_pairs,) = torch.autograd.grad(self._values, self._leaf, gradient[:, : self._values.shape[1]])
+        return forces_and_virials(by_pairs, self._near, atom_virial=atom_virial)

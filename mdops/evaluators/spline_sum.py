@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.context import EvaluationContext
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
+from mdops.nn.net import is_input_gradient_alone
 from mdops.ops import NeighborList
+from mdops.ops.moment_product import moment_product
 from mdops.ops.spline_moment import spline_moment
 from mdops.system import System
-from mdops.tables.grids import pair_masks, sums_of
+from mdops.tables.grids import pair_masks
 from mdops.tables.spline import SplineGrid, all_types, basis_matrix, coefficients
 
 # As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
@@ -39,6 +40,7 @@ class SplineSum:
             `pair_exclude_types`.
         zeroed: the former alone: such neighbours take places.
         has_mean: whether any mean is not zero; excludes: whether any pair is in `zeroed`.
+        may_differ: whether neighbours beyond its cutoff matter, as in hybrids: where absent ones are not all alike.
     """
 
     def __init__(
@@ -48,8 +50,9 @@ class SplineSum:
         grid: SplineGrid,
         types: Sequence[int] | None = None,
         smoothing: float = 0.0,
+        absent: torch.Tensor | None = None,
     ) -> None:
-        """Takes the model that the descriptor is of, and the types, all by default."""
+        """Takes the model that the descriptor is of, the types, all by default, and pairs that are absent, too."""
         d = self.descriptor = descriptor
         self.grid, self.smoothing = grid, smoothing
         self.has_all = types is None or list(types) == list(range(d.ntypes))
@@ -57,8 +60,15 @@ class SplineSum:
         index = self.kinds.index
         self.mean, self.std = (d.mean, d.std) if self.has_all else (d.mean[index], d.std[index])
         self.sel = torch.tensor([d.slots] if d.mixed else d.sel, dtype=torch.int32, device=d.mean.device)
-        self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model, d))
+        self.mask, self.zeroed = (self._of_pairs(x) for x in pair_masks(model, d, absent))
         self.has_mean, self.excludes = bool((self.mean != 0).any()), bool(self.zeroed.any())
+        alike = (
+            not self.has_mean
+            if d.mixed and not d.gated
+            else not (self.excludes and (self.has_mean or d.plain))
+        )
+        self._whole = model.descriptor.spec if d in model.descriptor.parts else d.spec
+        self.may_differ = not alike and d.cutoff < self._whole.cutoff
         names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
         names[index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
         self._names = names  # the last one, -1, is that of virtual atoms
@@ -127,12 +137,28 @@ class SplineSum:
 
     # -- Moments
 
-    def moments(
-        self, near: Neighborhood, absent: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, NeighborReport]:
-        """A (N, F * B, 4), of a plain sum (N, n * B, 1), and what the op says of the neighbours
-        (`mdops.ops.spline_moment`). `absent` is what `SplineHybrid.absent` says."""
-        d, types = self.descriptor, self.types(near.system)
+    def absent(self, near: Neighborhood) -> torch.Tensor | None:
+        """(N, n) int32: how many neighbours of each type count as absent ones. None where that follows from the
+        neighbours within its own cutoff."""
+        d = self.descriptor
+        if not self.may_differ:
+            return None
+        # Those beyond its own cutoff take places, as neighbours of their own type whose R is that of absent ones.
+        shared = near.restrict_to_part(d.spec, mixed=self._whole.mixed)
+        kinds, ntypes = shared.neighbor_types, shared.ntypes
+        within = ~(shared.squared >= d.cutoff**2)
+        beyond = shared.count(torch.where(within | d.excludes(shared), ntypes, kinds))
+        if d.mixed:
+            empty = (d.slots - (kinds < ntypes).sum(1)).clamp(min=0).int()
+            found = beyond.scatter_add(1, near.padding_types[:, None], empty[:, None])
+        else:
+            found = torch.tensor(d.sel, device=kinds.device) - shared.count(kinds) + beyond
+        return self.counts(found.int())
+
+    def moments(self, near: Neighborhood) -> torch.Tensor:
+        """A (N, F * B, 4), of a plain sum (N, n * B, 1) (`mdops.ops.spline_moment`), of all neighbours that the model's
+        descriptor has."""
+        d, types, absent = self.descriptor, self.types(near.system), self.absent(near)
         arguments = (near.displacements, self.counts(near.counts), types, *self._norm, self.sel)
         options: dict[str, Any] = {
             "cutoff": d.cutoff,
@@ -159,7 +185,8 @@ class SplineSum:
         if d.gated:
             gates, _, _ = spline_moment(*arguments, **options, gated=True)
             moments = torch.cat([moments.sum(1, keepdim=True), gates], 1)
-        return moments.flatten(1, 2), NeighborReport((self.occupied_slots(within),), nearest)
+        near.reports[d] = NeighborReport((self.occupied_slots(within),), nearest)
+        return moments.flatten(1, 2)
 
     @property
     def _norm(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,6 +262,10 @@ class SplineSum:
             double = copy.deepcopy(self.descriptor).double()
             return coefficients(double, self.grid, types=self.kinds).to(self.mean.dtype)
 
+    def summed(self, table: torch.Tensor, near: Neighborhood) -> torch.Tensor:
+        """T, from this table."""
+        return self.t(self.moments(near), table, near.system)
+
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
         d, types, known = self.descriptor, self.types(system), system.known_atoms_by_type()
@@ -245,6 +276,10 @@ class SplineSum:
                 of_type = moments.transpose(1, 2) @ table[c].flatten(0, 1)
                 t = torch.where((types == c)[:, None, None], of_type, t)
             return t / d.slots
+        if moments.is_cuda and is_input_gradient_alone():
+            atoms = torch.cat([(known or system.atoms_of_types(d.ntypes))[n] for n in self.kinds.numbers])
+            rows = moment_product(moments, table.flatten(1, 2), atoms.int(), types)
+            return t.index_copy(0, atoms, rows) / d.slots
         columns = moments.transpose(1, 2)
         for c in range(self.ntypes):
             if known is None:
@@ -255,9 +290,3 @@ class SplineSum:
             of_type = columns.index_select(0, index).flatten(0, 1) @ table[c].flatten(0, 1)
             t = t.index_copy(0, index, of_type.unflatten(0, (-1, columns.shape[1])))
         return t / d.slots
-
-
-def shares_places(potential: EvaluationContext) -> bool:
-    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
-    not matter."""
-    return all(one.descriptor.mixed for one in sums_of(potential.model))

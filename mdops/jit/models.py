@@ -11,7 +11,7 @@ import torch
 from mdops.errors import JitError
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.one_op import Fused, op_scalars
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.files.package import source_folder, sources_digest
 from mdops.jit import toolchain
 from mdops.jit.recipe import Recipe

@@ -133,22 +133,15 @@ class AngleDescriptor(EnvironmentDescriptor):
         return self.channels + (0 if constants is None else constants.shape[1])
 
     def forward(self, near: Neighborhood) -> Features:
-        return self.with_report(near)[0]
-
-    def with_report(self, near: Neighborhood) -> tuple[Features, NeighborReport | None]:
-        """What `forward` gives, and what there is to say of the neighbours, where that is known: not from the nets
-        themselves."""
-        d, report = (None, None) if self.knots is None else self._summed(near, self.knots)
+        d = None if self.knots is None else self._summed(near, self.knots)
         d = self.exact(near) if d is None else d
         constants = self.constants()
         if constants is not None:
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
-        return Features(d), report
+        return Features(d)
 
-    def _summed(
-        self, near: Neighborhood, knots: AngleKnots
-    ) -> tuple[torch.Tensor | None, NeighborReport | None]:
-        """D (N, M) by splines, and the report; nothing where tables or moments would be too large."""
+    def _summed(self, near: Neighborhood, knots: AngleKnots) -> torch.Tensor | None:
+        """D (N, M) by splines; None where tables or moments would be too large."""
         kinds = self._kinds(near)
         counts, types, std, mask = near.counts, near.types, self.std, self.excluded
         if near.absent_pairs is not None:
@@ -164,7 +157,7 @@ class AngleDescriptor(EnvironmentDescriptor):
         numbers = n * (n + 1) // 2 * grid.pieces * width
         # The nets themselves ask for values.
         if numbers > _MOST_NUMBERS and not is_recorded(near.displacements):
-            return None, None
+            return None
         lists = (near.displacements, counts, types, std)
         options: dict[str, Any] = {
             "cutoff": self.cutoff,
@@ -176,12 +169,14 @@ class AngleDescriptor(EnvironmentDescriptor):
             tables = self._fixed(grid, kinds)
             gates = tables[1] if self.gated else None
             d, within, nearest = angle_features(*lists, tables[0], grid, gates=gates, **options)
-            return d, self._report(within, nearest, kinds)
+            near.reports[self] = self._report(within, nearest, kinds)
+            return d
         parts = []
         for gated, table in enumerate(self.coefficients(grid, kinds)):
             moments, within, nearest = angle_moment(*lists, grid, gated=bool(gated), **options)
             parts.append(moments.flatten(1) @ table.flatten(0, 2))
-        return sum(parts[1:], parts[0]), self._report(within, nearest, kinds)
+        near.reports[self] = self._report(within, nearest, kinds)
+        return sum(parts[1:], parts[0])
 
     def _report(
         self, within: torch.Tensor, nearest: torch.Tensor, kinds: torch.Tensor | None

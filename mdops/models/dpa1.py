@@ -12,7 +12,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.contract import Features, Tree
+from mdops.models.contract import Tree
 from mdops.models.environment import check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
@@ -377,6 +377,7 @@ class SeAttenV2(MomentDescriptor):
     which a hybrid's list may have, have that row with their own type.
     """
 
+    _nets_capture = True
     Options = SeAttenV2Options
     NODE = schema.Node({**_NODE_KEYS, "embeddings_strip": schema.part}, _NODE_ARRAYS)
     NODES: ClassVar[dict[str, schema.Node]] = {
@@ -448,15 +449,6 @@ class SeAttenV2(MomentDescriptor):
         rows = min(near.neighbors.shape[1], self.slots)
         return max(1, _NUMBERS_ON_GPU // max(1, self._numbers(rows)))
 
-    def forward(self, near: Neighborhood) -> Features:
-        given = self.given_moments
-        t = self.moments(near, self.type_embedding()) if given is None else given(near)
-        return self.contract(t, near)
-
-    @property
-    def captures(self) -> bool:
-        return True
-
     @property
     def shares_types(self) -> bool:
         o = self.options
@@ -524,8 +516,9 @@ class SeAttenV2(MomentDescriptor):
         """What DeePMD-kit's TensorFlow backend has in the place of the switch, of s, 1/A."""
         return (1 - (1 - self.options.cubic_switch * s) ** 3).clamp(0, 1)
 
-    def moments(self, near: Neighborhood, types: torch.Tensor) -> torch.Tensor:
-        """T (N, (lmax + 1)^2, M), from the embedding of the types (ntypes, tebd_dim)."""
+    def moments(self, near: Neighborhood) -> torch.Tensor:
+        """T (N, (lmax + 1)^2, M)."""
+        types = self.type_embedding()
         products = self._type_products(types, torch.arange(self.ntypes, device=types.device))
 
         def of_atoms(chunk: slice) -> torch.Tensor:

@@ -20,6 +20,7 @@ from mdops.models.registry import register
 from mdops.models.rows import pair_kinds, rows_in, table_rows
 from mdops.models.shapes import check_layer, check_pairs, require_same
 from mdops.models.spin_invariants import MomentTables, SpinInvariants, neighbor_lines, spin_width
+from mdops.models.ways import way_of
 from mdops.nn.net import array, tensor
 from mdops.nn.swiglu import SwiGLU, hidden_width, random_product
 from mdops.ops import harmonic_rows, neighbor_rows, row_moments
@@ -35,6 +36,7 @@ _SMALLEST = 1e-12  # deviation of a divisor that still is one
 # Of a run of atoms in simulations: such that its rows stay in a CPU's cache; and numbers of its largest tensor on a
 # GPU.
 _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
+_SLOTS_IN_CACHE, _SLOTS_ON_GPU = 2**15, 2**28  # by splines, which make less of each
 _SPIN = "the section `spin` of the model says which types have moments"
 _CHARGE = "an embedding of charge and multiplicity is not supported for dpa4c"
 
@@ -335,12 +337,14 @@ class DPA4C(Descriptor):
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         if is_exported() or self.spin is not None:  # whose gradients are of all atoms' moments
             return None
-        if near.displacements.device.type == "cpu":
-            return _ATOMS_IN_CACHE
-        return max(1, _NUMBERS_ON_GPU // max(1, near.neighbors.shape[1] * 2 * self.options.hidden))
+        on_cpu, slots = near.displacements.device.type == "cpu", max(1, near.neighbors.shape[1])
+        if way_of(self) is not None:
+            return max(1, (_SLOTS_IN_CACHE if on_cpu else _SLOTS_ON_GPU) // slots)
+        return _ATOMS_IN_CACHE if on_cpu else max(1, _NUMBERS_ON_GPU // (slots * 2 * self.options.hidden))
 
     def forward(self, near: Neighborhood) -> Features:
-        return self.scaled(self.raw(near))
+        given = way_of(self)
+        return self.scaled(self.raw(near)) if given is None else Features(given.make(near))
 
     def scaled(self, raw: torch.Tensor) -> Features:
         """The features of what `described` gives."""

@@ -16,6 +16,7 @@ from mdops.models.contract import Descriptor, Features, Tree, joined, masks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.type_embedding import TypeEmbeddingOptions, section_with_types
+from mdops.models.ways import way_of
 from mdops.options import Most, Options, variants
 
 _Parts = list[Any]  # `list` is the name of a key
@@ -121,8 +122,23 @@ class Hybrid(Descriptor):
         return [part for member in self._members() for part in member.parts]
 
     def forward(self, near: Neighborhood) -> Features:
-        found = [part(near.restrict_to_part(part.spec, mixed=self.mixed_types)) for part in self._members()]
-        return joined(found)
+        return joined([part(seen_by(part, near, mixed=self.mixed_types)) for part in self._members()])
+
+    @property
+    def ends_at_cutoff(self) -> bool:
+        return all(map(_takes_all, self._members()))
+
+    @property
+    def captures(self) -> bool:
+        return all(part.captures and _takes_all(part) for part in self._members())
+
+    @property
+    def is_local(self) -> bool:
+        return all(part.is_local for part in self._members())
+
+    def atoms_at_once(self, near: Neighborhood) -> int | None:
+        sizes = [part.atoms_at_once(near) for part in self._members()] if self.is_local else []
+        return min((size for size in sizes if size is not None), default=None)
 
     def set_trained(self) -> None:
         for part in self._members():
@@ -187,3 +203,14 @@ class Hybrid(Descriptor):
             for i, part in enumerate(self._members(), 1)
             for name, line in {"descriptor": part.kind, **part.summary()}.items()
         }
+
+
+def _takes_all(part: Descriptor) -> bool:
+    """Whether a part looks for its neighbours itself among those of the hybrid."""
+    return part.ends_at_cutoff or way_of(part) is not None
+
+
+def seen_by(part: Descriptor, near: Neighborhood, *, mixed: bool) -> Neighborhood:
+    """What a part of a hybrid, itself `mixed` or not, gets of its neighbours."""
+    alone = _takes_all(part) and not near.truncates
+    return near if alone else near.restrict_to_part(part.spec, mixed=mixed)

@@ -1,7 +1,7 @@
 """The atomic model "linear_ener": a weighted sum of other models' energies."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -227,22 +227,10 @@ class Blend(AtomicModel):
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        return self.blend(
-            near, fparam, aparam, lambda i, own, taken: self.models[i](own, **taken)["atom_energy"]
-        )
-
-    def blend(
-        self,
-        near: Neighborhood,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        energies: Callable[[int, Neighborhood, dict[str, torch.Tensor | None]], torch.Tensor],
-    ) -> dict[str, torch.Tensor]:
-        """What `atomic_outputs` gives. `energies` gives those (N,) of a part by its number, neighbours, parameters."""
         energy = torch.zeros(near.system.atoms, dtype=torch.float64, device=near.displacements.device)
         for i, weight in enumerate(self.part_weights(near)):
             taken = self.parameters_of(i, fparam, aparam)
-            energy = energy + weight * energies(i, self._seen_by(i, near), taken)
+            energy = energy + weight * self.models[i](self._seen_by(i, near), **taken)["atom_energy"]
         return {"energy": energy}
 
     def parameters_of(
@@ -252,6 +240,11 @@ class Blend(AtomicModel):
         self.reject_unused_parameters(fparam, aparam)
         given = {"fparam": fparam, "aparam": aparam}
         return {name: value for name, value in given.items() if self.models[i].parameter_sizes[name]}
+
+    def absent_of(self, i: int) -> torch.Tensor | None:
+        """(n, n) bool: the pairs that the whole leaves out, of the types that a part has; None: no pairs."""
+        absent = self.absent_pairs
+        return None if absent is None else of_part(absent, getattr(self, f"names_{i}"), self.models[i].ntypes)
 
     def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
         """As a part has its types."""
@@ -272,6 +265,16 @@ class Blend(AtomicModel):
 
     def summary(self) -> dict[str, str]:
         return {f"part {i}": _described(part) for i, part in enumerate(self.models, start=1)}
+
+
+def of_part(x: torch.Tensor, names: torch.Tensor | None, ntypes: int) -> torch.Tensor:
+    """(n, n, ...), of pairs of types, for a part's own types, which are `names` of the whole's; 0 for those that the
+    whole has not."""
+    if names is None:
+        return x
+    found = x.new_zeros(ntypes, ntypes, *x.shape[2:])
+    found[names[:, None], names] = x
+    return found
 
 
 def _described(part: AtomicModel) -> str:

@@ -1,33 +1,19 @@
 """What descriptors share that sum over neighbours: evaluators take such sums as spline moments."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.ways import way_of
 from mdops.nn.net import NetCollection, is_input_gradient_alone
 from mdops.ops.axis_product import axis_product
 from mdops.tracing import is_exported
-
-# T (N, 4, M) from the neighbours, of a descriptor.
-Moments = Callable[[Neighborhood], torch.Tensor]
-_ways: ContextVar[Mapping["MomentDescriptor", Moments]] = ContextVar("ways", default={})  # noqa: B039
-
-
-@contextmanager
-def moments_by(ways: "Mapping[MomentDescriptor, Moments]") -> Iterator[None]:
-    """While this lasts, these descriptors take their sums from here, in whatever model they are."""
-    token = _ways.set(ways)
-    try:
-        yield
-    finally:
-        _ways.reset(token)
 
 
 @dataclass(frozen=True)
@@ -68,6 +54,7 @@ class MomentDescriptor(EnvironmentDescriptor):
     """
 
     _known_mean: tuple[torch.Tensor, int, bool] | None = None
+    _nets_capture: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -136,10 +123,18 @@ class MomentDescriptor(EnvironmentDescriptor):
         """By which the rows of T are multiplied in D; None: 1."""
         return None
 
+    @abstractmethod
+    def moments(self, near: Neighborhood) -> torch.Tensor:
+        """T (N, 4, M), of a plain sum (N, 1, M), by the nets on every pair."""
+
+    def forward(self, near: Neighborhood) -> Features:
+        given = way_of(self)
+        return self.contract(self.moments(near) if given is None else given.make(near), near)
+
     @property
-    def given_moments(self) -> Moments | None:
-        """What `moments_by` says of it; None where it sums by itself."""
-        return _ways.get().get(self)
+    def captures(self) -> bool:
+        given = way_of(self)
+        return self._nets_capture if given is None else given.captures
 
     def contract(self, t: torch.Tensor, near: Neighborhood) -> Features:
         """D (N, width), and x, y, z of T as axes, from T (N, 4, M); of a plain sum, without axes, from (N, 1, M). T may

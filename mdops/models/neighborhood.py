@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,6 +62,7 @@ class Neighborhood:
             in simulations, where weights are constants.
         max_pairs, graph_room: of `NeighborList`.
         nodes: how many atoms `neighbors` are indices of, where the rows are those of some of them; None: of all.
+        reports: where descriptors put what their ops say of the neighbours, by descriptor.
     """
 
     system: System
@@ -77,6 +78,7 @@ class Neighborhood:
     max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
     nodes: int | None = None
+    reports: dict[Any, NeighborReport] = dataclasses.field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":

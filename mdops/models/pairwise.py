@@ -1,6 +1,6 @@
 """The atomic model "pairwise_dprc" (DeePMD-kit's pairwise DPRc): a quantum region, and each residue around it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -144,12 +144,8 @@ class PairwiseModel(Blend):
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> None:
         return None
 
-    def blend(
-        self,
-        near: Neighborhood,
-        fparam: torch.Tensor | None,
-        aparam: torch.Tensor | None,
-        energies: Callable[[int, Neighborhood, dict[str, torch.Tensor | None]], torch.Tensor],
+    def atomic_outputs(
+        self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
         self.reject_unused_parameters(fparam, aparam)
         groups = _groups(near, aparam)
@@ -162,7 +158,7 @@ class PairwiseModel(Blend):
             mine = (other == 0) | (other == of_row[:, None])
             own = seen.kept(mine & (seen.slot_types < seen.ntypes))
             self._check_places(i, own, rows)
-            energy = energy.index_add(0, rows, energies(i, own, {}))
+            energy = energy.index_add(0, rows, self.models[i](own)["atom_energy"])
         # Atoms that are left out have none of a fine-tuning's shift either.
         return {"energy": torch.where(groups < 0, -self.out_bias[near.centers], energy)}
 

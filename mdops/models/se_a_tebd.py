@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from mdops.models import schema
-from mdops.models.contract import Features, Tree
+from mdops.models.contract import Tree
 from mdops.models.dpa1 import has_pairs
 from mdops.models.environment import environment
 from mdops.models.moments import MomentDescriptor, TypeChoice
@@ -123,10 +123,6 @@ class SeATebd(MomentDescriptor):
         every = x[:, None, :, None].expand(n, n, -1, 1)
         seen = ~self.excluded[types.index][:, types.index]
         return self._nets(every, self._pairs(types.index)[:, :, None]) * seen[..., None, None]
-
-    def forward(self, near: Neighborhood) -> Features:
-        given = self.given_moments
-        return self.contract(self.moments(near) if given is None else given(near), near)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
         """T (N, 4, M)."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from mdops.models import schema
-from mdops.models.contract import Features, Tree, TypedDescriptor
+from mdops.models.contract import Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
@@ -84,9 +84,6 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     def net(self, center: int, neighbor: int) -> Net:
         """The embedding net of a pair of types; its input is (w/(r + p) - mean)/std of the centre's type."""
         return self.embeddings.net(center, neighbor)
-
-    def forward(self, near: Neighborhood) -> Features:
-        return self.contract(self.moments(near), near)
 
     @property
     def activations(self) -> list[str]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from mdops.models import schema
-from mdops.models.contract import Features, Tree, TypedDescriptor
+from mdops.models.contract import Tree, TypedDescriptor
 from mdops.models.environment import EnvironmentOptions, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
@@ -69,11 +69,12 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         return of_pairs(self.embeddings, self.scaled(s, types), types) / 5
 
-    def forward(self, near: Neighborhood) -> Features:
+    def moments(self, near: Neighborhood) -> torch.Tensor:
+        """(N, 1, M)."""
         s = environment(self, near, radial=True)[..., 0].masked_fill(self.excludes(near), 0.0)
         g = embed(self.embeddings, s, near.neighbor_types, near.centers).sum(1)
         absent = torch.tensor(self.sel, device=g.device) - near.count(near.neighbor_types)
-        return Features((g + self.padding(absent, near.centers)) / (5 * self.slots))
+        return ((g + self.padding(absent, near.centers)) / (5 * self.slots))[:, None]
 
     def padding(self, absent: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
         """(N, M): the sum over the places without a neighbour, (N, ntypes) of them, of `centers` (N,)."""

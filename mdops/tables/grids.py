@@ -28,11 +28,13 @@ class Sum(NamedTuple):
         model: the standard model whose it is.
         descriptor: itself.
         names: the type there of each type of the whole, where a part has a type map of its own; None: the same.
+        absent: pairs of its types that the whole leaves out, beside those of `model`.
     """
 
     model: DescriptorFitting
     descriptor: MomentDescriptor
     names: tuple[int, ...] | None = None
+    absent: torch.Tensor | None = None
 
 
 def sums_of(model: AtomicModel) -> list[Sum]:
@@ -52,7 +54,10 @@ def _of_parts(model: AtomicModel, counts: Callable[[Descriptor], bool], inner: b
         for i, part in enumerate(model.models):
             names = getattr(model, f"names_{i}")
             own = None if names is None else tuple(names.tolist())
-            found += [Sum(of, descriptor, own) for of, descriptor, _ in _of_parts(part, counts, inner)]
+            found += [
+                Sum(one.model, one.descriptor, own, model.absent_of(i))
+                for one in _of_parts(part, counts, inner)
+            ]
         return found
     if not isinstance(model, DescriptorFitting):
         return []
@@ -93,11 +98,15 @@ def grid_of(
 
 
 def pair_masks(
-    model: DescriptorFitting, descriptor: MomentDescriptor | None = None
+    model: DescriptorFitting,
+    descriptor: MomentDescriptor | None = None,
+    more: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor by default."""
+    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor by default. Pairs of `more` are
+    absent, too."""
     d: MomentDescriptor = model.descriptor if descriptor is None else descriptor  # type: ignore[assignment]
     absent = torch.zeros_like(d.excluded) if model.absent_pairs is None else model.absent_pairs
+    absent = absent if more is None else absent | more
     return d.excluded | absent, d.excluded & ~absent
 
 

@@ -21,7 +21,7 @@ from test_moments import FLOAT32, SPLINES, alloy, model_of, system_of
 import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd
-from mdops.evaluators.autograd import AngleMoments
+from mdops.evaluators.splines import Splines
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import angles
@@ -51,7 +51,7 @@ def potential_of(*args, spline=True, overflow="error", **keys):
     potential = Potential(model_of(*args, **keys), overflow=overflow).eval()
     if spline:
         potential.use_spline()
-        assert potential.why_no_angle_spline is None and isinstance(potential.evaluator(), AngleMoments)
+        assert potential.why_no_angle_spline is None and isinstance(potential.evaluator(), Splines)
     return potential
 
 
@@ -73,9 +73,7 @@ def test_answers_are_deepmd_kits(case, dtype):
     overflow = "truncate" if case.endswith("few_places") else "error"
     potential = mdops.load(folder / "model.dp", dtype=dtype, overflow=overflow)
     assert None not in potential.angle_knots
-    assert isinstance(potential.evaluator(), AngleMoments) == (not case.startswith("hybrid")), (
-        potential.explain()
-    )
+    assert isinstance(potential.evaluator(), Splines) == (not case.startswith("hybrid")), potential.explain()
     # DeePMD-kit itself computed such a model in float32.
     tolerance = SPLINES if dtype == "float64" and not case.endswith("float32") else FLOAT32
     assert_deepmd_kits_answers(potential, folder, tolerance)
@@ -128,7 +126,7 @@ def test_splines_are_the_nets(name, seed):
     single = copy.deepcopy(
         potential
     ).float()  # with the same knots; test_answers_are_deepmd_kits chooses them anew
-    assert isinstance(single.evaluator(), AngleMoments)
+    assert isinstance(single.evaluator(), Splines)
     assert_close(single.evaluate(system, None, fparam, aparam), wanted, FLOAT32)
 
 
@@ -235,7 +233,9 @@ def test_angles_go_by_splines_beside_nets_that_splines_do_not_follow():
     potential = Potential(parts_cases.model_of(parts_cases.hybrid(sums, parts_cases.T))).eval()
     with pytest.warns(UserWarning, match="kinks: they are evaluated exactly"):
         potential.use_spline()
-    assert type(potential.evaluator()) is Autograd and "(se_e3: splines of the angle)" in potential.explain()
+    assert (
+        isinstance(potential.evaluator(), Splines) and "(se_e3: splines of the angle)" in potential.explain()
+    )
     system = system_of(potential, alloy())
     assert_close(potential.evaluate(system), exactly(potential).evaluate(system), SPLINES)
     assert "splines of the angle" not in exactly(potential).explain()
@@ -260,7 +260,7 @@ def test_gradients_of_the_weights_are_the_nets(name):
         loss = answers["energy"].sum() + answers["forces"].pow(2).sum() + 0.1 * answers["virial"].pow(2).sum()
         names, weights = zip(*one.named_parameters(), strict=True)
         gradients.append(torch.autograd.grad(loss, weights, allow_unused=True))
-    assert isinstance(potential.evaluator("train"), AngleMoments)
+    assert isinstance(potential.evaluator("train"), Splines)
     for label, found, wanted in zip(names, *gradients, strict=True):
         assert (found is None) == (wanted is None), label
         if found is not None:

@@ -52,7 +52,7 @@ def test_rows_of_splines_have_the_same_answers(case, device):
         potential = mdops.load(REFERENCE / case / "model.dp", dtype=dtype, device=device)
         if device == "cuda" and dtype == "float64" and potential.model.descriptor.layers:
             continue  # a layer is one op there in float32
-        assert potential.evaluator().name == "fused attention"
+        assert potential.evaluator().name == "fused sums"
         assert potential.evaluator().captures == (device == "cuda")
         got = potential.compute(atoms)
         for name in ("forces", "virial"):

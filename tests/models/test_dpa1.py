@@ -152,7 +152,7 @@ def test_directions_of_short_rows_fade_as_in_tensorflow(spline, tmp_path):
     tree["descriptor"]["shortest_row"] = 0.2
     mdops.io.write_model(tmp_path / "m.safetensors", tree)
     potential = mdops.load(tmp_path / "m.safetensors", dtype="float64", spline=spline)
-    assert potential.evaluator("simulate").name == ("fused attention" if spline else "autograd")
+    assert potential.evaluator("simulate").name == ("fused sums" if spline else "autograd")
     d, seen, original = potential.model.descriptor, [], dpa1.DPA1.directions
 
     def directions(self, rows, displacements, slots, types, std):

@@ -16,10 +16,9 @@ from test_dpa1 import KINDS, assert_close, moved
 import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd, one_op
-from mdops.evaluators.fused_attention import FusedAttention
+from mdops.evaluators.attention_sums import AttentionTables
 from mdops.evaluators.kept import OfTypes
-from mdops.evaluators.nets import PackedNets
-from mdops.evaluators.other_parts import AttentionTables
+from mdops.evaluators.splines import FusedSums
 from mdops.io import read_model
 from mdops.models import Descriptor, DescriptorFitting, Features, NeighborSpec, dpa1
 from mdops.models.dpa1 import SeAttenV2
@@ -60,7 +59,7 @@ def test_there_are_cases():
 def test_answers_are_deepmd_kits(case, dtype, device):
     potential = load(case, dtype, device)
     fused = case != KINKED or dtype == "float32"
-    assert isinstance(potential.evaluator(), FusedAttention) == fused, potential.explain()
+    assert isinstance(potential.evaluator(), FusedSums) == fused, potential.explain()
     tolerance = SPLINES if dtype == "float64" and case != "dpa1_float32" else FLOAT32
     for one in references(KINDS / case):
         system = one.system if device == "cpu" else moved(one.system)
@@ -144,7 +143,7 @@ def test_random_options(seed, degrees):
     potential = random_model(seed, **keys)
     system = from_atoms([box("OHC", seed=seed), box("OH", atoms=5, seed=seed)], potential.type_map)
     evaluator = potential.evaluator()
-    assert isinstance(evaluator, FusedAttention), potential.explain()
+    assert isinstance(evaluator, FusedSums), potential.explain()
     wanted, report = exactly(potential, system)
     assert_close(potential.evaluate(system, atom_virial=True), wanted, SPLINES, f"{keys}")
     _, own = evaluator(system, potential.neighbor_list(system))
@@ -273,7 +272,7 @@ def test_only_types_that_are_there_have_tables():
 
 
 def test_tables_that_would_be_too_large(monkeypatch):
-    monkeypatch.setattr("mdops.evaluators.other_parts._MOST_NUMBERS", 100)
+    monkeypatch.setattr("mdops.evaluators.attention_sums._MOST_NUMBERS", 100)
     potential = random_model(3)
     system = from_atoms([box("OHC")], potential.type_map)
     with pytest.warns(UserWarning, match="tables for 3 types at once would have"):
@@ -295,7 +294,7 @@ def test_new_weights_make_new_tables():
 
 def test_what_runs_is_told():
     potential = random_model(3)
-    assert potential.explain().startswith("fused attention: splines of the embedding nets, one op a layer")
+    assert potential.explain().startswith("fused sums: splines of the embedding nets, one op a layer")
     assert "intervals" in potential.splines() and potential.spline_error() <= 1e-8
     assert attentions_of(potential.model)
     potential.attention_grids = ()
@@ -327,7 +326,7 @@ def test_water_of_benchmark_size(smooth):
         potential.model.descriptor.options.smooth_type_embedding = smooth
         (one,) = references(SHARED / "water_dpa1")
         found.append(potential.evaluate(one.system))
-    assert isinstance(potential.evaluator(), FusedAttention)
+    assert isinstance(potential.evaluator(), FusedSums)
     # A neighbour of rough attention that is at the cutoff in one precision has a direction in the other one.
     errors = (found[0]["forces"] - found[1]["forces"]).abs().amax(1) / found[0]["forces"].abs().max()
     assert (errors > 3e-5).float().mean() <= (0.0 if smooth else 0.1)
@@ -375,7 +374,7 @@ def hybrid_of(name, dtype=torch.float64, *, spline=True):
 def test_hybrids_without_plain_sums(name, dtype, device, monkeypatch):
     """Beside the nets themselves; in runs of a few atoms, too."""
     potential, exact = hybrid_of(name, dtype).to(device), hybrid_of(name, spline=False)
-    assert isinstance(potential.evaluator(), FusedAttention), potential.explain()
+    assert isinstance(potential.evaluator(), FusedSums), potential.explain()
     assert "dpa1: splines, and one op a layer" in potential.explain()
     assert ("its own operations" in potential.explain()) == (name in ("shorter", "angles"))
     frames = [box("OHC", seed=2), box("OH", atoms=5, seed=3)]
@@ -406,25 +405,6 @@ def test_a_step_in_a_graph_is_the_step(case):
         graph.replay()
     for name in ("atom_energy", "forces", "virial"):
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-5)
-
-
-def test_nets_that_cannot_be_packed_answer_the_same(device, monkeypatch):
-    """With weights of atoms, too."""
-    potential = mdops.load(
-        KINDS / "dpa1_attn2" / "model.dp", dtype="float32", overflow="error", device=device
-    )
-    assert PackedNets.why_not(potential) is None
-    packed = FusedAttention(potential)
-    monkeypatch.setattr(PackedNets, "why_not", lambda potential: "it is not to be")
-    plain = FusedAttention(potential)
-    one = next(iter(references(KINDS / "dpa1_attn2")))
-    system = one.system if device == "cpu" else moved(one.system)
-    pairs = potential.neighbor_list(system)
-    weight = torch.linspace(0.5, 1.5, system.atoms, dtype=torch.float64, device=device)
-    for keys in ({}, {"weight": weight}):
-        found, wanted = (evaluate(system, pairs, **keys)[0] for evaluate in (packed, plain))
-        assert {"atom_energy", "forces", "virial"} <= found.keys()
-        assert_close(found, wanted, FLOAT32)
 
 
 class Crowding(Descriptor):
@@ -464,7 +444,7 @@ def test_a_part_that_looks_further_than_its_neighbours_keeps_all_atoms_together(
         net.layers[0].weight = torch.nn.Parameter(net.layers[0].weight[: d.width].clone())
     potential.use_spline()
     system = from_atoms([alloy(repeat=3)], potential.type_map)
-    assert system.atoms > 64 and isinstance(potential.evaluator(), FusedAttention)
+    assert system.atoms > 64 and isinstance(potential.evaluator(), FusedSums)
     wanted, _ = exactly(potential, system)
     assert_close(potential.evaluate(system), wanted, SPLINES)
 

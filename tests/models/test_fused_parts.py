@@ -32,9 +32,8 @@ from reference_cases import (
 
 import mdops
 from mdops.evaluators import Autograd
-from mdops.evaluators.fused_attention import FusedAttention
 from mdops.evaluators.one_op import Fused, FusedParts
-from mdops.evaluators.splined import InnerSplines, Splined
+from mdops.evaluators.splines import FusedSums, Splines
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
@@ -53,7 +52,7 @@ def test_answers_are_deepmd_kits(folder, dtype):
     overflow = "truncate" if folder.name.endswith("few_places") else "error"
     potential = mdops.load(folder / "model.dp", dtype=dtype, overflow=overflow)
     has_graph = any(isinstance(part, GraphDescriptor) for part in potential.model.descriptors[0].parts)
-    wanted = (FusedParts, InnerSplines) if has_graph else FusedParts
+    wanted = (FusedParts, Splines) if has_graph else FusedParts
     assert isinstance(potential.evaluator(), wanted), potential.explain()
     assert_deepmd_kits_answers(potential, folder, SPLINES if dtype == "float64" else FLOAT32)
 
@@ -105,9 +104,9 @@ def test_splines_are_the_nets(name):
         wanted = exact.evaluate(system, **parameters, atom_virial=True)
         assert_close(splined.evaluate(system, **parameters), wanted, SPLINES)
         pairs = splined.neighbor_list(system)
-        attentive = [FusedAttention(splined)] if FusedAttention.why_not(splined) is None else []
+        attentive = [FusedSums(splined)] if FusedSums.why_not(splined) is None else []
         assert bool(attentive) == ("attention" in name)
-        for evaluator in (splined.evaluator(), *attentive, Splined(splined)):
+        for evaluator in (splined.evaluator(), *attentive, Splines(splined)):
             with torch.no_grad():
                 found, report = evaluator(system, pairs, **parameters, atom_virial=True)
             assert_close(found, wanted, SPLINES, (*NAMES[1:], "atom_virial"))
@@ -145,8 +144,8 @@ def test_atoms_have_weights():
                 "atom_energy"
             ]
             (gradient,) = torch.autograd.grad((weight * energies).sum(), positions)
-            attentive = [FusedAttention] if FusedAttention.why_not(potential) is None else []
-            for kind in (*attentive, FusedParts, Splined, Autograd):
+            attentive = [FusedSums] if FusedSums.why_not(potential) is None else []
+            for kind in (*attentive, FusedParts, Splines, Autograd):
                 with torch.no_grad():
                     found, _ = kind(potential)(system, pairs, weight=weight)
                 assert relative_error(found["forces"], -gradient) < SPLINES
@@ -178,7 +177,7 @@ def test_threads_share_the_atoms():
 
 def test_other_parts_in_runs(monkeypatch):
     """Of a few atoms each, as where memory is short: nothing changes."""
-    for first, tolerance in ((A, 1e-12), ({**A, "rcut": 3.6}, 1e-10)):  # the latter by `FusedAttention`, then
+    for first, tolerance in ((A, 1e-12), ({**A, "rcut": 3.6}, 1e-10)):  # the latter by `FusedSums`, then
         potential = potential_of(hybrid(first, ATTENTIVE, T), overflow="extend")
         systems = list(systems_of(potential))
         whole = [potential.evaluate(system) for system in systems]
@@ -332,7 +331,7 @@ def test_gpu_is_the_cpu(name):
         for dtype in (torch.float64, torch.float64, torch.float32)
     )
     gpu, fused = gpu.cuda(), fused.cuda()
-    assert isinstance(gpu.evaluator(), Splined), gpu.explain()
+    assert isinstance(gpu.evaluator(), Splines), gpu.explain()
     assert isinstance(fused.evaluator(), FusedParts), fused.explain()
     for system in (*systems_of(double), from_atoms([alloy(repeat=5)], double.type_map)):
         parameters = parameters_of(double, system)
@@ -355,7 +354,7 @@ def test_weights_of_atoms_on_a_gpu():
             with torch.no_grad():
                 wanted, _ = FusedParts(double)(system, double.neighbor_list(system), weight=weight)
                 there = moved(system)
-                attentive = [FusedAttention] if FusedAttention.why_not(gpu) is None else []
+                attentive = [FusedSums] if FusedSums.why_not(gpu) is None else []
                 for kind in (FusedParts, *attentive):
                     found, _ = kind(gpu)(there, gpu.neighbor_list(there), weight=weight.cuda())
                     assert_close({k: v.cpu() for k, v in found.items()}, wanted, FLOAT32, NAMES[1:])

@@ -11,7 +11,8 @@ from reference_cases import on_device, references, relative_error
 from test_dpa4c import INPUT
 
 import mdops
-from mdops.evaluators import harmonic_splines
+from mdops.evaluators import harmonic_sums
+from mdops.models import dpa4c
 from mdops.models.dpa4c import DPA4C, DPA4COptions
 from mdops.system import from_atoms
 from mdops.tables import harmonic_tables
@@ -26,7 +27,7 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 def test_deepmd_kits_answers(case, dtype, device):
     """With exclusions, parameters, three types and virtual atoms."""
     potential = mdops.load(KINDS / case / "model.dp", dtype=dtype, device=device)
-    assert potential.evaluator().name == "harmonic splines"
+    assert potential.evaluator().name == "fused sums"
     assert potential.evaluator().captures == (device == "cuda")
     limits = LIMITS["float32" if case.endswith("float32") else dtype]
     for one in references(KINDS / case):
@@ -47,7 +48,7 @@ def test_runs_of_atoms_and_missing_types(monkeypatch):
     pure = atoms.copy()
     pure.symbols[:] = "Al"
     of_pure = potential.compute(pure)
-    monkeypatch.setattr(harmonic_splines, "_NUMBERS", {"cpu": 1})
+    monkeypatch.setattr(dpa4c, "_SLOTS_IN_CACHE", 1)
     for system, answers in ((atoms, wanted), (pure, of_pure)):
         found = potential.compute(system)
         exact = mdops.Potential(potential.model).compute(system)
@@ -112,7 +113,7 @@ def test_the_error_falls_with_the_knots_and_is_kept(basis):
 
 
 def test_where_no_splines_are_made_the_nets_run(monkeypatch):
-    monkeypatch.setattr(harmonic_splines, "_MOST_NUMBERS", 100)
+    monkeypatch.setattr(harmonic_sums, "_MOST_NUMBERS", 100)
     potential = new_potential(INPUT)
     potential.use_spline()
     with pytest.warns(UserWarning, match="there are no splines for 2 types"):
@@ -151,5 +152,5 @@ def test_exact_nets_are_taken_where_asked_for():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         potential.use_spline()
-    assert potential.evaluator().name == "harmonic splines"
+    assert potential.evaluator().name == "fused sums"
     assert potential.evaluator("differentiate").name == potential.evaluator("train").name == "autograd"

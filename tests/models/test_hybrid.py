@@ -102,7 +102,7 @@ def test_parts_that_pass_messages_beside_splines(kind, attention):
     assert potential.reach > 1
     wanted = potential.compute(alloy())
     potential.use_spline()
-    assert potential.explain().startswith(("fused parts", "fused attention")) and kind in potential.explain()
+    assert potential.explain().startswith(("fused parts", "fused sums")) and kind in potential.explain()
     for name, value in potential.compute(alloy()).items():
         torch.testing.assert_close(torch.tensor(value), torch.tensor(wanted[name]), rtol=1e-7, atol=1e-9)
 
@@ -128,7 +128,7 @@ def test_a_part_without_splines_leaves_those_of_others(parts):
         potential.use_spline()
     assert [grid is not None for grid in potential.grids] == ([True, False] if A in parts else [])
     way = potential.explain()
-    assert way.startswith("fused parts" if A in parts else "fused attention") and "se_e2_a" in way, way
+    assert way.startswith("fused parts" if A in parts else "fused sums") and "se_e2_a" in way, way
     assert potential.explain("differentiate").startswith("splines" if A in parts else "autograd")
     system = from_atoms([alloy()], potential.type_map)
     differentiated = potential(*(getattr(system, n) for n in ("positions", "types", "cell")), forces=True)

@@ -23,10 +23,11 @@ import mdops
 from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.evaluators import Autograd, splined
+from mdops.evaluators import Autograd, spline_model
 from mdops.evaluators.from_moments import MomentSteps, MomentTraining
 from mdops.evaluators.one_op import Fused, FusedTraining
-from mdops.evaluators.splined import Splined, SplineModel
+from mdops.evaluators.spline_model import SplineModel
+from mdops.evaluators.splines import Splines
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
@@ -175,7 +176,7 @@ def test_gpu_is_the_float64_cpu(name):
     exact, gpu = potential_of(spline=False, **keys), potential_of(dtype=torch.float32, **keys).cuda()
     double = potential_of(**keys).cuda()
     assert isinstance(gpu.evaluator(), Fused), gpu.explain()
-    wanted = Splined if name.startswith("radial") else MomentSteps  # whose passes are of whole rows
+    wanted = Splines if name.startswith("radial") else MomentSteps  # whose passes are of whole rows
     assert isinstance(double.evaluator(), wanted), double.explain()
     first, second = alloy(seed=1), alloy(seed=2)
     first.symbols[0], second.symbols[0] = "Cu", "Al"
@@ -227,7 +228,7 @@ def test_what_runs_is_told():
     assert mdops.jit.models.why_not(potential) is None
     attentive = potential_of(spline=False, attn_layer=1)
     attentive.use_spline()
-    assert attentive.grid is None and attentive.explain().startswith("fused attention: ")
+    assert attentive.grid is None and attentive.explain().startswith("fused sums: ")
     assert "one descriptor of sums over neighbours" in (mdops.jit.models.why_not(attentive) or "")
 
 
@@ -440,8 +441,8 @@ def test_steps_that_drop_neighbours_make_their_splines_once(kind, monkeypatch):
     places = 20 if kind == "dpa1" else [10, 10]
     potential = potential_of(kind=kind, sel=places, overflow="truncate")
     system, made = system_of(potential, alloy()), []
-    of_types = splined.spline_model
-    monkeypatch.setattr(splined, "spline_model", lambda *args: made.append(args) or of_types(*args))
+    of_types = spline_model.spline_model
+    monkeypatch.setattr(spline_model, "spline_model", lambda *args: made.append(args) or of_types(*args))
     first = potential.evaluate(system)
     before = len(made)
     for _ in range(3):

@@ -11,7 +11,7 @@ from reference_cases import CASES, DATA, composed, loaded, references, relative_
 from mdops.cli.sample_model import sample_model
 from mdops.evaluators.from_moments import MomentSteps, why_not_rows
 from mdops.evaluators.nets import why_not_net
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.jit.sample_box import sample_box
 from mdops.ops import axis_product, moment_product
 from mdops.system import from_atoms

@@ -9,7 +9,7 @@ from reference_cases import DATA, build, model_path, references, relative_error
 from torch_reference import evaluate as dense
 
 from mdops import load
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.io import read_model
 from mdops.models import Neighborhood
 from mdops.nn import net
@@ -266,7 +266,7 @@ def test_extend_keeps_all_neighbours(way):
         if potential.grid is None:
             return descriptor.moments(near) * descriptor.slots
         splines = SplineModel(potential).sums[0]
-        moments, _ = splines.moments(near)
+        moments = splines.moments(near)
         return splines.t(moments, splines.table(), system) * descriptor.slots
 
     more = torch.tensor(wide.sel) - torch.tensor(extended.sel)

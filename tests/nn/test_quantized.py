@@ -22,7 +22,7 @@ from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.from_moments import MomentTraining
 from mdops.evaluators.nets import frozen_fitting
 from mdops.evaluators.one_op import FusedTraining
-from mdops.evaluators.splined import Splined
+from mdops.evaluators.splines import Splines
 from mdops.io import read_model, write_model
 from mdops.md import BatchEngine, Engine, EnsembleSettings
 from mdops.nn.net import Layer, Net
@@ -180,7 +180,7 @@ def test_all_evaluators_round_alike(case, scheme, dtype, device):
         where = [None if v is None else v.to(device) for v in (one.fparam, one.aparam)]
         system = on(one.system, device)
         found = model.evaluate(system, None, *where)
-        answers, _ = Splined(model)(system, model.neighbor_list(system), *where)
+        answers, _ = Splines(model)(system, model.neighbor_list(system), *where)
         wanted = model.with_sums(answers, system)
         before = full.evaluate(system, None, *where)
         for key in ("energy", "forces", "virial", "atom_energy"):
@@ -203,7 +203,7 @@ def test_weights_alone_keep_every_evaluator_and_exact_forces(scheme, alloy):
     system = mdops.system.from_atoms([read_alloy(alloy, model)], model.type_map)
     pairs = model.neighbor_list(system)
     found = model.evaluate(system, pairs)
-    for way in (Splined(model), Autograd(model)):
+    for way in (Splines(model), Autograd(model)):
         answers, _ = way(system, pairs)
         assert relative_error(found["forces"], answers["forces"].detach()) < 1e-6
     h, moved = 1e-4, []
@@ -227,7 +227,7 @@ def test_training_evaluators_agree(data):
     model = quantize(small_model(data), "w8").train()
     system = mdops.system.from_atoms([first_frame(data)], model.type_map)
     pairs, gradients = model.neighbor_list(system), []
-    for way in (FusedTraining(model), MomentTraining(model), Splined(model)):
+    for way in (FusedTraining(model), MomentTraining(model), Splines(model)):
         options = {"create_graph": True} if isinstance(way, Autograd) else {}
         answers, _ = way(system, pairs, **options)
         loss = answers["forces"].square().sum() + answers["atom_energy"].sum()

@@ -7,7 +7,7 @@ import torch
 from reference_cases import model_path
 
 from mdops import load
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.models import Neighborhood
 from mdops.models.moments import TypeChoice
 from mdops.system import System
@@ -73,7 +73,7 @@ def worst_pair(potential, grid):
             sizes = torch.maximum(sizes, slopes(exact, vectors))
             with torch.no_grad():
                 splines = coefficients(descriptor, grid)
-            moments, _ = model.moments(near)
+            moments = model.moments(near)
             wrong = model.t(moments, splines, near.system) - exact
             errors = torch.maximum(errors, slopes(wrong, vectors))
     size = sizes.cummax(0).values.clamp(min=sizes[r >= 0.5 * descriptor.cutoff].max())

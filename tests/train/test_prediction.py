@@ -9,7 +9,7 @@ from mdops.errors import InputError
 from mdops.evaluators import Autograd
 from mdops.evaluators.from_moments import MomentTraining
 from mdops.evaluators.one_op import FusedTraining
-from mdops.evaluators.splined import Splined
+from mdops.evaluators.splines import Splines
 from mdops.nn.net import NetCollection
 from mdops.train import make_batch
 from mdops.train.loop.prediction import predict
@@ -33,7 +33,7 @@ def answers(kind, potential, batch, **options):
 
 
 def agree(potential, batch, kind, terms=("energy", "forces", "virial"), rtol=1e-9):
-    short, long = answers(kind, potential, batch), answers(Splined, potential, batch, create_graph=True)
+    short, long = answers(kind, potential, batch), answers(Splines, potential, batch, create_graph=True)
     for name, value in long.items():
         torch.testing.assert_close(short[name], value, rtol=0.01 * rtol, atol=0.01 * rtol)
     for a, b in zip(*(weight_gradients(potential, r, terms) for r in (short, long)), strict=True):

@@ -11,7 +11,7 @@ from small_systems import EMT, new_model, small_config
 
 import mdops
 from mdops.errors import ConfigError, DataError
-from mdops.evaluators.splined import SplineModel
+from mdops.evaluators.spline_model import SplineModel
 from mdops.io import read_model
 from mdops.ops import NeighborList, displacements
 from mdops.tables.spline import bending_weights

@@ -1,8 +1,7 @@
-"""The parts of a descriptor that are not plain sums over neighbours. Those with layers of attention or sums to higher
-degrees go by splines of the embedding nets, a layer and the sums as one op each; others by their own operations."""
+"""Descriptors with layers of attention, or with sums to higher degrees: splines of the embedding nets, a layer and the
+sums as one op each, in simulations."""
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,18 +11,16 @@ from mdops.evaluators.attention_low_rank import in_coordinates, joined
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.spline_sum import SplineSum
-from mdops.evaluators.splined import shared
-from mdops.models.contract import Descriptor
 from mdops.models.dpa1 import Neighbors
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.rows import rows_in
+from mdops.models.ways import Way
 from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.attention_moments import attention_moments
 from mdops.ops.neighbor_rows import NeighborRows, SplineRows
-from mdops.tables.grids import Sum, attentions_of, finer_grid, grid_types
+from mdops.tables.grids import Sum, finer_grid, grid_types
 from mdops.tables.spline import TOLERANCE, SplineGrid
-from mdops.tracing import is_exported
 
 _MOST_NUMBERS = 2**27  # of tables
 
@@ -57,7 +54,17 @@ class AttentionSums:
     def __init__(self, one: Sum, grid: SplineGrid, dtype: torch.dtype) -> None:
         self._one, self._grid, self._dtype = one, grid, dtype
         self._descriptor: Any = one.descriptor
-        self.tables_of = OfTypes(self._tables, lambda tables: 0 if tables is None else tables.table.numel())
+        self._tables_of = OfTypes(self._tables, lambda tables: 0 if tables is None else tables.table.numel())
+
+    def way(self, types: Types) -> Way | None:
+        """For systems of these types; None where the nets have to run."""
+        tables = self._tables_of(types)
+        return None if tables is None else Way(lambda near: self._t(near, tables), self.captures)
+
+    @property
+    def captures(self) -> bool:
+        """Whether there are tables for all types."""
+        return self._numbers(self._descriptor.ntypes, self._grid) <= _MOST_NUMBERS
 
     @staticmethod
     def why_not(potential: EvaluationContext, one: Sum) -> str | None:
@@ -70,9 +77,6 @@ class AttentionSums:
         if d.cutoff < one.model.descriptor.cutoff:
             return f"neighbours beyond its cutoff, {d.cutoff:g} A, are rows of its own in this hybrid"
         return None
-
-    def has_tables_for_all(self) -> bool:
-        return self._numbers(self._descriptor.ntypes, self._grid) <= _MOST_NUMBERS
 
     def _tables(self, types: Types) -> AttentionTables | None:
         """Of systems of these types; None if there are too many."""
@@ -88,29 +92,23 @@ class AttentionSums:
                 stacklevel=2,
             )
             return None
-        return AttentionTables(SplineSum(self._one.model, self._descriptor, grid, types))
+        return AttentionTables(
+            SplineSum(self._one.model, self._descriptor, grid, types, absent=self._one.absent)
+        )
 
     def _numbers(self, ntypes: int, grid: SplineGrid) -> int:
         return ntypes * (ntypes + 1) * (grid.intervals + 5) * self._descriptor.channels
 
-    def rows(self, near: Neighborhood, tables: AttentionTables) -> NeighborRows:
-        """Which slots are rows."""
-        d, s = self._descriptor, tables.splines
-        listed = s.counts(near.counts), s.types(near.system)
-        pairs = near.displacements.detach()
-        return neighbor_rows(pairs, *listed, cutoff=d.cutoff, pair_mask=s.mask, zeroed=s.zeroed)
-
-    def __call__(
-        self, near: Neighborhood, tables: AttentionTables, found: NeighborRows | None = None
-    ) -> torch.Tensor:
-        """T (N, (lmax + 1)^2, M), differentiable in the pair vectors; `found`: what `rows` says, where it is known."""
+    def _t(self, near: Neighborhood, tables: AttentionTables) -> torch.Tensor:
+        """T (N, (lmax + 1)^2, M), differentiable in the pair vectors."""
         s, d, displacements = tables.splines, self._descriptor, near.displacements
-        types = s.types(near.system)
+        counts, types = s.counts(near.counts), s.types(near.system)
+        pairs = displacements.detach()
+        found = neighbor_rows(pairs, counts, types, cutoff=d.cutoff, pair_mask=s.mask, zeroed=s.zeroed)
+        near.reports[d] = NeighborReport((found.within[:, None],), found.nearest)
         atoms, slots = displacements.shape[:2]
-        if found is None:
-            found = self.rows(near, tables)
         total = rows_in(found.offsets, atoms * torch.sym_min(slots, d.slots))
-        listed = displacements, found.slots, s.counts(near.counts), types, s.mean, s.std
+        listed = displacements, found.slots, counts, types, s.mean, s.std
         rows = spline_rows(
             *listed,
             tables.table,
@@ -172,81 +170,3 @@ class AttentionSums:
             normalize=form.normalize,
             plan=near.plan,
         )
-
-
-class NonRadialParts:
-    """Their features: of those with layers of attention by splines, where these are to be had, of others by their own
-    operations."""
-
-    def __init__(self, potential: EvaluationContext, parts: Sequence[Descriptor]) -> None:
-        self.parts = tuple(parts)
-        whole: Any = potential.model
-        self._mixed, self._is_hybrid = (
-            whole.descriptor.mixed_types,
-            whole.descriptor.parts != [whole.descriptor],
-        )
-        # Of each of `attentions_of`, where it has splines; there may be no grids.
-        pairs = zip(attentions_of(whole), potential.attention_grids, strict=False)
-        self._sums: dict[Descriptor, AttentionSums] = {
-            one.descriptor: AttentionSums(one, grid, potential.dtype)
-            for one, grid in pairs
-            if grid is not None
-            and one.descriptor in self.parts
-            and AttentionSums.why_not(potential, one) is None
-        }
-
-    @property
-    def width(self) -> int:
-        return sum(part.width for part in self.parts)
-
-    @property
-    def captures(self) -> bool:
-        """Whether a pass never waits for a GPU."""
-        return all(
-            part.captures
-            and (part.ends_at_cutoff or (part in self._sums and self._sums[part].has_tables_for_all()))
-            for part in self.parts
-        )
-
-    def words(self) -> str | None:
-        """How their features are made."""
-        ways = {
-            "its own operations, and autograd": [part.kind for part in self.parts if part not in self._sums],
-            "splines, and one op a layer": [part.kind for part in self._sums],
-        }
-        told = [f"{', '.join(dict.fromkeys(kinds))}: {way}" for way, kinds in ways.items() if kinds]
-        return "; ".join(told) or None
-
-    def sums_alone(self) -> AttentionSums | None:
-        """Those of the model's only part, if it is one with splines."""
-        return None if self._is_hybrid else self._sums.get(self.parts[0])
-
-    def features(self, near: Neighborhood, types: tuple[int, ...] | None) -> torch.Tensor:
-        """(N, width), those of all parts."""
-        return torch.cat([self.of(part, near, types) for part in self.parts], 1)
-
-    def of(
-        self, part: Any, near: Neighborhood, types: tuple[int, ...] | None, rows: NeighborRows | None = None
-    ) -> torch.Tensor:
-        """(N, its width), of a part, differentiable in the pair vectors. `near` has the hybrid's neighbours, or those
-        of some of the atoms; `types` are those that there are (`Potential.present`); `rows`: of `sums_alone`, where
-        that is known."""
-        sums = self._sums.get(part)
-        tables = None if sums is None else sums.tables_of(types)
-        if sums is not None and tables is not None:
-            values: torch.Tensor = part.contract(sums(near, tables, rows), near).values
-            return values
-        return part(shared(part, near, mixed=self._mixed) if self._is_hybrid else near).values
-
-    def runs(self, near: Neighborhood) -> list[slice]:
-        """The atoms in runs of one size, as many at once as the parts want: a small one at the end would take a GPU
-        nearly as long."""
-        if is_exported() or not all(part.is_local for part in self.parts):
-            return [slice(None)]
-        sizes = [part.atoms_at_once(near) for part in self.parts]
-        most = min((n for n in sizes if n is not None), default=None)
-        atoms = near.system.atoms
-        if most is None or most >= atoms:
-            return [slice(None)]
-        size = -(-atoms // -(-atoms // max(most, 1)))
-        return [slice(first, first + size) for first in range(0, atoms, size)]

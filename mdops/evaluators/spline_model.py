@@ -1,0 +1,225 @@
+"""A standard model's sums by splines and its nets, as ops of whole steps take them."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from mdops.evaluators.base import Step
+from mdops.evaluators.context import EvaluationContext
+from mdops.evaluators.kept import OfTypes, PerTypeLookup, Types
+from mdops.evaluators.nets import LayerTensors
+from mdops.evaluators.spline_sum import SplineSum
+from mdops.models.contract import Descriptor
+from mdops.models.moments import TypeChoice
+from mdops.models.standard import DescriptorFitting
+from mdops.nn.net import Net
+from mdops.ops.activation import CODES
+from mdops.system import System
+from mdops.tables.grids import NO_SUMS, moment_descriptor, sums_of
+from mdops.tables.spline import SplineGrid
+from mdops.tracing import is_recorded
+
+
+class SplineModel:
+    """A standard model of one or more descriptors, some of which are of sums, for some of its types, with the
+    descriptors' constants folded into its nets.
+
+    Attributes:
+        model, fitting; spec: of the whole descriptor.
+        kinds: the model's types that count here, n of them; has_all: whether these are all.
+        shares_net: whether one fitting net, with one scale, serves all of these types.
+        members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself; sums, others:
+            these and those.
+        one_hot_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
+    """
+
+    def __init__(
+        self,
+        potential: EvaluationContext,
+        types: Sequence[int] | None = None,
+        grids: Sequence[SplineGrid | None] | None = None,
+    ) -> None:
+        """Takes the types, or None for all, and a grid for each of the sums, by default the potential's; None for one
+        whose nets run themselves."""
+        model: Any = potential.model
+        given = potential.grids if grids is None else grids
+        pairs = zip(sums_of(model), given, strict=True)
+        grid_of: dict[Descriptor, SplineGrid | None] = {one.descriptor: grid for one, grid in pairs}
+        every, like = range(len(model.type_map)), next(model.parameters())
+        self.model, self.fitting, self.spec = model, model.fitting, model.descriptor.spec
+        self.kinds = kinds = TypeChoice.of(every if types is None else types, model.out_bias.device)
+        self.has_all = kinds.numbers == tuple(every)
+        self.members: list[SplineSum | Descriptor] = [
+            SplineSum(model, part, grid, types, potential.smoothing) if (grid := grid_of.get(part)) else part
+            for part in model.descriptor.parts
+        ]
+        self.sums = [part for part in self.members if isinstance(part, SplineSum)]
+        self.others = [part for part in self.members if not isinstance(part, SplineSum)]
+        self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
+        marks = like.new_zeros(len(every), len(kinds.numbers))
+        marks[kinds.index, torch.arange(len(kinds.numbers), device=like.device)] = 1
+        self._marks, self._no_inputs = PerTypeLookup(marks.detach()), like.new_empty(0)
+        has_constants = any(part.descriptor.width > part.features for part in self.sums)
+        self.one_hot_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
+
+    @staticmethod
+    def knows(potential: EvaluationContext) -> bool:
+        return isinstance(potential.model, DescriptorFitting) and bool(sums_of(potential.model))
+
+    @staticmethod
+    def why_not(potential: EvaluationContext, *, alone: bool = False) -> str | None:
+        """Why there is none for a potential; `alone`: or its descriptor is not one of sums."""
+        known = is_alone(potential) if alone else SplineModel.knows(potential)
+        return potential.why_no_spline if known else f"{NO_SUMS}, and this is {potential.kind}"
+
+    def occupied_slots(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What `NeighborReport.within` is of the sums, from the neighbours (N, sums, n) of each type."""
+        if all(part.descriptor.mixed for part in self.sums):
+            totals = within.sum(2, dtype=torch.int32)
+            return (totals,) if totals.shape[1] == 1 else totals.split(1, 1)
+        return tuple(part.occupied_slots(own) for part, own in zip(self.sums, within.unbind(1), strict=True))
+
+    @property
+    def counts_none(self) -> bool:
+        """Whether absent neighbours need not be looked for."""
+        return not any(part.may_differ for part in self.sums)
+
+    @property
+    def nets(self) -> list[Net]:
+        """The fitting nets: one for all, or one a type."""
+        return [self.fitting.net(t) for t in self.kinds.numbers[: 1 if self.shares_net else None]]
+
+    def fitting_layers(self, *, double: bool = False) -> list[list[LayerTensors]]:
+        """Each net's layers for inputs [T^T T_< of each sum, features of the others, what `extra_inputs` gives],
+        differentiable in the weights; in float64 if `double`, without a graph then.
+
+        The numbers k_c that a descriptor has of a centre's type are multiplied with their weights here: as a part of
+        the bias where a net is of one type, and otherwise as the weights of inputs that mark the types.
+        """
+
+        def number(x: torch.Tensor | None) -> torch.Tensor | None:
+            return x.detach().double() if double and x is not None else x
+
+        nets = [
+            [
+                LayerTensors(*map(number, (layer.multiplied, layer.bias, layer.timestep)))  # type: ignore[arg-type]
+                for layer in net.layers
+            ]
+            for net in self.nets
+        ]
+        constants = [number(part.descriptor.constants()) for part in self.sums]
+        if len(self.members) == 1 and not any(own is not None for own in constants):
+            return nets
+        for k, (layer, *_) in enumerate(nets):
+            weight, bias = layer.weight, layer.bias
+            features, of_others, of_types, at = [], [], [], 0
+            given = iter(constants)
+            for part in self.members:
+                if not isinstance(part, SplineSum):
+                    of_others.append(weight[at : at + part.width])
+                    at += part.width
+                    continue
+                features.append(weight[at : at + part.features])
+                at, own = at + part.features, next(given)
+                if own is not None:
+                    of_types.append(own[self.kinds.index] @ weight[at : at + own.shape[1]])
+                    at += own.shape[1]
+            rest = [*features, *of_others, weight[at:]]
+            if of_types:
+                added = sum(of_types[1:], of_types[0])
+                if self.one_hot_types:
+                    rest.insert(-1, added)
+                else:
+                    of_type = added[0 if self.shares_net else k]
+                    bias = of_type if bias is None else bias + of_type
+            nets[k][0] = LayerTensors(torch.cat(rest), bias, layer.timestep)
+        return nets
+
+    def packed(self, pack: Callable[..., torch.Tensor], *more: Any) -> torch.Tensor:
+        """All nets as an op takes them, by the op that packs one: weights, biases and timesteps, and `more`."""
+        dtype, found = self._no_inputs.dtype, []
+        with torch.no_grad():
+            for layers in self.fitting_layers(double=True):
+                columns = zip(*(layer.of(dtype).filled_in() for layer in layers), strict=True)
+                found.append(pack(*map(list, columns), *more))
+        return torch.stack(found)
+
+    @cached_property
+    def shape(self) -> tuple[Any, ...]:
+        """Outputs of each hidden layer, whether it adds its input, and the activation function with its threshold."""
+        hidden = self.fitting.net(0).layers[:-1]
+        name, _, threshold = hidden[0].activation_name.lower().partition(":")
+        outputs, adds = [layer.outputs for layer in hidden], [int(layer.adds_input) for layer in hidden]
+        return outputs, adds, CODES[name], float(threshold or 3.0)
+
+    @torch.no_grad()
+    def scale_and_shift(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """scale of each net and shift of each type, float64: e = scale * net + shift; both 0 for the types that have no
+        energy."""
+        model, fitting, kinds = self.model, self.fitting, self.kinds
+        has_energy = model.has_energy[kinds.index].double()
+        nothing = has_energy.new_zeros(len(kinds.numbers), fitting.net(0).inputs)
+        if fitting.types_in_vacuum:  # without other inputs behind them
+            constants: Any = model.descriptor.parts[-1].constants()
+            nothing[:, -fitting.types_in_vacuum :] = constants[kinds.index]
+        vacuum: list[Any] = [
+            copy.deepcopy(fitting.net(t)).double()(nothing[k : k + 1])[0, 0] if fitting.vacuum[t] else 0.0
+            for k, t in enumerate(kinds.numbers)
+        ]
+        absent = torch.tensor([float(v) for v in vacuum], dtype=torch.float64, device=kinds.index.device)
+        scale = has_energy[:1] if self.shares_net else has_energy
+        return scale, has_energy * (fitting.bias[kinds.index] + model.out_bias[kinds.index] - absent)
+
+    def extra_inputs(self, system: System, step: Step) -> torch.Tensor:
+        """(N, E): what the nets of `fitting_layers` take beside the features, of atoms with these parameters."""
+        marks = None
+        if self.one_hot_types:
+            # A graph of a training gets other frames' types in the same tensor.
+            marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
+        if not self.fitting.extra_size and step.fparam is None and step.aparam is None:
+            return self._no_inputs.new_empty(system.atoms, 0) if marks is None else marks
+        extra = self.fitting.extra_inputs(system.batch, system.count, step.fparam, step.aparam)
+        return extra if marks is None else torch.cat([marks, extra], 1)
+
+    @property
+    def extra_size(self) -> int:
+        """E."""
+        return self.fitting.extra_size + (len(self.kinds.numbers) if self.one_hot_types else 0)
+
+
+def is_alone(potential: EvaluationContext) -> bool:
+    """Whether it is of a standard model whose only descriptor is of sums."""
+    return moment_descriptor(potential.model) is not None
+
+
+class SplineModels:
+    """The spline models of a potential for the types of the systems that it meets.
+
+    Attributes:
+        of: gives that for some types.
+    """
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        self._potential = potential
+        self._mixed = shares_places(potential)
+        self.of: OfTypes[SplineModel] = OfTypes(lambda types: spline_model(potential, types))
+        if not self._mixed:
+            self.of(None)
+
+    def types(self, system: System) -> Types:
+        """Those that count for a system; None for all that the model has."""
+        return self._potential.present(system) if self._mixed else None
+
+
+def spline_model(potential: EvaluationContext, types: Types) -> SplineModel:
+    """For these types, with the knots that they need."""
+    return SplineModel(potential, types, potential.grids_for(types))
+
+
+def shares_places(potential: EvaluationContext) -> bool:
+    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
+    not matter."""
+    return all(one.descriptor.mixed for one in sums_of(potential.model))
