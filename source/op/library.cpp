@@ -22,10 +22,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // between the edges of one atom; rows of numbers from nodes to edges and back.
   m.def(
       "neighbor_edges(Tensor displacements, Tensor neighbors, Tensor images, Tensor counts, Tensor types, "
-      "Tensor "
-      "pair_mask, float cutoff, float angle_cutoff, SymInt edge_sel, SymInt angle_sel, SymInt nodes, SymInt "
-      "capacity) -> (Tensor i, Tensor j, Tensor images, Tensor slots, Tensor offsets, Tensor edge_of_slot, "
-      "Tensor angle_neighbors, Tensor within, Tensor needed)");
+      "Tensor pair_mask, float cutoff, float angle_cutoff, SymInt edge_sel, SymInt angle_sel, SymInt nodes, "
+      "SymInt capacity) -> (Tensor i, Tensor j, Tensor images, Tensor slots, Tensor offsets, Tensor "
+      "edge_of_slot, Tensor angle_neighbors, Tensor within, Tensor needed)");
   m.def("edge_reverse(Tensor i, Tensor j, Tensor images, Tensor offsets) -> Tensor");
   m.def("edge_order(Tensor index, SymInt rows) -> (Tensor order, Tensor offsets)");
   m.def(
@@ -57,8 +56,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // Convolutions along edges, and the derivatives of the form that they are one of.
   m.def(
       "edge_convolution(Tensor x, Tensor b, Tensor w, Tensor t, Tensor weight, Tensor x_index, Tensor? "
-      "x_order, "
-      "Tensor x_offsets, Tensor a_index, Tensor? a_order, Tensor a_offsets) -> Tensor");
+      "x_order, Tensor x_offsets, Tensor a_index, Tensor? a_order, Tensor a_offsets) -> Tensor");
   m.def(
       "edge_convolution_nodes(Tensor a, Tensor b, Tensor w, Tensor t, Tensor weight, Tensor a_index, Tensor? "
       "a_order, Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
@@ -68,14 +66,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "by_w, Tensor by_t)");
   m.def(
       "edge_convolution_weight(Tensor a, Tensor x, Tensor b, Tensor w, Tensor a_index, Tensor? a_order, "
-      "Tensor "
-      "a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
+      "Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
 
   // Attention of the edges of an atom to each other, and its derivatives.
   m.def(
       "edge_attention(Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, "
-      "bool "
-      "gated, int longest) -> Tensor");
+      "bool gated, int longest) -> Tensor");
   m.def(
       "edge_attention_backward(Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor "
       "offsets, float shift, bool gated, int longest) -> (Tensor q, Tensor x, Tensor r, Tensor w)");
@@ -107,8 +103,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "ScalarType dtype) -> Tensor");
   m.def(
       "displacements_backward(Tensor grad, Tensor batch, Tensor neighbors, Tensor images, SymInt "
-      "num_systems) "
-      "-> (Tensor grad_positions, Tensor grad_cell)");
+      "num_systems) -> (Tensor grad_positions, Tensor grad_cell)");
   m.def(
       "pair_forces(Tensor grad, Tensor displacements, Tensor batch, Tensor neighbors, SymInt num_systems, "
       "bool of_atoms=True) -> (Tensor forces, Tensor virial, Tensor atom_virial)");
@@ -122,17 +117,17 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "env_mat(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, Tensor pair_mask, "
       "float cutoff, float cutoff_smooth, float protection, bool radial) -> Tensor");
   m.def(
-      "env_mat_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
-      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, bool radial) -> Tensor");
+      "env_mat_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, Tensor "
+      "pair_mask, float cutoff, float cutoff_smooth, float protection, bool radial) -> Tensor");
   m.def(
-      "env_mat_backward_backward(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, "
-      "Tensor types, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
-      "bool radial) -> (Tensor grad_grad, Tensor grad_displacements)");
+      "env_mat_backward_backward(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor "
+      "types, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, bool "
+      "radial) -> (Tensor grad_grad, Tensor grad_displacements)");
 
   // Spline moments.
   m.def(
-      "spline_moment(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, "
-      "Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor padding, float cutoff, float cutoff_smooth, float "
+      "spline_moment(Tensor displacements, Tensor counts, Tensor types, Tensor mean, Tensor std, Tensor "
+      "pair_mask, Tensor zeroed, Tensor sel, Tensor padding, float cutoff, float cutoff_smooth, float "
       "protection, float s_max, float grading, int intervals, bool radial, bool gated) -> (Tensor moments, "
       "Tensor within, Tensor nearest)");
   m.def(
@@ -145,8 +140,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "grading, int intervals, bool radial, bool gated) -> Tensor");
   m.def(
       "spline_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
-      "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, "
-      "float s_max, float grading, bool radial, bool gated) -> Tensor");
+      "Tensor mean, Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, float "
+      "s_max, float grading, bool radial, bool gated) -> Tensor");
 
   // Moments of the angles between neighbours, and their sums with tables of functions.
   m.def(
@@ -155,12 +150,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "-> (Tensor moments, Tensor within, Tensor nearest)");
   m.def(
       "angle_moment_backward(Tensor grad, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
-      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, "
-      "int fineness, bool gated) -> Tensor");
+      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, int "
+      "fineness, bool gated) -> Tensor");
   m.def(
       "angle_moment_jvp(Tensor tangent, Tensor displacements, Tensor counts, Tensor types, Tensor std, "
-      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, "
-      "int fineness, bool gated) -> Tensor");
+      "Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int octaves, int "
+      "fineness, bool gated) -> Tensor");
   m.def(
       "angle_moment_hvp(Tensor tangent, Tensor grad, Tensor displacements, Tensor counts, Tensor types, "
       "Tensor std, Tensor pair_mask, float cutoff, float cutoff_smooth, float protection, int exponent, int "
@@ -189,9 +184,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "next_step(Tensor positions, Tensor reference, Tensor momenta, Tensor forces, Tensor inverse_mass, "
       "Tensor batch, Tensor atom_energy, Tensor nearest, Tensor within, Tensor sel, Tensor eta, Tensor "
       "eta_momenta, Tensor freedom, Tensor tally, Tensor noise, float dt, float kT, float tau, float keep) "
-      "-> "
-      "(Tensor momenta, Tensor scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, Tensor "
-      "tally, Tensor next_positions, Tensor next_momenta, Tensor next_eta, Tensor next_eta_momenta)");
+      "-> (Tensor momenta, Tensor scale, Tensor kinetic, Tensor energy, Tensor eta, Tensor eta_momenta, "
+      "Tensor tally, Tensor next_positions, Tensor next_momenta, Tensor next_eta, Tensor next_eta_momenta)");
   // The halves of atoms in cells that follow a pressure.
   m.def(
       "begin_cell_step(Tensor positions, Tensor momenta, Tensor forces, Tensor inverse_mass, Tensor batch, "
@@ -211,12 +205,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // Nets of dense layers on rows, with their derivatives.
   m.def(
       "mlp(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] residual, int[] "
-      "activations, "
-      "float[] thresholds, str matmul) -> Tensor");
+      "activations, float[] thresholds, str matmul) -> Tensor");
   m.def(
       "mlp_value_and_gradient(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
-      "residual, "
-      "int[] activations, float[] thresholds, str matmul) -> (Tensor value, Tensor gradient)");
+      "residual, int[] activations, float[] thresholds, str matmul) -> (Tensor value, Tensor gradient)");
   m.def(
       "mlp_backward(Tensor grad, Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] "
       "residual, int[] activations, float[] thresholds, str matmul, bool with_weights) -> (Tensor grad_x, "
@@ -224,23 +216,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "mlp_backward_backward(Tensor direction, Tensor grad, Tensor grad_value, Tensor x, Tensor[] weights, "
       "Tensor[] biases, Tensor[] timesteps, int[] residual, int[] activations, float[] thresholds, str "
-      "matmul, bool "
-      "with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] grad_biases, "
-      "Tensor[] grad_timesteps)");
+      "matmul, bool with_weights) -> (Tensor grad_grad, Tensor grad_x, Tensor[] grad_weights, Tensor[] "
+      "grad_biases, Tensor[] grad_timesteps)");
 
   // Attention among the rows of each of many sequences, with its derivatives.
   m.def(
       "ragged_attention(Tensor q, Tensor k, Tensor v, Tensor offsets, Tensor plan, Tensor? bias, Tensor? "
-      "gate, "
-      "Tensor? switch, Tensor? absent, float scale, float shift, SymInt max_length, str matmul) -> (Tensor "
-      "out, "
-      "Tensor logsumexp)");
+      "gate, Tensor? switch, Tensor? absent, float scale, float shift, SymInt max_length, str matmul) -> "
+      "(Tensor out, Tensor logsumexp)");
   m.def(
       "ragged_attention_backward(Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor "
-      "logsumexp, "
-      "Tensor offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, float scale, "
-      "float shift, SymInt max_length, str matmul) -> (Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor "
-      "grad_bias, Tensor grad_gate, Tensor grad_switch)");
+      "logsumexp, Tensor offsets, Tensor plan, Tensor? bias, Tensor? gate, Tensor? switch, Tensor? absent, "
+      "float scale, float shift, SymInt max_length, str matmul) -> (Tensor grad_q, Tensor grad_k, Tensor "
+      "grad_v, Tensor grad_bias, Tensor grad_gate, Tensor grad_switch)");
   m.def(
       "ragged_attention_backward_backward(Tensor dq, Tensor dk, Tensor dv, Tensor? dbias, Tensor? dgate, "
       "Tensor? dswitch, Tensor grad_out, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor "
@@ -286,40 +274,38 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // LayerNorm of a sum.
   m.def("add_norm(Tensor x, Tensor y, Tensor weight, Tensor bias, float eps) -> Tensor");
   m.def(
-      "add_norm_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, float eps) "
-      "-> (Tensor grad_x, Tensor grad_weight, Tensor grad_bias)");
+      "add_norm_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor grad_x, "
+      "Tensor grad_weight, Tensor grad_bias)");
   m.def(
       "add_norm_backward_backward(Tensor direction, Tensor along_weight, Tensor along_bias, Tensor grad, "
-      "Tensor x, Tensor y, Tensor weight, float eps) "
-      "-> (Tensor grad_grad, Tensor grad_x, Tensor grad_weight)");
+      "Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor grad_grad, Tensor grad_x, Tensor "
+      "grad_weight)");
 
   // A layer of DPA-1's attention, for simulation.
   m.def(
-      "attention_layer(Tensor g, Tensor offsets, Tensor? project_weight, Tensor? project_bias, "
-      "Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? factors, "
-      "Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, "
-      "Tensor? plan, SymInt max_length) -> (Tensor out, Tensor saved)");
+      "attention_layer(Tensor g, Tensor offsets, Tensor? project_weight, Tensor? project_bias, Tensor "
+      "out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? factors, Tensor? gate, "
+      "Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, Tensor? plan, "
+      "SymInt max_length) -> (Tensor out, Tensor saved)");
   m.def(
       "attention_layer_backward(Tensor grad, Tensor saved, Tensor g, Tensor offsets, Tensor? project_weight, "
-      "Tensor? project_bias, "
-      "Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, Tensor? factors, "
-      "Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, bool normalize, "
-      "Tensor? plan, SymInt max_length) -> (Tensor grad_g, Tensor grad_gate, Tensor grad_switch)");
+      "Tensor? project_bias, Tensor out_weight, Tensor out_bias, Tensor norm_weight, Tensor norm_bias, "
+      "Tensor? factors, Tensor? gate, Tensor? switch, Tensor? absent, float scale, float shift, float eps, "
+      "bool normalize, Tensor? plan, SymInt max_length) -> (Tensor grad_g, Tensor grad_gate, Tensor "
+      "grad_switch)");
 
   // The sums behind layers of DPA-1's attention, from rows of coordinates, for simulation.
   m.def(
       "attention_moments(Tensor rows, Tensor environment, Tensor offsets, Tensor[] inner, Tensor[] out, "
-      "Tensor[] bias, Tensor[] project, Tensor[] project_bias, Tensor[] factors, Tensor norm_weight, "
-      "Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, float[] scale, float shift, float "
-      "eps, "
-      "bool normalize, Tensor? plan, SymInt max_length) -> (Tensor moments, Tensor saved)");
+      "Tensor[] bias, Tensor[] project, Tensor[] project_bias, Tensor[] factors, Tensor norm_weight, Tensor "
+      "norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, float[] scale, float shift, float eps, bool "
+      "normalize, Tensor? plan, SymInt max_length) -> (Tensor moments, Tensor saved)");
   m.def(
       "attention_moments_backward(Tensor grad, Tensor saved, Tensor rows, Tensor environment, Tensor "
-      "offsets, "
-      "Tensor[] inner, Tensor[] out, Tensor[] bias, Tensor[] project, Tensor[] project_bias, "
+      "offsets, Tensor[] inner, Tensor[] out, Tensor[] bias, Tensor[] project, Tensor[] project_bias, "
       "Tensor[] factors, Tensor norm_weight, Tensor norm_bias, Tensor? gate, Tensor? switch, Tensor? absent, "
-      "float[] scale, float shift, float eps, bool normalize, Tensor? plan, SymInt max_length) -> "
-      "(Tensor grad_rows, Tensor grad_environment, Tensor grad_gate, Tensor grad_switch)");
+      "float[] scale, float shift, float eps, bool normalize, Tensor? plan, SymInt max_length) -> (Tensor "
+      "grad_rows, Tensor grad_environment, Tensor grad_gate, Tensor grad_switch)");
 
   // The neighbours that count as rows of numbers, atom after atom, and sums over them.
   m.def(
@@ -350,39 +336,33 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "grad_displacements)");
   m.def(
       "harmonic_rows(Tensor displacements, Tensor slots, Tensor counts, Tensor types, Tensor mean, Tensor "
-      "std, "
-      "float cutoff, float cutoff_smooth, float protection, SymInt rows, int degree) -> Tensor");
+      "std, float cutoff, float cutoff_smooth, float protection, SymInt rows, int degree) -> Tensor");
   m.def(
       "harmonic_rows_backward(Tensor grad, Tensor displacements, Tensor slots, Tensor counts, Tensor types, "
       "Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float protection, SymInt rows, int "
-      "degree) "
-      "-> Tensor");
+      "degree) -> Tensor");
   m.def(
       "harmonic_rows_backward_backward(Tensor direction, Tensor grad, Tensor displacements, Tensor slots, "
       "Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float "
       "protection, SymInt rows, int degree) -> (Tensor grad_grad, Tensor grad_displacements)");
   m.def(
       "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, "
-      "int "
-      "intervals, int degree) -> Tensor");
+      "int intervals, int degree) -> Tensor");
   m.def(
       "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor "
-      "types, "
-      "Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
+      "types, Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def(
-      "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, "
-      "Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor "
-      "second_slopes, float cutoff, int intervals, int degree) -> (Tensor, Tensor)");
+      "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor first, "
+      "Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor second_slopes, "
+      "float cutoff, int intervals, int degree) -> (Tensor, Tensor)");
   m.def(
       "harmonic_sums_backward(Tensor by_first, Tensor by_second, Tensor displacements, Tensor counts, Tensor "
-      "types, Tensor pair_mask, "
-      "Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor "
-      "second_slopes, float cutoff, int intervals, int degree) -> Tensor");
+      "types, Tensor pair_mask, Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor "
+      "first_slopes, Tensor second_slopes, float cutoff, int intervals, int degree) -> Tensor");
   m.def(
       "moment_invariants(Tensor scalars, Tensor others, Tensor types, Tensor behind, Tensor forth_index, "
       "Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, Tensor "
-      "back_offsets, "
-      "int mixed) -> Tensor");
+      "back_offsets, int mixed) -> Tensor");
   m.def(
       "moment_invariants_backward(Tensor grad, Tensor scalars, Tensor others, Tensor types, Tensor behind, "
       "Tensor forth_index, Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, "
@@ -394,20 +374,18 @@ STABLE_TORCH_LIBRARY(mdops, m) {
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.
   m.def(
-      "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, "
-      "str matmul) -> Tensor");
+      "spline_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int width, int axis, str "
+      "matmul) -> Tensor");
   m.def(
       "spline_potential_why_not(Tensor like, int tables, int intervals, int width, int axis, int[] neurons, "
       "int extra) -> str");
   m.def(
-      "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
-      "Tensor padding, "
-      "Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
-      "neurons, int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) "
-      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
-      "Tensor atom_virial)");
+      "spline_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor "
+      "images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor "
+      "padding, Tensor tables, Tensor nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, float "
+      "cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] neurons, "
+      "int[] residual, bool gated, int activation, float threshold, str matmul, bool atom_virial) -> (Tensor "
+      "atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, Tensor atom_virial)");
 
   // The same of several descriptors side by side, whose lists have an entry each, and further inputs of the
   // net.
@@ -415,58 +393,51 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "hybrid_potential_pack(Tensor[] weights, Tensor[] biases, Tensor[] timesteps, int[] width, int[] axis) "
       "-> Tensor");
   m.def(
-      "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, "
-      "Tensor[] sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, "
-      "Tensor weight, Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, "
-      "float[] protection, float[] s_max, float[] grading, int[] width, int[] axis, int[] gated, int[] "
-      "neurons, int[] residual, int activation, float threshold, Tensor near_mask, float near_cutoff, float "
-      "decay, "
-      "float low, float high, Tensor table_mask, Tensor coefficients, float table_first, float table_step, "
-      "float table_cutoff, bool atom_virial) "
-      "-> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
+      "hybrid_potential(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor "
+      "images, Tensor counts, Tensor[] mean, Tensor[] std, Tensor[] pair_mask, Tensor[] zeroed, Tensor[] "
+      "sel, Tensor[] padding, Tensor[] absent, Tensor[] tables, Tensor nets, Tensor extra, Tensor weight, "
+      "Tensor scale, Tensor shift, float[] cutoff, float[] cutoff_smooth, float[] protection, float[] s_max, "
+      "float[] grading, int[] width, int[] axis, int[] gated, int[] neurons, int[] residual, int activation, "
+      "float threshold, Tensor near_mask, float near_cutoff, float decay, float low, float high, Tensor "
+      "table_mask, Tensor coefficients, float table_first, float table_step, float table_cutoff, bool "
+      "atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, "
       "Tensor grad_extra, Tensor atom_virial, Tensor near_weight)");
 
   // The packed net of such a model alone, for rows of features that are there.
   m.def(
       "fitting_energy(Tensor features, Tensor types, Tensor nets, Tensor weight, Tensor scale, Tensor shift, "
-      "int[] neurons, int[] residual, int activation, float threshold) "
-      "-> (Tensor atom_energy, Tensor gradient)");
+      "int[] neurons, int[] residual, int activation, float threshold) -> (Tensor atom_energy, Tensor "
+      "gradient)");
 
   // The same with the gradients that a loss on its results has by the tables and the nets, for training.
   m.def(
-      "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
-      "Tensor padding, "
-      "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
-      "neurons, int[] residual, bool gated) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor "
-      "within, "
-      "Tensor nearest, "
-      "Tensor saved)");
+      "spline_training(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor "
+      "images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor "
+      "padding, Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, float "
+      "cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] neurons, "
+      "int[] residual, bool gated) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
+      "Tensor nearest, Tensor saved)");
   m.def(
       "spline_training_backward(Tensor grad_energy, Tensor grad_forces, Tensor grad_virial, Tensor saved, "
-      "Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, "
-      "Tensor padding, "
-      "Tensor tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, "
-      "float cutoff_smooth, float protection, float s_max, float grading, int width, int axis, int[] "
-      "neurons, int[] residual, bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
+      "Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor images, Tensor "
+      "counts, Tensor mean, Tensor std, Tensor pair_mask, Tensor zeroed, Tensor sel, Tensor padding, Tensor "
+      "tables, Tensor[] nets, Tensor extra, Tensor scale, Tensor shift, float cutoff, float cutoff_smooth, "
+      "float protection, float s_max, float grading, int width, int axis, int[] neurons, int[] residual, "
+      "bool gated) -> (Tensor grad_tables, Tensor[] grad_nets)");
 
   // Energies of pairs from a table, alone or blended with other energies of the atoms, for simulation; and
   // the weights of such a blend.
   m.def(
-      "near_weight(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor near_mask, float near_cutoff, float decay, float low, float "
-      "high) "
-      "-> (Tensor weight, Tensor within, Tensor nearest)");
+      "near_weight(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor "
+      "images, Tensor counts, Tensor near_mask, float near_cutoff, float decay, float low, float high) -> "
+      "(Tensor weight, Tensor within, Tensor nearest)");
   m.def(
-      "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, "
-      "Tensor images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, "
-      "Tensor other_forces, Tensor other_virial, Tensor other_atom_virial, Tensor near_mask, float first, "
-      "float step, float cutoff, float near_cutoff, float decay, float low, "
-      "float high, bool atom_virial) -> (Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, "
-      "Tensor nearest, Tensor atom_virial)");
+      "pair_table(Tensor positions, Tensor cell, Tensor batch, Tensor types, Tensor neighbors, Tensor "
+      "images, Tensor counts, Tensor pair_mask, Tensor coefficients, Tensor weight, Tensor other, Tensor "
+      "other_forces, Tensor other_virial, Tensor other_atom_virial, Tensor near_mask, float first, float "
+      "step, float cutoff, float near_cutoff, float decay, float low, float high, bool atom_virial) -> "
+      "(Tensor atom_energy, Tensor forces, Tensor virial, Tensor within, Tensor nearest, Tensor "
+      "atom_virial)");
 
   // Products of low-bit numbers.
   m.def("gemm_lowbit(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, ScalarType out_dtype) -> Tensor");

@@ -7,6 +7,8 @@
 namespace mdops {
 
 struct AngleInputs : DescriptorInputs {
+  using Given = Listed<DescriptorInputs::Given, Times<3, int64_t>, bool>;
+
   int64_t exponent, octaves, fineness;
   bool gated;
 

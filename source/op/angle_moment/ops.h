@@ -10,72 +10,44 @@ namespace mdops {
 
 template <class Device>
 struct AngleMomentOps {
-  static std::tuple<Tensor, Tensor, Tensor> angle_moment(const Tensor& displacements, const Tensor& counts,
-                                                         const Tensor& types, const Tensor& std,
-                                                         const Tensor& pair_mask, double cutoff,
-                                                         double cutoff_smooth, double protection,
-                                                         int64_t exponent, int64_t octaves, int64_t fineness,
-                                                         bool gated) {
-    const auto op = Device::make("angle_moment", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, gated);
+  using Call = typename Device::Call;
+
+  static std::tuple<Tensor, Tensor, Tensor> angle_moment(const Call& op, const AngleInputs& in) {
     Tensor moments = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_angle_moments(op, in.args<T>(), in.atoms, moments.mutable_data_ptr<T>(),
                         within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
     });
     return {moments, within, nearest};
   }
 
-  static Tensor angle_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                                      const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                                      double cutoff, double cutoff_smooth, double protection,
-                                      int64_t exponent, int64_t octaves, int64_t fineness, bool gated) {
-    const auto op = Device::make("angle_moment_backward", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, gated);
+  static Tensor angle_moment_backward(const Call& op, const AngleInputs& in, const Tensor& grad_) {
     const Tensor grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_angle_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
                                  result.mutable_data_ptr<T>());
     });
     return result;
   }
 
-  static Tensor angle_moment_jvp(const Tensor& tangent_, const Tensor& displacements, const Tensor& counts,
-                                 const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                                 double cutoff, double cutoff_smooth, double protection, int64_t exponent,
-                                 int64_t octaves, int64_t fineness, bool gated) {
-    const auto op = Device::make("angle_moment_jvp", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, gated);
+  static Tensor angle_moment_jvp(const Call& op, const AngleInputs& in, const Tensor& tangent_) {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
     Tensor result = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_angle_moment_tangents(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
                                 result.mutable_data_ptr<T>());
     });
     return result;
   }
 
-  static Tensor angle_moment_hvp(const Tensor& tangent_, const Tensor& grad_, const Tensor& displacements,
-                                 const Tensor& counts, const Tensor& types, const Tensor& std,
-                                 const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                 double protection, int64_t exponent, int64_t octaves, int64_t fineness,
-                                 bool gated) {
-    const auto op = Device::make("angle_moment_hvp", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, gated);
+  static Tensor angle_moment_hvp(const Call& op, const AngleInputs& in, const Tensor& tangent_,
+                                 const Tensor& grad_) {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_angle_moment_seconds(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
                                grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
     });
@@ -94,8 +66,7 @@ struct AngleMomentOps {
     Tensor features = empty(op, {in.atoms, tables.channels}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       const auto args = in.args<T>();
       const auto functions = tables.as<T>();
       make_angle_features(op, args, functions, in.atoms, features.mutable_data_ptr<T>(),
@@ -115,8 +86,7 @@ struct AngleMomentOps {
     const AngleTableInputs tables(op, in, tables_, gates);
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, tables.channels});
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       const auto args = in.args<T>();
       const auto functions = tables.as<T>();
       make_angle_gradients(op, args, functions, in.atoms, grad.const_data_ptr<T>(),
@@ -125,11 +95,11 @@ struct AngleMomentOps {
     return result;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("angle_moment", TORCH_BOX(&AngleMomentOps::angle_moment));
-    m.impl("angle_moment_backward", TORCH_BOX(&AngleMomentOps::angle_moment_backward));
-    m.impl("angle_moment_jvp", TORCH_BOX(&AngleMomentOps::angle_moment_jvp));
-    m.impl("angle_moment_hvp", TORCH_BOX(&AngleMomentOps::angle_moment_hvp));
+  static void implement(Library& m) {
+    bind<Device, "angle_moment", &AngleMomentOps::angle_moment>(m);
+    bind<Device, "angle_moment_backward", &AngleMomentOps::angle_moment_backward>(m);
+    bind<Device, "angle_moment_jvp", &AngleMomentOps::angle_moment_jvp>(m);
+    bind<Device, "angle_moment_hvp", &AngleMomentOps::angle_moment_hvp>(m);
     m.impl("angle_features", TORCH_BOX(&AngleMomentOps::angle_features));
     m.impl("angle_features_backward", TORCH_BOX(&AngleMomentOps::angle_features_backward));
   }

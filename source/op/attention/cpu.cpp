@@ -187,15 +187,13 @@ static std::tuple<Tensor, Tensor> attend(const Op& op, const AttentionInputs& in
 
 static AttentionGradients attention_gradients(const Op& op, const AttentionInputs& in,
                                               const AttentionSaved& saved) {
-  return dispatch(in, [&](auto zero) {
-    return AttentionRun<decltype(zero)>(op, in, AttentionPass::backward, &saved).gradients({});
-  });
+  return dispatch(
+      in, [&]<class T>(T) { return AttentionRun<T>(op, in, AttentionPass::backward, &saved).gradients({}); });
 }
 
 static auto attention_seconds(const Op& op, const AttentionInputs& in, const AttentionSaved& saved,
                               const AttentionDirections& along) {
-  return dispatch(in, [&](auto zero) {
-    using T = decltype(zero);
+  return dispatch(in, [&]<class T>(T) {
     const AttentionRun<T> pass(op, in, AttentionPass::backward_backward, &saved, &along);
     const Tensor grad_grad = pass.rows(in.value_width);
     AttentionResults<T> results{};

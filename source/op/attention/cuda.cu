@@ -142,8 +142,7 @@ static std::tuple<Tensor, Tensor> attend(const CudaOp& op, const AttentionInputs
   const Tensor items = aligned(in.plan);
   Tensor bad = empty(op, {kPrepareBlocks}, ScalarType::Int);
   Tensor bias_at = empty(op, {in.bias ? in.sequences : 0}, ScalarType::Long);
-  dispatch(in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch(in.dtype, [&]<class T>(T) {
     const TensorArgs<T> p = args_of<T>(op, in, items);
     const ForwardResults<T> results{data<T>(out), data<Sums<T>>(logsumexp)};
     forward_pass(op, p, parts_of(in), data<int32_t>(bad), data<int64_t>(bias_at), results);
@@ -157,8 +156,7 @@ static AttentionGradients attention_gradients(const CudaOp& op, const AttentionI
   const AttentionSaved saved = aligned_rows(given_saved);
   Gradients to(op, in);
   if (in.rows > 0)
-    dispatch(in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch(in.dtype, [&]<class T>(T) {
       with_memory<T>(op, in, saved, to, false,
                      [&](const TensorArgs<T>& p, int32_t* bad, int64_t* bias_at, const GradientArgs<T>& g) {
                        T* const gate = data_if<T>(in.gate.has_value(), to.gate);
@@ -177,8 +175,7 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attent
   Gradients to(op, in);
   Tensor grad_grad_out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
   if (in.rows > 0)
-    dispatch(in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch(in.dtype, [&]<class T>(T) {
       const Directions<T> u{data<T>(along.q),    data<T>(along.k),    data<T>(along.v),
                             data<T>(along.bias), data<T>(along.gate), data<T>(along.switches)};
       with_memory<T>(op, in, saved, to, true,

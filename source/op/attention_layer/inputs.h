@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention_layer/attention_layer.h"
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 
@@ -13,19 +14,31 @@ namespace mdops {
 
 // The arguments, checked at entry.
 struct LayerInputs {
+  static constexpr const char* kFirst = "g";
+  using Given = Listed<Times<2, const Tensor&>, Times<2, const std::optional<Tensor>&>,
+                       Times<4, const Tensor&>, Times<4, const std::optional<Tensor>&>, Times<3, double>,
+                       bool, const std::optional<Tensor>&, int64_t>;
+
   Tensor g, offsets, out, out_bias, norm, norm_bias;
   std::optional<Tensor> project, project_bias, factors, gate, switches, absent, plan;
   ScalarType dtype;
+  double scale, shift, eps;
+  bool normalize;
   int64_t rows, columns, features, width, atoms, max_length;
 
   LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const std::optional<Tensor>& project_,
               const std::optional<Tensor>& project_bias_, const Tensor& out_, const Tensor& out_bias_,
               const Tensor& norm_, const Tensor& norm_bias_, const std::optional<Tensor>& factors_,
               const std::optional<Tensor>& gate_, const std::optional<Tensor>& switch_,
-              const std::optional<Tensor>& absent_, const std::optional<Tensor>& plan_, int64_t max_length_)
+              const std::optional<Tensor>& absent_, double scale_, double shift_, double eps_,
+              bool normalize_, const std::optional<Tensor>& plan_, int64_t max_length_)
       : g(float_input(op, "g", g_, {kAny, kAny})),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         dtype(g.scalar_type()),
+        scale(scale_),
+        shift(shift_),
+        eps(eps_),
+        normalize(normalize_),
         rows(g.size(0)),
         columns(g.size(1)),
         max_length(max_length_) {
@@ -58,13 +71,13 @@ struct LayerInputs {
     if (plan_) plan = input(op, "plan", *plan_, ScalarType::Int, {kAny, kPlanColumns});
   }
 
-  int64_t kept(bool normalize) const {
+  int64_t kept() const {
     const int parts = attention_layer_parts(project.has_value(), factors.has_value(), normalize);
     return attention_layer_saved(features, width, parts);
   }
 
   template <class T>
-  AttentionLayerArgs<T> args(double scale, double shift, double eps, bool normalize) const {
+  AttentionLayerArgs<T> args() const {
     AttentionLayerArgs<T> args{};
     args.attention.rows = rows, args.attention.heads = 1, args.attention.sequences = atoms;
     args.attention.width = args.attention.value_width = width, args.attention.gates = gate ? 3 : 0;

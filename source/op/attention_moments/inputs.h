@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention_moments/attention_moments.h"
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 
@@ -25,6 +26,11 @@ struct MomentsGiven {
 };
 
 struct MomentsInputs {
+  static constexpr const char* kFirst = "rows";
+  using Given = Listed<Times<3, const Tensor&>, Times<6, std::vector<Tensor>>, Times<2, const Tensor&>,
+                       Times<3, const std::optional<Tensor>&>, std::vector<double>, Times<2, double>, bool,
+                       const std::optional<Tensor>&, int64_t>;
+
   Tensor rows, environment, offsets, norm, norm_bias;
   std::vector<Tensor> inner, out, bias, project, project_bias, factors;  // the last three: from layer 1 on
   std::optional<Tensor> gate, switches, absent, plan;
@@ -34,6 +40,8 @@ struct MomentsInputs {
   bool normalize;
   int64_t count, columns, features, atoms, max_length;
 
+  template <class... A>
+  explicit MomentsInputs(const Op& op, const A&... given) : MomentsInputs(op, MomentsGiven{given...}) {}
   MomentsInputs(const Op& op, const MomentsGiven& given)
       : rows(float_input(op, "rows", given.rows, {kAny, kAny})),
         offsets(input(op, "offsets", given.offsets, ScalarType::Int, {kAny})),

@@ -10,24 +10,13 @@ namespace mdops {
 
 template <class Device>
 struct AttentionMomentsOps {
-  using Optional = std::optional<Tensor>;
-  using Tensors = std::vector<Tensor>;
+  using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor> attention_moments(
-      const Tensor& rows, const Tensor& environment, const Tensor& offsets, Tensors inner, Tensors out,
-      Tensors bias, Tensors project, Tensors project_bias, Tensors factors, const Tensor& norm_weight,
-      const Tensor& norm_bias, const Optional& gate, const Optional& switches, const Optional& absent,
-      std::vector<double> scale, double shift, double eps, bool normalize, const Optional& plan,
-      int64_t max_length) {
-    const auto op = Device::make("attention_moments", "rows", rows);
-    const MomentsInputs in =
-        inputs(op, {rows,         environment, offsets,     inner,     out,  bias,      project,
-                    project_bias, factors,     norm_weight, norm_bias, gate, switches,  absent,
-                    scale,        shift,       eps,         normalize, plan, max_length});
+  static std::tuple<Tensor, Tensor> attention_moments(const Call& op, MomentsInputs& in) {
+    prepare(op, in);
     Tensor moments = empty(op, {in.atoms, 4, in.features}, in.dtype);
     Tensor saved = empty(op, {in.count, in.kept()}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionMomentsArgs<T> args = in.args<T>();
       args.saved = saved.mutable_data_ptr<T>();
       run_moments(op, in, args, moments.mutable_data_ptr<T>());
@@ -35,22 +24,15 @@ struct AttentionMomentsOps {
     return {moments, saved};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> attention_moments_backward(
-      const Tensor& grad, const Tensor& saved, const Tensor& rows, const Tensor& environment,
-      const Tensor& offsets, Tensors inner, Tensors out, Tensors bias, Tensors project, Tensors project_bias,
-      Tensors factors, const Tensor& norm_weight, const Tensor& norm_bias, const Optional& gate,
-      const Optional& switches, const Optional& absent, std::vector<double> scale, double shift, double eps,
-      bool normalize, const Optional& plan, int64_t max_length) {
-    const auto op = Device::make("attention_moments_backward", "rows", rows);
-    const MomentsInputs in =
-        inputs(op, {rows,         environment, offsets,     inner,     out,  bias,      project,
-                    project_bias, factors,     norm_weight, norm_bias, gate, switches,  absent,
-                    scale,        shift,       eps,         normalize, plan, max_length});
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> attention_moments_backward(const Call& op,
+                                                                               MomentsInputs& in,
+                                                                               const Tensor& grad,
+                                                                               const Tensor& saved) {
+    prepare(op, in);
     const Tensor by = Device::placed(input(op, "grad", grad, in.dtype, {in.atoms, 4, in.features}));
     const Tensor kept = Device::placed(input(op, "saved", saved, in.dtype, {in.count, in.kept()}));
     MomentsGradients found(op, in);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionMomentsArgs<T> args = in.args<T>();
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
       args.grad = by.const_data_ptr<T>();
@@ -59,18 +41,15 @@ struct AttentionMomentsOps {
     return {found.rows, found.environment, found.gate, found.switches};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("attention_moments", TORCH_BOX(&AttentionMomentsOps::attention_moments));
-    m.impl("attention_moments_backward", TORCH_BOX(&AttentionMomentsOps::attention_moments_backward));
+  static void implement(Library& m) {
+    bind<Device, "attention_moments", &AttentionMomentsOps::attention_moments>(m);
+    bind<Device, "attention_moments_backward", &AttentionMomentsOps::attention_moments_backward>(m);
   }
 
  private:
-  template <class O>
-  static MomentsInputs inputs(const O& op, const MomentsGiven& given) {
-    MomentsInputs in(op, given);
+  static void prepare(const Call& op, MomentsInputs& in) {
     in.rows = Device::placed(in.rows), in.environment = Device::placed(in.environment);
     check_moments(op, in);
-    return in;
   }
 };
 

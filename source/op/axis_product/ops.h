@@ -67,8 +67,7 @@ struct AxisProductOps {
     const auto op = Device::make("axis_product", "t", t);
     const AxisInputs in(op, t, axis, behind);
     Tensor out = empty(op, {in.atoms, in.row_size()}, in.dtype);
-    dispatch_float(op, in.dtype,
-                   [&](auto zero) { run_axis_features(op, in.args<decltype(zero)>(out, false)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_axis_features(op, in.args<T>(out, false)); });
     return out;
   }
 
@@ -76,8 +75,7 @@ struct AxisProductOps {
     const auto op = Device::make("axis_product_backward", "t", t);
     const AxisInputs in(op, grad, t, axis);
     Tensor out = empty(op, {in.atoms, in.rows, in.width}, in.dtype);
-    dispatch_float(op, in.dtype,
-                   [&](auto zero) { run_axis_gradients(op, in.args<decltype(zero)>(out, true)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_axis_gradients(op, in.args<T>(out, true)); });
     return out;
   }
 

@@ -46,6 +46,7 @@ inline Tensor aligned(const Tensor& tensor) {
 }
 
 struct OnGpu {
+  using Call = CudaOp;
   static CudaOp make(const char* name, const char* argument, const Tensor& on) {
     return CudaOp(name, argument, on);
   }

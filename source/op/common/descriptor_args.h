@@ -1,6 +1,7 @@
 // The arguments that every descriptor op takes, checked at entry.
 #pragma once
 
+#include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/pair_checks.h"
 #include "env_mat/env_mat.h"
@@ -8,6 +9,9 @@
 namespace mdops {
 
 struct DescriptorInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<5, const Tensor&>, Times<3, double>>;
+
   Tensor displacements, counts, types, std, pair_mask;
   ScalarType dtype;
   int64_t atoms, width, ntypes;

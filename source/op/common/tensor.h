@@ -55,6 +55,7 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
 // Makes the call of an op, where its checks are a template over the device (ops.h). On a GPU it looks at a
 // tensor.
 struct OnCpu {
+  using Call = Op;
   static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
   // An input where its kernels read it with the same bits.
   static Tensor placed(const Tensor& tensor) { return tensor; }

@@ -18,8 +18,7 @@ struct DisplacementOps {
     const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
     const Tensor positions = input(op, "positions", positions_, ScalarType::Double, {pairs.atoms, 3});
     Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       run_displacements(op, positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
                         pair_rows(pairs, cell.size(0)), images.const_data_ptr<int32_t>(),
                         result.mutable_data_ptr<T>());
@@ -36,8 +35,7 @@ struct DisplacementOps {
     const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
     Tensor grad_positions = Device::summed(op, {pairs.atoms, 3}, ScalarType::Double);
     Tensor grad_cell = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
-    dispatch_float(op, grad.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, grad.scalar_type(), [&]<class T>(T) {
       sum_displacement_grads(op, pair_rows(pairs, num_systems), images.const_data_ptr<int32_t>(),
                              grad.const_data_ptr<T>(), grad_positions.mutable_data_ptr<double>(),
                              grad_cell.mutable_data_ptr<double>());
@@ -56,8 +54,7 @@ struct DisplacementOps {
     Tensor forces = Device::summed(op, {pairs.atoms, 3}, ScalarType::Double);
     Tensor virial = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
     Tensor atom_virial = Device::summed(op, {of_atoms ? pairs.atoms : 0, 3, 3}, ScalarType::Double);
-    dispatch_float(op, grad.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, grad.scalar_type(), [&]<class T>(T) {
       sum_pair_forces(op, pair_rows(pairs, num_systems), grad.const_data_ptr<T>(), d.const_data_ptr<T>(),
                       forces.mutable_data_ptr<double>(), virial.mutable_data_ptr<double>(),
                       of_atoms ? atom_virial.mutable_data_ptr<double>() : nullptr);
@@ -77,8 +74,7 @@ struct DisplacementOps {
     const ScalarType dtype = in.grad.scalar_type();
     Tensor grad_grad = Device::summed(op, {pairs.atoms, pairs.width, 3}, dtype);
     Tensor grad_displacements = Device::summed(op, {pairs.atoms, pairs.width, 3}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       write_pair_force_grads(op, in.rows(), in.of_results(), in.grad.const_data_ptr<T>(),
                              in.displacements.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
                              grad_displacements.mutable_data_ptr<T>());

@@ -56,6 +56,9 @@ using EndedInCell =
     std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 struct CellFirstHalfInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<16, const Tensor&>, Times<5, double>, bool>;
+
   SystemInputs plain;
   CellInputs systems;
   Tensor positions, momenta, forces, inverse_mass, scale, flow;
@@ -106,6 +109,9 @@ struct CellFirstHalfInputs {
 };
 
 struct CellSecondHalfInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<22, const Tensor&>, Times<6, double>, bool>;
+
   SecondHalfInputs atoms;
   CellInputs systems;
   Tensor moves, reference_cell, new_flow;

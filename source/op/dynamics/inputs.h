@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "dynamics/args.h"
@@ -84,6 +85,9 @@ inline void check_finite(const Op& op, const char* name, double value) {
 }
 
 struct FirstHalfInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<11, const Tensor&>, Times<4, double>>;
+
   SystemInputs systems;
   Tensor positions, momenta, forces, inverse_mass, scale, kinetic, noise;
   FirstHalf half;
@@ -129,6 +133,9 @@ struct FirstHalfInputs {
 };
 
 struct SecondHalfInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<14, const Tensor&>, Times<3, double>>;
+
   SystemInputs systems;
   Tensor positions, reference, momenta, forces, inverse_mass, energy, nearest, within, sel, tally;
   double dt;
@@ -189,6 +196,9 @@ struct SecondHalfInputs {
 
 // What `next_step` takes: the first half begins with what the second one gives.
 struct NextStepInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<15, const Tensor&>, Times<4, double>>;
+
   SecondHalfInputs end;
   FirstHalfInputs begin;
 

@@ -55,8 +55,7 @@ struct EdgeConvolutionOps {
     const Tensor w = input(op, "w", w_, dtype, {in.rows});
     const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), x.size(1)}));
     Tensor y = empty(op, {in.of_a.targets, 1 + t.size(1), x.size(1)}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, nullptr, &x, weight, t.size(1));
       args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
       args.by_a = y.mutable_data_ptr<T>();
@@ -80,8 +79,7 @@ struct EdgeConvolutionOps {
     const Tensor w = input(op, "w", w_, dtype, {in.rows});
     const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), width}));
     Tensor y = empty(op, {in.of_x.targets, width}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, &a, nullptr, weight, turns);
       args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
       args.by_x = y.mutable_data_ptr<T>();
@@ -108,8 +106,7 @@ struct EdgeConvolutionOps {
     const Tensor b = Device::placed(input(op, "b", b_, dtype, {in.rows, of_w ? weight.size(0) : int64_t{0}}));
     Tensor by_b = empty(op, {in.rows, weight.size(0)}, dtype);
     Tensor by_w = empty(op, {of_w ? in.rows : 0}, dtype), by_t = empty(op, {in.rows, turns}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, &a, &x, weight, turns);
       args.w = w.const_data_ptr<T>(), args.by_b = by_b.mutable_data_ptr<T>();
       args.by_t = by_t.mutable_data_ptr<T>();
@@ -131,8 +128,7 @@ struct EdgeConvolutionOps {
     check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
     const Tensor w = input(op, "w", w_, dtype, {in.rows});
     Tensor y = empty(op, {b.size(1), a.size(1)}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, &a, &x, y, 0);
       args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>();
       args.weight = nullptr, args.by_weight = y.mutable_data_ptr<T>();

@@ -7,6 +7,8 @@
 namespace mdops {
 
 struct EnvMatInputs : DescriptorInputs {
+  using Given = Listed<DescriptorInputs::Given, bool>;
+
   int columns;
 
   EnvMatInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,

@@ -10,6 +10,8 @@ namespace mdops {
 
 template <class Device>
 struct EnvMatOps {
+  using Call = typename Device::Call;
+
   static Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& types,
                         const Tensor& mean_, const Tensor& std, const Tensor& pair_mask, double cutoff,
                         double cutoff_smooth, double protection, bool radial) {
@@ -18,44 +20,29 @@ struct EnvMatOps {
                           radial);
     const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
     Tensor result = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_env_mat(op, in.args(mean.const_data_ptr<T>()), in.atoms, result.mutable_data_ptr<T>());
     });
     return result;
   }
 
-  static Tensor env_mat_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                                 const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                                 double cutoff, double cutoff_smooth, double protection, bool radial) {
-    const auto op = Device::make("env_mat_backward", "displacements", displacements);
-    const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                          radial);
+  static Tensor env_mat_backward(const Call& op, const EnvMatInputs& in, const Tensor& grad_) {
     const Tensor grad = in.grad(op, grad_);
     Tensor result = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_env_mat_gradients(op, in.args<T>(nullptr), in.atoms, grad.const_data_ptr<T>(),
                             result.mutable_data_ptr<T>());
     });
     return result;
   }
 
-  static std::tuple<Tensor, Tensor> env_mat_backward_backward(const Tensor& tangent_, const Tensor& grad_,
-                                                              const Tensor& displacements,
-                                                              const Tensor& counts, const Tensor& types,
-                                                              const Tensor& std, const Tensor& pair_mask,
-                                                              double cutoff, double cutoff_smooth,
-                                                              double protection, bool radial) {
-    const auto op = Device::make("env_mat_backward_backward", "displacements", displacements);
-    const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                          radial);
+  static std::tuple<Tensor, Tensor> env_mat_backward_backward(const Call& op, const EnvMatInputs& in,
+                                                              const Tensor& tangent_, const Tensor& grad_) {
     const Tensor grad = in.grad(op, grad_);
     const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});
     Tensor grad_grad = Device::summed(op, {in.atoms, in.width, in.columns}, in.dtype);
     Tensor grad_d = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_env_mat_seconds(op, in.args<T>(nullptr), in.atoms, tangent.const_data_ptr<T>(),
                           grad.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
                           grad_d.mutable_data_ptr<T>());
@@ -63,10 +50,10 @@ struct EnvMatOps {
     return {grad_grad, grad_d};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("env_mat", TORCH_BOX(&EnvMatOps::env_mat));
-    m.impl("env_mat_backward", TORCH_BOX(&EnvMatOps::env_mat_backward));
-    m.impl("env_mat_backward_backward", TORCH_BOX(&EnvMatOps::env_mat_backward_backward));
+    bind<Device, "env_mat_backward", &EnvMatOps::env_mat_backward>(m);
+    bind<Device, "env_mat_backward_backward", &EnvMatOps::env_mat_backward_backward>(m);
   }
 };
 

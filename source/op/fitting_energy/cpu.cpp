@@ -7,8 +7,7 @@ static void run_fitting(const Op& op, const FittingInputs& in, Tensor& energy, T
   check_packed(op, in.nets, net_size(in.net));
   // What a step has besides, and nobody asks for here.
   std::vector<double> forces(3 * in.atoms), virial(9);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     PotentialArgs<T> none{};
     in.fill(none);
     std::vector<T> nearest(in.atoms);

@@ -115,8 +115,7 @@ std::string cpu_bf16() {
 
 static Tensor mlp_values(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
     task.value = value.mutable_data_ptr<T>();
     run(op, in, task, nullptr);
@@ -126,8 +125,7 @@ static Tensor mlp_values(const Op& op, const MlpInputs& in) {
 
 static std::tuple<Tensor, Tensor> mlp_values_and_gradients(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs), gradient = rows_of(op, in, in.shape.features);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
     task.value = value.mutable_data_ptr<T>(), task.grad_x = gradient.mutable_data_ptr<T>();
     task.of_first_output = true;
@@ -139,8 +137,7 @@ static std::tuple<Tensor, Tensor> mlp_values_and_gradients(const Op& op, const M
 static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, bool with_weights,
                             MlpGradients& grads) {
   Tensor grad_x = rows_of(op, in, in.shape.features);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
     task.a = a.const_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
     run(op, in, task, with_weights ? &grads : nullptr);
@@ -152,8 +149,7 @@ static std::tuple<Tensor, Tensor> mlp_seconds(const Op& op, const MlpInputs& in,
                                               const Tensor& b, const Tensor& a, bool with_weights,
                                               MlpGradients& grads) {
   Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
     task.direction = u.const_data_ptr<T>(), task.b = b.const_data_ptr<T>();
     task.a = a.const_data_ptr<T>();

@@ -145,8 +145,8 @@ class MlpCall {
 
 template <class F>
 auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F& f) {
-  return dispatch_float(op, in.dtype, [&](auto zero) {
-    MlpCall<decltype(zero)> call(op, in, wanted);
+  return dispatch_float(op, in.dtype, [&]<class T>(T) {
+    MlpCall<T> call(op, in, wanted);
     call.forward();
     return f(call);
   });

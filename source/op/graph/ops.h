@@ -102,7 +102,7 @@ struct GraphOps {
     const EdgeListInputs in(op, displacements, neighbors, images, counts, types, pair_mask, cutoff,
                             angle_cutoff, edge_sel, angle_sel, nodes, capacity);
     EdgeListTensors out(op, in);
-    dispatch_float(op, in.list.dtype, [&](auto zero) { run_graph(op, out.args<decltype(zero)>(in)); });
+    dispatch_float(op, in.list.dtype, [&]<class T>(T) { run_graph(op, out.args<T>(in)); });
     return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,
             out.within, out.needed};
   }
@@ -177,8 +177,7 @@ struct GraphOps {
     const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny}));
     const RowIndex of(op, index, order, offsets, y.size(0));
     Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
-    dispatch_float(op, y.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
       run_graph(op, ScatterArgs<T>{y.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), of.order_data(),
                                    of.offsets.const_data_ptr<int32_t>(), of.rows, of.targets, y.size(1),
                                    x.mutable_data_ptr<T>()});
@@ -196,8 +195,7 @@ struct GraphOps {
     const RowIndex of_y(op, y_index, y_order, y_offsets, of_x.rows, {"y_index", "y_order", "y_offsets"});
     check_nodes(op, "x", x, of_x), check_nodes(op, "y", y, of_y);
     Tensor z = empty(op, {of_x.rows, x.size(1)}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_graph(op, ProductArgs<T>{node_rows<T>(x, of_x), node_rows<T>(y, of_y), of_x.rows, x.size(1),
                                    z.mutable_data_ptr<T>()});
     });
@@ -216,8 +214,7 @@ struct GraphOps {
     const RowIndex of(op, index, order, offsets, rows);
     check_nodes(op, "x", x, of_x);
     Tensor z = empty(op, {of.targets, width}, weight.scalar_type());
-    dispatch_float(op, weight.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, weight.scalar_type(), [&]<class T>(T) {
       run_graph(op, WeightedSumArgs<T>{weight.const_data_ptr<T>(), node_rows<T>(x, of_x),
                                        of.index.const_data_ptr<int32_t>(), of.order_data(),
                                        of.offsets.const_data_ptr<int32_t>(), rows, of.targets, width,
@@ -272,8 +269,7 @@ struct GraphOps {
   template <class O>
   static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
     Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_graph(op, GatherArgs<T>{x.const_data_ptr<T>(), index.const_data_ptr<int32_t>(),
                                   inverse ? inverse->const_data_ptr<int32_t>() : nullptr, index.size(0),
                                   x.size(0), x.size(1), y.mutable_data_ptr<T>()});
@@ -303,8 +299,7 @@ struct GraphOps {
     const Tensor direction = direction_ ? input(op, "direction", *direction_, dtype, {rows, columns}) : x;
     std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
     if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       run_graph(op, SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? grad.const_data_ptr<T>() : nullptr,
                                    direction_ ? direction.const_data_ptr<T>() : nullptr,
                                    offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,

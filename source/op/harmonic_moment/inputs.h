@@ -11,6 +11,9 @@
 namespace mdops {
 
 struct HarmonicMomentInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<4, const Tensor&>, double, Times<2, int64_t>>;
+
   SlotInputs list;
   Tensor pair_mask;
   double cutoff;
@@ -59,6 +62,8 @@ struct HarmonicMomentInputs {
 };
 
 struct HarmonicSumInputs : HarmonicMomentInputs {
+  using Given = Listed<Times<10, const Tensor&>, double, Times<2, int64_t>>;
+
   Tensor first, second;
   std::vector<Tensor> first_rows, second_rows;  // of the splines and of their slopes
 

@@ -53,19 +53,18 @@ void pack(const HybridNetInputs& in, T* to) {
 
 }  // namespace
 
-static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in, bool atom_virial) {
+static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in) {
   check_packed(op, in.nets, net_size(in.net));
   const PotentialInputs& first = in.first();
   const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
   Answer answer(first);
   Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
-  Tensor of_atoms = empty({atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
+  Tensor of_atoms = empty({in.atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
   Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
   Tensor near_weight = zeros({in.blend ? first.atoms : 0}, ScalarType::Double);
-  dispatch_float(op, first.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, first.dtype, [&]<class T>(T) {
     StepResults<T> results = answer.results<T>();
-    if (atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
+    if (in.atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
     step<T>(op, in, places.data(), results, within.mutable_data_ptr<int32_t>(),
             grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
     if (in.blend)
@@ -84,10 +83,7 @@ static Tensor packed_net(const Op& op, const HybridNetInputs& in) {
   for (int n = 0; n < net.layers; ++n) net.neurons[n] = in.layers.net.neurons[n];
   const ScalarType dtype = in.layers.weights[0].scalar_type();
   Tensor packed = empty({net_size(net)}, dtype);
-  dispatch_float(op, dtype, [&](auto zero) {
-    using T = decltype(zero);
-    pack(in, packed.mutable_data_ptr<T>());
-  });
+  dispatch_float(op, dtype, [&]<class T>(T) { pack(in, packed.mutable_data_ptr<T>()); });
   return packed;
 }
 

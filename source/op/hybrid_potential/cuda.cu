@@ -32,7 +32,7 @@ StepArgs arguments(const CudaOp& op, const HybridInputs& in, int64_t k) {
 
 }  // namespace
 
-static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in, bool atom_virial) {
+static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in) {
   const PotentialInputs& first = in.first();
   if (first.dtype != ScalarType::Float)
     fail(op, "on a GPU this op computes in float32: compose float64 models of the single ops");
@@ -45,7 +45,7 @@ static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in, bool atom_
   Tensor within = empty(op, {n, in.count(), first.ntypes}, ScalarType::Int);
   Tensor nearest = empty(op, {n}, first.dtype);
   Tensor grad_extra = empty(op, {n, extra}, first.dtype);
-  Tensor of_atoms = empty(op, {atom_virial ? n : 0, 3, 3}, ScalarType::Double);
+  Tensor of_atoms = empty(op, {in.atom_virial ? n : 0, 3, 3}, ScalarType::Double);
   std::vector<FittingShape> shapes;
   std::vector<StepArgs> parts;
   for (int64_t k = 0; k < in.count(); ++k) {
@@ -57,7 +57,7 @@ static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in, bool atom_
   p.net.net = hybrid_net(shapes, in.net);
   p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
   p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
-  if (atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
+  if (in.atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
   const std::string refusal = hybrid_refusal(op.limits(), p.net.net, parts);
   if (!refusal.empty()) fail(op, refusal);
   check_packed(op, in.nets, hybrid_packed_size(p.net.net));

@@ -12,6 +12,8 @@ using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
 
 template <class Device>
 struct HybridOps {
+  using Call = typename Device::Call;
+
   static Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
                                       Integers axis) {
     constexpr const char* name = "hybrid_potential_pack";
@@ -22,30 +24,13 @@ struct HybridOps {
         op, HybridNetInputs(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis));
   }
 
-  static HybridOutputs hybrid_potential(
-      const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
-      const Tensor& neighbors, const Tensor& images, const Tensor& counts, Tensors mean, Tensors std,
-      Tensors pair_mask, Tensors zeroed, Tensors sel, Tensors padding, Tensors absent, Tensors tables,
-      const Tensor& nets, const Tensor& extra, const Tensor& weight, const Tensor& scale, const Tensor& shift,
-      Numbers cutoff, Numbers cutoff_smooth, Numbers protection, Numbers s_max, Numbers grading,
-      Integers width, Integers axis, Integers gated, Integers neurons, Integers residual, int64_t activation,
-      double threshold, const Tensor& near_mask, double near_cutoff, double decay, double low, double high,
-      const Tensor& table_mask, const Tensor& coefficients, double table_first, double table_step,
-      double table_cutoff, bool atom_virial) {
-    const auto op = Device::make("hybrid_potential", "positions", positions);
-    return hybrid_answer(
-        op,
-        read_hybrid(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask,
-                    zeroed, sel, padding, absent, tables, nets, extra, weight, scale, shift, cutoff,
-                    cutoff_smooth, protection, s_max, grading, width, axis, gated, neurons, residual,
-                    activation, threshold, near_mask, near_cutoff, decay, low, high, table_mask, coefficients,
-                    table_first, table_step, table_cutoff),
-        atom_virial);
+  static HybridOutputs hybrid_potential(const Call& op, const HybridInputs& in) {
+    return hybrid_answer(op, in);
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("hybrid_potential_pack", TORCH_BOX(&HybridOps::hybrid_potential_pack));
-    m.impl("hybrid_potential", TORCH_BOX(&HybridOps::hybrid_potential));
+    bind<Device, "hybrid_potential", &HybridOps::hybrid_potential>(m);
   }
 };
 

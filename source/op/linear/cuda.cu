@@ -54,8 +54,7 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
                   Tensor* sums) {
   Tensor c = product_by_pytorch(form, a, b, sums);
   if (bias && bias->numel())
-    dispatch_float(op, a.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
       op.launch(add_to_rows_kernel<T>, blocks_for(c.numel(), kThreads), kThreads, 0, c.numel(), c.size(1),
                 bias->const_data_ptr<T>(), c.mutable_data_ptr<T>());
     });

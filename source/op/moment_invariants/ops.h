@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "moment_invariants/moment_invariants.h"
@@ -38,6 +39,9 @@ struct TermInputs {
 };
 
 struct InvariantInputs {
+  static constexpr const char* kFirst = "scalars";
+  using Given = Listed<Times<10, const Tensor&>, int64_t>;
+
   Tensor scalars, others, types, behind;
   ScalarType dtype;
   int64_t mixed;
@@ -94,43 +98,30 @@ struct InvariantInputs {
 
 template <class Device>
 struct InvariantOps {
-  static Tensor moment_invariants(const Tensor& scalars, const Tensor& others, const Tensor& types,
-                                  const Tensor& behind, const Tensor& forth_index, const Tensor& forth_factor,
-                                  const Tensor& forth_offsets, const Tensor& back_index,
-                                  const Tensor& back_factor, const Tensor& back_offsets, int64_t mixed) {
-    const auto op = Device::make("moment_invariants", "scalars", scalars);
-    const InvariantInputs in(op, scalars, others, types, behind, forth_index, forth_factor, forth_offsets,
-                             back_index, back_factor, back_offsets, mixed);
+  using Call = typename Device::Call;
+
+  static Tensor moment_invariants(const Call& op, const InvariantInputs& in) {
     Tensor out = empty(op, {in.scalars.size(0), in.args<float>().width()}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      run_invariants(op, in.args<T>(), out.mutable_data_ptr<T>());
-    });
+    dispatch_float(op, in.dtype,
+                   [&]<class T>(T) { run_invariants(op, in.args<T>(), out.mutable_data_ptr<T>()); });
     return out;
   }
 
-  static std::tuple<Tensor, Tensor> moment_invariants_backward(
-      const Tensor& grad_, const Tensor& scalars, const Tensor& others, const Tensor& types,
-      const Tensor& behind, const Tensor& forth_index, const Tensor& forth_factor,
-      const Tensor& forth_offsets, const Tensor& back_index, const Tensor& back_factor,
-      const Tensor& back_offsets, int64_t mixed) {
-    const auto op = Device::make("moment_invariants_backward", "scalars", scalars);
-    const InvariantInputs in(op, scalars, others, types, behind, forth_index, forth_factor, forth_offsets,
-                             back_index, back_factor, back_offsets, mixed);
+  static std::tuple<Tensor, Tensor> moment_invariants_backward(const Call& op, const InvariantInputs& in,
+                                                               const Tensor& grad_) {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.scalars.size(0), in.args<float>().width()});
     Tensor by_scalars = empty(op, {in.scalars.size(0), in.scalars.size(1)}, in.dtype),
            by_others = empty(op, {in.others.size(0), in.others.size(1)}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_invariant_gradients(op, in.args<T>(), grad.const_data_ptr<T>(), by_scalars.mutable_data_ptr<T>(),
                               by_others.mutable_data_ptr<T>());
     });
     return {by_scalars, by_others};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("moment_invariants", TORCH_BOX(&InvariantOps::moment_invariants));
-    m.impl("moment_invariants_backward", TORCH_BOX(&InvariantOps::moment_invariants_backward));
+  static void implement(Library& m) {
+    bind<Device, "moment_invariants", &InvariantOps::moment_invariants>(m);
+    bind<Device, "moment_invariants_backward", &InvariantOps::moment_invariants_backward>(m);
   }
 };
 

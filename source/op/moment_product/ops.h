@@ -83,7 +83,7 @@ struct MomentProductOps {
     MomentProductInputs in(op, "moments", moments, tables, rows, kinds, false);
     in.tables = Device::placed(in.tables);
     Tensor out = Device::summed(op, in.shape(), in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) { run_moment_product(op, in.args<decltype(zero)>(out)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_moment_product(op, in.args<T>(out)); });
     return out;
   }
 
@@ -93,7 +93,7 @@ struct MomentProductOps {
     MomentProductInputs in(op, "grad", grad, tables, rows, kinds, true);
     in.tables = Device::placed(in.tables);
     Tensor out = Device::summed(op, in.shape(), in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) { run_moment_gradients(op, in.args<decltype(zero)>(out)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_moment_gradients(op, in.args<T>(out)); });
     return out;
   }
 

@@ -5,12 +5,16 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "neighbor/neighbor.h"
 
 namespace mdops {
 
 struct NeighborInputs {
+  static constexpr const char* kFirst = "positions";
+  using Given = Listed<Times<5, const Tensor&>, double>;
+
   Tensor positions, cell, pbc, batch, types;
   double cutoff;
   int64_t atoms, systems;
@@ -32,6 +36,8 @@ struct NeighborInputs {
 
 template <class Device>
 struct NeighborOps {
+  using Call = typename Device::Call;
+
   static std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions,
                                                                     const Tensor& cell, const Tensor& pbc,
                                                                     const Tensor& batch, const Tensor& types,
@@ -44,16 +50,13 @@ struct NeighborOps {
     return search_matrix(op, in, ntypes, capacity, sort);
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Tensor& positions, const Tensor& cell,
-                                                           const Tensor& pbc, const Tensor& batch,
-                                                           const Tensor& types, double cutoff) {
-    const auto op = Device::make("neighbor_pairs", "positions", positions);
-    return search_pairs(op, NeighborInputs(op, positions, cell, pbc, batch, types, cutoff));
+  static std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Call& op, const NeighborInputs& in) {
+    return search_pairs(op, in);
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("neighbor_matrix", TORCH_BOX(&NeighborOps::neighbor_matrix));
-    m.impl("neighbor_pairs", TORCH_BOX(&NeighborOps::neighbor_pairs));
+    bind<Device, "neighbor_pairs", &NeighborOps::neighbor_pairs>(m);
   }
 };
 

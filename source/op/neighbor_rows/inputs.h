@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
@@ -48,6 +49,9 @@ struct SlotInputs {
 };
 
 struct RowListInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<5, const Tensor&>, double>;
+
   SlotInputs list;
   Tensor pair_mask, zeroed;
   double cutoff;
@@ -71,6 +75,9 @@ struct RowListInputs {
 
 // Slots that are rows, and of what their numbers are made.
 struct EnvironmentRowsInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<6, const Tensor&>, Times<3, double>, int64_t>;
+
   SlotInputs list;
   Tensor slots, mean, std;
   double cutoff, cutoff_smooth, protection;
@@ -111,6 +118,8 @@ struct EnvironmentRowsInputs {
 
 // Rows with harmonics to a degree.
 struct HarmonicRowsInputs : EnvironmentRowsInputs {
+  using Given = Listed<EnvironmentRowsInputs::Given, int64_t>;
+
   int degree, components;
 
   HarmonicRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
@@ -157,6 +166,8 @@ struct EnvironmentRowsTensors {
 };
 
 struct SplineRowsInputs : EnvironmentRowsInputs {
+  using Given = Listed<Times<7, const Tensor&>, Times<5, double>, int64_t, bool>;
+
   Tensor table;
   double s_max, grading;
   int64_t channels, functions, intervals;
@@ -222,6 +233,9 @@ struct SplineRowsTensors {
 };
 
 struct RowMomentInputs {
+  static constexpr const char* kFirst = "environment";
+  using Given = Listed<Times<3, const Tensor&>, bool>;
+
   Tensor environment, g, offsets;
   ScalarType dtype;
   int64_t rows, channels, atoms, components;

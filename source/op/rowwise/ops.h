@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/tensor.h"
 #include "rowwise/add_norm.h"
@@ -95,7 +96,7 @@ struct NormalizeOps {
     return {all[0], all[1], all[2], all[3]};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("unit", TORCH_BOX(&NormalizeOps::unit));
     m.impl("unit_backward", TORCH_BOX(&NormalizeOps::unit_backward));
     m.impl("unit_backward_backward", TORCH_BOX(&NormalizeOps::unit_backward_backward));
@@ -141,11 +142,14 @@ struct NormalizeOps {
 
   template <class O>
   static void run(const O& op, const NormalizeInputs& in, RowParts* of_y, Tensor* of_x) {
-    dispatch_float(op, in.dtype, [&](auto zero) { run_normalize(op, in.args<decltype(zero)>(of_y, of_x)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_normalize(op, in.args<T>(of_y, of_x)); });
   }
 };
 
 struct AddNormInputs {
+  static constexpr const char* kFirst = "x";
+  using Given = Listed<Times<3, const Tensor&>, double>;
+
   Tensor x, y, weight;
   ScalarType dtype;
   int64_t rows, width;
@@ -188,14 +192,15 @@ struct NormSums {
 
 template <class Device>
 struct AddNormOps {
+  using Call = typename Device::Call;
+
   static Tensor add_norm(const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
                          double eps) {
     const auto op = Device::make("add_norm", "x", x);
     const AddNormInputs in(op, x, y, weight, eps);
     const Tensor b = in.vector(op, "bias", bias);
     Tensor out = in.result(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
       args.bias = b.const_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
       run_add_norm(op, args, NormSums<T>{});
@@ -204,16 +209,12 @@ struct AddNormOps {
   }
 
   // The gradients by h, weight and bias.
-  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward(const Tensor& grad, const Tensor& x,
-                                                              const Tensor& y, const Tensor& weight,
-                                                              double eps) {
-    const auto op = Device::make("add_norm_backward", "x", x);
-    const AddNormInputs in(op, x, y, weight, eps);
+  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward(const Call& op, const AddNormInputs& in,
+                                                              const Tensor& grad) {
     const Tensor g = in.matrix(op, "grad", grad);
     Tensor out = in.result(op), by_weight = in.of_columns(op), by_bias = in.of_columns(op);
     Tensor partial = empty(op, {norm_runs(op, in.rows), 2, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
       args.grad = g.const_data_ptr<T>(), args.sums = 2;
       args.out = out.mutable_data_ptr<T>(), args.partial = partial.mutable_data_ptr<T>();
@@ -224,17 +225,14 @@ struct AddNormOps {
 
   // The gradients by grad, h and weight.
   static std::tuple<Tensor, Tensor, Tensor> add_norm_backward_backward(
-      const Tensor& direction, const Tensor& along_weight, const Tensor& along_bias, const Tensor& grad,
-      const Tensor& x, const Tensor& y, const Tensor& weight, double eps) {
-    const auto op = Device::make("add_norm_backward_backward", "x", x);
-    const AddNormInputs in(op, x, y, weight, eps);
+      const Call& op, const AddNormInputs& in, const Tensor& direction, const Tensor& along_weight,
+      const Tensor& along_bias, const Tensor& grad) {
     const Tensor g = in.matrix(op, "grad", grad), p = in.matrix(op, "direction", direction);
     const Tensor of_weight = in.vector(op, "along_weight", along_weight);
     const Tensor of_bias = in.vector(op, "along_bias", along_bias);
     Tensor by_grad = in.result(op), out = in.result(op), by_weight = in.of_columns(op);
     Tensor partial = empty(op, {norm_runs(op, in.rows), 1, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
       args.grad = g.const_data_ptr<T>(), args.direction = p.const_data_ptr<T>(), args.sums = 1;
       args.along_weight = of_weight.const_data_ptr<T>(), args.along_bias = of_bias.const_data_ptr<T>();
@@ -245,14 +243,17 @@ struct AddNormOps {
     return {by_grad, out, by_weight};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("add_norm", TORCH_BOX(&AddNormOps::add_norm));
-    m.impl("add_norm_backward", TORCH_BOX(&AddNormOps::add_norm_backward));
-    m.impl("add_norm_backward_backward", TORCH_BOX(&AddNormOps::add_norm_backward_backward));
+    bind<Device, "add_norm_backward", &AddNormOps::add_norm_backward>(m);
+    bind<Device, "add_norm_backward_backward", &AddNormOps::add_norm_backward_backward>(m);
   }
 };
 
 struct LayerOutputInputs {
+  static constexpr const char* kFirst = "z";
+  using Given = Listed<const Tensor&, Times<2, int64_t>, double>;
+
   Tensor z;
   ScalarType dtype;
   int64_t rows, columns, inputs, activation;
@@ -294,13 +295,14 @@ struct LayerOutputInputs {
 
 template <class Device>
 struct LayerOutputOps {
+  using Call = typename Device::Call;
+
   static Tensor layer_output(const Tensor& z, const Tensor& x_, int64_t activation, double threshold) {
     const auto op = Device::make("layer_output", "z", z);
     const LayerOutputInputs in(op, z, x_.dim() == 2 ? x_.size(1) : 0, activation, threshold);
     const Tensor x = in.narrow(op, "x", x_);
     Tensor y = in.wide(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.x = x.const_data_ptr<T>(), args.y = y.mutable_data_ptr<T>();
       run_layer_output(op, args);
@@ -309,15 +311,11 @@ struct LayerOutputOps {
   }
 
   // The gradients by z and x.
-  static std::tuple<Tensor, Tensor> layer_output_backward(const Tensor& grad_, const Tensor& z,
-                                                          int64_t inputs, int64_t activation,
-                                                          double threshold) {
-    const auto op = Device::make("layer_output_backward", "z", z);
-    const LayerOutputInputs in(op, z, inputs, activation, threshold);
+  static std::tuple<Tensor, Tensor> layer_output_backward(const Call& op, const LayerOutputInputs& in,
+                                                          const Tensor& grad_) {
     const Tensor grad = in.wide(op, "grad", grad_);
     Tensor by_z = in.wide(op), by_x = in.narrow(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = grad.const_data_ptr<T>();
       args.by_z = by_z.mutable_data_ptr<T>(), args.by_x = by_x.mutable_data_ptr<T>();
@@ -327,17 +325,15 @@ struct LayerOutputOps {
   }
 
   // The gradients by `grad` and z.
-  static std::tuple<Tensor, Tensor> layer_output_backward_backward(const Tensor& along_z,
-                                                                   const Tensor& along_x, const Tensor& grad_,
-                                                                   const Tensor& z, int64_t inputs,
-                                                                   int64_t activation, double threshold) {
-    const auto op = Device::make("layer_output_backward_backward", "z", z);
-    const LayerOutputInputs in(op, z, inputs, activation, threshold);
+  static std::tuple<Tensor, Tensor> layer_output_backward_backward(const Call& op,
+                                                                   const LayerOutputInputs& in,
+                                                                   const Tensor& along_z,
+                                                                   const Tensor& along_x,
+                                                                   const Tensor& grad_) {
     const Tensor u = in.wide(op, "along_z", along_z), w = in.narrow(op, "along_x", along_x);
     const Tensor grad = in.wide(op, "grad", grad_);
     Tensor by_grad = in.wide(op), by_z = in.wide(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.u = u.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
       args.y = by_grad.mutable_data_ptr<T>(), args.by_z = by_z.mutable_data_ptr<T>();
@@ -346,10 +342,10 @@ struct LayerOutputOps {
     return {by_grad, by_z};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("layer_output", TORCH_BOX(&LayerOutputOps::layer_output));
-    m.impl("layer_output_backward", TORCH_BOX(&LayerOutputOps::layer_output_backward));
-    m.impl("layer_output_backward_backward", TORCH_BOX(&LayerOutputOps::layer_output_backward_backward));
+    bind<Device, "layer_output_backward", &LayerOutputOps::layer_output_backward>(m);
+    bind<Device, "layer_output_backward_backward", &LayerOutputOps::layer_output_backward_backward>(m);
   }
 };
 
@@ -361,8 +357,7 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
   if (order < 0 || order > INT32_MAX)
     fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more, as 32 bits count");
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
-  dispatch_float(op, x.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
     run_switch(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
                                  order < 6 ? order : 6, x.const_data_ptr<T>(), out.mutable_data_ptr<T>()});
   });
@@ -370,7 +365,7 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
 }
 
 template <class Device>
-void implement_rowwise(torch::stable::detail::StableLibrary& m) {
+void implement_rowwise(Library& m) {
   NormalizeOps<Device>::implement(m);
   AddNormOps<Device>::implement(m);
   LayerOutputOps<Device>::implement(m);

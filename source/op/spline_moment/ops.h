@@ -22,8 +22,7 @@ struct SplineMomentOps {
     Tensor moments = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_spline_moments(op, in.args<T>(places), in.atoms, moments.mutable_data_ptr<T>(),
                          within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
     });
@@ -40,8 +39,7 @@ struct SplineMomentOps {
                           protection, s_max, grading, intervals_of(grad_), radial, gated);
     const Tensor grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_spline_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
                                   result.mutable_data_ptr<T>());
     });
@@ -58,8 +56,7 @@ struct SplineMomentOps {
                           protection, s_max, grading, intervals, radial, gated);
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
     Tensor result = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_spline_moment_tangents(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
                                  result.mutable_data_ptr<T>());
     });
@@ -76,8 +73,7 @@ struct SplineMomentOps {
                           protection, s_max, grading, intervals_of(grad_), radial, gated);
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       run_spline_moment_seconds(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
                                 grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
     });

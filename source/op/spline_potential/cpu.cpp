@@ -20,8 +20,7 @@ PotentialKernels<T> kernels_for(const PotentialArgs<T>& args) {
 
 static Tensor packed_net(const Op& op, const NetInputs& in, Matmul products) {
   refuse_tf32(op, products);
-  return dispatch_float(op, in.weights[0].scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
+  return dispatch_float(op, in.weights[0].scalar_type(), [&]<class T>(T) {
     const int parts = bf16_parts(products, kDtype<T>);
     Tensor packed = zeros({PackedNet(in.net, parts).size}, kDtype<T>);  // gaps, too
     pack(in.net, parts, in.layers<T>(), packed.mutable_data_ptr<T>());
@@ -33,8 +32,7 @@ static PotentialOutputs potential_answer(const Op& op, const PotentialInputs& in
   refuse_tf32(op, in.matmul);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
-  dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  dispatch_float(op, in.dtype, [&]<class T>(T) {
     const int parts = bf16_parts(in.matmul, kDtype<T>);
     check_packed(op, in.nets, PackedNet(in.net, parts).size);
     PotentialArgs<T> args = arguments<T>(in, places.data());

@@ -11,8 +11,15 @@ namespace mdops {
 
 using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
+struct StepTensors : StepInputsOf<Tensor> {
+  using Given = Listed<StepInputsOf<Tensor>::Given, int64_t, double, std::string, bool>;
+  using StepInputsOf<Tensor>::StepInputsOf;
+};
+
 template <class Device>
 struct SplinePotentialOps {
+  using Call = typename Device::Call;
+
   static Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
                                       std::vector<Tensor> timesteps, int64_t width, int64_t axis,
                                       std::string matmul) {
@@ -26,23 +33,8 @@ struct SplinePotentialOps {
                       products);
   }
 
-  static PotentialOutputs spline_potential(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                                           const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                                           const Tensor& counts, const Tensor& mean, const Tensor& std,
-                                           const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                                           const Tensor& padding, const Tensor& tables, const Tensor& nets,
-                                           const Tensor& extra, const Tensor& scale, const Tensor& shift,
-                                           double cutoff, double cutoff_smooth, double protection,
-                                           double s_max, double grading, int64_t width, int64_t axis,
-                                           std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                           bool gated, int64_t activation, double threshold,
-                                           std::string matmul, bool atom_virial) {
-    const auto op = Device::make("spline_potential", "positions", positions);
-    return potential_answer(
-        op, read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask,
-                        zeroed, sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth,
-                        protection, s_max, grading, width, axis, std::move(neurons), std::move(residual),
-                        gated, activation, threshold, matmul, atom_virial));
+  static PotentialOutputs spline_potential(const Call& op, const StepTensors& in) {
+    return potential_answer(op, in);
   }
 
   static std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals,
@@ -57,9 +49,9 @@ struct SplinePotentialOps {
                           static_cast<int>(tables * (intervals + 5)));
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
+  static void implement(Library& m) {
     m.impl("spline_potential_pack", TORCH_BOX(&SplinePotentialOps::spline_potential_pack));
-    m.impl("spline_potential", TORCH_BOX(&SplinePotentialOps::spline_potential));
+    bind<Device, "spline_potential", &SplinePotentialOps::spline_potential>(m);
     m.impl("spline_potential_why_not", TORCH_BOX(&SplinePotentialOps::spline_potential_why_not));
   }
 };

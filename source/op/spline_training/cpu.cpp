@@ -6,7 +6,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kTanh = static_cast<int64_t>(Activation::tanh);
+using TrainingInputs = StepInputsOf<std::vector<Tensor>>;
 constexpr int64_t kHeader = 16;  // elements of `saved` before the nets' heads; the first one: threads
 
 // Which atoms each thread works on, in which lanes of memory.
@@ -101,25 +101,11 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
 
 using ForwardOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-ForwardOutputs spline_training(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                               const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                               const Tensor& counts, const Tensor& mean, const Tensor& std,
-                               const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-                               const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets,
-                               const Tensor& extra, const Tensor& scale, const Tensor& shift, double cutoff,
-                               double cutoff_smooth, double protection, double s_max, double grading,
-                               int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                               std::vector<int64_t> residual, bool gated) {
-  const Op op("spline_training");
-  const PotentialInputs in =
-      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
-                  grading, width, axis, neurons, residual, gated, kTanh, 0.0);
+ForwardOutputs spline_training(const Op& op, const TrainingInputs& in) {
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Answer answer(in);
-  Tensor saved = dispatch_float(op, in.dtype, [&](auto zero) {
-    return forward(in, arguments<decltype(zero)>(in, places.data()), answer, op);
-  });
+  Tensor saved = dispatch_float(
+      op, in.dtype, [&]<class T>(T) { return forward(in, arguments<T>(in, places.data()), answer, op); });
   return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, saved};
 }
 
@@ -239,28 +225,18 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   return grads;
 }
 
-std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
-    const Tensor& grad_energy, const Tensor& grad_forces, const Tensor& grad_virial, const Tensor& saved,
-    const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
-    const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensor& mean,
-    const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-    const Tensor& padding, const Tensor& tables, std::vector<Tensor> nets, const Tensor& extra,
-    const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth, double protection,
-    double s_max, double grading, int64_t width, int64_t axis, std::vector<int64_t> neurons,
-    std::vector<int64_t> residual, bool gated) {
-  const Op op("spline_training_backward");
-  const PotentialInputs in =
-      read_inputs(op, positions, cell, batch, types, neighbors, images, counts, mean, std, pair_mask, zeroed,
-                  sel, padding, tables, nets, extra, scale, shift, cutoff, cutoff_smooth, protection, s_max,
-                  grading, width, axis, neurons, residual, gated, kTanh, 0.0);
+std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(const Op& op, const TrainingInputs& in,
+                                                                 const Tensor& grad_energy,
+                                                                 const Tensor& grad_forces,
+                                                                 const Tensor& grad_virial,
+                                                                 const Tensor& saved) {
   const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
   const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
   const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});
   const Tensor kept = input(op, "saved", saved, in.dtype, {kAny});
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
   Tensor grad_tables = empty({in.ntypes, in.tables.size(1), in.tables.size(2)}, in.dtype);
-  std::vector<Tensor> grad_nets = dispatch_float(op, in.dtype, [&](auto zero) {
-    using T = decltype(zero);
+  std::vector<Tensor> grad_nets = dispatch_float(op, in.dtype, [&]<class T>(T) {
     const GivenGradients<T> gradients(u, f, w, in.atoms);
     return backward(in, arguments<T>(in, places.data()), gradients.given, kept, op,
                     grad_tables.mutable_data_ptr<T>())
@@ -274,6 +250,6 @@ std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("spline_training", TORCH_BOX(&mdops::spline_training));
-  m.impl("spline_training_backward", TORCH_BOX(&mdops::spline_training_backward));
+  mdops::bind<mdops::OnCpu, "spline_training", &mdops::spline_training>(m);
+  mdops::bind<mdops::OnCpu, "spline_training_backward", &mdops::spline_training_backward>(m);
 }
