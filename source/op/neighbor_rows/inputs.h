@@ -204,20 +204,15 @@ struct SplineRowsInputs : EnvironmentRowsInputs {
 };
 
 // Results of spline_rows, or gradients by them.
-struct SplineRowsTensors {
-  Tensor environment, switches, directions, g;
+struct SplineRowsTensors : EnvironmentRowsTensors {
+  Tensor g;
 
   SplineRowsTensors(const Op& op, const SplineRowsInputs& in)
-      : environment(empty(op, {in.rows, 4}, in.list.dtype)),
-        switches(empty(op, {in.rows}, in.list.dtype)),
-        directions(empty(op, {in.rows, 3}, in.list.dtype)),
-        g(empty(op, {in.rows, in.channels}, in.list.dtype)) {}
+      : EnvironmentRowsTensors(op, in), g(empty(op, {in.rows, in.channels}, in.list.dtype)) {}
 
   SplineRowsTensors(const Op& op, const SplineRowsInputs& in, const Tensor& environment_,
                     const Tensor& switches_, const Tensor& directions_, const Tensor& g_)
-      : environment(input(op, "grad_environment", environment_, in.list.dtype, {in.rows, 4})),
-        switches(input(op, "grad_switch", switches_, in.list.dtype, {in.rows})),
-        directions(input(op, "grad_directions", directions_, in.list.dtype, {in.rows, 3})),
+      : EnvironmentRowsTensors(op, in, environment_, switches_, directions_),
         g(input(op, "grad_g", g_, in.list.dtype, {in.rows, in.channels})) {}
 
   template <class T>

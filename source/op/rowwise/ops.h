@@ -69,34 +69,34 @@ struct NormalizeInputs {
 
 template <class Device>
 struct NormalizeOps {
-  static Tensor unit(const Tensor& x) { return forward("unit", 1, x)[0]; }
+  static Tensor unit(const Tensor& x) { return rows("unit", 1, x)[0]; }
   static Tensor unit_backward(const Tensor& grad, const Tensor& x) {
-    return backward("unit_backward", 1, {grad}, x);
+    return rows("unit_backward", 1, x, {grad})[0];
   }
   static std::tuple<Tensor, Tensor> unit_backward_backward(const Tensor& direction, const Tensor& grad,
                                                            const Tensor& x) {
-    const auto all = second("unit_backward_backward", 1, direction, {grad}, x);
+    const RowParts all = rows("unit_backward_backward", 1, x, {grad}, &direction);
     return {all[0], all[1]};
   }
 
   static std::tuple<Tensor, Tensor, Tensor> unit_three(const Tensor& x) {
-    const RowParts y = forward("unit_three", 3, x);
+    const RowParts y = rows("unit_three", 3, x);
     return {y[0], y[1], y[2]};
   }
   static Tensor unit_three_backward(const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                                     const Tensor& x) {
-    return backward("unit_three_backward", 3, {grad_q, grad_k, grad_v}, x);
+    return rows("unit_three_backward", 3, x, {grad_q, grad_k, grad_v})[0];
   }
   static std::tuple<Tensor, Tensor, Tensor, Tensor> unit_three_backward_backward(const Tensor& direction,
                                                                                  const Tensor& grad_q,
                                                                                  const Tensor& grad_k,
                                                                                  const Tensor& grad_v,
                                                                                  const Tensor& x) {
-    const auto all = second("unit_three_backward_backward", 3, direction, {grad_q, grad_k, grad_v}, x);
+    const RowParts all = rows("unit_three_backward_backward", 3, x, {grad_q, grad_k, grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
 
-  static void implement(Library& m) {
+  static void implement(torch::stable::detail::StableLibrary& m) {
     m.impl("unit", TORCH_BOX(&NormalizeOps::unit));
     m.impl("unit_backward", TORCH_BOX(&NormalizeOps::unit_backward));
     m.impl("unit_backward_backward", TORCH_BOX(&NormalizeOps::unit_backward_backward));
@@ -106,43 +106,21 @@ struct NormalizeOps {
   }
 
  private:
-  static RowParts forward(const char* name, int64_t parts, const Tensor& x) {
+  // The rows y; with gradients by them, the gradient by x; with a direction, too, those by the gradients, and
+  // then that by x.
+  static RowParts rows(const char* name, int64_t parts, const Tensor& x, const RowParts& grads = {},
+                       const Tensor* direction = nullptr) {
     const auto op = Device::make(name, "x", x);
-    const NormalizeInputs in = inputs(op, parts, x);
-    RowParts y = in.of_y(op);
-    run(op, in, &y, nullptr);
-    return y;
-  }
-  static Tensor backward(const char* name, int64_t parts, const RowParts& grads, const Tensor& x) {
-    const auto op = Device::make(name, "x", x);
-    const NormalizeInputs in = inputs(op, parts, x, grads);
-    Tensor by_x = in.of_x(op);
-    run(op, in, nullptr, &by_x);
-    return by_x;
-  }
-  // The gradients by those of y, and last that by x.
-  static RowParts second(const char* name, int64_t parts, const Tensor& direction, const RowParts& grads,
-                         const Tensor& x) {
-    const auto op = Device::make(name, "x", x);
-    const NormalizeInputs in = inputs(op, parts, x, grads, &direction);
-    RowParts all = in.of_y(op);
-    Tensor by_x = in.of_x(op);
-    run(op, in, &all, &by_x);
-    all.push_back(by_x);
-    return all;
-  }
-
-  template <class... Args>
-  static NormalizeInputs inputs(const Args&... args) {
-    NormalizeInputs in(args...);
+    NormalizeInputs in(op, parts, x, grads, direction);
     in.x = Device::placed(in.x), in.direction = Device::placed(in.direction);
     for (Tensor& grad : in.grads) grad = Device::placed(grad);
-    return in;
-  }
-
-  template <class O>
-  static void run(const O& op, const NormalizeInputs& in, RowParts* of_y, Tensor* of_x) {
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_normalize(op, in.args<T>(of_y, of_x)); });
+    const bool of_x = !grads.empty();
+    RowParts of_y = of_x && !direction ? RowParts() : in.of_y(op), by_x;
+    if (of_x) by_x.push_back(in.of_x(op));
+    dispatch_float(op, in.dtype,
+                   [&]<class T>(T) { run_normalize(op, in.args<T>(&of_y, of_x ? &by_x[0] : nullptr)); });
+    of_y.insert(of_y.end(), by_x.begin(), by_x.end());
+    return of_y;
   }
 };
 
