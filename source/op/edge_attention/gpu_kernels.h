@@ -6,11 +6,13 @@
 #include <math_constants.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "common/vector.h"
 #include "edge_attention/edge_attention.h"
+#include "edge_attention/gpu_tensor.h"
 #include "gemm/gpu_memory.h"
 
 namespace mdops {
@@ -18,7 +20,8 @@ namespace mdops {
 namespace gpu_edge_attention {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kHeads = 4;
-constexpr int64_t kUsual = 48;  // edges of an atom that leave room for several blocks on a multiprocessor
+constexpr int64_t kBlocks = 16;  // of a multiprocessor, where most have nothing to do
+constexpr int64_t kUsual = 48;   // edges of an atom that leave room for several blocks on a multiprocessor
 
 enum class Pass { forward, backward, second };
 
@@ -77,11 +80,13 @@ struct Layout {
 
 template <class T, Pass pass>
 struct AtomWork {
+  static constexpr int kThreads = gpu_edge_attention::kThreads, kBlocks = 0;  // as many as fit
+  using Layout = gpu_edge_attention::Layout<T>;
   static constexpr bool kBack = pass != Pass::forward, kSecond = pass == Pass::second;
   using Pair = EdgePair<T>;
 
   const EdgeAttentionArgs<T>& args;
-  const Layout<T>& at;
+  const Layout& at;
   T* const memory;
   const int64_t first, n;
   const T absent;
@@ -404,9 +409,9 @@ __device__ void fill_rows(const EdgeAttentionArgs<T>& args, int64_t begin, int64
 
 // The atoms with more than `above` edges, up to `at.most`. Without `memory` arrays are in shared memory. The
 // first kernel of a call (`above` -1) also writes the rows of no atom, and of those whose offsets are wrong.
-template <class T, Pass pass>
-__global__ void __launch_bounds__(kThreads)
-    attention_kernel(EdgeAttentionArgs<T> args, Layout<T> at, int64_t above, T* memory) {
+template <class Work, class T>
+__global__ void __launch_bounds__(Work::kThreads, Work::kBlocks)
+    attention_kernel(EdgeAttentionArgs<T> args, typename Work::Layout at, int64_t above, T* memory) {
   const bool in_shared = memory == nullptr;
   const int64_t first = min(static_cast<int64_t>(args.offsets[0]), args.rows);
   const int64_t last = min(static_cast<int64_t>(args.offsets[args.atoms]), args.rows);
@@ -414,15 +419,15 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = args.offsets[i], end = args.offsets[i + 1], n = end - begin;
     if (begin < 0 || n < 0 || end > args.rows || n > args.longest) {
       const int64_t low = max(min(begin, end), int64_t{0}), high = min(max(begin, end), max(last, low));
-      if (above < 0) fill_rows(args, low, high, not_a_number<T>(), threadIdx.x, kThreads);
+      if (above < 0) fill_rows(args, low, high, not_a_number<T>(), threadIdx.x, blockDim.x);
     } else if (n > 0 && n > above && n <= at.most) {
       T* const own = in_shared ? reinterpret_cast<T*>(net_memory()) : memory + blockIdx.x * at.size;
-      AtomWork<T, pass>{args, at, own, begin, n, args.absent[i]}.run();
+      Work{args, at, own, begin, n, args.absent[i]}.run();
     }
   }
   if (above >= 0) return;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   if (first > 0) fill_rows(args, 0, min(first, max(last, int64_t{0})), not_a_number<T>(), thread, step);
   const bool wrong = last < 0 || last < first;  // the offsets fall
   fill_rows(args, max(last, int64_t{0}), args.rows, wrong ? not_a_number<T>() : T(0), thread, step);
@@ -452,15 +457,40 @@ struct Plan {
   }
 };
 
+// The atoms with more than `above` edges, up to `most`, by the tensor cores.
+template <int kMost, bool kBack>
+void launch_tensor(const Gpu& gpu, const EdgeAttentionArgs<float>& args, int64_t above, int64_t most) {
+  using Work = TensorWork<kMost, kBack>;
+  // Few atoms have more warps each.
+  const int parts = args.heads >= 4 && args.atoms <= gpu.limits().multiprocessors ? 4 : 2;
+  const int64_t all = std::max<int64_t>(args.atoms, 1), some = kBlocks * gpu.limits().multiprocessors;
+  gpu.launch(attention_kernel<Work, float>, above < 0 ? all : std::min(all, some), 2 * parts * kWarp,
+             Work::bytes(parts), args, TensorLayout{most, 0, parts}, above, static_cast<float*>(nullptr));
+}
+// Up to how many edges atoms have gone by them.
+template <class T, Pass pass>
+int64_t launch_tensor(const Gpu& gpu, const EdgeAttentionArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float> && pass != Pass::second) {
+    constexpr bool kBack = pass == Pass::backward;
+    if (!by_tensor_cores(gpu, args) || TensorWork<6, kBack>::bytes(4) > gpu.limits().shared_bytes) return -1;
+    launch_tensor<4, kBack>(gpu, args, -1, 32);
+    if (args.longest > 32) launch_tensor<6, kBack>(gpu, args, 32, 48);
+    return 48;
+  }
+  return -1;
+}
+
 template <class T, Pass pass>
 void launch(const Gpu& gpu, const EdgeAttentionArgs<T>& args, const Plan<T>& plan, T* memory) {
-  const int64_t blocks = args.atoms > 0 ? args.atoms : 1;
+  const auto kernel = attention_kernel<AtomWork<T, pass>, T>;
   const int64_t usual = plan.usual.bytes(), rare = plan.in_shared ? plan.rare.bytes() : 0;
   const bool fits = usual <= gpu.limits().shared_bytes;
-  gpu.launch(attention_kernel<T, pass>, blocks, kThreads, fits ? usual : 0, args, plan.usual, int64_t{-1},
-             static_cast<T*>(nullptr));
-  if (plan.has_rare)
-    gpu.launch(attention_kernel<T, pass>, plan.rare_blocks, kThreads, rare, args, plan.rare, plan.usual.most,
+  const int64_t done = launch_tensor<T, pass>(gpu, args);
+  if (done < plan.usual.most)
+    gpu.launch(kernel, args.atoms > 0 ? args.atoms : 1, kThreads, fits ? usual : 0, args, plan.usual, done,
+               static_cast<T*>(nullptr));
+  if (args.longest > std::max(done, plan.usual.most))
+    gpu.launch(kernel, plan.rare_blocks, kThreads, rare, args, plan.rare, std::max(done, plan.usual.most),
                plan.in_shared ? nullptr : memory);
 }
 
