@@ -25,7 +25,7 @@ struct GroupShared {
 template <int kEights, Pass pass, bool kAny>
 class GroupTeam : TensorTeam<kEights, pass, kAny> {
   using Base = TensorTeam<kEights, pass, kAny>;
-  static constexpr int kRows = 16 * tiles_of(pass, kEights), kWarps = warps_of(pass, kEights);
+  static constexpr int kRows = 16, kWarps = warps_of(pass, kEights);
 
  public:
   __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns)
@@ -83,29 +83,31 @@ class GroupTeam : TensorTeam<kEights, pass, kAny> {
     const int64_t second = lane < kRows ? seconds_of(warp)[lane] - from : -1;
     if (second >= 0 && second < kWindow) atomicOr(own + second, 1u << lane);
     __syncthreads();
-    const int pairs = (this->columns_.end - this->columns_.begin) / 2;
-    const int64_t count = min(int64_t{kWindow}, this->group_end_ - this->group_begin_ - from);
-    for (int at = threadIdx.x; at < count * pairs; at += blockDim.x)
-      add_second(at / pairs, from, 2 * (at % pairs));
+    const int fours = (this->columns_.end - this->columns_.begin) / 4;
+    const int count = static_cast<int>(min(int64_t{kWindow}, this->group_end_ - this->group_begin_ - from));
+    float* const sums = this->args_.by_q + (this->group_begin_ + from) * this->all_ + this->columns_.begin;
+    for (int at = threadIdx.x; at < count * fours; at += blockDim.x) {
+      const int place = at / fours, column = 4 * (at % fours);
+      add_second(place, column, reinterpret_cast<float4*>(sums + place * int64_t{this->all_} + column));
+    }
     __syncthreads();
   }
 
-  __device__ __forceinline__ void add_second(int place, int64_t from, int column) {
-    float2 sum{0.0f, 0.0f};
+  __device__ __forceinline__ void add_second(int place, int column, float4* to) {
+    const float4 before = *to;  // asked for at once
+    float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
     unsigned any = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       unsigned bits = bits_of(w)[place];
       any |= bits;
       for (; bits; bits &= bits - 1) {
-        const float* const h = rows_of(w) + (__ffs(bits) - 1) * shared_.row + column;
-        sum.x += h[0], sum.y += h[1];
+        const float4 h =
+            *reinterpret_cast<const float4*>(rows_of(w) + (__ffs(bits) - 1) * shared_.row + column);
+        sum.x += h.x, sum.y += h.y, sum.z += h.z, sum.w += h.w;
       }
     }
-    if (!any) return;
-    float* const to =
-        this->args_.by_q + (this->group_begin_ + from + place) * this->all_ + this->columns_.begin + column;
-    write_two(to, to[0] + sum.x, to[1] + sum.y);
+    if (any) *to = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   }
 
   const GroupShared shared_;
@@ -123,7 +125,7 @@ __device__ inline bool are_groups(const MessageArgs<float>& args) {
 }
 
 template <int kEights, Pass pass, bool kAny>
-__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, 1)
+__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pass, kEights))
     group_kernel(const __grid_constant__ MessageArgs<float> args,
                  const __grid_constant__ Memory<float> memory) {
   const Columns columns{0, static_cast<int>(args.columns())};
@@ -151,12 +153,13 @@ template <int kEights, Pass pass>
 int64_t group_bytes(const MessageArgs<float>& args) {
   const int columns = static_cast<int>(args.columns()), warps = warps_of(pass, kEights);
   return TensorShared(pass, 8 * kEights, columns).bytes(warps) +
-         4 * warps * GroupShared(columns, 16 * tiles_of(pass, kEights)).of_warp();
+         4 * warps * GroupShared(columns, 16).of_warp();
 }
 
 template <int kEights, Pass pass, bool kAny>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
-  const int64_t blocks = std::clamp<int64_t>(args.groups, 1, gpu.limits().multiprocessors);
+  const int64_t blocks =
+      std::clamp<int64_t>(args.groups, 1, gpu.limits().multiprocessors * blocks_of(pass, kEights));
   gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps_of(pass, kEights) * kWarp,
              group_bytes<kEights, pass>(args), args, memory);
 }

@@ -30,15 +30,14 @@ struct Columns {
   __host__ __device__ int eights() const { return (end - begin) / 8; }
 };
 
-// Warps of a block: what registers they have follows from it.
+// Warps of a block, and blocks of a multiprocessor at once: what registers warps have follows from both.
 __host__ __device__ constexpr int warps_of(Pass pass, int eights) {
   if (pass == Pass::second || eights > 8) return 8;
-  return pass == Pass::backward && eights <= 4 ? 8 : 12;
+  if (eights > 4) return 12;
+  return pass == Pass::backward ? 8 : 16;
 }
-
-// 16 rows at once each: more of them where x is narrow.
-__host__ __device__ constexpr int tiles_of(Pass pass, int eights) {
-  return pass != Pass::second && eights <= 4 ? 2 : 1;
+__host__ __device__ constexpr int blocks_of(Pass pass, int eights) {
+  return pass == Pass::backward && eights <= 4 ? 2 : 1;
 }
 
 constexpr int kStep = 37;  // blocks between turns
@@ -61,7 +60,7 @@ struct TensorShared {
 
 template <int kEights, Pass pass, bool kAny>
 class TensorTeam {
-  static constexpr int kTiles = tiles_of(pass, kEights), kInputs = 8 * kEights, kHalves = 2 * kTiles;
+  static constexpr int kTiles = 1, kInputs = 8 * kEights, kHalves = 2 * kTiles;
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
@@ -416,7 +415,7 @@ class TensorTeam {
 };
 
 template <int kEights, Pass pass, bool kAny>
-__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, 1)
+__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pass, kEights))
     tensor_kernel(const __grid_constant__ MessageArgs<float> args,
                   const __grid_constant__ Memory<float> memory, Columns columns, int team) {
   using Team = TensorTeam<kEights, pass, kAny>;
@@ -451,7 +450,7 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   int width = columns;
   while (TensorShared(pass, 8 * kEights, width).bytes(warps) > gpu.limits().shared_bytes && width > 8)
     width = static_cast<int>(blocks_for(width / 8, 2)) * 8;
-  const int64_t chip = gpu.limits().multiprocessors;
+  const int64_t chip = gpu.limits().multiprocessors * blocks_of(pass, kEights);
   // Few firsts have several warps each.
   int team = 1;
   for (int more = 2; more <= warps / 2; ++more)
