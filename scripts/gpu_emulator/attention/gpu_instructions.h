@@ -5,6 +5,7 @@
 #include "common/gpu_barrier.h"
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_power.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_parts.h"
 
@@ -58,9 +59,6 @@ void multiply_group(float (&d)[Units][4], const uint32_t (&a)[4], uint64_t b, bo
       });
 }
 
-inline float power_of_two(float x) {
-  return exp2f(x);
-}
 inline int opaque(int x) {
   return x;
 }

@@ -6,6 +6,7 @@
 #include "common/gpu_barrier.h"
 #include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
+#include "common/gpu_power.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_parts.h"
 #include "gemm/gpu_tile.h"
@@ -24,12 +25,6 @@ constexpr int kAlignment = 1024;
 __device__ __forceinline__ char* aligned_memory() {
   char* const memory = block_memory();
   return memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1));
-}
-
-__device__ __forceinline__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // The number, of which the compiler knows nothing.

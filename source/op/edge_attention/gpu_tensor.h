@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "common/gpu_power.h"
 #include "common/gpu_tf32.h"
 #include "common/gpu_warp.h"
 #include "edge_attention/edge_attention.h"
@@ -237,6 +238,9 @@ class TensorWork {
       }
   }
 
+  // e^x, where x is not above 0: to 1e-7 of the largest share.
+  __device__ static float share(float x) { return power_of_two(1.44269504f * x); }  // 1 / ln 2
+
   // e = exp(z - top), and its sums; without gradients e m.
   template <int kTiles, class T>
   __device__ void shares(int query, const Scores<kTiles>& s, const T& t, Scores<kTiles>& e,
@@ -247,19 +251,19 @@ class TensorWork {
     for_scores<kTiles>(query, s, [&](int h, int tile, int at, const EdgePair<float>& of) {
       const float z = of.logit(args_.shift, args_.gated);
       e[tile][at] = 8 * tile + 2 * this->t() + at % 2 < n_ ? z : nothing;
-      rows[h].top = e[tile][at] > rows[h].top ? e[tile][at] : rows[h].top;
+      rows[h].top = max(rows[h].top, e[tile][at]);
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) rows[h].top = quad_largest(rows[h].top);
     for_scores<kTiles>(query, s, [&](int h, int tile, int at, const EdgePair<float>& of) {
-      const float power = exp(e[tile][at] - rows[h].top), m = of.c * of.a;
+      const float power = share(e[tile][at] - rows[h].top), m = of.c * of.a;
       rows[h].inverse += power;
       if constexpr (kBack) rows[h].delta += power * m * t[tile][at];
       e[tile][at] = kBack ? power : power * m;
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float of_absent = absent_ != 0.0f ? absent_ * exp(-rows[h].top) : 0.0f;
+      const float of_absent = absent_ != 0.0f ? absent_ * share(-rows[h].top) : 0.0f;
       rows[h].inverse = 1 / (quad_sum(rows[h].inverse) + of_absent);
       if constexpr (kBack) rows[h].delta = rows[h].inverse * quad_sum(rows[h].delta);
     }
@@ -326,7 +330,7 @@ class TensorWork {
   __device__ void add_by_x(int query, int head, SumsByX<kTiles>& by_x) const {
     float next[2][4];
     transposed(0, query, head, next);
-#pragma unroll 1
+#pragma unroll 2
     for (int step = 0; step < 4; ++step) {
       uint32_t high[2][4], low[2][4];
 #pragma unroll
