@@ -2,8 +2,7 @@
 // the sums by Q itself, so that no row of h goes through memory.
 //
 // A warp has a first, and leaves the h of its rows in shared memory. With all warps' rows there the block
-// adds them to the group's sums: warp after warp, and of each warp row after row. A bit for each row says
-// which second it has.
+// adds them to the group's sums, one after the other. A bit for each row says which second it has.
 #pragma once
 
 #include "message/gpu_tensor.h"
@@ -14,25 +13,29 @@ namespace gpu_message {
 
 constexpr int kWindow = 128;  // seconds that the bits are of at once
 
-// Shared memory behind that of `TensorShared`: of each warp its rows of h, their seconds, and bits of rows.
+// Shared memory behind that of `TensorShared`: of each warp 16 rows of h, then of each second of a window the
+// bits of the rows.
 struct GroupShared {
-  int row, rows;  // numbers in a row of h, with what keeps rows in other banks; rows of a warp
+  int row, rows, words;  // numbers in a row of h, with what keeps rows in other banks
 
-  __host__ __device__ GroupShared(int columns, int rows_) : row(columns + 8), rows(rows_) {}
-  __host__ __device__ int64_t of_warp() const { return int64_t{rows} * row + rows + kWindow; }
+  __host__ __device__ GroupShared(int columns, int warps)
+      : row(columns + 8), rows(16 * warps), words(warps / 2) {}
+  __host__ __device__ int64_t bytes() const { return 4 * (int64_t{rows} * row + kWindow * words); }
 };
 
 template <int kEights, Pass pass, bool kAny>
-class GroupTeam : TensorTeam<kEights, pass, kAny> {
-  using Base = TensorTeam<kEights, pass, kAny>;
-  static constexpr int kRows = 16, kWarps = warps_of(pass, kEights);
+class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
+  using Base = TensorTeam<kEights, pass, kAny, true>;
+  static constexpr int kRows = 16, kWarps = warps_of(pass, kEights), kWords = kWarps / 2;
 
  public:
   __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns)
-      : Base(args, memory, columns, 1), shared_(columns.end - columns.begin, kRows) {
+      : Base(args, memory, columns, 1), shared_(columns.end - columns.begin, kWarps) {
     const TensorShared before(pass, 8 * kEights, columns.end - columns.begin);
-    block_ = reinterpret_cast<float*>(net_memory()) + before.weights + kWarps * before.sums;
-    this->staged_ = rows_of(threadIdx.x / kWarp), this->staged_row_ = shared_.row;
+    rows_ = reinterpret_cast<float*>(net_memory()) + before.weights + kWarps * before.sums;
+    bits_ = reinterpret_cast<unsigned*>(rows_ + shared_.rows * shared_.row);
+    this->staged_ = rows_ + threadIdx.x / kWarp * kRows * shared_.row, this->staged_row_ = shared_.row;
+    clear();
   }
 
   __device__ void run_group(int64_t group) {
@@ -43,45 +46,38 @@ class GroupTeam : TensorTeam<kEights, pass, kAny> {
     for (int64_t f = begin + threadIdx.x / kWarp; f - threadIdx.x / kWarp < end; f += kWarps) {
       const bool is_there = f < end;
       const RowsOfFirst<float> rows(this->args_, is_there ? f : begin);
-      if (is_there) this->begin_first(f, rows.end);
+      if (is_there) this->begin_first(f);
       int64_t row = is_there ? rows.begin : rows.end;
       for (;; row += kRows) {
         if (!__syncthreads_or(row < rows.end)) break;
-        int* const seconds = seconds_of(threadIdx.x / kWarp);
         const int64_t own = row + lane_index();
-        if (lane_index() < kRows)
-          seconds[lane_index()] = own < rows.end ? static_cast<int>(this->args_.second[own] - begin) : -1;
-        if (row < rows.end) {
-          this->row_ = row;
-          this->add_rows(row == rows.begin);
-        }
-        for (int64_t from = 0; from < end - begin; from += kWindow) add_window(from);
+        const int64_t second = lane_index() < kRows && own < rows.end ? this->args_.second[own] - begin : -1;
+        if (row < rows.end) this->add_rows(row, rows.end);
+        for (int64_t from = 0; from < end - begin; from += kWindow) add_window(from, second);
+        clear();
       }
       if (!is_there) continue;
       __syncwarp();
-      this->write_sums(rows.is_wrong, rows.begin < rows.end ? 1 : 0);
+      this->write_sums(rows.is_wrong);
       __syncwarp();
     }
     __syncthreads();
   }
 
  private:
-  __device__ float* rows_of(int warp) const { return block_ + warp * shared_.of_warp(); }
-  __device__ int* seconds_of(int warp) const {
-    return reinterpret_cast<int*>(rows_of(warp) + kRows * shared_.row);
-  }
-  __device__ unsigned* bits_of(int warp) const {
-    return reinterpret_cast<unsigned*>(seconds_of(warp) + kRows);
+  __device__ void clear() const {
+    for (int k = threadIdx.x; k < kWindow * kWords; k += blockDim.x) bits_[k] = 0;
   }
 
-  // What all warps' rows have for seconds `from` and so many more of the group.
-  __device__ void add_window(int64_t from) {
-    const int lane = lane_index(), warp = threadIdx.x / kWarp;
-    unsigned* const own = bits_of(warp);
-    for (int k = lane; k < kWindow; k += kWarp) own[k] = 0;
-    __syncwarp();
-    const int64_t second = lane < kRows ? seconds_of(warp)[lane] - from : -1;
-    if (second >= 0 && second < kWindow) atomicOr(own + second, 1u << lane);
+  // What all warps' rows have for seconds `from` and so many more of the group; the lane's row has `second`.
+  __device__ void add_window(int64_t from, int64_t second) {
+    if (from > 0) {
+      clear();
+      __syncthreads();
+    }
+    const int row = threadIdx.x / kWarp * kRows + lane_index();
+    if (second >= from && second < from + kWindow)
+      atomicOr(bits_ + (second - from) * kWords + row / 32, 1u << row % 32);
     __syncthreads();
     const int fours = (this->columns_.end - this->columns_.begin) / 4;
     const int count = static_cast<int>(min(int64_t{kWindow}, this->group_end_ - this->group_begin_ - from));
@@ -98,12 +94,12 @@ class GroupTeam : TensorTeam<kEights, pass, kAny> {
     float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
     unsigned any = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      unsigned bits = bits_of(w)[place];
+    for (int word = 0; word < kWords; ++word) {
+      unsigned bits = bits_[place * kWords + word];
       any |= bits;
       for (; bits; bits &= bits - 1) {
-        const float4 h =
-            *reinterpret_cast<const float4*>(rows_of(w) + (__ffs(bits) - 1) * shared_.row + column);
+        const int row = 32 * word + __ffs(bits) - 1;
+        const float4 h = *reinterpret_cast<const float4*>(rows_ + row * shared_.row + column);
         sum.x += h.x, sum.y += h.y, sum.z += h.z, sum.w += h.w;
       }
     }
@@ -111,7 +107,8 @@ class GroupTeam : TensorTeam<kEights, pass, kAny> {
   }
 
   const GroupShared shared_;
-  float* block_;
+  float* rows_;
+  unsigned* bits_;
 };
 
 // Whether groups stand one behind the other, and no first behind them has rows.
@@ -152,8 +149,7 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
 template <int kEights, Pass pass>
 int64_t group_bytes(const MessageArgs<float>& args) {
   const int columns = static_cast<int>(args.columns()), warps = warps_of(pass, kEights);
-  return TensorShared(pass, 8 * kEights, columns).bytes(warps) +
-         4 * warps * GroupShared(columns, 16).of_warp();
+  return TensorShared(pass, 8 * kEights, columns).bytes(warps) + GroupShared(columns, warps).bytes();
 }
 
 template <int kEights, Pass pass, bool kAny>

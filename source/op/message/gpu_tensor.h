@@ -1,7 +1,7 @@
 // Messages of float32 by the tensor cores, to float32's accuracy (common/gpu_tf32.h).
 //
-// A team of warps has a first. Of its rows a warp takes kTiles times 16 at once, whose x stays in registers,
-// in its two parts; the weights lie in shared memory as the products read them. Eight columns after the other
+// A team of warps has a first. Of its rows a warp takes 16 at once, whose x stays in registers, in its two
+// parts; the weights lie in shared memory as the products read them. Eight columns after the other
 // go from the product to all that is made of them. In the backward passes what they give for x is their
 // product with the transposed weights: the sums of one product lie in registers just as the next one takes
 // its left side, if of each eight numbers of the depth place t is number 2 t and place t + 4 the next.
@@ -58,9 +58,10 @@ struct TensorShared {
   int64_t bytes(int warps) const { return 4 * (weights + warps * sums); }
 };
 
-template <int kEights, Pass pass, bool kAny>
+// kStaged: the rows of h go to shared memory, too, for the sums by Q of a group (gpu_groups.h).
+template <int kEights, Pass pass, bool kAny, bool kStaged = false>
 class TensorTeam {
-  static constexpr int kTiles = 1, kInputs = 8 * kEights, kHalves = 2 * kTiles;
+  static constexpr int kInputs = 8 * kEights;
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
@@ -108,21 +109,20 @@ class TensorTeam {
 
   __device__ void run(int64_t f) {
     const RowsOfFirst<float> rows(args_, f);
-    begin_first(f, rows.end);
-    bool begins = true;
-    for (row_ = rows.begin + 16 * kTiles * warp_; row_ < end_; row_ += 16 * kTiles * warps_, begins = false)
-      add_rows(begins);
-    const int tiles = static_cast<int>((rows.end - rows.begin + 16 * kTiles - 1) / (16 * kTiles));
+    begin_first(f);
+    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
     wait();
-    write_sums(rows.is_wrong, min(tiles, warps_));
+    write_sums(rows.is_wrong);
     wait();
   }
 
  protected:
-  __device__ void begin_first(int64_t f, int64_t end) {
-    first_ = f, end_ = end;
-    p_ = args_.p + f * all_, grad_sent_ = args_.grad_sent + f * sent_;
-    if (kIsSecond) along_p_ = args_.along_p + f * all_;
+  __device__ void begin_first(int64_t f) {
+    const int column = columns_.begin + 2 * (lane_index() % 4);
+    first_ = f, p_ = args_.p + f * all_ + column, grad_sent_ = args_.grad_sent + f * sent_ + column;
+    if (kIsSecond) along_p_ = args_.along_p + f * all_ + column;
+    for (int c = lane_index(); c < 2 * (columns_.end - columns_.begin); c += kWarp) sums_[c] = 0.0f;
+    __syncwarp();
   }
 
   __device__ void wait() const {
@@ -133,13 +133,13 @@ class TensorTeam {
   }
 
   // What the warps have found, one after the other.
-  __device__ void write_sums(bool is_wrong, int count) const {
+  __device__ void write_sums(bool is_wrong) const {
     const int width = columns_.end - columns_.begin;
     const TensorShared shared(pass, kInputs, width);
     for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
       const int column = columns_.begin + c;
       float sent = is_wrong ? not_a_number<float>() : 0.0f, by_p = sent;
-      for (int w = 0; w < count; ++w) {
+      for (int w = 0; w < warps_; ++w) {
         const float* const own = team_sums_ + w * shared.sums;
         if (pass != Pass::backward) sent += own[c];
         if (!kIsForward) by_p += own[width + c];
@@ -149,265 +149,252 @@ class TensorTeam {
     }
   }
 
-  // Row h of a lane's: g and g + 8 of each tile.
-  __device__ int64_t row_of(int h) const { return row_ + 8 * h + lane_index() / 4; }
+  // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
+  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
+  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
+    row_ = row + lane_index() / 4, left_ = static_cast<int>(min(end - row_, int64_t{16}));
+    const Places at = places();
+    TensorRows<kEights> x, along[1];
+    load_rows(x, at, args_.x);
+    if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
+    float by_weight[2] = {}, by_x[kIsForward ? 1 : kEights][4] = {};
+    const int eights = columns_.eights(), sent = min(max(sent_ - columns_.begin, 0) / 8, eights);
+    add_columns<true>(0, sent, x, along, at, by_weight, by_x);
+    add_columns<false>(sent, eights, x, along, at, by_weight, by_x);
+    if constexpr (!kIsForward) write_inputs(by_x, by_weight);
+  }
 
-  __device__ void load_rows(TensorRows<kEights> (&rows)[kTiles], const float* x) const {
-    const int t = lane_index() % 4;
+ private:
+  // Where a lane's two rows are, and what belongs to them.
+  struct Places {
+    bool is_wrong[2], has_second[2];
+    const float *q[2], *along_q[2];
+    int64_t kept;  // of the first row in arrays of what is kept
+    float weight[2], along_weight[2];
+  };
+
+  // What a lane reads for two columns of its rows, asked for while the two before are worked on.
+  struct Given {
+    float2 p, along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
+    float2 q[2], along_q[2];
+    float2 kept[2], along[2];  // x, or in backward passes gradients, of columns that are kept
+  };
+
+  __device__ __forceinline__ bool is_there(int h) const { return 8 * h < left_; }
+
+  __device__ __forceinline__ Places places() const {
+    Places found;
+    const int column = columns_.begin + 2 * (lane_index() % 4);
+    found.kept = row_ * kInputs + column - sent_;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const int64_t row = row_of(h);
-      const float* const from = x + row * kInputs + 2 * t;
+    for (int h = 0; h < 2; ++h) {
+      const int64_t row = row_ + 8 * h;
+      int64_t second = is_there(h) ? args_.second[row] : -1;
+      found.is_wrong[h] = is_there(h) && (!is_right(args_, row, first_, second) || !is_of_group(second));
+      found.has_second[h] = second >= 0 && !found.is_wrong[h];
+      if (!found.has_second[h]) second = 0;
+      found.q[h] = args_.q + second * all_ + column;
+      if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
+      found.weight[h] = is_there(h) ? args_.row_weight[row] : 0.0f;
+      found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
+    }
+    return found;
+  }
+  __device__ bool is_of_group(int64_t second) const {
+    return !kStaged || second < 0 || (second >= group_begin_ && second < group_end_);
+  }
+
+  __device__ void load_rows(TensorRows<kEights>& to, const Places& at, const float* x) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* const from = x + (row_ + 8 * h) * kInputs + 2 * (lane_index() % 4);
 #pragma unroll
       for (int eight = 0; eight < kEights; ++eight) {
-        const float2 two = row < end_ ? read_two(from + 8 * eight) : float2{0.0f, 0.0f};
-        TensorRows<kEights>& to = rows[h / 2];
-        split_to(to.high[eight][h % 2], to.low[eight][h % 2], two.x);
-        split_to(to.high[eight][h % 2 + 2], to.low[eight][h % 2 + 2], two.y);
+        float2 two = is_there(h) ? read_two(from + 8 * eight) : float2{0.0f, 0.0f};
+        if (at.is_wrong[h]) two.x = two.y = not_a_number<float>();
+        split_to(to.high[eight][h], to.low[eight][h], two.x);
+        split_to(to.high[eight][h + 2], to.low[eight][h + 2], two.y);
       }
     }
   }
 
   // The products with eight columns.
-  __device__ void multiply(float (&z)[kTiles][4], const TensorRows<kEights> (&rows)[kTiles], int n) const {
-    float small[kTiles][2][4] = {};
+  __device__ void multiply(float (&z)[4], const TensorRows<kEights>& rows, int n) const {
+    float small[2][4] = {};
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
+    for (int k = 0; k < 4; ++k) z[k] = 0.0f;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) z[tile][k] = 0.0f;
+    for (int eight = 0; eight < kEights; ++eight)
+      multiply_parts(z, small, rows.high[eight], rows.low[eight],
+                     weight_[(n * kEights + eight) * kWarp + lane_index()]);
 #pragma unroll
-    for (int eight = 0; eight < kEights; ++eight) {
-      const uint4 b = weight_[(n * kEights + eight) * kWarp + lane_index()];
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-        multiply_parts(z[tile], small[tile], rows[tile].high[eight], rows[tile].low[eight], b);
-    }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int k = 0; k < 4; ++k) z[tile][k] += small[tile][0][k] + small[tile][1][k];
+    for (int k = 0; k < 4; ++k) z[k] += small[0][k] + small[1][k];
   }
 
-  // Adds a lane's numbers of two columns to the sums over the warp's rows.
-  __device__ void add_columns(float* sums, int n, float a, float b, bool begins) const {
-#pragma unroll
-    for (int step = 4; step < kWarp; step *= 2) {
-      a += __shfl_xor_sync(kAllLanes, a, step);
-      b += __shfl_xor_sync(kAllLanes, b, step);
-    }
-    if (lane_index() >= 4) return;
-    float* const to = sums + 8 * n + 2 * lane_index();
-    if (begins)
-      write_two(to, a, b);
-    else
-      write_two(to, to[0] + a, to[1] + b);
+  // Adds a lane's numbers of two columns to the sums over the warp's rows: lanes with the bit 4 go on with
+  // the second one.
+  __device__ void add_to_sums(float* sums, int n, float a, float b) const {
+    const bool is_second = lane_index() & 4;
+    float own = is_second ? b : a;
+    own += __shfl_xor_sync(kAllLanes, is_second ? a : b, 4);
+    own += __shfl_xor_sync(kAllLanes, own, 8);
+    own += __shfl_xor_sync(kAllLanes, own, 16);
+    if (lane_index() < 8) sums[8 * n + 2 * (lane_index() % 4) + lane_index() / 4] += own;
   }
 
-  __device__ bool is_of_group(int64_t second) const {
-    return !staged_ || second < 0 || (second >= group_begin_ && second < group_end_);
-  }
-
-  // What a lane reads for two columns of its rows, asked for while the two before are worked on.
-  struct Given {
-    float2 p, along_p, scale, grad;  // grad: of what is sent
-    float2 q[kHalves], along_q[kIsSecond ? kHalves : 1];
-    float2 kept[kHalves];  // x, or in backward passes gradients, of columns that are kept
-    float2 along[kIsSecond ? kHalves : 1];
-  };
-
-  // Where a lane's rows are, and which of them there are: a bit each.
-  struct Places {
-    unsigned in_bounds = 0, wrong = 0, has_second = 0;
-    const float *q[kHalves], *along_q[kIsSecond ? kHalves : 1];
-    int64_t kept, z;  // of the first row in arrays of what is kept, and of all columns
-    float weight[kHalves], along_weight[kHalves];
-  };
-
-  __device__ __forceinline__ Places places() const {
-    Places found;
-    const int column = columns_.begin + 2 * (lane_index() % 4);
-    found.kept = row_of(0) * kInputs + column - sent_, found.z = row_of(0) * all_ + column;
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const int64_t row = row_of(h);
-      const bool in_bounds = row < end_;
-      int64_t second = in_bounds ? args_.second[row] : -1;
-      const bool is_wrong = in_bounds && (!is_right(args_, row, first_, second) || !is_of_group(second));
-      if (is_wrong) second = -1;
-      found.in_bounds |= static_cast<unsigned>(in_bounds) << h, found.wrong |= static_cast<unsigned>(is_wrong)
-                                                                               << h;
-      found.has_second |= static_cast<unsigned>(second >= 0) << h;
-      found.q[h] = args_.q + second * all_ + column;
-      if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
-      found.weight[h] = in_bounds ? args_.row_weight[row] : 0.0f;
-      found.along_weight[h] = kIsSecond && in_bounds ? args_.along_row_weight[row] : 0.0f;
-    }
-    return found;
-  }
-
+  template <bool kIsSent>
   __device__ __forceinline__ void load(Given& given, const Places& at, int n) const {
     constexpr float2 nothing{0.0f, 0.0f};
-    const int begin = columns_.begin + 8 * n, column = begin + 2 * (lane_index() % 4);
-    const bool is_sent = begin < sent_;
-    given.p = read_two(p_ + column);
-    if constexpr (kIsSecond) given.along_p = read_two(along_p_ + column);
-    given.scale = is_sent ? nothing : read_two(args_.scale + column - sent_);
-    given.grad = is_sent && !kIsForward ? read_two(grad_sent_ + column) : nothing;
+    given.p = read_two(p_ + 8 * n);
+    if constexpr (kIsSecond) given.along_p = read_two(along_p_ + 8 * n);
+    if constexpr (!kIsSent)
+      given.factor = read_two(args_.scale + columns_.begin + 2 * (lane_index() % 4) - sent_ + 8 * n);
+    else if constexpr (!kIsForward)
+      given.factor = read_two(grad_sent_ + 8 * n);
     const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 8 * n;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const bool has_second = at.has_second >> h & 1, is_kept = !is_sent && (at.in_bounds >> h & 1);
-      given.q[h] = has_second ? read_two(at.q[h] + 8 * n) : nothing;
-      given.kept[h] = is_kept ? read_two(kept + 8 * h * kInputs) : nothing;
-      if constexpr (kIsSecond) {
-        given.along_q[h] = has_second ? read_two(at.along_q[h] + 8 * n) : nothing;
-        given.along[h] = is_kept ? read_two(args_.along_x + at.kept + 8 * n + 8 * h * kInputs) : nothing;
-      }
+    for (int h = 0; h < 2; ++h) {
+      given.q[h] = at.has_second[h] ? read_two(at.q[h] + 8 * n) : nothing;
+      if constexpr (kIsSecond)
+        given.along_q[h] = at.has_second[h] ? read_two(at.along_q[h] + 8 * n) : nothing;
+      if constexpr (kIsSent) continue;
+      given.kept[h] = is_there(h) ? read_two(kept + 8 * h * kInputs) : nothing;
+      if constexpr (kIsSecond)
+        given.along[h] = is_there(h) ? read_two(args_.along_x + at.kept + 8 * n + 8 * h * kInputs) : nothing;
     }
   }
 
-  __device__ __forceinline__ void add_rows(bool begins) {
-    TensorRows<kEights> x[kTiles], along[kIsSecond ? kTiles : 1];
-    load_rows(x, args_.x);
-    if constexpr (kIsSecond) load_rows(along, args_.along_x);
-    const Places at = places();
-    float by_weight[kHalves] = {}, by_x[kIsForward ? 1 : kTiles][kEights][4] = {};
+  // Eights [begin, end) of the columns, which are all sent or all kept.
+  template <bool kIsSent, int kCount>
+  __device__ __forceinline__ void add_columns(int begin, int end, const TensorRows<kEights>& x,
+                                              const TensorRows<kEights>* along, const Places& at,
+                                              float (&by_weight)[2], float (&by_x)[kCount][4]) {
+    if (begin >= end) return;
     Given next;
-    load(next, at, 0);
+    load<kIsSent>(next, at, begin);
 #pragma unroll 1
-    for (int n = 0; n < columns_.eights(); ++n) {
+    for (int n = begin; n < end; ++n) {
       const Given given = next;
-      if (n + 1 < columns_.eights()) load(next, at, n + 1);
-      const bool is_sent = columns_.begin + 8 * n < sent_;
-      float z[kTiles][4], v[kIsSecond ? kTiles : 1][4];
+      if (n + 1 < end) load<kIsSent>(next, at, n + 1);
+      float z[4], v[4];
       multiply(z, x, n);
-      if constexpr (kIsSecond) multiply(v, along, n);
+      if constexpr (kIsSecond) multiply(v, *along, n);
 
-      Number<float> numbers[2 * kHalves];
+      Number<float> numbers[4];
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const float2 grad = is_sent ? given.grad : given.kept[h];
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           Number<float>& own = numbers[2 * h + k];
-          own.z = z[h / 2][h % 2 * 2 + k] + (of_two(given.p, k) + of_two(given.q[h], k));
-          if (at.wrong >> h & 1) own.z = not_a_number<float>();
+          own.z = z[2 * h + k] + (of_two(given.p, k) + of_two(given.q[h], k));
           if constexpr (kIsSecond)
-            own.v = v[h / 2][h % 2 * 2 + k] + (of_two(given.along_p, k) + of_two(given.along_q[h], k));
-          own.grad = (is_sent ? at.weight[h] : of_two(given.scale, k)) * of_two(grad, k);
-          own.extra = is_sent ? at.along_weight[h] * of_two(grad, k) : 0.0f;
+            own.v = v[2 * h + k] + (of_two(given.along_p, k) + of_two(given.along_q[h], k));
+          if constexpr (kIsForward) continue;
+          own.grad = of_two(given.factor, k) * (kIsSent ? at.weight[h] : of_two(given.kept[h], k));
+          own.extra = kIsSent ? at.along_weight[h] * of_two(given.factor, k) : 0.0f;
         }
-      }
       evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
-      float of_sent[2] = {}, of_p[2] = {}, h_of[kTiles][4];
+      float of_sent[2] = {}, of_p[2] = {};
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const bool in_bounds = at.in_bounds >> h & 1;
+      for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const Number<float>& own = numbers[2 * h + k];
           const float of_v = kIsSecond ? own.sv : own.y;
-          h_of[h / 2][h % 2 * 2 + k] = in_bounds ? own.h : 0.0f;
-          of_p[k] += h_of[h / 2][h % 2 * 2 + k];
-          of_sent[k] +=
-              in_bounds ? at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f) : 0.0f;
-          by_weight[h] += of_two(given.grad, k) * of_v;  // no gradient of what is kept
+          of_p[k] += own.h;
+          if constexpr (!kIsSent) continue;
+          of_sent[k] += at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f);
+          if constexpr (!kIsForward) by_weight[h] += of_two(given.factor, k) * of_v;
         }
-      }
-      write_rows(given, at, numbers, n, is_sent);
-      if (pass != Pass::backward && is_sent) add_columns(sums_, n, of_sent[0], of_sent[1], begins);
+      write_rows<kIsSent>(given, at, numbers, n);
+      if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent[0], of_sent[1]);
       if constexpr (!kIsForward) {
-        add_columns(sums_ + columns_.end - columns_.begin, n, of_p[0], of_p[1], begins);
-        add_to_inputs(by_x, h_of, n);
+        add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p[0], of_p[1]);
+        add_to_inputs(by_x, numbers, n);
       }
     }
-    if constexpr (!kIsForward) write_inputs(by_x, by_weight);
   }
 
   // What the rows have of eight columns.
+  template <bool kIsSent>
   __device__ __forceinline__ void write_rows(const Given& given, const Places& at,
-                                             const Number<float> (&numbers)[2 * kHalves], int n,
-                                             bool is_sent) const {
-    const int64_t kept = at.kept + 8 * n, z = at.z + 8 * n;
+                                             const Number<float> (&numbers)[4], int n) const {
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      if (!(at.in_bounds >> h & 1)) continue;
+    for (int h = 0; h < 2; ++h) {
       const Number<float>&first = numbers[2 * h], &other = numbers[2 * h + 1];
-      if (!is_sent) {
-        const float a = kIsSecond ? first.sv : first.y, b = kIsSecond ? other.sv : other.y;
-        if constexpr (pass != Pass::backward) {
-          const float2 added = kIsSecond ? given.along[h * kIsSecond] : given.kept[h];
-          write_two(args_.to_kept + kept + 8 * h * kInputs, added.x + given.scale.x * a,
-                    added.y + given.scale.y * b);
-        }
-        if (!kIsForward && memory_.of_scales)
-          write_two(memory_.of_scales + kept + 8 * h * kInputs, given.kept[h].x * a, given.kept[h].y * b);
-      }
-      if (!kIsForward && staged_)
+      if constexpr (kStaged)
         write_two(staged_ + (8 * h + lane_index() / 4) * staged_row_ + 8 * n + 2 * (lane_index() % 4),
                   first.h, other.h);
-      if (!kIsForward && args_.by_z) write_two(args_.by_z + z + h * (int64_t{8} * all_), first.h, other.h);
-      if (kIsSecond && memory_.dz) write_two(memory_.dz + z + h * (int64_t{8} * all_), first.dz, other.dz);
+      if (!is_there(h)) continue;
+      if constexpr (!kIsSent) {
+        const float a = kIsSecond ? first.sv : first.y, b = kIsSecond ? other.sv : other.y;
+        const int64_t kept = at.kept + 8 * n + 8 * h * kInputs;
+        if constexpr (pass != Pass::backward) {
+          const float2 added = kIsSecond ? given.along[h] : given.kept[h];
+          write_two(args_.to_kept + kept, added.x + given.factor.x * a, added.y + given.factor.y * b);
+        }
+        if (!kIsForward && memory_.of_scales)
+          write_two(memory_.of_scales + kept, given.kept[h].x * a, given.kept[h].y * b);
+      }
+      if constexpr (kIsForward) continue;
+      const int64_t of_row = (row_ + 8 * h) * all_ + columns_.begin + 8 * n + 2 * (lane_index() % 4);
+      if (args_.by_z) write_two(args_.by_z + of_row, first.h, other.h);
+      if (kIsSecond && memory_.dz) write_two(memory_.dz + of_row, first.dz, other.dz);
     }
   }
 
   // The products of eight columns' h with the transposed weights.
   template <int kCount>
-  __device__ void add_to_inputs(float (&by_x)[kCount][kEights][4], const float (&h)[kTiles][4], int n) const {
-    uint32_t high[kTiles][4], low[kTiles][4];
+  __device__ void add_to_inputs(float (&by_x)[kCount][4], const Number<float> (&numbers)[4], int n) const {
+    uint32_t high[4], low[4];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      split_to(high[tile][0], low[tile][0], h[tile][0]);
-      split_to(high[tile][2], low[tile][2], h[tile][1]);
-      split_to(high[tile][1], low[tile][1], h[tile][2]);
-      split_to(high[tile][3], low[tile][3], h[tile][3]);
-    }
+    for (int k = 0; k < 4; ++k)  // a has rows side by side, the numbers have columns
+      split_to(high[k % 2 * 2 + k / 2], low[k % 2 * 2 + k / 2], numbers[k].h);
 #pragma unroll
-    for (int eight = 0; eight < kEights; ++eight) {
+    for (int eight = 0; eight < kCount; ++eight) {
       const uint4 b = transposed_[(n * kEights + eight) * kWarp + lane_index()];
+      float now[4] = {};
+      multiply_8(now, low, b.x, b.y);
+      multiply_8(now, high, b.z, b.w);
+      multiply_8(now, high, b.x, b.y);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        float now[4] = {};
-        multiply_8(now, low[tile], b.x, b.y);
-        multiply_8(now, high[tile], b.z, b.w);
-        multiply_8(now, high[tile], b.x, b.y);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) by_x[tile % kCount][eight][k] += now[k];
-      }
+      for (int k = 0; k < 4; ++k) by_x[eight][k] += now[k];
     }
   }
 
   // What the rows have for x and their weights, added to that of the runs before.
   template <int kCount>
-  __device__ void write_inputs(const float (&by_x)[kCount][kEights][4],
-                               const float (&by_weight)[kHalves]) const {
+  __device__ void write_inputs(const float (&by_x)[kCount][4], const float (&by_weight)[2]) const {
     const int t = lane_index() % 4;
     const bool goes_on = columns_.begin > 0, adds_kept = !kIsSecond && !goes_on && args_.kept;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const int64_t row = row_of(h);
+    for (int h = 0; h < 2; ++h) {
+      const int64_t row = row_ + 8 * h;
       const float of_row = quad_sum(by_weight[h]);
-      if (row >= end_) continue;
+      if (!is_there(h)) continue;
       if (t == 0) args_.by_row_weight[row] = of_row + (goes_on ? args_.by_row_weight[row] : 0.0f);
       const float* const added = goes_on ? args_.by_x : adds_kept ? args_.grad_kept : nullptr;
 #pragma unroll
-      for (int eight = 0; eight < kEights; ++eight) {
+      for (int eight = 0; eight < kCount; ++eight) {
         const int64_t at = row * kInputs + 8 * eight + 2 * t;
-        float a = by_x[h / 2 % kCount][eight][h % 2 * 2], b = by_x[h / 2 % kCount][eight][h % 2 * 2 + 1];
+        float a = by_x[eight][2 * h], b = by_x[eight][2 * h + 1];
         if (added) a += added[at], b += added[at + 1];
         write_two(args_.by_x + at, a, b);
       }
     }
   }
 
+ protected:
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const Columns columns_;
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;
   float *team_sums_, *sums_;
-  const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;  // of the first
-  int64_t first_ = 0, row_ = 0, end_ = 0;
+  // Of the first, from the lane's first column on.
+  const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;
+  int64_t first_ = 0, row_ = 0;  // the lane's first row
+  int left_ = 0;                 // rows from it on
   // Of whole groups: where a warp's rows of h go, so wide, and the group's firsts.
   float* staged_ = nullptr;
   int staged_row_ = 0;
