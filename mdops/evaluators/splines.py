@@ -88,15 +88,17 @@ class Splines(Autograd):
 
     def _ways(self, types: Types) -> dict[Descriptor, Way]:
         sums = self._of(types if self._mixed else None)
-        if torch.is_grad_enabled():
+        trains = torch.is_grad_enabled()
+        if trains:
             tables = [part.table() for part in sums]
         else:
             tables = self.potential.cached_for_weights(
                 "table", lambda: [part.fixed_table() for part in sums], types
             )
         if sums and sums[0].mean.is_cuda and torch.cuda.is_current_stream_capturing():
-            grids = [collocation_on(part.grid.intervals, part.mean.device, part.mean.dtype) for part in sums]
-            self._held.append((sums, tables, grids))
+            # Fixed tables are made before, in float64: nothing reads their grids, which are not there in float32.
+            like = [(part.grid.intervals, part.mean.device, part.mean.dtype) for part in sums if trains]
+            self._held.append((sums, tables, [collocation_on(*one) for one in like]))
         pairs = zip(sums, tables, strict=True)
         return {part.descriptor: Way(partial(part.summed, table)) for part, table in pairs}
 
