@@ -1,5 +1,6 @@
 """Charges beyond the cutoff, beside DeePMD-kit's modifier "dipole_charge"."""
 
+import json
 from math import erfc
 from pathlib import Path
 
@@ -17,16 +18,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.long_range import COULOMB, DipoleCharge, LongRange, mesh_energy, reciprocal_energy
 
 DATA = Path(__file__).parent / "data"
-KEYS = {
-    "dipole": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0]},
-    "dipole_dpa3": {
-        "model_charge_map": [-2.0, 0.5],
-        "sys_charge_map": [1.0, -0.25],
-        "ewald_h": 0.8,
-        "ewald_beta": 0.6,
-    },
-    "dipole_water": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0], "ewald_h": 0.5},
-}
+KEYS = json.loads((DATA / "dipole_charge.json").read_text())
 
 
 def charges(case="dipole", **more):

@@ -83,3 +83,17 @@ def _text(key: Any) -> str:
     if not isinstance(key, str):
         raise ModelFileError(f"a key of the model is {key!r}, not text")
     return key
+
+
+def model_head(kind: str, version: int, type_map: list[str]) -> dict[str, Any]:
+    """What stands in every model's tree beside its arrays and parts."""
+    return {
+        "@class": "Model",
+        "@version": version,
+        "type": kind,
+        "type_map": type_map,
+        "atom_exclude_types": [],
+        "pair_exclude_types": [],
+        "rcond": None,
+        "preset_out_bias": None,
+    }

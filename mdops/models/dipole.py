@@ -56,15 +56,7 @@ class DipoleFitting(NetFitting):
         """As they are: a type has no direction."""
         return value
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        near: Neighborhood,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-        *,
-        axes: torch.Tensor,
-    ) -> dict[str, torch.Tensor]:
-        """dipole (N, 3), float64; arguments as of `EnergyFitting.forward`, and axes (N, 3, M)."""
-        values = self.net_values(features, near, fparam, aparam)
-        return {"dipole": (axes.double() @ values[:, :, None]).squeeze(2)}
+    def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:
+        """(N, 3)."""
+        assert axes is not None
+        return (axes.double() @ values[:, :, None]).squeeze(2)

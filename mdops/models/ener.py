@@ -68,24 +68,9 @@ class EnergyNet(NetFitting):
         ]
         self.types_in_vacuum = getattr(options, "types_in_vacuum", 0)
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        near: Neighborhood,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-    ) -> dict[str, torch.Tensor]:
-        """energy (N,) in eV, float64, without the model's own bias; 0 for virtual atoms.
-
-        Args:
-            features: (N, D), a descriptor's.
-            near: whose centres they are of.
-            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
-
-        Raises:
-            InputError: a parameter is missing, has another shape, or is not one that the model takes.
-        """
-        return {"energy": self.net_values(features, near, fparam, aparam).squeeze(1)}
+    def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:
+        """(N,) in eV."""
+        return values.squeeze(1)
 
 
 @register

@@ -221,6 +221,32 @@ class NetFitting(Fitting):
         ]
         return torch.cat(parts, dim=1)
 
+    def forward(
+        self,
+        features: torch.Tensor,
+        near: Neighborhood,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        axes: torch.Tensor | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """The output (N, ...), float64, without the model's own bias; 0 for virtual atoms.
+
+        Args:
+            features: (N, D), a descriptor's.
+            near: whose centres they are of.
+            fparam: (S, p) or (p,); aparam: (N, q) or (q,).
+            axes: (N, 3, M), where it `needs_axes`.
+
+        Raises:
+            InputError: a parameter is missing, has another shape, or is not one that the model takes.
+        """
+        values = self.net_values(features, near, fparam, aparam)
+        return {self.outputs[0].name: self.answer(values, near, axes)}
+
+    def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:
+        """The output of what the nets give, (N, W), float64."""
+        return values
+
     def net_values(
         self,
         features: torch.Tensor,

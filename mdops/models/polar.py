@@ -88,24 +88,16 @@ class PolarFitting(NetFitting):
         shift = self.scale * (bias.diagonal(dim1=-2, dim2=-1).mean(-1) + self.constant)
         return value + shift[kinds, None, None] * torch.eye(3, dtype=value.dtype, device=value.device)
 
-    def forward(
-        self,
-        features: torch.Tensor,
-        near: Neighborhood,
-        fparam: torch.Tensor | None = None,
-        aparam: torch.Tensor | None = None,
-        *,
-        axes: torch.Tensor,
-    ) -> dict[str, torch.Tensor]:
-        """polarizability (N, 3, 3), float64; arguments as of `EnergyFitting.forward`, and axes (N, 3, M)."""
-        values = self.net_values(features, near, fparam, aparam) * self.scale[near.centers, None]
-        axes = axes.double()
+    def answer(self, values: torch.Tensor, near: Neighborhood, axes: torch.Tensor | None) -> torch.Tensor:
+        """(N, 3, 3)."""
+        assert axes is not None
+        values, axes = values * self.scale[near.centers, None], axes.double()
         if self.options.fit_diag:
             turned = axes * values[:, None]
         else:
             matrix = values.view(-1, axes.shape[2], axes.shape[2])
             turned = axes @ ((matrix + matrix.transpose(1, 2)) / 2)
-        return {"polarizability": turned @ axes.transpose(1, 2)}
+        return turned @ axes.transpose(1, 2)
 
     @classmethod
     def options_of_tree(cls, tree: Tree) -> Any:

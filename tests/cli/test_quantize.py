@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_systems import interrupted
 
 import mdops
 from mdops.cli import main
@@ -14,7 +15,6 @@ from mdops.data.evaluation import evaluate
 from mdops.io import read_model
 from mdops.quantization import quantize
 from mdops.train import load_dataset
-from mdops.train.loop import trainer
 from mdops.train.loop.checkpoint import load_checkpoint
 
 DATA = Path(__file__).parents[1] / "data"
@@ -115,15 +115,7 @@ def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, m
     told = "on 16 frames with 512 atoms (Cu, Al), validation on 4; 12 steps, seed 3"
     assert told in capsys.readouterr().err
 
-    advance = trainer.Trainer._advance
-
-    def interrupted(self):
-        if self.step == 7:
-            raise KeyboardInterrupt
-        return advance(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_advance", interrupted)
+    with interrupted(7):
         assert command(*steps, "-o", "run.safetensors", "--restart") == 130
     assert not Path("run.safetensors").exists()
     assert command(*steps, "-o", "run.safetensors") == 2

@@ -13,6 +13,7 @@ import torch
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from children import python
+from small_systems import interrupted
 
 import mdops
 from mdops.cli import main
@@ -79,15 +80,7 @@ def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
     whole = ["train", inputs(), "--output"]
     assert main([*whole, "whole"]) == 0
 
-    advance = trainer.Trainer._advance
-
-    def interrupted(self):
-        if self.step == 7:
-            raise KeyboardInterrupt
-        return advance(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_advance", interrupted)
+    with interrupted(7):
         assert main([*whole, "run", "--restart"]) == 130
     assert "mdops: interrupted; the same command with --restart goes on\n" in capsys.readouterr().err
     assert main([*whole, "run", "--restart"]) == 0

@@ -5,6 +5,7 @@ Needs deepmd-kit 3.2.0 with its exportable PyTorch backend:
     python tests/data/make_dipole_charge.py
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +13,8 @@ import torch
 from deepmd.pt_expt.modifier.dipole_charge import DipoleChargeModifier
 
 HERE = Path(__file__).resolve().parent
-CASES = {
-    "dipole": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0]},
-    "dipole_dpa3": {
-        "model_charge_map": [-2.0, 0.5],
-        "sys_charge_map": [1.0, -0.25],
-        "ewald_h": 0.8,
-        "ewald_beta": 0.6,
-    },
-    # A model with random weights that mdops made (dipole_models.py), for LAMMPS.
-    "dipole_water": {"model_charge_map": [-8.0], "sys_charge_map": [6.0, 1.0], "ewald_h": 0.5},
-}
+# That of water is a model with random weights that mdops made (dipole_models.py), for LAMMPS.
+CASES = json.loads((HERE / "dipole_charge.json").read_text())
 
 
 def water(seed, tilt):

@@ -6,6 +6,7 @@ import signal
 import time
 from pathlib import Path
 
+import lammps_runs
 import numpy as np
 import pytest
 import torch
@@ -28,22 +29,7 @@ def box(kind="orthogonal"):
 
 
 def script(style, more="run 0", boundary="p p p"):
-    elements = " ".join(mdops.load(model_file("dpa3_base"), spline=False).type_map)
-    return f"""
-    units metal
-    atom_style atomic
-    boundary {boundary}
-    read_data data.lmp
-    pair_style {style}
-    pair_coeff * * {elements}
-    compute v all pressure NULL virial
-    compute e all pe/atom
-    thermo_style custom step pe c_v[*] vol etotal
-    thermo_modify format float %20.15g
-    dump d all custom 1 dump.txt id x y z fx fy fz c_e
-    dump_modify d sort id format float %20.15g
-    {more}
-    """
+    return lammps_runs.script(style, boundary, more, case="dpa3_base", stresses=False)
 
 
 def answers(atoms, case, dtype="float64"):

@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from reference_cases import ANSWERS, SHARED, build, references, relative_error
-from small_systems import EMT
+from small_systems import EMT, stop_after
 
 import mdops
 from mdops import system as systems
@@ -185,17 +185,13 @@ def force_error(potential):
 def check_training(section, folder):
     """Errors fall; what is stopped and restarted ends with the same bits; the model is saved, and can be tuned."""
 
-    def stop(report):
-        if report.step >= 15:
-            raise KeyboardInterrupt
-
     config = config_of(section, disp_freq=5)
     whole = Trainer(config, folder / "whole")
     before = force_error(whole.potential)
     expected = whole.run()
     assert force_error(expected) < 0.8 * before
     with pytest.raises(KeyboardInterrupt):
-        Trainer(config, folder / "stopped").run(stop)
+        Trainer(config, folder / "stopped").run(stop_after(15))
     again = Trainer(config, folder / "stopped", restart=True)
     assert again.step == 10
     found = again.run().state_dict()

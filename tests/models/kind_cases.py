@@ -10,8 +10,8 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
-from reference_cases import build, references, relative_error
-from small_systems import EMT
+from reference_cases import SHARED, build, references, relative_error
+from small_systems import EMT, stop_after
 from trees import differences
 
 import mdops
@@ -55,6 +55,26 @@ def check_reference(case, dtype):
             for name in found.keys() & one.answers.keys():
                 error = relative_error(found[name], one.answers[name])
                 assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
+
+
+def check_larger(case, single=3e-5, double=1e-9, ending="dp", **options):
+    """The answers of a model of ../shared are DeePMD-kit's, in float64 and float32 (`single` is the limit of forces
+    then); gives both potentials."""
+    folder, potentials = SHARED / case, []
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    for dtype, limits in (("float64", (double, double)), ("float32", (3e-6, single))):
+        potential = mdops.load(folder / f"model.{ending}", dtype=dtype, **options)
+        potentials.append(potential)
+        for one in references(folder):
+            found = potential.evaluate(one.system, atom_virial=potential.reach == 1)
+            assert {"energy", "forces", "virial"} <= found.keys() & one.answers.keys()
+            for name in found.keys() & one.answers.keys():
+                error = relative_error(found[name], one.answers[name])
+                assert error < limits["energy" not in name], (
+                    f"{one.name}, {dtype}: {name} is off by {error:.1e}"
+                )
+    return potentials
 
 
 def check_round_trip(case, folder):
@@ -163,12 +183,8 @@ def check_training(descriptor, folder, steps=20):
     after = errors_of(expected)
     assert after["forces"] < 0.98 * before["forces"] and after["energy"] < 0.99 * before["energy"]
 
-    def stop(report):
-        if report.step >= 8:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        Trainer(training_input(descriptor, steps), stopped).run(stop)
+        Trainer(training_input(descriptor, steps), stopped).run(stop_after(8))
     again = Trainer(training_input(descriptor, steps), stopped, restart=True)
     assert again.step in (4, 8)
     found = again.run()

@@ -1,8 +1,12 @@
 """Small models of several parts, and what is asked of their evaluators."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import torch
 from ase.build import bulk
+from reference_cases import relative_error
 
 from mdops import Potential
 from mdops.models import DescriptorFitting
@@ -71,7 +75,9 @@ def parameters_of(potential, system):
     sizes, random = potential.parameter_sizes, torch.Generator().manual_seed(5)
     shapes = {"fparam": (system.count, sizes["fparam"]), "aparam": (system.atoms, sizes["aparam"])}
     return {
-        name: torch.randn(shape, generator=random, dtype=torch.float64) if shape[1] else None
+        name: torch.randn(shape, generator=random, dtype=torch.float64).to(system.types.device)
+        if shape[1]
+        else None
         for name, shape in shapes.items()
     }
 
@@ -91,3 +97,15 @@ def gradients_of(potential, evaluator, system, **options):
     answers, _ = evaluator(system, pairs, parameters["fparam"], parameters["aparam"], **options)
     loss_of(answers).backward()
     return {name: p.grad.clone() for name, p in potential.named_parameters() if p.grad is not None}
+
+
+def check_virial(potential, system):
+    """It is minus the slope of the energy by strain, by central differences."""
+    virial = potential.evaluate(system)["virial"]
+    h, found = 1e-5, torch.zeros_like(virial)
+    for a, b, sign in itertools.product(range(3), range(3), (1, -1)):
+        strain = torch.eye(3, dtype=torch.float64)
+        strain[a, b] += sign * h
+        moved = dataclasses.replace(system, positions=system.positions @ strain, cell=system.cell @ strain)
+        found[:, a, b] -= sign * potential.evaluate(moved)["energy"] / (2 * h)
+    assert relative_error(found, virial) < 1e-6

@@ -9,7 +9,7 @@ import pytest
 import torch
 from ase import Atoms
 from reference_cases import SHARED, references, relative_error
-from small_systems import EMT
+from small_systems import EMT, stop_after
 
 import mdops
 from mdops.calculator import MDOps
@@ -452,12 +452,8 @@ def test_restart_is_the_unbroken_training(tmp_path):
         (tmp_path / name).mkdir()
     whole = Trainer(config(**keys), tmp_path / "whole").run()
 
-    def stop(report):
-        if report.step >= 6:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        Trainer(config(**keys), tmp_path / "stopped").run(stop)
+        Trainer(config(**keys), tmp_path / "stopped").run(stop_after(6))
     again = Trainer(config(**keys), tmp_path / "stopped", restart=True)
     assert again.step == 4
     for a, b in zip(whole.state_dict().values(), again.run().state_dict().values(), strict=True):

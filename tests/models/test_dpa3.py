@@ -8,12 +8,12 @@ from kind_cases import (
     alloy,
     cases,
     check_fewer_types,
+    check_larger,
     load_case,
     new_potential,
     training_input,
     with_value,
 )
-from reference_cases import SHARED, references, relative_error
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError
@@ -56,19 +56,7 @@ class TestDPA3(DescriptorTests):
 
 @pytest.mark.parametrize("case", ["dpa3_small", "dpa3_dynamic", "dpa3_plain"])
 def test_larger_models_of_deepmd_kit(case):
-    folder = SHARED / case
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, 3e-5))):
-        potential = mdops.load(folder / "model.dp", dtype=dtype)
-        for one in references(folder):
-            found = potential.evaluate(one.system)
-            for name, wanted in one.answers.items():
-                if name in found:
-                    error = relative_error(found[name], wanted)
-                    assert error < limits["energy" not in name], (
-                        f"{one.name}, {dtype}: {name} is off by {error:.1e}"
-                    )
+    check_larger(case)
 
 
 def test_statistics_are_learned_where_the_deviation_is_not_fixed():

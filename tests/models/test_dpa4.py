@@ -11,11 +11,12 @@ from kind_cases import (
     alloy,
     cases,
     check_fewer_types,
+    check_larger,
     load_case,
     new_potential,
     with_value,
 )
-from reference_cases import SHARED, references, relative_error
+from reference_cases import references, relative_error
 from small_systems import EMT
 
 import mdops
@@ -57,17 +58,7 @@ class TestDPA4(DescriptorTests):
 @pytest.mark.parametrize("case", ["dpa4_mini", "dpa4_l3"])
 @pytest.mark.parametrize("ending", ["dp", "pt"])
 def test_larger_models_of_deepmd_kit(case, ending):
-    folder = SHARED / case
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, 3e-5))):
-        potential = mdops.load(folder / f"model.{ending}", dtype=dtype)
-        for one in references(folder):
-            found = potential.evaluate(one.system)
-            for name, wanted in one.answers.items():
-                if name in found:
-                    error = relative_error(found[name], wanted)
-                    assert error < limits["energy" not in name], f"{one.name}: {name} is off by {error:.1e}"
+    check_larger(case, ending=ending)
 
 
 @pytest.mark.parametrize("case", ["dpa4_base", "dpa4_wide", "dpa4_matrices", "dpa4_deep", "dpa4_blocks"])

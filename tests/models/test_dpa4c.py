@@ -13,13 +13,13 @@ from kind_cases import (
     alloy,
     cases,
     check_fewer_types,
+    check_larger,
     load_case,
     new_potential,
     refuses,
     training_input,
     with_value,
 )
-from reference_cases import SHARED, references, relative_error
 from small_systems import EMT
 
 import mdops
@@ -48,19 +48,8 @@ class TestDPA4C(DescriptorTests):
 
 @pytest.mark.parametrize("case", ["dpa4c_small", "dpa4c_l3"])
 def test_larger_models_of_deepmd_kit(case):
-    folder = SHARED / case
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    for dtype, limits in (("float64", (1e-9, 1e-9)), ("float32", (3e-6, 3e-5))):
-        for spline in (False, True):
-            potential = mdops.load(folder / "model.dp", dtype=dtype, spline=spline)
-            for one in references(folder):
-                found = potential.evaluate(one.system, atom_virial=True)
-                for name, wanted in one.answers.items():
-                    error = relative_error(found[name], wanted)
-                    # Splines are no nets.
-                    limit = 1e-7 if spline and dtype == "float64" else limits["energy" not in name]
-                    assert error < limit, f"{one.name}, {dtype}: {name} is off by {error:.1e}"
+    check_larger(case, spline=False)
+    check_larger(case, double=1e-7)  # splines are no nets
 
 
 def turned(seed=0):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk
+from parts_cases import gradients_of, parameters_of
 from reference_cases import (
     SHARED,
     assert_close,
@@ -137,18 +138,6 @@ COMBINATIONS = {
         "fitting": {"numb_fparam": 1}, "rcut_smth": 2.0, "env_protection": 0.1,
     },
 }  # fmt: skip
-
-
-def parameters_of(potential, system):
-    sizes = potential.parameter_sizes
-    random = torch.Generator().manual_seed(5)
-    shapes = {"fparam": (system.count, sizes["fparam"]), "aparam": (system.atoms, sizes["aparam"])}
-    return {
-        name: torch.randn(shape, generator=random, dtype=torch.float64).to(system.types.device)
-        if shape[1]
-        else None
-        for name, shape in shapes.items()
-    }
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
@@ -304,24 +293,6 @@ def test_types_that_change_in_place_are_seen():
 # -- Training
 
 
-def loss_of(answers, seed=3):
-    """Of energies, forces and virials, so that second derivatives are in its gradient."""
-    random = np.random.default_rng(seed)
-    parts = (answers[name] for name in ("atom_energy", "forces", "virial"))
-    return sum((x * torch.from_numpy(random.normal(size=x.shape)).to(x)).sum() for x in parts)
-
-
-def gradients_of(potential, kind, system, **options):
-    potential.zero_grad()
-    parameters = parameters_of(potential, system)
-    answers, _ = kind(potential)(
-        system, potential.neighbor_list(system), parameters["fparam"], parameters["aparam"], **options
-    )
-    loss_of(answers).backward()
-    weights = {n: p.grad for n, p in potential.named_parameters() if p.grad is not None}
-    return {n: g.clone() for n, g in weights.items()}
-
-
 TRAINED = [
     name for name in COMBINATIONS if name not in ("silent", "vacuum", "v2_two_sides")
 ]  # the last for its time
@@ -335,11 +306,11 @@ def test_training_gradients_are_autograds(name, device):
     )
     potential.train().to(device)
     system = system_of(potential, alloy(seed=1), alloy(seed=2), device=device)
-    wanted = gradients_of(potential, Autograd, system, create_graph=True)
+    wanted = gradients_of(potential, Autograd(potential), system, create_graph=True)
     kinds = [MomentTraining, FusedTraining] if device == "cpu" else [MomentTraining]
     for kind in kinds:
         assert kind.why_not(potential) is None
-        found = gradients_of(potential, kind, system)
+        found = gradients_of(potential, kind(potential), system)
         assert found.keys() == wanted.keys()
         largest = max(float(g.abs().max()) for g in wanted.values())
         for weight, gradient in wanted.items():
@@ -356,10 +327,14 @@ def test_training_knows_the_types_of_its_data():
     types = sorted(METALS.index(x) for x in ("Al", "Cu"))
     potential.use_spline(types=types)
     system, other = (system_of(potential, alloy(x)) for x in (("Cu", "Al"), ("Cu", "W")))
-    wanted = gradients_of(potential, Autograd, system, create_graph=True)
+    wanted = gradients_of(potential, Autograd(potential), system, create_graph=True)
     for kind, asked in itertools.product((MomentTraining, FusedTraining), (system, other)):
-        reference = wanted if asked is system else gradients_of(potential, Autograd, other, create_graph=True)
-        found = gradients_of(potential, kind, asked)
+        reference = (
+            wanted
+            if asked is system
+            else gradients_of(potential, Autograd(potential), other, create_graph=True)
+        )
+        found = gradients_of(potential, kind(potential), asked)
         largest = max(float(g.abs().max()) for g in reference.values())
         for weight, gradient in reference.items():
             assert float((found[weight] - gradient).abs().max()) < 1e-6 * largest, (kind, weight)

@@ -1,17 +1,45 @@
 """Small training data, made on the spot and written as systems of DeePMD-kit, and small models to train."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from ase.build import bulk
 from ase.calculators import emt
 
 from mdops.train.config.read import parse_config
+from mdops.train.loop.trainer import Trainer
 from mdops.train.model.random import random_potential
 
 SHARED = Path(__file__).parents[3] / "shared"
 EMT = Path(__file__).parents[1] / "data" / "training" / "emt"  # 20 frames of 32 atoms, Cu and Al
+
+
+@contextmanager
+def interrupted(step):
+    """Trainings are interrupted before the step after this one."""
+    advance = Trainer._advance
+
+    def stopped(self):
+        if self.step == step:
+            raise KeyboardInterrupt
+        return advance(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_advance", stopped)
+        yield
+
+
+def stop_after(step):
+    """For `Trainer.run`: stops it there."""
+
+    def stop(report):
+        if report.step >= step:
+            raise KeyboardInterrupt
+
+    return stop
 
 
 def alloy(frames, seed=0, repeat=(2, 1, 1), rattle=0.05):

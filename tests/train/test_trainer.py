@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from small_systems import EMT
+from small_systems import EMT, stop_after
 
 import mdops
 from mdops.data.evaluation import evaluate
@@ -54,14 +54,6 @@ def emt_frames():
     for k in range(len(data)):
         own = slice(data.offsets[k], data.offsets[k + 1])
         yield Atoms(data.types[own] + 1, data.positions[own], cell=data.cell[k], pbc=data.pbc[k])
-
-
-def stop_after(step):
-    def stop(report):
-        if report.step >= step:
-            raise KeyboardInterrupt
-
-    return stop
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -15,6 +15,7 @@ from mdops.io.tensorflow.nets import Tree, embedding_net, layers_by_name
 from mdops.io.tensorflow.pair_table import with_table
 from mdops.io.tensorflow.places import ENVIRONMENT, Part, Place, Types
 from mdops.io.tensorflow.spin import magnetic_elements, with_spin
+from mdops.io.tree import model_head
 from mdops.nn.net import Net
 
 _PAIRWISE = "DprcPairwiseIdx"  # an operation of models of pairwise_dprc alone
@@ -85,7 +86,7 @@ def _standard(graph: Graph, kind: str, stated: Tree, of: str = "") -> Tree:
         for operation, section in zip(operations, sections, strict=True)
     ]
     return {
-        **_head("standard", 2, type_map),
+        **model_head("standard", 2, type_map),
         "atom_exclude_types": fitting.absent,
         "@variables": _out_bias(graph, len(type_map), _WIDTHS.get(kind, fitting.outputs)),
         "descriptor": _descriptor(parts),
@@ -103,20 +104,7 @@ def _pairwise(graph: Graph, stated: Tree) -> Tree:
     type_map = parts[1]["type_map"]
     zero = np.zeros((1, len(type_map), 1))
     arrays = {"out_bias": zero, "out_std": np.ones_like(zero)}
-    return {**_head("pairwise_dprc", 1, type_map), "@variables": arrays, "models": parts}
-
-
-def _head(kind: str, version: int, type_map: list[str]) -> Tree:
-    return {
-        "@class": "Model",
-        "@version": version,
-        "type": kind,
-        "type_map": type_map,
-        "atom_exclude_types": [],
-        "pair_exclude_types": [],
-        "rcond": None,
-        "preset_out_bias": None,
-    }
+    return {**model_head("pairwise_dprc", 1, type_map), "@variables": arrays, "models": parts}
 
 
 def _kind(graph: Graph) -> str:

@@ -13,7 +13,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.torch.descriptors import descriptor_tree, is_mixed
 from mdops.io.torch.fittings import fitting_tree
 from mdops.io.torch.state import State, Tree, options_of
-from mdops.io.tree import mapping
+from mdops.io.tree import mapping, model_head
 from mdops.models.dpa4.model import DPA4ModelOptions
 from mdops.models.dpa4.options import automatic_width
 from mdops.models.spin import is_native, spin_of_types
@@ -66,17 +66,7 @@ def _model(kind: str, version: int, state: State, type_map: list[str]) -> Tree:
         bias, std = state.required("out_bias"), state.required("out_std")
     else:  # before DeePMD-kit 3.0 the fitting's bias was all
         bias, std = np.zeros((1, len(type_map), 1)), np.ones((1, len(type_map), 1))
-    return {
-        "@class": "Model",
-        "@version": version,
-        "type": kind,
-        "type_map": type_map,
-        "atom_exclude_types": [],
-        "pair_exclude_types": [],
-        "rcond": None,
-        "preset_out_bias": None,
-        "@variables": {"out_bias": bias, "out_std": std},
-    }
+    return {**model_head(kind, version, type_map), "@variables": {"out_bias": bias, "out_std": std}}
 
 
 def _standard(params: Tree, state: State, type_map: list[str]) -> Tree:
