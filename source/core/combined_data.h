@@ -1,6 +1,7 @@
 // What a file has of models of several descriptors, of several models, and of pair tables.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +62,20 @@ struct CombinedData {
 
 // Which parameters a model takes whose members take these, the same where they take any; null: none.
 const Parameters& common_parameters(const std::vector<const Parameters*>& members);
+
+// The members of a model, make(about, prefix, whether it is a table) each; what they take of frames and
+// atoms.
+template <class Part, class Make>
+std::array<const Parameters*, 2> read_members(const Json& about, const Make& make,
+                                              std::vector<std::unique_ptr<Part>>& parts) {
+  std::vector<const Parameters*> parameters[2];
+  for (const Json& member : about.at("members").as_list()) {
+    const std::string prefix = "core." + std::to_string(parts.size()) + ".";
+    parts.push_back(make(member, prefix, member.at("is_table").as_bool()));
+    for (int k = 0; k < 2; ++k) parameters[k].push_back(parts.back()->parameters[k]);
+  }
+  return {&common_parameters(parameters[0]), &common_parameters(parameters[1])};
+}
 
 // The atoms of a call, on the CPU or a GPU, as the kernels of pair tables read them.
 template <class Call>

@@ -168,18 +168,13 @@ class CombinedModel : public CpuBase {
   CombinedModel(const File& file, const Json& about, const Request& request)
       : CpuBase(about, request), whole_(file, about, request.precision, ntypes()) {
     cutoff_ = whole_.cutoff, shortest_ = whole_.shortest;
-    const std::vector<Json>& members = about.at("members").as_list();
-    std::vector<const Parameters*> parameters[2];
-    for (size_t m = 0; m < members.size(); ++m) {
-      const std::string prefix = "core." + std::to_string(m) + ".";
-      if (members[m].at("is_table").as_bool())
-        parts_.push_back(std::make_unique<TablePart>(file, members[m], prefix, ntypes()));
-      else
-        parts_.push_back(
-            std::make_unique<StandardPart<T>>(file, members[m], prefix, request.precision, ntypes()));
-      for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
-    }
-    takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
+    const auto make = [&](const Json& member, const std::string& prefix,
+                          bool is_table) -> std::unique_ptr<Part> {
+      if (is_table) return std::make_unique<TablePart>(file, member, prefix, ntypes());
+      return std::make_unique<StandardPart<T>>(file, member, prefix, request.precision, ntypes());
+    };
+    const auto [fparam, aparam] = read_members(about, make, parts_);
+    takes(*fparam, *aparam);
     if (whole_.blends) table_ = static_cast<TablePart*>(parts_[1].get());
     set_threads(request.threads);
   }

@@ -130,12 +130,11 @@ const std::vector<Json>& extra_descriptors_of(const Json& about) {
   return found ? found->as_list() : none;
 }
 
-#define MDOPS_INSTANTIATE(T)                 \
-  template struct ExtraDescriptorWeights<T>; \
-  template struct AngleData<T>;              \
-  template struct AttentionData<T>;
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+template struct ExtraDescriptorWeights<float>;
+template struct ExtraDescriptorWeights<double>;
+template struct AngleData<float>;
+template struct AngleData<double>;
+template struct AttentionData<float>;
+template struct AttentionData<double>;
 
 }  // namespace mdops::core

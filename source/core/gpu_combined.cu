@@ -129,18 +129,13 @@ class CombinedGpuModel : public GpuBase {
         takes(*parts_[0]->parameters[0], *parts_[0]->parameters[1]);
         return upload();
       }
-      const std::vector<Json>& members = about.at("members").as_list();
-      std::vector<const Parameters*> parameters[2];
-      for (size_t m = 0; m < members.size(); ++m) {
-        const std::string prefix = "core." + std::to_string(m) + ".";
-        if (members[m].at("is_table").as_bool())
-          parts_.push_back(
-              std::make_unique<GpuTablePart>(*this, file, members[m], prefix, request, ntypes()));
-        else
-          parts_.push_back(make_member(*this, file, members[m], prefix, request, ntypes()));
-        for (int k = 0; k < 2; ++k) parameters[k].push_back(parts_[m]->parameters[k]);
-      }
-      takes(common_parameters(parameters[0]), common_parameters(parameters[1]));
+      const auto make = [&](const Json& member, const std::string& prefix,
+                            bool is_table) -> std::unique_ptr<GpuPart> {
+        if (!is_table) return make_member(*this, file, member, prefix, request, ntypes());
+        return std::make_unique<GpuTablePart>(*this, file, member, prefix, request, ntypes());
+      };
+      const auto [fparam, aparam] = read_members(about, make, parts_);
+      takes(*fparam, *aparam);
       if (whole_.blends) table_ = static_cast<GpuTablePart*>(parts_[1].get());
       upload();
     });

@@ -128,12 +128,11 @@ std::vector<DenseLayer<T>> FittingNets<T>::layers(int net) const {
   return dense;
 }
 
-#define MDOPS_INSTANTIATE(T)            \
-  template struct DescriptorWeights<T>; \
-  template struct ExtraInputs<T>;       \
-  template struct FittingNets<T>;
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+template struct DescriptorWeights<float>;
+template struct DescriptorWeights<double>;
+template struct ExtraInputs<float>;
+template struct ExtraInputs<double>;
+template struct FittingNets<float>;
+template struct FittingNets<double>;
 
 }  // namespace mdops::core

@@ -53,8 +53,6 @@ static void run_angle_moment_seconds(const Op& op, const AngleArgs<T>& args, int
   });
 }
 
-static void align(const Op&, AngleTableInputs&) {}  // GPUs read 16 bytes at once
-
 template <class T>
 static void make_angle_features(const Op& op, const AngleArgs<T>& args, const AngleTables<T>& tables,
                                 int64_t atoms, T* features, int32_t* within, T* nearest) {

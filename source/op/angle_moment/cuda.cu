@@ -69,10 +69,6 @@ static void run_angle_moment_seconds(const CudaOp& op, const AngleArgs<T>& args,
   launch_pull<true>(op, args, atoms, tangent, grad, out);
 }
 
-static void align(const CudaOp&, AngleTableInputs& tables) {
-  tables.plain = aligned(tables.plain), tables.gated = aligned(tables.gated);
-}
-
 template <class T>
 static void make_angle_features(const CudaOp& op, const AngleArgs<T>& args, const AngleTables<T>& tables,
                                 int64_t atoms, T* features, int32_t* within, T* nearest) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "angle_moment/angle_moment.h"
+#include "angle_moment/pull.h"
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 
@@ -288,28 +289,14 @@ __device__ __forceinline__ void pull_rows(const AngleArgs<T>& args, int64_t i, c
   for (int k = lane_index(); k < w.size; k += kWarp) {
     const int64_t slot = w.slots[k];
     const T* from = args.displacements + 3 * (i * args.width + slot);
-    const T d[3] = {from[0], from[1], from[2]}, none[4] = {0, 0, 0, 0};
-    const RadialTerms<T> f = radial_terms(squared_length(d), args.cutoff);
-    const T p[4] = {0, w.grad[0][k], w.grad[1][k], w.grad[2][k]};
-    T g[3];
-    if constexpr (Second) {
-      const T* along = tangent + 3 * (i * args.width + slot);
-      const T q[4] = {0, w.second[0][k], w.second[1][k], w.second[2][k]},
-              v[3] = {along[0], along[1], along[2]};
-      T h[3];
-      pair_gradient(d, f, norm, q, none, g);
-      pair_hessian_product(d, v, f, norm, p, none, none, h);
-      for (int a = 0; a < 3; ++a) g[a] += h[a];
-      if constexpr (G != Gate::none) {
-        add_gate_slope(d, f, w.second[3][k], g);
-        T flat[3] = {0, 0, 0};
-        gate_hessian_product(d, v, f, T(1), none, flat);
-        for (int a = 0; a < 3; ++a) g[a] += w.grad[3][k] * flat[a];
-      }
-    } else {
-      pair_gradient(d, f, norm, p, none, g);
-      if constexpr (G != Gate::none) add_gate_slope(d, f, w.grad[3][k], g);
+    const T d[3] = {from[0], from[1], from[2]};
+    T g[3], v[3] = {}, grad[4] = {}, change[4] = {};
+    for (int a = 0; a < (G != Gate::none ? 4 : 3); ++a) {
+      grad[a] = w.grad[a][k];
+      if constexpr (Second) change[a] = w.second[a][k];
     }
+    for (int a = 0; Second && a < 3; ++a) v[a] = tangent[3 * (i * args.width + slot) + a];
+    pull_row<G != Gate::none, Second>(d, v, args.cutoff, norm, grad, change, g);
     for (int a = 0; a < 3; ++a) out[3 * slot + a] = g[a];
   }
 }

@@ -52,25 +52,32 @@ struct AngleInputs : DescriptorInputs {
 };
 
 // `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are none.
-struct AngleTableInputs {
-  Tensor plain, gated;
+struct AngleFeatureInputs : AngleInputs {
+  using Given = Listed<Times<7, const Tensor&>, Times<3, double>, Times<3, int64_t>>;
+
+  Tensor plain, gates;
   int64_t channels;
 
-  AngleTableInputs(const Op& op, const AngleInputs& in, const Tensor& tables, const Tensor& gates)
-      : plain(input(op, "tables", tables, in.dtype, {in.pairs(), in.pieces(), kAny, kAngleRow})),
+  AngleFeatureInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                     const Tensor& std, const Tensor& pair_mask, const Tensor& tables, const Tensor& gates_,
+                     double cutoff, double cutoff_smooth, double protection, int64_t exponent,
+                     int64_t octaves, int64_t fineness)
+      : AngleInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+                    exponent, octaves, fineness, false),
+        plain(input(op, "tables", tables, dtype, {pairs(), pieces(), kAny, kAngleRow})),
         channels(plain.size(2)) {
     if (channels < 1 || channels > kMostAngleChannels)
       fail(op, "argument `tables` has " + std::to_string(channels) + " channels, expected one or more, " +
                    std::to_string(kMostAngleChannels) + " at most");
-    gated = input(op, "gates", gates, in.dtype, {kAny, in.pieces(), channels, kAngleRow});
-    if (gated.size(0) != 0 && gated.size(0) != in.pairs())
-      fail(op, "argument `gates` has " + std::to_string(gated.size(0)) +
-                   " pairs of types, expected none or " + std::to_string(in.pairs()));
+    gates = input(op, "gates", gates_, dtype, {kAny, pieces(), channels, kAngleRow});
+    if (gates.size(0) != 0 && gates.size(0) != pairs())
+      fail(op, "argument `gates` has " + std::to_string(gates.size(0)) +
+                   " pairs of types, expected none or " + std::to_string(pairs()));
   }
 
   template <class T>
-  AngleTables<T> as() const {
-    return {plain.const_data_ptr<T>(), gated.size(0) ? gated.const_data_ptr<T>() : nullptr,
+  AngleTables<T> tables() const {
+    return {plain.const_data_ptr<T>(), gates.size(0) ? gates.const_data_ptr<T>() : nullptr,
             static_cast<int>(channels)};
   }
 };

@@ -54,42 +54,23 @@ struct AngleMomentOps {
     return result;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> angle_features(
-      const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& std,
-      const Tensor& pair_mask, const Tensor& tables_, const Tensor& gates, double cutoff,
-      double cutoff_smooth, double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
-    const auto op = Device::make("angle_features", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, false);
-    AngleTableInputs tables(op, in, tables_, gates);
-    align(op, tables);
-    Tensor features = empty(op, {in.atoms, tables.channels}, in.dtype);
+  static std::tuple<Tensor, Tensor, Tensor> angle_features(const Call& op, AngleFeatureInputs& in) {
+    in.plain = Device::placed(in.plain), in.gates = Device::placed(in.gates);  // GPUs read 16 bytes at once
+    Tensor features = empty(op, {in.atoms, in.channels}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      const auto args = in.args<T>();
-      const auto functions = tables.as<T>();
-      make_angle_features(op, args, functions, in.atoms, features.mutable_data_ptr<T>(),
+      make_angle_features(op, in.args<T>(), in.tables<T>(), in.atoms, features.mutable_data_ptr<T>(),
                           within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
     });
     return {features, within, nearest};
   }
 
-  static Tensor angle_features_backward(const Tensor& grad_, const Tensor& displacements,
-                                        const Tensor& counts, const Tensor& types, const Tensor& std,
-                                        const Tensor& pair_mask, const Tensor& tables_, const Tensor& gates,
-                                        double cutoff, double cutoff_smooth, double protection,
-                                        int64_t exponent, int64_t octaves, int64_t fineness) {
-    const auto op = Device::make("angle_features_backward", "displacements", displacements);
-    const AngleInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                         exponent, octaves, fineness, false);
-    const AngleTableInputs tables(op, in, tables_, gates);
-    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, tables.channels});
+  static Tensor angle_features_backward(const Call& op, const AngleFeatureInputs& in, const Tensor& grad_) {
+    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.channels});
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      const auto args = in.args<T>();
-      const auto functions = tables.as<T>();
-      make_angle_gradients(op, args, functions, in.atoms, grad.const_data_ptr<T>(),
+      make_angle_gradients(op, in.args<T>(), in.tables<T>(), in.atoms, grad.const_data_ptr<T>(),
                            result.mutable_data_ptr<T>());
     });
     return result;
@@ -100,8 +81,8 @@ struct AngleMomentOps {
     bind<Device, "angle_moment_backward", &AngleMomentOps::angle_moment_backward>(m);
     bind<Device, "angle_moment_jvp", &AngleMomentOps::angle_moment_jvp>(m);
     bind<Device, "angle_moment_hvp", &AngleMomentOps::angle_moment_hvp>(m);
-    m.impl("angle_features", TORCH_BOX(&AngleMomentOps::angle_features));
-    m.impl("angle_features_backward", TORCH_BOX(&AngleMomentOps::angle_features_backward));
+    bind<Device, "angle_features", &AngleMomentOps::angle_features>(m);
+    bind<Device, "angle_features_backward", &AngleMomentOps::angle_features_backward>(m);
   }
 };
 

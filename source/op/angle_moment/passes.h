@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "angle_moment/pairs.h"
+#include "angle_moment/pull.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
@@ -309,28 +310,15 @@ inline void pull_rows(const Neighbors<T> n, const Cutoff<T> cutoff, const Normal
   T *const gx = n.rows.x, *const gy = n.rows.y, *const gz = n.rows.z;  // no longer needed
   MDOPS_INDEPENDENT
   for (int k = 0; k < n.size; ++k) {
-    const T d[3] = {n.dx[k], n.dy[k], n.dz[k]}, none[4] = {0, 0, 0, 0};
-    const RadialTerms<T> f = radial_terms(squared_length(d), cutoff);
-    const T p[4] = {0, n.grad.x[k], n.grad.y[k], n.grad.z[k]};
-    T g[3];
+    const T d[3] = {n.dx[k], n.dy[k], n.dz[k]};
+    const T grad[4] = {n.grad.x[k], n.grad.y[k], n.grad.z[k], G != Gate::none ? n.grad.w[k] : T(0)};
+    T g[3], v[3] = {}, change[4] = {};
     if constexpr (Second) {
-      const T q[4] = {0, n.second.x[k], n.second.y[k], n.second.z[k]};
-      const T v[3] = {n.vx[k], n.vy[k], n.vz[k]};
-      T h[3];
-      pair_gradient(d, f, norm, q, none, g);
-      pair_hessian_product(d, v, f, norm, p, none, none, h);
-      for (int a = 0; a < 3; ++a) g[a] += h[a];
-      if constexpr (G != Gate::none) {
-        add_gate_slope(d, f, n.second.w[k], g);
-        // Of w alone: the Hessian of w L for L = 1.
-        T flat[3] = {0, 0, 0};
-        gate_hessian_product(d, v, f, T(1), none, flat);
-        for (int a = 0; a < 3; ++a) g[a] += n.grad.w[k] * flat[a];
-      }
-    } else {
-      pair_gradient(d, f, norm, p, none, g);
-      if constexpr (G != Gate::none) add_gate_slope(d, f, n.grad.w[k], g);
+      v[0] = n.vx[k], v[1] = n.vy[k], v[2] = n.vz[k];
+      change[0] = n.second.x[k], change[1] = n.second.y[k], change[2] = n.second.z[k];
+      if constexpr (G != Gate::none) change[3] = n.second.w[k];
     }
+    pull_row<G != Gate::none, Second>(d, v, cutoff, norm, grad, change, g);
     gx[k] = g[0], gy[k] = g[1], gz[k] = g[2];
   }
   for (int k = 0; k < n.size; ++k) {

@@ -42,51 +42,22 @@ struct EdgeConvolutionOps {
   using Order = const std::optional<Tensor>&;
   using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-  static Tensor edge_convolution(const Tensor& x_, const Tensor& b_, const Tensor& w_, const Tensor& t_,
-                                 const Tensor& weight_, Index x_index, Order x_order, Index x_offsets,
+  static Tensor edge_convolution(const Tensor& x_, const Tensor& b, const Tensor& w, const Tensor& t,
+                                 const Tensor& weight, Index x_index, Order x_order, Index x_offsets,
                                  Index a_index, Order a_order, Index a_offsets) {
     const auto op = Device::make("edge_convolution", "x", x_);
     const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
-    const ScalarType dtype = x.scalar_type();
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
-    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), kAny}));
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
-    check_nodes(op, "x", x, in.of_x);
-    const Tensor w = input(op, "w", w_, dtype, {in.rows});
-    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), x.size(1)}));
-    Tensor y = empty(op, {in.of_a.targets, 1 + t.size(1), x.size(1)}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, nullptr, &x, weight, t.size(1));
-      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
-      args.by_a = y.mutable_data_ptr<T>();
-      in.sums_of(in.of_a, args);
-      run_convolution<ConvolutionPass::by_a>(op, args);
-    });
-    return y;
+    return sums<ConvolutionPass::by_a>(op, x, kAny, b, w, t, weight, a_index, a_order, a_offsets, x_index,
+                                       x_order, x_offsets);
   }
 
-  static Tensor edge_convolution_nodes(const Tensor& a_, const Tensor& b_, const Tensor& w_, const Tensor& t_,
-                                       const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
+  static Tensor edge_convolution_nodes(const Tensor& a_, const Tensor& b, const Tensor& w, const Tensor& t,
+                                       const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
                                        Index x_index, Order x_order, Index x_offsets) {
     const auto op = Device::make("edge_convolution_nodes", "a", a_);
     const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
-    const ScalarType dtype = a.scalar_type();
-    const int64_t turns = turns_of(op, a), width = a.size(2);
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
-    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), turns}));
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
-    check_nodes(op, "a", a, in.of_a);
-    const Tensor w = input(op, "w", w_, dtype, {in.rows});
-    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), width}));
-    Tensor y = empty(op, {in.of_x.targets, width}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, &a, nullptr, weight, turns);
-      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
-      args.by_x = y.mutable_data_ptr<T>();
-      in.sums_of(in.of_x, args);
-      run_convolution<ConvolutionPass::by_x>(op, args);
-    });
-    return y;
+    return sums<ConvolutionPass::by_x>(op, a, turns_of(op, a), b, w, t, weight, a_index, a_order, a_offsets,
+                                       x_index, x_order, x_offsets);
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
@@ -145,6 +116,32 @@ struct EdgeConvolutionOps {
   }
 
  private:
+  // By a, of the nodes' x, or by x, of their a.
+  template <ConvolutionPass Pass, class Call>
+  static Tensor sums(const Call& op, const Tensor& from, int64_t turns, const Tensor& b_, const Tensor& w_,
+                     const Tensor& t_, const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
+                     Index x_index, Order x_order, Index x_offsets) {
+    constexpr bool kByA = Pass == ConvolutionPass::by_a;
+    const ScalarType dtype = from.scalar_type();
+    const int64_t width = from.size(kByA ? 1 : 2);
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
+    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), turns}));
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
+    check_nodes(op, kByA ? "x" : "a", from, kByA ? in.of_x : in.of_a);
+    const Tensor w = input(op, "w", w_, dtype, {in.rows});
+    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), width}));
+    Tensor y = kByA ? empty(op, {in.of_a.targets, 1 + t.size(1), width}, dtype)
+                    : empty(op, {in.of_x.targets, width}, dtype);
+    dispatch_float(op, dtype, [&]<class T>(T) {
+      auto args = arguments<T>(in, kByA ? nullptr : &from, kByA ? &from : nullptr, weight, t.size(1));
+      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
+      (kByA ? args.by_a : args.by_x) = y.mutable_data_ptr<T>();
+      in.sums_of(kByA ? in.of_a : in.of_x, args);
+      run_convolution<Pass>(op, args);
+    });
+    return y;
+  }
+
   static int64_t turns_of(const Op& op, const Tensor& a) {
     if (a.size(1) < 1) fail(op, "argument `a` has no rows for each node, expected one or more");
     return a.size(1) - 1;

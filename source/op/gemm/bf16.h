@@ -21,7 +21,6 @@
 namespace mdops {
 
 constexpr int kBf16Rows = 16, kBf16Depth = 32, kBf16Lanes = 16, kBf16Tile = kBf16Rows * kBf16Depth;
-constexpr int kMostBf16Parts = 3;
 
 inline int64_t bf16_size(int64_t rows, int64_t depth, int parts) {
   return (rows + kBf16Rows - 1) / kBf16Rows * ((depth + kBf16Depth - 1) / kBf16Depth) * kBf16Tile * parts;

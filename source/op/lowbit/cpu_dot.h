@@ -16,17 +16,17 @@ MDOPS_DOT_TARGET inline void sums(int64_t words, const int32_t* a, int64_t strid
   for (int64_t k = 0; k < words; ++k, ++a, b += kDotColumns) {
     Ints column[kDotVectors];
     MDOPS_UNROLL
-    for (int v = 0; v < kDotVectors; ++v) column[v] = load_ints(b + v * kIntLanes);
+    for (int v = 0; v < kDotVectors; ++v) column[v] = load<Ints>(b + v * kIntLanes);
     MDOPS_UNROLL
     for (int r = 0; r < Rows; ++r) {
-      const Ints row = broadcast_int(a + r * stride);
+      const Ints row = Ints{} + load<int32_t>(a + r * stride);
       MDOPS_UNROLL
       for (int v = 0; v < kDotVectors; ++v) sum[r][v] = dot(sum[r][v], column[v], row);
     }
   }
   MDOPS_UNROLL
   for (int r = 0; r < Rows; ++r) MDOPS_UNROLL
-  for (int v = 0; v < kDotVectors; ++v) store_ints(tile + r * kDotColumns + v * kIntLanes, sum[r][v]);
+  for (int v = 0; v < kDotVectors; ++v) store(tile + r * kDotColumns + v * kIntLanes, sum[r][v]);
 }
 
 // The same for at most kDotRows rows.

@@ -22,58 +22,14 @@ namespace mdops::MDOPS_ISA {
 namespace {
 
 #if defined(MDOPS_ISA_LEVEL_v4)
-constexpr int kDotRows = 6, kDotVectors = 4;
-using Ints = __m512i;
-MDOPS_HD Ints load_ints(const int32_t* p) {
-  return _mm512_loadu_si512(p);
-}
-MDOPS_HD void store_ints(int32_t* p, Ints v) {
-  _mm512_storeu_si512(p, v);
-}
-MDOPS_HD Ints broadcast_int(const int32_t* p) {
-  int32_t word;
-  std::memcpy(&word, p, sizeof word);
-  return _mm512_set1_epi32(word);
-}
+constexpr int kDotVectors = 4, kIntBytes = 64;
 #elif defined(MDOPS_ISA_LEVEL_v3)
-constexpr int kDotRows = 6, kDotVectors = 2;
-using Ints = __m256i;
-MDOPS_HD Ints load_ints(const int32_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const Ints*>(p));
-}
-MDOPS_HD void store_ints(int32_t* p, Ints v) {
-  _mm256_storeu_si256(reinterpret_cast<Ints*>(p), v);
-}
-MDOPS_HD Ints broadcast_int(const int32_t* p) {
-  return _mm256_set1_epi32(*p);
-}
-#elif defined(__x86_64__)
-constexpr int kDotRows = 6, kDotVectors = 2;
-using Ints = __m128i;
-MDOPS_HD Ints load_ints(const int32_t* p) {
-  return _mm_loadu_si128(reinterpret_cast<const Ints*>(p));
-}
-MDOPS_HD void store_ints(int32_t* p, Ints v) {
-  _mm_storeu_si128(reinterpret_cast<Ints*>(p), v);
-}
-MDOPS_HD Ints broadcast_int(const int32_t* p) {
-  return _mm_set1_epi32(*p);
-}
+constexpr int kDotVectors = 2, kIntBytes = 32;
 #else
-constexpr int kDotRows = 6, kDotVectors = 2;
-typedef int32_t Ints __attribute__((vector_size(16)));
-MDOPS_HD Ints load_ints(const int32_t* p) {
-  Ints v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-MDOPS_HD void store_ints(int32_t* p, Ints v) {
-  std::memcpy(p, &v, sizeof v);
-}
-MDOPS_HD Ints broadcast_int(const int32_t* p) {
-  return Ints{} + *p;
-}
+constexpr int kDotVectors = 2, kIntBytes = 16;
 #endif
+constexpr int kDotRows = 6;
+typedef int32_t Ints __attribute__((vector_size(kIntBytes)));
 
 constexpr int kIntLanes = sizeof(Ints) / sizeof(int32_t), kDotColumns = kDotVectors * kIntLanes;
 constexpr int kBlockRows = 32 * kDotRows;  // of C; a panel of B is packed once for each block
@@ -84,11 +40,11 @@ namespace plain {
 
 MDOPS_HD Ints dot(Ints sum, Ints b, Ints a) {
 #if defined(MDOPS_ISA_LEVEL_v4)
-  return _mm512_add_epi32(sum, _mm512_madd_epi16(b, a));
+  return sum + (Ints)_mm512_madd_epi16((__m512i)b, (__m512i)a);
 #elif defined(MDOPS_ISA_LEVEL_v3)
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(b, a));
+  return sum + (Ints)_mm256_madd_epi16((__m256i)b, (__m256i)a);
 #elif defined(__x86_64__)
-  return _mm_add_epi32(sum, _mm_madd_epi16(b, a));
+  return sum + (Ints)_mm_madd_epi16((__m128i)b, (__m128i)a);
 #else
   return sum + (b << 16 >> 16) * (a << 16 >> 16) + (b >> 16) * (a >> 16);
 #endif
@@ -108,7 +64,7 @@ MDOPS_HD Ints dot(Ints sum, Ints b, Ints a) {
 namespace vnni {
 
 MDOPS_DOT_TARGET MDOPS_HD Ints dot(Ints sum, Ints b, Ints a) {
-  return _mm512_dpbusd_epi32(sum, b, a);
+  return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)b, (__m512i)a);
 }
 
 }  // namespace vnni
