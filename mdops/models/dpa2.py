@@ -440,6 +440,7 @@ class DPA2(GraphDescriptor):
             axis_weight := sum_weight * 3**-0.5,
             turning * axis_weight,
             (places - count).clamp(min=0),
+            near.first_derivative_only,
         )
 
     def _sums(self, near: Neighborhood) -> torch.Tensor:

@@ -18,7 +18,9 @@ from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.models.repformer_once import GraphOnce, LayerOnce, NodeWeights, layer_once
 from mdops.nn.net import Layer, array, tensor
+from mdops.nn.watch import Watch
 from mdops.ops import (
     NeighborGraph,
     axis_product,
@@ -31,6 +33,9 @@ from mdops.ops import (
     edge_weighted_sum,
     row_moments,
 )
+from mdops.ops._register import is_by_pytorch
+from mdops.ops.activation import kernel_code
+from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import SHIFT
@@ -172,6 +177,13 @@ class LayerForm(NamedTuple):
         return self.options.update_h2 and not self.is_last
 
     @property
+    def goes_once(self) -> bool:
+        """Whether `mdops.models.repformer_once` has its first derivatives."""
+        o = self.options
+        is_other = o.update_g1_has_attn or o.update_h2 or self.multiplies_nodes
+        return not is_other and (o.g1_out_conv or not o.update_g1_has_conv)
+
+    @property
     def products(self) -> dict[str, tuple[int, int, bool]]:
         """The inputs and outputs of each product, and whether it has a bias, by its place in the node of the layer."""
         o = self.options
@@ -254,6 +266,7 @@ class Edges(NamedTuple):
         axis_weight: (E, 1), `sum_weight` over the root of 3, by which products of two such sums are divided by 3.
         turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
+        once: whether all is differentiated at most once, and by the displacements alone.
     """
 
     graph: NeighborGraph
@@ -267,6 +280,7 @@ class Edges(NamedTuple):
     axis_weight: torch.Tensor
     turning: torch.Tensor
     empty: torch.Tensor
+    once: bool
 
 
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
@@ -310,10 +324,13 @@ class RepformerLayer(nn.Module):
             nn.ParameterList(residuals[f"{name}_residual"]) for name in ("g1", "g2", "h2")
         )
         self.norm = nn.ParameterList(norm or ())
+        self._kept: tuple[Watch, Any, LayerOnce | None] | None = None
 
     def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
         form, (e, h) = self.form, local
+        if edges.once and form.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
+            return self._once(nodes, local, edges)
         new = self._nodes(nodes, e, h, edges)
         if form.is_last:
             return new, local
@@ -325,6 +342,95 @@ class RepformerLayer(nn.Module):
             to_edges += numbers
             to_vectors += turned
         return new, (self._added("g2", e, to_edges), self._added("h2", h, to_vectors))
+
+    def _once(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
+        """The same, for first derivatives alone."""
+        (e, h), graph, smooth = local, edges.graph, self.form.smooth
+        absent = edges.empty if smooth else torch.zeros_like(edges.empty)
+        r = h * 3**-0.25 if self.form.attends else h
+        new, made = layer_once(
+            self._kept_constants(),
+            GraphOnce(graph.of_neighbor, graph.of_center, absent),
+            *(nodes, e, r, edges.weight, edges.mean_weight, edges.turning),
+        )
+        return new, (e if made is None else made, h)
+
+    def _kept_constants(self) -> LayerOnce:
+        """`_constants` of the weights as they are now, made again where they have changed."""
+        if self._kept is None or not self._kept[0].is_valid:
+            self._kept = Watch(self), None, None
+        watch, before, found = self._kept
+        now = watch.parameters()
+        if found is None or now != before:
+            found = self._constants()
+            self._kept = watch, now, found
+        return found
+
+    @torch.no_grad()
+    def _constants(self) -> LayerOnce:
+        """The weights as `layer_once` takes them."""
+        o, form = self.form.options, self.form
+        filters = self._product("proj_g1g2").weight if o.update_g1_has_conv else None
+        own = self._product("g1_self_mlp") if o.g1_out_mlp else None
+        keep, factors = self._factors("g1", 1 + (own is not None) + (filters is not None))
+        every = self._product("linear1")
+        assert every.bias is not None
+        widths = [
+            0 if o.g1_out_mlp else o.g1_dim,
+            o.g2_dim * o.axis_neuron * o.update_g1_has_grrg,
+            o.g1_dim * o.axis_neuron * o.update_g1_has_drrd,
+        ]
+        of_nodes, of_edges, of_neighbors = (
+            part if len(part) else None for part in every.weight.split(widths)
+        )
+        if of_edges is not None:  # the op has the columns of the axis innermost
+            of_edges = of_edges.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1).flatten(0, 1)
+        factor = iter(factors)
+        nodes = NodeWeights(
+            keep,
+            own.weight if own is not None else None,
+            own.bias if own is not None else None,
+            next(factor) if own is not None else None,
+            filters if filters is not None else every.weight[:0],
+            next(factor) if filters is not None else None,
+            of_nodes,
+            of_edges,
+            of_neighbors,
+            every.bias,
+            next(factor),
+            o.axis_neuron,
+        )
+        edges = None if form.is_last else self._edge_constants()
+        return LayerOnce(
+            nodes,
+            edges,
+            kernel_code(o.activation_function),
+            SHIFT if form.smooth else 0.0,
+            o.attn2_has_gate,
+            o.ln_eps or LN_EPS,
+        )
+
+    def _edge_constants(self) -> tuple[float, EdgeLayerWeights]:
+        own, attends = self._product("linear2"), self.form.attends
+        none = own.weight.new_empty(0)
+        keep, factors = self._factors("g2", 1 + attends)
+        heads: list[Any] = [none.view(0, *own.weight.shape)] * 2 + [none] * 4
+        if attends:
+            joined = self._product("attn2_mh_apply.head_map").bias
+            heads = [self._of_queries(), self._of_values(), joined, *self.norm, factors[1]]
+        assert own.bias is not None
+        return keep, EdgeLayerWeights(own.weight, own.bias, factors[0], *heads)
+
+    def _factors(self, name: str, count: int) -> tuple[float, list[torch.Tensor]]:
+        """By which what was there is multiplied, and each of so many messages."""
+        style = self.form.options.update_style
+        if style == RESIDUAL:
+            return 1.0, list(getattr(self, f"{name}_residual"))
+        keep = (count + 1) ** -0.5 if style == "res_avg" else 1.0
+        factor = keep if style == "res_avg" else count**-0.5
+        width = self.form.residuals[f"{name}_residual"][1]
+        ones = self._product("linear1").weight.new_ones(width)
+        return keep, [ones * factor] * count
 
     def _nodes(self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges) -> torch.Tensor:
         """The new numbers of nodes."""
@@ -450,9 +556,7 @@ class RepformerLayer(nn.Module):
         heads, width, smooth = o.attn2_nhead, o.g2_dim, form.smooth
         # Heads have the edges' own numbers as keys and values: the matrices of keys are multiplied with those of
         # queries, those of values with what joins the heads. DeePMD-kit has the heads innermost.
-        query, keys = self._of_heads("attn2g_map.mapqk", 2 * heads).split(heads)
-        scale = o.attn2_hidden**-0.5 * (3**0.5 if o.attn2_has_gate else 1.0)
-        of_queries = (query @ keys.mT * scale).transpose(0, 1).flatten(1)
+        of_queries = self._of_queries().transpose(0, 1).flatten(1)
         found = edge_attention(
             linear(e, of_queries).unflatten(1, (heads, -1)),
             torch.cat([e, h], 1) if form.turns else e,
@@ -467,15 +571,25 @@ class RepformerLayer(nn.Module):
         numbers, vectors = [], []
         if form.attends:
             joined = self._product("attn2_mh_apply.head_map")
-            of_heads = self._of_heads("attn2_mh_apply.mapv", heads) @ joined.weight.unflatten(
-                0, (-1, heads)
-            ).transpose(0, 1)
-            x = linear(found[..., :width].flatten(1), of_heads.flatten(0, 1), joined.bias)
+            x = linear(found[..., :width].flatten(1), self._of_values().flatten(0, 1), joined.bias)
             numbers.append(F.layer_norm(x, x.shape[1:], self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
         if form.turns:
             of_heads = self._product("attn2_ev_apply.head_map").weight[:, 0]
             vectors.append(torch.einsum("ehx,h->ex", found[..., width:], of_heads))
         return numbers, vectors
+
+    def _of_queries(self) -> torch.Tensor:
+        """(H, g2_dim, g2_dim): the matrices of queries times those of keys."""
+        o = self.form.options
+        query, keys = self._of_heads("attn2g_map.mapqk", 2 * o.attn2_nhead).split(o.attn2_nhead)
+        scale = o.attn2_hidden**-0.5 * (3**0.5 if o.attn2_has_gate else 1.0)
+        return query @ keys.mT * scale
+
+    def _of_values(self) -> torch.Tensor:
+        """(H, g2_dim, g2_dim): the matrices of values times those that join the heads."""
+        heads = self.form.options.attn2_nhead
+        joined = self._product("attn2_mh_apply.head_map").weight.unflatten(0, (-1, heads)).transpose(0, 1)
+        return self._of_heads("attn2_mh_apply.mapv", heads) @ joined
 
     def _of_heads(self, name: str, heads: int) -> torch.Tensor:
         """(H, inputs, outputs of a head): the weight of a product whose outputs have the heads innermost."""

@@ -9,6 +9,7 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
     add_norm,
     attention_layer,
     attention_moments,
+    edge_layer,
     layer_output,
     switch_curve,
 )

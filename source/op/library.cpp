@@ -79,6 +79,17 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "edge_attention_backward_backward(Tensor along_q, Tensor along_x, Tensor along_r, Tensor along_w, "
       "Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, bool "
       "gated, int longest) -> (Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w)");
+  // All that a layer of DPA-2 makes of edges.
+  m.def(
+      "edge_layer(Tensor e, Tensor r, Tensor w, Tensor absent, Tensor offsets, Tensor own, Tensor own_bias, "
+      "Tensor own_factor, Tensor queries, Tensor values, Tensor out_bias, Tensor norm, Tensor norm_bias, "
+      "Tensor out_factor, float keep, float shift, bool gated, float eps, int activation, float threshold) "
+      "-> (Tensor out, Tensor saved)");
+  m.def(
+      "edge_layer_backward(Tensor grad, Tensor saved, Tensor e, Tensor r, Tensor w, Tensor absent, Tensor "
+      "offsets, Tensor own, Tensor own_bias, Tensor own_factor, Tensor queries, Tensor values, Tensor "
+      "out_bias, Tensor norm, Tensor norm_bias, Tensor out_factor, float keep, float shift, bool gated, "
+      "float eps, int activation, float threshold) -> (Tensor by_e, Tensor by_r, Tensor by_w)");
 
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(

@@ -20,6 +20,7 @@ from reference_cases import references, relative_error
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io.upgrade import upgrade
+from mdops.models.repformer import LayerForm
 
 REPINIT = {
     "rcut": 4.5,
@@ -253,3 +254,36 @@ def test_too_few_places_are_named_with_their_cutoff():
     truncated = potential.compute(alloy())
     potential.overflow = "extend"
     assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"update_style": "res_residual", "attn2_has_gate": True},
+        {"update_style": "res_avg", "g1_out_mlp": False, "activation_function": "silu"},
+        {"update_style": "res_incr", "update_g2_has_attn": False, "update_g1_has_drrd": False},
+        {"update_g1_has_conv": False, "update_g1_has_grrg": False},
+        {"update_g1_has_conv": False, "update_g1_has_drrd": False},
+    ],
+)
+@pytest.mark.parametrize("smooth", [True, False])
+def test_written_out_derivatives_are_those_of_autograd(options, smooth, monkeypatch):
+    """In simulations, which need no second derivatives."""
+    given = {"update_g1_has_attn": False, "update_g2_has_g1g1": False, "update_residual": 0.3, **options}
+    potential = new_potential({**section(**given), "smooth": smooth})
+    found, taken = potential.compute(alloy()), []
+    monkeypatch.setattr(LayerForm, "goes_once", property(lambda form: taken.append(form)))
+    wanted = potential.compute(alloy())
+    assert len(taken) == REPFORMER["nlayers"]
+    for name in ("energy", "forces", "virial"):
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-11, atol=1e-12)
+
+
+def test_written_out_derivatives_are_of_the_weights_as_they_are():
+    given = {"update_g1_has_attn": False, "update_g2_has_g1g1": False, "update_residual": 0.3}
+    potential = new_potential(section(**given))
+    before = potential.compute(alloy())["forces"]
+    with torch.no_grad():
+        potential.model.descriptors[0].layers[0].products["linear2"].weight.mul_(3.0)
+    after = potential.compute(alloy())["forces"]
+    assert np.abs(after - before).max() > 1e-9

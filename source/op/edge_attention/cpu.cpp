@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/flush_tiny.h"
 #include "common/scratch.h"
 #include "edge_attention/ops.h"
 
@@ -14,6 +15,7 @@ static void run_edge_attention(const Op& op, const EdgeAttentionArgs<T>& args) {
     most = std::max<int64_t>(most, args.offsets[i + 1] - args.offsets[i]);
   const int64_t bytes = MDOPS_RUN(edge_attention_bytes, args, most);
   parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+    const FlushTiny flush;  // weights of far edges are squares of squares of small switches
     const ScratchMemory<Use> memory(op, bytes);
     MDOPS_RUN(edge_attention_atoms, args, begin, end, memory.data());
   });

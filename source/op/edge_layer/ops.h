@@ -1,0 +1,124 @@
+// The ops of a layer's edges, their arguments checked at entry.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "common/pair_checks.h"
+#include "edge_layer/edge_layer.h"
+#include "graph/row_index.h"
+
+namespace mdops {
+
+struct EdgeLayerInputs {
+  Tensor e;
+  ScalarType dtype;
+  int64_t rows, width;
+  Tensor r, w, offsets, absent, own, own_bias, own_factor, queries;
+  int64_t heads, of_norm;
+  Tensor values, out_bias, norm, norm_bias, out_factor;
+
+  EdgeLayerInputs(const Op& op, const Tensor& e_, const Tensor& r_, const Tensor& w_, const Tensor& absent_,
+                  const Tensor& offsets_, const Tensor& own_, const Tensor& own_bias_,
+                  const Tensor& own_factor_, const Tensor& queries_, const Tensor& values_,
+                  const Tensor& out_bias_, const Tensor& norm_, const Tensor& norm_bias_,
+                  const Tensor& out_factor_)
+      : e(float_input(op, "e", e_, {kAny, kAny})),
+        dtype(e.scalar_type()),
+        rows(e.size(0)),
+        width(e.size(1)),
+        r(input(op, "r", r_, dtype, {rows, 3})),
+        w(input(op, "w", w_, dtype, {rows})),
+        offsets(offsets_input(op, offsets_, rows)),
+        absent(input(op, "absent", absent_, dtype, {offsets.size(0) - 1})),
+        own(input(op, "own", own_, dtype, {width, width})),
+        own_bias(input(op, "own_bias", own_bias_, dtype, {width})),
+        own_factor(input(op, "own_factor", own_factor_, dtype, {width})),
+        queries(input(op, "queries", queries_, dtype, {kAny, width, width})),
+        heads(queries.size(0)),
+        of_norm(heads ? width : 0),
+        values(input(op, "values", values_, dtype, {heads, width, width})),
+        out_bias(input(op, "out_bias", out_bias_, dtype, {of_norm})),
+        norm(input(op, "norm", norm_, dtype, {of_norm})),
+        norm_bias(input(op, "norm_bias", norm_bias_, dtype, {of_norm})),
+        out_factor(input(op, "out_factor", out_factor_, dtype, {of_norm})) {
+    if (width == 0) fail(op, "argument `e` has no columns, expected one or more");
+  }
+
+  template <class T>
+  EdgeLayerArgs<T> args(const Op& op, double keep, double shift, bool gated, double eps, int64_t activation,
+                        double threshold) const {
+    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+      fail(op,
+           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
+    EdgeLayerArgs<T> a{};
+    a.rows = rows, a.width = width, a.heads = heads, a.atoms = offsets.size(0) - 1, a.gated = gated;
+    a.shift = static_cast<T>(shift), a.eps = static_cast<T>(eps), a.keep = static_cast<T>(keep);
+    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.offsets = offsets.const_data_ptr<int32_t>();
+    const auto at = [](const Tensor& t) { return t.const_data_ptr<T>(); };
+    a.e = at(e), a.r = at(r), a.w = at(w), a.absent = at(absent);
+    a.own = at(own), a.queries = at(queries), a.values = at(values);
+    a.own_bias = at(own_bias), a.own_factor = at(own_factor), a.out_bias = at(out_bias);
+    a.norm = at(norm), a.norm_bias = at(norm_bias), a.out_factor = at(out_factor);
+    return a;
+  }
+};
+
+template <class Device>
+struct EdgeLayerOps {
+  static std::tuple<Tensor, Tensor> edge_layer(const Tensor& e, const Tensor& r, const Tensor& w,
+                                               const Tensor& absent, const Tensor& offsets, const Tensor& own,
+                                               const Tensor& own_bias, const Tensor& own_factor,
+                                               const Tensor& queries, const Tensor& values,
+                                               const Tensor& out_bias, const Tensor& norm,
+                                               const Tensor& norm_bias, const Tensor& out_factor, double keep,
+                                               double shift, bool gated, double eps, int64_t activation,
+                                               double threshold) {
+    const auto op = Device::make("edge_layer", "e", e);
+    const EdgeLayerInputs in(op, e, r, w, absent, offsets, own, own_bias, own_factor, queries, values,
+                             out_bias, norm, norm_bias, out_factor);
+    Tensor out = empty(op, {in.rows, in.width}, in.dtype);
+    Tensor saved = empty(op, {in.heads ? in.rows : 0, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
+      args.out = out.mutable_data_ptr<T>(), args.saved = saved.mutable_data_ptr<T>();
+      run_edge_layer(op, args);
+    });
+    return {out, saved};
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> edge_layer_backward(
+      const Tensor& grad, const Tensor& saved, const Tensor& e, const Tensor& r, const Tensor& w,
+      const Tensor& absent, const Tensor& offsets, const Tensor& own, const Tensor& own_bias,
+      const Tensor& own_factor, const Tensor& queries, const Tensor& values, const Tensor& out_bias,
+      const Tensor& norm, const Tensor& norm_bias, const Tensor& out_factor, double keep, double shift,
+      bool gated, double eps, int64_t activation, double threshold) {
+    const auto op = Device::make("edge_layer_backward", "e", e);
+    const EdgeLayerInputs in(op, e, r, w, absent, offsets, own, own_bias, own_factor, queries, values,
+                             out_bias, norm, norm_bias, out_factor);
+    const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
+    const Tensor kept = input(op, "saved", saved, in.dtype, {in.heads ? in.rows : 0, in.width});
+    Tensor by_e = empty(op, {in.rows, in.width}, in.dtype), by_r = empty(op, {in.rows, 3}, in.dtype);
+    Tensor by_w = empty(op, {in.rows}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
+      args.grad = by.const_data_ptr<T>();
+      args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
+      args.out = by_e.mutable_data_ptr<T>();
+      args.by_r = by_r.mutable_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
+      run_edge_layer(op, args);
+    });
+    return {by_e, by_r, by_w};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_layer", TORCH_BOX(&EdgeLayerOps::edge_layer));
+    m.impl("edge_layer_backward", TORCH_BOX(&EdgeLayerOps::edge_layer_backward));
+  }
+};
+
+}  // namespace mdops
