@@ -21,17 +21,9 @@ namespace mdops::MDOPS_ISA {
 
 namespace {
 
-#if defined(MDOPS_ISA_LEVEL_v4)
-constexpr int kDotVectors = 4, kIntBytes = 64;
-#elif defined(MDOPS_ISA_LEVEL_v3)
-constexpr int kDotVectors = 2, kIntBytes = 32;
-#else
-constexpr int kDotVectors = 2, kIntBytes = 16;
-#endif
-constexpr int kDotRows = 6;
-typedef int32_t Ints __attribute__((vector_size(kIntBytes)));
-
-constexpr int kIntLanes = sizeof(Ints) / sizeof(int32_t), kDotColumns = kDotVectors * kIntLanes;
+using Ints = VectorIndex<float>;
+constexpr int kDotRows = 6, kDotVectors = kVectorBytes == 64 ? 4 : 2;
+constexpr int kIntLanes = kLanes<int32_t>, kDotColumns = kDotVectors * kIntLanes;
 constexpr int kBlockRows = 32 * kDotRows;  // of C; a panel of B is packed once for each block
 // AMX multiplies two by two tiles of 16 x 16 sums.
 constexpr int kTile = 16, kTileRows = 2 * kTile, kTileDepth = 64;
