@@ -204,8 +204,9 @@ def new_potential(descriptor):
     return random_potential(config, data, PairLists(data, config.model.cutoff), seed=3, dtype=torch.float64)
 
 
-def check_statistics(part, name):
-    """davg and dstd of the frames of EMT are DeePMD-kit's."""
+def check_statistics(section, name):
+    """davg and dstd that a descriptor of this section takes of the frames of EMT are DeePMD-kit's."""
+    (part,) = new_potential(section).model.descriptors
     with np.load(KINDS / "statistics.npz") as file:
         davg, dstd = file[f"{name}/davg"], file[f"{name}/dstd"]
     np.testing.assert_allclose(part.mean.numpy(), davg[:, 0], rtol=1e-12, atol=1e-15)
@@ -306,13 +307,15 @@ class DescriptorTests:
 
     Attributes:
         CASES: of DeePMD-kit's answers. DIFFERENTIATED: those whose derivatives are compared with differences.
-        INPUT: a section `descriptor` of a training. STEPS: of it.
+        INPUT: a section `descriptor` of a training. STEPS: of it. TRAINED: what it ends with, the kind, how far it
+            reaches, and the places of each part.
     """
 
     CASES: tuple[str, ...]
     DIFFERENTIATED: tuple[str, ...]
     INPUT: dict
     STEPS = 20
+    TRAINED: tuple
 
     @classmethod
     def cases_of(cls, test):
@@ -340,4 +343,5 @@ class DescriptorTests:
 
     def check_trained(self, potential):
         """Of the potential that a training ends with."""
-        raise NotImplementedError
+        found = potential.kind, potential.reach, *(spec.sel for spec in potential.model.neighbors)
+        assert found == (f"a standard model of {self.TRAINED[0]}", *self.TRAINED[1:])

@@ -59,11 +59,7 @@ class TestDPA2(DescriptorTests):
     DIFFERENTIATED = ("dpa2_base", "dpa2_rough", "dpa2_strip")
     INPUT = INPUT
     STEPS = 40
-
-    def check_trained(self, potential):
-        # 4.5 A, and twice 3.5 A.
-        assert potential.reach == 3 and potential.kind == "a standard model of dpa2"
-        assert [spec.sel for spec in potential.model.neighbors] == [(64,), (32,), (32,)]
+    TRAINED = "dpa2", 3, (64,), (32,), (32,)  # 4.5 A, and twice 3.5 A
 
 
 # Attention that is as sharp as that of the second makes forces of float32 what they are: to round the pair vectors to

@@ -48,10 +48,7 @@ class TestDPA3(DescriptorTests):
     DIFFERENTIATED = ("dpa3_base", "dpa3_sequential")
     INPUT = INPUT
     STEPS = 40
-
-    def check_trained(self, potential):
-        assert potential.reach == 2 and potential.kind == "a standard model of dpa3"
-        assert [spec.sel for spec in potential.model.neighbors] == [(24,), (24,)]
+    TRAINED = "dpa3", 2, (24,), (24,)
 
 
 @pytest.mark.parametrize("case", ["dpa3_small", "dpa3_dynamic", "dpa3_plain"])

@@ -49,10 +49,7 @@ class TestDPA4(DescriptorTests):
     DIFFERENTIATED = ("dpa4_base", "dpa4_wide", "dpa4_bridged")
     INPUT = INPUT
     STEPS = 30
-
-    def check_trained(self, potential):
-        assert potential.reach == 2 and potential.kind == "a standard model of dpa4"
-        assert [spec.sel for spec in potential.model.neighbors] == [None]
+    TRAINED = "dpa4", 2, None
 
 
 @pytest.mark.parametrize("case", ["dpa4_mini", "dpa4_l3"])

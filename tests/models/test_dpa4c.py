@@ -40,10 +40,7 @@ class TestDPA4C(DescriptorTests):
     DIFFERENTIATED = ("dpa4c_base", "dpa4c_gaussian")
     INPUT = INPUT
     STEPS = 40
-
-    def check_trained(self, potential):
-        assert potential.reach == 1 and potential.kind == "a standard model of dpa4c"
-        assert [spec.sel for spec in potential.model.neighbors] == [None]
+    TRAINED = "dpa4c", 1, None
 
 
 @pytest.mark.parametrize("case", ["dpa4c_small", "dpa4c_l3"])

@@ -33,15 +33,12 @@ class TestSeE2R(DescriptorTests):
     CASES = CASES
     DIFFERENTIATED = ("se_e2_r_base", "se_e2_r_options")
     INPUT = INPUT
-
-    def check_trained(self, potential):
-        assert potential.sel == [20, 12] and potential.kind == "a standard model of se_r"
+    TRAINED = "se_r", 1, (20, 12)
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": [80, 60], "rcut": 5.0, "rcut_smth": 2.6, "exclude_types": [[0, 1]]}
-    (part,) = new_potential({**INPUT, **options}).model.descriptors
-    check_statistics(part, "se_e2_r")
+    check_statistics({**INPUT, **options}, "se_e2_r")
 
 
 def test_type_one_side_changes_nothing_as_in_deepmd_kit():

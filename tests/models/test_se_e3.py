@@ -7,7 +7,6 @@ from kind_cases import (
     cases,
     check_statistics,
     load_case,
-    new_potential,
     refuses,
     training_input,
 )
@@ -22,15 +21,12 @@ class TestSeE3(DescriptorTests):
     CASES = CASES
     DIFFERENTIATED = ("se_e3_base", "se_e3_options")
     INPUT = INPUT
-
-    def check_trained(self, potential):
-        assert potential.sel == [20, 12] and potential.kind == "a standard model of se_e3"
+    TRAINED = "se_e3", 1, (20, 12)
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": [40, 30], "rcut": 4.0, "rcut_smth": 2.6, "env_protection": 0.05}
-    (part,) = new_potential({**INPUT, **options}).model.descriptors
-    check_statistics(part, "se_e3")
+    check_statistics({**INPUT, **options}, "se_e3")
 
 
 def test_what_is_refused():

@@ -30,15 +30,12 @@ class TestSeE3Tebd(DescriptorTests):
     CASES = CASES
     DIFFERENTIATED = ("se_e3_tebd_options", "se_e3_tebd_strip")
     INPUT = INPUT
-
-    def check_trained(self, potential):
-        assert potential.sel == [24] and potential.kind == "a standard model of se_e3_tebd"
+    TRAINED = "se_e3_tebd", 1, (24,)
 
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": 40, "rcut_smth": 2.6, "exclude_types": [[1, 1]], "set_davg_zero": False}
-    (part,) = new_potential({**INPUT, **options}).model.descriptors
-    check_statistics(part, "se_e3_tebd")
+    check_statistics({**INPUT, **options}, "se_e3_tebd")
 
 
 def test_what_is_refused():
