@@ -17,6 +17,17 @@ def add_spline_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_type_map(parser: argparse.ArgumentParser) -> None:
+    """--type-map, of data."""
+    parser.add_argument(
+        "--type-map",
+        "-t",
+        nargs="+",
+        metavar="ELEMENT",
+        help="the elements in order; those of the data unless given",
+    )
+
+
 def add_head(parser: argparse.ArgumentParser) -> None:
     """--head, which `mdops.load` takes as `head`."""
     parser.add_argument(

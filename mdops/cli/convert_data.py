@@ -5,6 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mdops.cli.arguments import add_type_map
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,13 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="systems of DeePMD-kit, folders of them, and files that ASE reads",
     )
     add("output", type=Path, metavar="OUT", help="what to write: .lmdb, .xyz or .extxyz")
-    add(
-        "--type-map",
-        "-t",
-        nargs="+",
-        metavar="ELEMENT",
-        help="the elements in order; those of the data unless given",
-    )
+    add_type_map(parser)
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
         help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
     add("--overwrite", action="store_true", help="replace OUT if it is there")

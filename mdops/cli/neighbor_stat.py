@@ -3,6 +3,8 @@ hold."""
 
 import argparse
 
+from mdops.cli.arguments import add_type_map
+
 HELP = "how many neighbours structures have"
 
 
@@ -11,13 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--system", "-s", nargs="+", default=["."], metavar="SYSTEM",
         help="systems of DeePMD-kit, folders of them, and files that ASE reads")  # fmt: skip
     add("--rcut", "-r", type=float, required=True, metavar="A", help="the cutoff")
-    add(
-        "--type-map",
-        "-t",
-        nargs="+",
-        metavar="ELEMENT",
-        help="the elements in order; those of the data unless given",
-    )
+    add_type_map(parser)
     add("--mixed-type", "--one-type", action="store_true", help="count neighbours of all types together")
 
 

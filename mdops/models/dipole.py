@@ -1,40 +1,34 @@
 """The fitting "dipole": a net from a descriptor to the dipole of an atom."""
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from mdops.models import schema
 from mdops.models.contract import Output
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
+from mdops.models.net_fitting import ARRAYS, KEYS, AxesFitting, AxesFittingOptions
 from mdops.models.registry import register
 from mdops.options import key
 
 
 @dataclass(kw_only=True)
-class DipoleFittingOptions(NetFittingOptions):
+class DipoleFittingOptions(AxesFittingOptions):
     KIND = "dipole"
     NAMES = ("dipole",)
 
-    embedding_width: int = key(
-        0, "how many vectors the descriptor has", low=1, where="file", absent=..., of="training"
-    )
     r_differentiable: bool = key(True, "whether derivatives by positions are answers", where="file")
     c_differentiable: bool = key(True, "whether derivatives by strain are answers", where="file")
     var_name: str = key("dipole", "what is fitted", choices=("dipole",), where="file")
 
 
 @register
-class DipoleFitting(NetFitting):
+class DipoleFitting(AxesFitting):
     """Dipoles of atoms: mu_i = sum_m net_tm(D_i, parameters) T_im, of the M vectors T_im that the descriptor has."""
 
     Options = DipoleFittingOptions
     NODE = schema.Node(KEYS, ARRAYS)
-    needs_axes = True
-    LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}
 
     @classmethod
     def outputs_of(cls, options: Any) -> tuple[Output, ...]:
@@ -45,10 +39,6 @@ class DipoleFitting(NetFitting):
     def net_outputs(cls, options: Any) -> int:
         found: int = options.embedding_width
         return found
-
-    @classmethod
-    def for_axes(cls, options: Any, axes: int) -> Any:
-        return dataclasses.replace(options, embedding_width=axes)
 
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor

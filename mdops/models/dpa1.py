@@ -13,7 +13,7 @@ from torch import nn
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import check_axis, in_chunks
+from mdops.models.environment import axis_key, check_axis, in_chunks
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -62,14 +62,7 @@ class SeAttenV2Options(MixedTypesOptions):
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False}
 
-    axis_neuron: int = key(
-        4,
-        "columns of the embedding that the descriptor is built with",
-        alias=["n_axis_neuron"],
-        low=1,
-        implied=16,
-        absent=...,
-    )
+    axis_neuron: int = axis_key()
     type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's", absent=...)
     attn_layer: int = key(2, "how many attention layers there are", low=0, absent=...)
     attn: int = key(128, "width of the vectors in attention", low=1, absent=...)

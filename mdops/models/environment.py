@@ -116,6 +116,12 @@ def places_of(sel: int | str, cutoff: float, most: Most, place: str) -> int:
     return max(rounded(together * automatic_sel_ratio(sel, place)), 4)
 
 
+def axis_key() -> Any:
+    """The key axis_neuron of options."""
+    text = "columns of the embedding that the descriptor is built with"
+    return key(4, text, alias=["n_axis_neuron"], low=1, implied=16, absent=...)
+
+
 def check_axis(axis_neuron: int, neuron: Sequence[int], place: str) -> None:
     """Raises ConfigError if the axis is wider than the embedding."""
     if not neuron or axis_neuron > neuron[-1]:

@@ -1,6 +1,7 @@
 """What fittings share that are nets: their options, their inputs, and their nodes in files."""
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -465,3 +466,21 @@ def _beside(features: torch.Tensor, extra: torch.Tensor) -> torch.Tensor:
 def _optional(values: np.ndarray | None, size: int, dtype: torch.dtype) -> torch.Tensor:
     """The array as (size,), empty where the model has none."""
     return torch.empty(0, dtype=dtype) if values is None or size == 0 else tensor(values, dtype).reshape(size)
+
+
+@dataclass(kw_only=True)
+class AxesFittingOptions(NetFittingOptions):
+    embedding_width: int = key(
+        0, "how many vectors the descriptor has", low=1, where="file", absent=..., of="training"
+    )
+
+
+class AxesFitting(NetFitting):
+    """Base of fittings of what turns with the atoms, by the vectors that the descriptor has."""
+
+    needs_axes = True
+    LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}
+
+    @classmethod
+    def for_axes(cls, options: Any, axes: int) -> Any:
+        return dataclasses.replace(options, embedding_width=axes)

@@ -1,9 +1,8 @@
 """The fitting "polar": a net from a descriptor to the polarizability of an atom."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Output, Tree
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
+from mdops.models.net_fitting import ARRAYS, KEYS, AxesFitting, AxesFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.nn.net import array, tensor
@@ -19,7 +18,7 @@ from mdops.options import key
 
 
 @dataclass(kw_only=True)
-class PolarFittingOptions(NetFittingOptions):
+class PolarFittingOptions(AxesFittingOptions):
     KIND = "polar"
     NAMES = ("polar",)
 
@@ -31,9 +30,6 @@ class PolarFittingOptions(NetFittingOptions):
         of="types",
     )
     shift_diag: bool = key(True, "add the types' averages to the diagonal")
-    embedding_width: int = key(
-        0, "how many vectors the descriptor has", low=1, where="file", absent=..., of="training"
-    )
     var_name: str = key("polar", "what is fitted", choices=("polar",), where="file")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
@@ -42,7 +38,7 @@ class PolarFittingOptions(NetFittingOptions):
 
 
 @register
-class PolarFitting(NetFitting):
+class PolarFitting(AxesFitting):
     """Polarizabilities of atoms: s_t (T_i P_i T_i^T + c_t), of the M vectors T_i (3, M) that the descriptor has.
 
     P_i is the symmetric part of what the net gives, or a diagonal matrix of it (`fit_diag`); c_t a number of the type,
@@ -56,8 +52,6 @@ class PolarFitting(NetFitting):
     Options = PolarFittingOptions
     VERSION = 5
     NODE = schema.Node(KEYS, {**ARRAYS, "scale": True, "constant_matrix": False})
-    needs_axes = True
-    LOSS: ClassVar[dict[str, Any]] = {"type": "tensor", "pref": 1, "pref_atomic": 1}
     scale: torch.Tensor
     constant: torch.Tensor
 
@@ -75,10 +69,6 @@ class PolarFitting(NetFitting):
     def net_outputs(cls, options: Any) -> int:
         width: int = options.embedding_width
         return width if options.fit_diag else width * width
-
-    @classmethod
-    def for_axes(cls, options: Any, axes: int) -> Any:
-        return dataclasses.replace(options, embedding_width=axes)
 
     def with_statistics(
         self, value: torch.Tensor, kinds: torch.Tensor, bias: torch.Tensor, std: torch.Tensor

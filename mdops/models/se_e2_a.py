@@ -8,7 +8,7 @@ import torch
 
 from mdops.models import schema
 from mdops.models.contract import Tree, TypedDescriptor
-from mdops.models.environment import EnvironmentOptions, check_axis, embed, environment
+from mdops.models.environment import EnvironmentOptions, axis_key, check_axis, embed, environment
 from mdops.models.moments import MomentDescriptor, TypeChoice, of_pairs
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -24,14 +24,7 @@ class SeE2AOptions(EnvironmentOptions):
     KIND = "se_e2_a"
     NAMES: ClassVar[tuple[str, ...]] = ("se_e2_a", "se_a")
 
-    axis_neuron: int = key(
-        4,
-        "columns of the embedding that the descriptor is built with",
-        alias=["n_axis_neuron"],
-        low=1,
-        implied=16,
-        absent=...,
-    )
+    axis_neuron: int = axis_key()
     type_one_side: bool = key(
         False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True, absent=...
     )
