@@ -9,8 +9,6 @@ from mdops.cli.arguments import add_device, add_head
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
-    from ase import Atoms
-
     from mdops.spectra import Spectrum
 
 HELP = "infrared and Raman spectra"
@@ -18,7 +16,8 @@ HELP = "infrared and Raman spectra"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("trajectory", metavar="TRAJECTORY", help="frames that follow each other, in a file that ASE reads")
+    add("trajectory", metavar="TRAJECTORY", help="frames that follow each other, in a file that ASE reads; "
+        "FILE@BEGIN:END for a part of them")  # fmt: skip
     add("--model", "-m", required=True, metavar="MODEL", help="a model of dipoles, or of polarizabilities")
     add("--interval", type=float, required=True, metavar="FS", help="between two frames, fs")
     add("--temperature", type=float, default=300.0, metavar="K", help="of the run; 300 unless given")
@@ -50,13 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops import spectra
     from mdops.files.atomic import replace_file
+    from mdops.files.structures import read_structures
     from mdops.loading import load
     from mdops.plots import require_matplotlib
 
     if args.plot is not None:
         require_matplotlib()
     charges = _charges(args.charges)
-    frames = _frames(args.trajectory)
+    frames = read_structures(args.trajectory)
     model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)
     name = model.model.outputs[0].name
     if name not in ("dipole", "polarizability"):
@@ -87,15 +87,6 @@ def run(args: argparse.Namespace) -> int:
         _draw(found, title, args.plot)
         print(f"wrote {args.plot}")
     return 0
-
-
-def _frames(path: str) -> "list[Atoms]":
-    from ase.io import iread
-
-    try:
-        return list(iread(path, ":"))
-    except Exception as error:  # ASE's readers raise whatever comes up in them
-        raise InputError(f"{path}: ASE cannot read it: {error!r}") from error
 
 
 def _charges(given: list[str]) -> dict[str, float]:

@@ -31,6 +31,13 @@ _OWN = (
     "are left out (training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
 _INPUT = "input.json"  # of a training by data alone
+_KEYS = {  # what an input says in the place of the options of such a training
+    "elements": "model.type_map",
+    "cutoff": "model.descriptor.rcut",
+    "steps": "training.numb_steps",
+    "validation": "training.validation_data.systems",
+    "names": "training.training_data.names",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -144,13 +151,12 @@ def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str
     from mdops.train.config import read
     from mdops.train.config.defaults import data_input
 
-    given = [
-        f"--{name}" for name in ("elements", "cutoff", "steps", "validation", "names") if getattr(args, name)
-    ]
+    given = [name for name in _KEYS if getattr(args, name)]
     if len(args.input) == 1 and _is_input(Path(args.input[0])):
         if given:
             raise InputError(
-                f"{given[0]} is of a training by data alone: {args.input[0]} is an input, which has a key for it"
+                f"--{given[0]} is of a training by data alone: {args.input[0]} is an input; write it there, as "
+                f"{_KEYS[given[0]]}"
             )
         return read.read_input(args.input[0]), None
     inputs = [path for path in args.input if _is_input(Path(path))]

@@ -241,6 +241,8 @@ def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) ->
             )
         if not path.exists():
             place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            if Path(str(path).rpartition("@")[0]).is_file():
+                place += "; all frames of a file are data, and FILE@INDEX has no meaning here: write a file of those"
             raise DataError(f"{path}: there is no such file or folder{place}")
         if path.is_file() or is_system(path) or is_lmdb(path):
             places.append(path)

@@ -83,7 +83,7 @@ class LimitsConfig:
 class StartConfig:
     """Structures that everything begins with, and the first labels."""
 
-    structures: list[str] | str = key(doc="files that ASE reads; all of their frames")
+    structures: list[str] | str = key(doc="files that ASE reads; all of their frames, or those of FILE@INDEX")
     frames: int = key(40, "structures in the first set", low=10)
     rattle: float = key(0.15, "largest standard deviation of random displacements there", unit="A", low=0)
     strain: float = key(0.04, "standard deviation of random strains there", low=0, below=0.5)

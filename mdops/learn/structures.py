@@ -3,25 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import ase.io
 import numpy as np
 from ase import Atoms
 
 from mdops.errors import InputError
+from mdops.files.structures import read_structures
 from mdops.learn.config import StartConfig
 
 
 def start_structures(config: StartConfig) -> list[Atoms]:
-    """All frames of the files, without labels and velocities. Raises InputError for a file that ASE does not read."""
+    """All frames of the files (of FILE@INDEX those), without labels and velocities. Raises InputError for a file that
+    ASE does not read."""
     found: list[Atoms] = []
     for name in config.structures:
         try:
-            frames = ase.io.read(name, ":")
-        except Exception as error:
-            # ASE's readers fail with any exception.
-            raise InputError(
-                f"start.structures: ASE cannot read {name}: {type(error).__name__}: {error}"
-            ) from error
+            frames = read_structures(name)
+        except InputError as error:
+            raise InputError(f"start.structures: {error}") from error
         found += [
             Atoms(
                 atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info={"from": Path(name).name}

@@ -32,7 +32,7 @@ from mdops.learn.labels import LabelFolder, gather, label, read_frames, teacher_
 from mdops.learn.progress import seconds_left
 from mdops.learn.rounds import Summary
 from mdops.learn.select import chosen_frames, farthest
-from mdops.learn.structures import changed, first_set
+from mdops.learn.structures import changed, first_set, start_structures
 from mdops.learn.students import answers_of
 from mdops.learn.trust import Trust, rank_correlation, trust_levels
 from mdops.md import EnsembleSettings
@@ -46,6 +46,17 @@ def copper(seed=0, scale=1.0):
 
 
 # -- The input
+
+
+def test_structures_are_all_frames_or_those_that_are_named(tmp_path):
+    ase.io.write(tmp_path / "a.extxyz", [bulk("Cu", a=3.6 + 0.1 * k) for k in range(4)])
+    counts = {"a.extxyz": 4, "a.extxyz@2": 1, "a.extxyz@1:": 3}
+    for name, count in counts.items():
+        found = start_structures(StartConfig([str(tmp_path / name)]))
+        assert len(found) == count and all(atoms.info == {"from": name} for atoms in found)
+    assert found[0].cell[0, 1] == pytest.approx(1.85)
+    with pytest.raises(InputError, match=r"start\.structures: ASE cannot read .*b\.extxyz"):
+        start_structures(StartConfig([str(tmp_path / "b.extxyz")]))
 
 
 def test_the_input_is_yaml_or_json(tmp_path, capsys):

@@ -99,6 +99,10 @@ def test_the_command_writes_a_table_and_a_picture(tmp_path, capsys):
     files = ["-o", str(tmp_path / "s.csv"), "--plot", str(tmp_path / "s.png")]
     assert main([*arguments, "--resolution", "800", *files]) == 0
     assert "100 frames, 99 fs" in capsys.readouterr().out
+    part = [f"{arguments[1]}@:90:3", *arguments[2:], "--resolution", "2000", "--limit", "3000", *files]
+    assert main([arguments[0], *part]) == 0
+    assert "30 frames, 29 fs" in capsys.readouterr().out
+    assert main([*arguments, "--resolution", "800", *files]) == 0
     table = np.loadtxt(tmp_path / "s.csv", delimiter=",", skiprows=1)
     assert table.shape == (20, 2) and table[-1, 0] == 4000 and (tmp_path / "s.png").is_file()
     assert main([*arguments, *files]) == 2

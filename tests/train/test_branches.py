@@ -250,5 +250,7 @@ def test_what_is_wrong_is_named(data, change, match):
 def test_parts_that_differ_are_not_shared(data, tmp_path):
     given = tree(data)
     given["model"]["model_dict"]["two"]["type_map"] = ["Al", "Cu"]
-    with pytest.raises(ConfigError, match=r"model\.shared_dict\.shared: is another part of one than of two"):
+    with pytest.raises(
+        ConfigError, match=r"model\.shared_dict\.shared: is another part of one than of two: .*'auto'"
+    ):
         Trainer(parse_input(given), tmp_path)

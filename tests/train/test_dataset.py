@@ -299,6 +299,8 @@ def test_unknown_element_and_no_labels_and_no_place(system, tmp_path):
         with pytest.raises(DataError, match="systems in HDF5 are not read; write them as folders"):
             load_dataset(tmp_path / name, TYPES)
     ase.io.write(tmp_path / "bare.xyz", Atoms("Cu"))
+    with pytest.raises(DataError, match=r"bare\.xyz@0: .*FILE@INDEX has no meaning here"):
+        load_dataset(tmp_path / "bare.xyz@0", TYPES)
     with pytest.raises(DataError, match=r"bare\.xyz, frame 0: has none of energy"):
         load_dataset(tmp_path / "bare.xyz", TYPES)
     (tmp_path / "text.extxyz").write_text("two\nlines\n")

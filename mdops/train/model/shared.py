@@ -36,8 +36,9 @@ def link(branches: Mapping[str, Part], groups: Mapping[str, Sequence[Place]], *,
             own = _part(branches, place)
             if own.options != base.options or branches[place.branch][0].type_map != types:
                 raise ConfigError(
-                    f"model.shared_dict.{key}: is another part of {places[0].branch} than of {place.branch}: type maps "
-                    "have to be the same, and places (sel) numbers"
+                    f"model.shared_dict.{key}: is another part of {places[0].branch} than of {place.branch}: both need "
+                    "the same type_map, and a sel of numbers, not 'auto', which the data of each may make another "
+                    "(`mdops neighbor-stat` counts neighbours)"
                 )
             _replace(branches, place, base)
         if learn:
