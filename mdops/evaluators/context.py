@@ -104,10 +104,9 @@ class EvaluationContext(nn.Module, ABC):
         self.spline_tolerance: float | None = None
         self.smoothing = 0.0
         self.modifier: Modifier | None = None
-        self._no_spline: str | None = None
-        self._no_angle_spline: str | None = None
-        self._no_attention_spline: str | None = None
-        self._no_inner_spline: str | None = None
+        self._reasons: dict[
+            str, str | None
+        ] = {}  # why there are no splines of sums, angles, attention, inner sums
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
         self._kept: dict[str, tuple[Hashable, Any]] = {}
@@ -229,25 +228,22 @@ class EvaluationContext(nn.Module, ABC):
         r_min = nearest if r_min is None else r_min
         self.spline_tolerance = tolerance
         self.spline_types = None if types is None else tuple(types)
-        self.grids, self._no_spline, is_unexpected = new_grids(self.model, r_min, tolerance, types)
-        if is_unexpected:
-            warnings.warn(f"{self._no_spline}: they are evaluated exactly, not as splines", stacklevel=2)
-        self._no_angle_spline = use_angle_splines(self.model, r_min, tolerance, types)
-        self.attention_grids, self._no_attention_spline = (), None
-        self.inner_grids, self._no_inner_spline = (), None
+        self.grids, no_sums, is_unexpected = new_grids(self.model, r_min, tolerance, types)
+        found = {"angles": use_angle_splines(self.model, r_min, tolerance, types)}
+        self.attention_grids, self.inner_grids = (), ()
         if attention:
-            found = grids_of(attentions_of(self.model), r_min, tolerance)
-            self.attention_grids, self._no_attention_spline = found
-            found = grids_of(inner_sums_of(self.model), r_min, BEFORE_LAYERS[self.dtype] * tolerance, types)
-            self.inner_grids, self._no_inner_spline = found
-        for problem in (self._no_angle_spline, self._no_attention_spline, self._no_inner_spline):
+            self.attention_grids, found["attention"] = grids_of(attentions_of(self.model), r_min, tolerance)
+            finer = BEFORE_LAYERS[self.dtype] * tolerance
+            self.inner_grids, found["inner"] = grids_of(inner_sums_of(self.model), r_min, finer, types)
+        self._reasons = {"sums": no_sums, **found}
+        for problem in (no_sums if is_unexpected else None, *found.values()):
             if problem is not None:
                 warnings.warn(f"{problem}: they are evaluated exactly, not as splines", stacklevel=2)
 
     @property
     def why_no_spline(self) -> str | None:
         """Why there is no grid; None where a part of the model has some."""
-        return None if self.grids else self._no_spline or _EXACT
+        return None if self.grids else self._reasons.get("sums") or _EXACT
 
     @property
     def angle_knots(self) -> tuple[AngleKnots | None, ...]:
@@ -262,18 +258,18 @@ class EvaluationContext(nn.Module, ABC):
     @property
     def why_no_angle_spline(self) -> str | None:
         """Why a descriptor of angles has no knots; None where all have some."""
-        return None if None not in self.angle_knots else self._no_angle_spline or _EXACT
+        return None if None not in self.angle_knots else self._reasons.get("angles") or _EXACT
 
     @property
     def why_no_attention_spline(self) -> str | None:
         """Why a descriptor with attention has no grid; None where all have one."""
         missing = not self.attention_grids or None in self.attention_grids
-        return self._no_attention_spline or _EXACT if missing else None
+        return self._reasons.get("attention") or _EXACT if missing else None
 
     @property
     def why_no_inner_spline(self) -> str | None:
         """Why no sum that another descriptor begins with has a grid; None where one has."""
-        return None if any(self.inner_grids) else self._no_inner_spline or _EXACT
+        return None if any(self.inner_grids) else self._reasons.get("inner") or _EXACT
 
     @property
     def knots(self) -> list[SplineGrid | AngleKnots]:
