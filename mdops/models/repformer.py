@@ -18,7 +18,7 @@ from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
-from mdops.models.repformer_once import GraphOnce, LayerOnce, NodeWeights, layer_once
+from mdops.models.repformer_once import GraphOnce, LayerOnce, NodesOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import Watch
 from mdops.ops import (
@@ -39,6 +39,7 @@ from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import SHIFT
+from mdops.ops.node_layer import NodeLayerWeights
 from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
@@ -370,35 +371,24 @@ class RepformerLayer(nn.Module):
     def _constants(self) -> LayerOnce:
         """The weights as `layer_once` takes them."""
         o, form = self.form.options, self.form
-        filters = self._product("proj_g1g2").weight if o.update_g1_has_conv else None
-        own = self._product("g1_self_mlp") if o.g1_out_mlp else None
-        keep, factors = self._factors("g1", 1 + (own is not None) + (filters is not None))
-        every = self._product("linear1")
+        every, empty = self._product("linear1"), self._product("linear1").weight.new_empty(0)
+        own: tuple[Any, Any] = (empty.view(0, 0), empty)
+        filters, of_own, of_sum = every.weight[:0], empty, empty
+        keep, factors = self._factors("g1", 1 + o.g1_out_mlp + o.update_g1_has_conv)
+        if o.g1_out_mlp:
+            product, of_own = self._product("g1_self_mlp"), factors[0]
+            own = product.weight, product.bias
+        if o.update_g1_has_conv:
+            filters, of_sum = self._product("proj_g1g2").weight, factors[-2]
         assert every.bias is not None
-        widths = [
-            0 if o.g1_out_mlp else o.g1_dim,
-            o.g2_dim * o.axis_neuron * o.update_g1_has_grrg,
-            o.g1_dim * o.axis_neuron * o.update_g1_has_drrd,
-        ]
-        of_nodes, of_edges, of_neighbors = (
-            part if len(part) else None for part in every.weight.split(widths)
-        )
-        if of_edges is not None:  # the op has the columns of the axis innermost
-            of_edges = of_edges.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1).flatten(0, 1)
-        factor = iter(factors)
-        nodes = NodeWeights(
-            keep,
-            own.weight if own is not None else None,
-            own.bias if own is not None else None,
-            next(factor) if own is not None else None,
-            filters if filters is not None else every.weight[:0],
-            next(factor) if filters is not None else None,
-            of_nodes,
-            of_edges,
-            of_neighbors,
-            every.bias,
-            next(factor),
-            o.axis_neuron,
+        nodes = NodesOnce(
+            NodeLayerWeights(*own, of_own, of_sum, every.weight, every.bias, factors[-1]),
+            filters,
+            o.update_g1_has_grrg,
+            o.update_g1_has_drrd,
+            takes_nodes=not o.g1_out_mlp,
+            keep=keep,
+            axis=o.axis_neuron,
         )
         edges = None if form.is_last else self._edge_constants()
         return LayerOnce(

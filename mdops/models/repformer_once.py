@@ -7,34 +7,26 @@ import torch
 
 from mdops.ops import EdgeIndex
 from mdops.ops.edge_layer import EdgeLayerWeights
+from mdops.ops.node_layer import NodeLayerWeights
 
 OPS = torch.ops.mdops
 
 
-class NodeWeights(NamedTuple):
-    """What nodes of C numbers get from edges of K numbers; None or empty for what the layer has not.
+class NodesOnce(NamedTuple):
+    """What nodes of C numbers get from edges of K numbers.
 
     Attributes:
-        keep: the factor of the old numbers.
-        own, own_bias, own_factor: (C, C), (C,), (C,), of the node's own message.
-        filters, filters_factor: (K, C), (C,), of the convolution.
-        of_nodes, of_edges, of_neighbors: the rows of the product of all that multiply the node (C, C), and the
-            symmetric sums of edges (K axis, C) and of neighbours (axis C, C).
-        bias, factor: (C,), of the product of all.
-        axis: columns of the symmetric sums.
+        weights: of `node_layer`. filters: (K, C), of the convolution; (0, C): there is none.
+        sums_edges, sums_neighbors: whether symmetric sums of edges, and of neighbours, are there.
+        takes_nodes, keep, axis: of `node_layer`.
     """
 
-    keep: float
-    own: torch.Tensor | None
-    own_bias: torch.Tensor | None
-    own_factor: torch.Tensor | None
+    weights: NodeLayerWeights
     filters: torch.Tensor
-    filters_factor: torch.Tensor | None
-    of_nodes: torch.Tensor | None
-    of_edges: torch.Tensor | None
-    of_neighbors: torch.Tensor | None
-    bias: torch.Tensor
-    factor: torch.Tensor
+    sums_edges: bool
+    sums_neighbors: bool
+    takes_nodes: bool
+    keep: float
     axis: int
 
 
@@ -47,7 +39,7 @@ class LayerOnce(NamedTuple):
         shift, gated, eps: of the attention of edges.
     """
 
-    nodes: NodeWeights
+    nodes: NodesOnce
     edges: tuple[float, EdgeLayerWeights] | None
     activation: tuple[int, float]
     shift: float
@@ -134,10 +126,14 @@ def _edges(
     return made, (saved,)
 
 
-def _of_neighbors(weights: NodeWeights, e: Any, turning: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _of_neighbors(nodes: NodesOnce, e: Any, turning: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What `edge_convolution` takes of edges: their numbers, and vectors, or no columns."""
-    filters = weights.filters_factor is not None
-    return (e if filters else e[:, :0]), (turning if weights.of_neighbors is not None else turning[:, :0])
+    return (e if len(nodes.filters) else e[:, :0]), (turning if nodes.sums_neighbors else turning[:, :0])
+
+
+def _node_arguments(layer: LayerOnce) -> tuple[Any, ...]:
+    own = layer.nodes
+    return *own.weights, own.takes_nodes, own.keep, own.axis, *layer.activation
 
 
 def _nodes(
@@ -150,30 +146,18 @@ def _nodes(
     mean_weight: Any,
     turning: Any,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """The new nodes, and what their gradients need of the way: sums over neighbours, over edges, the product
-    of all and the own one; empty for what there is not."""
-    w, axis, none = layer.nodes, layer.nodes.axis, nodes.new_empty(0)
-    sums = of_edges = z_own = none
-    z = w.bias.expand(len(nodes), -1) if w.of_nodes is None else torch.addmm(w.bias, nodes, w.of_nodes)
-    if w.filters_factor is not None or w.of_neighbors is not None:
-        numbers, vectors = _of_neighbors(w, e, turning)
+    """The new nodes, and what their gradients need of the way: sums over neighbours and over edges, and what f is
+    taken of."""
+    own = layer.nodes
+    sums, of_edges = nodes.new_empty(len(nodes), 0, nodes.shape[1]), e.new_empty(len(nodes), 0, e.shape[1])
+    if len(own.filters) or own.sums_neighbors:
+        numbers, vectors = _of_neighbors(own, e, turning)
         ends = *graph.of_neighbor, *graph.of_center
-        sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, w.filters, *ends)
-    if w.of_edges is not None:
+        sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
+    if own.sums_edges:
         of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False)
-        z = torch.addmm(z, OPS.axis_product(of_edges, axis, None), w.of_edges)
-    if w.of_neighbors is not None:
-        t = sums[:, 1:]
-        z = torch.addmm(z, torch.bmm(t[:, :, :axis].mT, t).flatten(1), w.of_neighbors)
-    f = OPS.layer_output(z, z[:, :0], *layer.activation)
-    new = torch.addcmul(nodes if w.keep == 1 else nodes * w.keep, f, w.factor)
-    if w.filters_factor is not None:
-        new.addcmul_(sums[:, 0], w.filters_factor)
-    if w.own is not None:
-        assert w.own_bias is not None and w.own_factor is not None
-        z_own = torch.addmm(w.own_bias, nodes, w.own)
-        new.addcmul_(OPS.layer_output(z_own, z_own[:, :0], *layer.activation), w.own_factor)
-    return new, (sums, of_edges, z, z_own)
+    new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer))
+    return new, (sums, of_edges, *inner)
 
 
 def _by_nodes(
@@ -192,38 +176,21 @@ def _by_nodes(
     z_own: Any,
 ) -> tuple[Any, ...]:
     """The gradients by nodes, e, mean_weight and turning."""
-    w, axis = layer.nodes, layer.nodes.axis
-    by_nodes = grad if w.keep == 1 else grad * w.keep
-    if w.own is not None:
-        by_z = OPS.layer_output_backward(grad * w.own_factor, z_own, 0, *layer.activation)[0]
-        by_nodes = torch.addmm(by_nodes, by_z, w.own.mT)
-    by_z = OPS.layer_output_backward(grad * w.factor, z, 0, *layer.activation)[0]
-    if w.of_nodes is not None:
-        by_nodes = torch.addmm(by_nodes, by_z, w.of_nodes.mT)
-    by_e = by_mean = by_turning = None
-    if w.of_edges is not None:
-        by_sums = OPS.axis_product_backward(torch.mm(by_z, w.of_edges.mT), of_edges, axis)
-        by_turning, by_e = OPS.row_moments_backward(by_sums, turning, e, graph.of_center.offsets, False)
-    if not sums.numel():
+    own, by_e, by_mean, by_turning = layer.nodes, None, None, None
+    given = nodes, sums, of_edges, *_node_arguments(layer)
+    by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given)
+    if own.sums_edges:
+        offsets = graph.of_center.offsets
+        by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, offsets, False)
+    if not sums.shape[1]:
         return by_nodes, by_e, by_mean, by_turning
-    by_all = torch.empty_like(sums)
-    if w.filters_factor is None:
-        by_all[:, 0] = 0
-    else:
-        torch.mul(grad, w.filters_factor, out=by_all[:, 0])
-    if w.of_neighbors is not None:
-        t, by_t = sums[:, 1:], by_all[:, 1:]
-        by_product = torch.mm(by_z, w.of_neighbors.mT).view(len(nodes), axis, -1)
-        by_t.copy_(torch.bmm(t[:, :, :axis], by_product))
-        by_t[:, :, :axis].add_(torch.bmm(t, by_product.mT))
-    numbers, vectors = _of_neighbors(w, e, turning)
-    known = mean_weight[:, 0]
-    ends = *graph.of_center, *graph.of_neighbor
-    by_nodes = OPS.edge_convolution_nodes(by_all, numbers, known, vectors, w.filters, *ends).add_(by_nodes)
-    by_b, by_w, by_t = OPS.edge_convolution_edges(by_all, nodes, numbers, known, w.filters, *ends)
-    if w.filters_factor is not None:
+    numbers, vectors = _of_neighbors(own, e, turning)
+    known, ends = mean_weight[:, 0], (*graph.of_center, *graph.of_neighbor)
+    by_nodes.add_(OPS.edge_convolution_nodes(by_sums, numbers, known, vectors, own.filters, *ends))
+    by_b, by_w, by_t = OPS.edge_convolution_edges(by_sums, nodes, numbers, known, own.filters, *ends)
+    if len(own.filters):
         by_e = by_b if by_e is None else by_e.add_(by_b)
         by_mean = by_w[:, None]
-    if w.of_neighbors is not None:
+    if own.sums_neighbors:
         by_turning = by_t if by_turning is None else by_turning.add_(by_t)
     return by_nodes, by_e, by_mean, by_turning

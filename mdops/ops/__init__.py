@@ -11,6 +11,7 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
     attention_moments,
     edge_layer,
     layer_output,
+    node_layer,
     switch_curve,
 )
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment

@@ -90,6 +90,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "offsets, Tensor own, Tensor own_bias, Tensor own_factor, Tensor queries, Tensor values, Tensor "
       "out_bias, Tensor norm, Tensor norm_bias, Tensor out_factor, float keep, float shift, bool gated, "
       "float eps, int activation, float threshold) -> (Tensor by_e, Tensor by_r, Tensor by_w)");
+  // And of nodes.
+  m.def(
+      "node_layer(Tensor n, Tensor v, Tensor e, Tensor own, Tensor own_bias, Tensor own_factor, Tensor "
+      "sum_factor, Tensor every, Tensor bias, Tensor factor, bool takes_nodes, float keep, int axis, int "
+      "activation, float threshold) -> (Tensor out, Tensor z, Tensor z_own)");
+  m.def(
+      "node_layer_backward(Tensor grad, Tensor z, Tensor z_own, Tensor n, Tensor v, Tensor e, Tensor own, "
+      "Tensor own_bias, Tensor own_factor, Tensor sum_factor, Tensor every, Tensor bias, Tensor factor, bool "
+      "takes_nodes, float keep, int axis, int activation, float threshold) -> (Tensor by_n, Tensor by_v, "
+      "Tensor by_e)");
 
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(

@@ -1,0 +1,24 @@
+#include "common/parallel.h"
+#include "common/scratch.h"
+#include "node_layer/ops.h"
+
+namespace mdops {
+
+template <class T>
+static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args) {
+  struct Use;
+  constexpr int64_t kNodes = 32;
+  const NodeLayerSizes sizes = MDOPS_RUN(node_layer_sizes, args);
+  Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
+  MDOPS_RUN(node_layer_pack, args, packed.mutable_data_ptr());
+  parallel(args.rows, kNodes, [&](int64_t begin, int64_t end) {
+    const ScratchMemory<Use> memory(op, sizes.scratch);
+    MDOPS_RUN(node_layer_rows, args, begin, end, packed.const_data_ptr(), memory.data());
+  });
+}
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  mdops::NodeLayerOps<mdops::OnCpu>::implement(m);
+}

@@ -1,0 +1,136 @@
+// The ops of a layer's nodes, their arguments checked at entry.
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "common/op.h"
+#include "common/tensor.h"
+#include "node_layer/node_layer.h"
+
+namespace mdops {
+
+struct NodeLayerInputs {
+  Tensor n;
+  ScalarType dtype;
+  int64_t rows, width;
+  Tensor v, e;
+  bool has_own, has_sum, has_edges;
+  Tensor own, own_bias, own_factor, sum_factor, every, bias, factor;
+  int64_t inputs;
+
+  NodeLayerInputs(const Op& op, const Tensor& n_, const Tensor& v_, const Tensor& e_, const Tensor& own_,
+                  const Tensor& own_bias_, const Tensor& own_factor_, const Tensor& sum_factor_,
+                  const Tensor& every_, const Tensor& bias_, const Tensor& factor_, bool takes_nodes,
+                  int64_t axis)
+      : n(float_input(op, "n", n_, {kAny, kAny})),
+        dtype(n.scalar_type()),
+        rows(n.size(0)),
+        width(n.size(1)),
+        v(input(op, "v", v_, dtype, {rows, kAny, width})),
+        e(input(op, "e", e_, dtype, {rows, kAny, kAny})),
+        has_own(own_.numel() > 0),
+        has_sum(sum_factor_.numel() > 0),
+        has_edges(e.size(1) > 0),
+        own(input(op, "own", own_, dtype, {has_own ? width : 0, has_own ? width : 0})),
+        own_bias(input(op, "own_bias", own_bias_, dtype, {has_own ? width : 0})),
+        own_factor(input(op, "own_factor", own_factor_, dtype, {has_own ? width : 0})),
+        sum_factor(input(op, "sum_factor", sum_factor_, dtype, {has_sum ? width : 0})),
+        every(input(op, "every", every_, dtype, {kAny, width})),
+        bias(input(op, "bias", bias_, dtype, {width})),
+        factor(input(op, "factor", factor_, dtype, {width})),
+        inputs(every.size(0)) {
+    const int64_t sums = v.size(1), edges = e.size(1), edge_width = e.size(2);
+    if (sums != 0 && sums != 1 && sums != 4)
+      fail(op, "argument `v` has " + std::to_string(sums) + " rows for each node, expected 0, 1 or 4");
+    if (edges != 0 && edges != 3)
+      fail(op, "argument `e` has " + std::to_string(edges) + " rows for each node, expected 0 or 3");
+    if (has_sum && sums == 0) fail(op, "argument `v` has no rows, and `sum_factor` multiplies the first");
+    if (axis < 0 || (sums == 4 && axis > width) || (has_edges && axis > edge_width))
+      fail(op, "argument `axis` is " + std::to_string(axis) + ", expected no more than a sum has columns");
+    const int64_t wanted =
+        (takes_nodes ? width : 0) + (has_edges ? axis * edge_width : 0) + (sums == 4 ? axis * width : 0);
+    if (inputs != wanted)
+      fail(op,
+           "argument `every` has " + std::to_string(inputs) + " rows, expected " + std::to_string(wanted));
+  }
+
+  template <class T>
+  NodeLayerArgs<T> args(const Op& op, bool takes_nodes, double keep, int64_t axis, int64_t activation,
+                        double threshold) const {
+    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+      fail(op,
+           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
+    const auto at = [](const Tensor& t, bool there = true) {
+      return there ? t.const_data_ptr<T>() : nullptr;
+    };
+    NodeLayerArgs<T> a{};
+    a.rows = rows, a.width = width, a.edge_width = e.size(2), a.sums = v.size(1), a.axis = axis;
+    a.inputs = inputs, a.takes_nodes = takes_nodes, a.keep = static_cast<T>(keep);
+    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.n = at(n), a.v = at(v), a.e = at(e, has_edges);
+    a.own = at(own, has_own), a.own_bias = at(own_bias), a.own_factor = at(own_factor);
+    a.sum_factor = at(sum_factor, has_sum), a.every = at(every), a.bias = at(bias), a.factor = at(factor);
+    return a;
+  }
+};
+
+template <class Device>
+struct NodeLayerOps {
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+  static Three node_layer(const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
+                          const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
+                          const Tensor& every, const Tensor& bias, const Tensor& factor, bool takes_nodes,
+                          double keep, int64_t axis, int64_t activation, double threshold) {
+    const auto op = Device::make("node_layer", "n", n);
+    const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
+                             takes_nodes, axis);
+    Tensor out = empty(op, {in.rows, in.width}, in.dtype), z = empty(op, {in.rows, in.width}, in.dtype);
+    Tensor z_own = empty(op, {in.has_own ? in.rows : 0, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
+      args.out = out.mutable_data_ptr<T>(), args.z = z.mutable_data_ptr<T>();
+      args.z_own = z_own.mutable_data_ptr<T>();
+      run_node_layer(op, args);
+    });
+    return {out, z, z_own};
+  }
+
+  // By n, v and e.
+  static Three node_layer_backward(const Tensor& grad, const Tensor& z_, const Tensor& z_own_,
+                                   const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
+                                   const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
+                                   const Tensor& every, const Tensor& bias, const Tensor& factor,
+                                   bool takes_nodes, double keep, int64_t axis, int64_t activation,
+                                   double threshold) {
+    const auto op = Device::make("node_layer_backward", "n", n);
+    const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
+                             takes_nodes, axis);
+    const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
+    const Tensor z = input(op, "z", z_, in.dtype, {in.rows, in.width});
+    const Tensor z_own = input(op, "z_own", z_own_, in.dtype, {in.has_own ? in.rows : 0, in.width});
+    Tensor by_n = empty(op, {in.rows, in.width}, in.dtype);
+    Tensor by_v = empty(op, {in.rows, in.v.size(1), in.width}, in.dtype);
+    Tensor by_e = empty(op, {in.rows, in.e.size(1), in.e.size(2)}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
+      args.grad = by.const_data_ptr<T>();
+      // Which this pass reads alone.
+      args.z = const_cast<T*>(z.const_data_ptr<T>()), args.z_own = const_cast<T*>(z_own.const_data_ptr<T>());
+      args.out = by_n.mutable_data_ptr<T>(), args.by_v = by_v.mutable_data_ptr<T>();
+      args.by_e = by_e.mutable_data_ptr<T>();
+      run_node_layer(op, args);
+    });
+    return {by_n, by_v, by_e};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("node_layer", TORCH_BOX(&NodeLayerOps::node_layer));
+    m.impl("node_layer_backward", TORCH_BOX(&NodeLayerOps::node_layer_backward));
+  }
+};
+
+}  // namespace mdops
