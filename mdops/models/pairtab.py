@@ -237,6 +237,7 @@ class PairTable(AtomicModel):
         """Of the file `tab_file`; nothing is random. Raises ConfigError for a file of another form."""
         ntypes = len(options.type_map)
         table = read_table(options.tab_file, options.rcut, ntypes)
+        _refuse_other_order(options.tab_file, options.type_map)
         zeros = torch.zeros(ntypes, dtype=torch.float64)
         return cls(options, options.type_map, zeros, torch.ones_like(zeros), table, dtype)
 
@@ -276,6 +277,20 @@ def read_table(path: str | os.PathLike[str], cutoff: float, ntypes: int) -> Tabl
         raise ConfigError(f"{path}:{lines[bad][0]}: the distance is {rows[bad, 0]:g} A, expected {expected}")
     rows = _to_cutoff(path, rows, last, step, cutoff)
     return Table(rows, _cubics(rows, step, ntypes), first, step, last)
+
+
+def _refuse_other_order(path: str | os.PathLike[str], type_map: Sequence[str]) -> None:
+    """Raises ConfigError where the first line names the pairs of these types in another order, as `mdops zbl` does."""
+    first = Path(path).read_text(encoding="utf-8").partition("\n")[0].split()
+    found = [
+        pair for pair in (word.split("-") for word in first) if len(pair) == 2 and {*pair} <= {*type_map}
+    ]
+    order = list(dict.fromkeys(name for pair in found for name in pair))
+    if first[:1] == ["#"] and {*order} == {*type_map} and order != list(type_map):
+        raise ConfigError(
+            f"{path}: its columns are of {', '.join(order)}, and the type_map is {', '.join(type_map)}: make a "
+            "table in the order of the type_map"
+        )
 
 
 def _row(place: str, words: list[str], columns: int, ntypes: int) -> list[float]:

@@ -24,7 +24,7 @@ import mdops
 from mdops import system as systems
 from mdops.errors import ConfigError, InputError
 from mdops.io import read_model
-from mdops.models.pairtab import PairTable, read_table
+from mdops.models.pairtab import PairTable, PairTableOptions, read_table
 from mdops.train import Trainer
 
 OWN, _ = cases("pairtab")
@@ -104,6 +104,26 @@ def test_wrong_files(tmp_path, text, message):
     with pytest.raises(ConfigError) as error:
         read_table(tmp_path / "table.txt", 0.3, 1)
     assert message in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "types", "refused"),
+    [
+        ("# ZBL, eV; r/A Cu-Cu Cu-Al Al-Al", ["Cu", "Al"], False),
+        ("# ZBL, eV; r/A Cu-Cu Cu-Al Al-Al", ["Al", "Cu"], True),
+        ("# ZBL, eV; r/A O-O O-H H-H", ["H1", "O1"], False),
+        ("# my table", ["Al", "Cu"], False),
+    ],
+)
+def test_columns_are_in_the_order_of_the_types(tmp_path, head, types, refused):
+    path = tmp_path / "table.txt"
+    path.write_text(f"{head}\n0.1 3 2 1\n0.2 0 0 0\n")
+    options = PairTableOptions(type_map=types, tab_file=str(path), rcut=0.2, sel=10)
+    if not refused:
+        assert PairTable.random(options, 0, torch.float64).ntypes == 2
+        return
+    with pytest.raises(ConfigError, match="columns are of Cu, Al, and the type_map is Al, Cu"):
+        PairTable.random(options, 0, torch.float64)
 
 
 def test_good_and_missing_files(tmp_path):
