@@ -52,6 +52,16 @@ INPUTS = {
 SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
 
 
+@torch.no_grad()
+def stir(model: torch.nn.Module) -> None:
+    """Small random numbers for matrices that new models begin with as zeros, such as those behind all messages of
+    DPA-4: there would be no forces."""
+    random = torch.Generator().manual_seed(1)
+    for weight in model.parameters():
+        if weight.dim() > 1 and not weight.any():
+            weight.copy_(0.1 * torch.randn(weight.shape, generator=random))
+
+
 def model_of(name: str, folder: Path) -> Potential:
     """With random weights, and the statistics of water."""
     file = folder / INPUTS[name]
@@ -65,6 +75,7 @@ def model_of(name: str, folder: Path) -> Potential:
         model["use_srtab"] = str((file.parent / model["use_srtab"]).resolve())
     options = parse_config(tree).model
     found: Any = find("model", options.KIND).random(options, 1, torch.float32)
+    stir(found)
     n = len(model["type_map"])
     for part in found.modules():
         if isinstance(part, EnvironmentDescriptor):

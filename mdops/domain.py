@@ -8,6 +8,7 @@ import torch
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
+from mdops.evaluators.radial_splines import RadialSplineSteps
 from mdops.evaluators.splines import Splines
 from mdops.ops import NeighborList
 from mdops.potential import Potential
@@ -91,7 +92,8 @@ class Domain:
         """
         potential.require_energies("a part of a system")
         self.potential = potential
-        self._evaluator = (Autograd if Splines.refusal(potential) else Splines)(potential)
+        kinds = Splines, RadialSplineSteps, Autograd
+        self._evaluator = next(kind for kind in kinds if not kind.refusal(potential))(potential)
         self._charge_spin = None
         if charge_spin is not None:
             if not any(one.takes_charge_spin for one in potential.model.descriptors):

@@ -116,7 +116,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
     samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24))
     samples += _grid_samples(numbers(25)) + _order_samples(numbers(26))
-    samples += _edge_attention_samples(p, numbers(23))
+    samples += _edge_attention_samples(p, numbers(23)) + _frame_samples(numbers(27))
+    samples += _edge_function_samples(numbers(28)) + _atom_row_samples(numbers(29))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -958,6 +959,85 @@ def _order_samples(random: Callable[..., Any]) -> list[Sample]:
             samples.append(Sample("order_mix", args, (0, 1), bad=bad))
         bad = {"y": (1, random(edges, rows, columns + 1)), "degree": (2, 9)}
         samples.append(Sample("order_mix_outer", (x, y, degree), (0, 1), bad=bad))
+    return samples
+
+
+def _frame_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Edges along the axes among others, and all degrees."""
+    samples = []
+    for edges, degree, order in ((6, 2, 1), (5, 0, 1), (4, 1, 0), (3, 3, 1), (2, 4, 1), (2, 5, 0), (2, 6, 1)):
+        vectors = random(edges, 3)
+        vectors[0] = vectors.new_tensor([0.0, 0.0, 1.5])
+        if edges > 4:
+            vectors[1] = vectors.new_tensor([0.0, 0.0, -1.5])
+            vectors[2] = vectors.new_tensor([0.0, 2.0, 1e-3])
+        columns, rows = (degree + 1) ** 2, degree + 1 + 2 * degree * order
+        bad: dict[str, tuple[int, Any]] = {
+            "degree": (1, 7),
+            "order": (2, 2),
+            "vectors": (0, random(edges, 4)),
+        }
+        samples.append(Sample("edge_frames", (vectors, degree, order), (0,), bad=bad))
+        given = random(edges, columns), random(edges, rows, columns), vectors, degree, order
+        bad = {"degree": (3, -1), "by_turn": (1, random(edges, rows + 1, columns))}
+        samples.append(Sample("edge_frames_backward", given, bad=bad))
+    return samples
+
+
+def _edge_function_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Splines of lengths, some beyond the cutoff, and weights of seven edges of three atoms, one of them without, to
+    four nodes."""
+    samples = []
+    kinds = torch.tensor([0, 2, -1, 1, 2], dtype=torch.int32, device=random(1).device)
+    for intervals, functions in ((9, 5), (1, 8), (3, 1)):
+        lengths, table = 6.5 * random(5, 1).sigmoid(), random(3, intervals + 5, functions)
+        bad: dict[str, tuple[int, Any]] = {
+            "kinds": (1, kinds + 9),
+            "table": (2, random(3, 5, functions)),
+            "cutoff": (3, 0.0),
+        }
+        samples.append(Sample("edge_splines", (lengths, kinds, table, 6.0), (0,), bad=bad))
+        grad, bad = random(5, functions), {"kinds": (2, kinds - 9), "grad": (0, random(5, functions + 1))}
+        samples.append(Sample("edge_splines_backward", (grad, lengths, kinds, table, 6.0), bad=bad))
+    atoms = kinds.new_tensor([0, 0, 0, 2, 2, 2, -1]), kinds.new_tensor([0, 3, 3, 6])
+    nodes = kinds.new_tensor([1, 3, 0, 3, 1, 3, -1])
+    of_node = nodes, *torch.ops.mdops.edge_order(nodes, 4)
+    for heads, width in ((1, 5), (2, 6), (3, 36)):
+        fades = random(7, 1).sigmoid()
+        fades[4] = 0
+        fades[6] = 0
+        given = random(3, width), random(4, width), random(7, heads), fades, random(heads).exp()
+        args = *given, *atoms, *of_node, 0.7
+        bad = {"atom_index": (5, atoms[0] + 9), "node_index": (7, nodes + 9), "bias": (2, random(7, 4))}
+        bad |= {"atom_offsets": (6, atoms[1] + 9), "nothing": (4, random(heads + 1))}
+        samples.append(Sample("edge_softmax", args, (0, 1, 2, 3), bad=bad))
+        bad = {"grad": (0, random(7, heads + 1)), "node_offsets": (10, of_node[2] + 9)}
+        samples.append(Sample("edge_softmax_backward", (random(7, heads), *args), bad=bad))
+    return samples
+
+
+def _atom_row_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Norms of one row and of several, and gates of narrow and wide rows."""
+    samples = []
+    for atoms, rows, channels, centered in ((5, 4, 3, True), (2, 1, 7, False), (3, 9, 32, True)):
+        given = random(atoms, rows, channels), random(rows, channels), random(channels)
+        args = *given, random(rows).exp(), 1e-3, centered
+        bad: dict[str, tuple[int, Any]] = {
+            "factors": (1, random(rows + 1, channels)),
+            "bias": (2, random(channels + 1)),
+            "shares": (3, random(rows + 1)),
+            "eps": (4, 0.0),
+        }
+        samples.append(Sample("degree_norm", args, (0, 1, 2) if channels < 32 else (0,), bad=bad))
+        grad, bad = random(atoms, rows, channels), {"grad": (0, random(atoms, rows + 1, channels))}
+        places = (0, 1, 2, 3) if channels < 32 else (0, 1)
+        samples.append(Sample("degree_norm_backward", (grad, *args), places, bad=bad))
+    for atoms, rows, channels in ((4, 3, 5), (2, 1, 19), (3, 2, 16)):
+        of_gate = random(atoms, rows, channels), random(atoms, channels), random(atoms, 2 * channels)
+        bad = {"gate": (1, random(atoms, channels + 1)), "scalars": (2, random(atoms, channels))}
+        samples.append(Sample("scalar_gate", of_gate, (0, 1, 2), bad=bad))
+        grad, bad = random(atoms, rows, channels), {"grad": (0, random(atoms, rows + 1, channels))}
+        samples.append(Sample("scalar_gate_backward", (grad, *of_gate), (0, 1, 2, 3), bad=bad))
     return samples
 
 

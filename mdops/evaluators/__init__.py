@@ -8,6 +8,7 @@ from mdops.evaluators.base import Evaluator
 from mdops.evaluators.blended import Blended, PairTableEvaluator
 from mdops.evaluators.from_moments import LowBit, MomentSteps, MomentTraining
 from mdops.evaluators.one_op import Fused, FusedParts, FusedTraining
+from mdops.evaluators.radial_splines import RadialSplineSteps
 from mdops.evaluators.splines import FusedSums, Splines
 
 SIMULATE: list[type[Evaluator]] = [
@@ -19,6 +20,7 @@ SIMULATE: list[type[Evaluator]] = [
     LowBit,
     MomentSteps,
     Splines,
+    RadialSplineSteps,
     Autograd,
 ]  # energies, forces and virials of one moment
 DIFFERENTIATE: list[type[Autograd]] = [Splines, Autograd]  # differentiable in everything, to second order

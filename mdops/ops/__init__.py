@@ -17,11 +17,15 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.axis_product import axis_product
+from mdops.ops.degree_norm import degree_norm
 from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.edge_attention import edge_attention
 from mdops.ops.edge_convolution import edge_convolution, edge_correlation
+from mdops.ops.edge_frames import edge_frames
 from mdops.ops.edge_rotation import edge_rotate, edge_rotate_outer, edge_rotate_sum
+from mdops.ops.edge_softmax import edge_softmax
+from mdops.ops.edge_splines import edge_splines
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.graph import (
@@ -65,6 +69,7 @@ from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.pair_table import near_weight, pair_table
+from mdops.ops.scalar_gate import scalar_gate
 from mdops.ops.so2_layer import so2_layer
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -88,10 +93,12 @@ __all__ = [
     "axis_product",
     "begin_cell_step",
     "begin_step",
+    "degree_norm",
     "displacements",
     "edge_attention",
     "edge_convolution",
     "edge_correlation",
+    "edge_frames",
     "edge_gather",
     "edge_permute",
     "edge_product",
@@ -99,6 +106,8 @@ __all__ = [
     "edge_rotate_outer",
     "edge_rotate_sum",
     "edge_scatter",
+    "edge_softmax",
+    "edge_splines",
     "edge_weighted_sum",
     "end_cell_step",
     "end_step",
@@ -138,6 +147,7 @@ __all__ = [
     "ragged_attention",
     "ragged_plan",
     "row_moments",
+    "scalar_gate",
     "segment_softmax",
     "so2_layer",
     "spline_moment",

@@ -176,6 +176,50 @@ def last_derivative(name: str, *args: Any) -> Any:
     return _Last.apply(name, [_keep(value, kept) for value in args], *kept)
 
 
+def _apart(values: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], list[torch.Tensor]]:
+    """The values with the same tensors as others at these places, so that a gradient is that of this place alone; and
+    these."""
+    given = list(values)
+    for k in places:
+        one = given[k]
+        given[k] = one.view_as(one) if one.requires_grad else one.detach().requires_grad_()
+    return given, [given[k] for k in places]
+
+
+def register_formulas_by(
+    name: str, function: Callable[..., torch.Tensor], differentiable: Sequence[int], own: int = 1
+) -> None:
+    """Registers the gradients of an op of one result, whose derivatives by the first `own` of its differentiable
+    arguments, which come first, are the op `<name>_backward(grad, *args)`. Those by the others, and second ones, go by
+    PyTorch's operations: those of `function`, which does the same."""
+    places = (0, *(k + 1 for k in differentiable))
+
+    def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+        first: Any = (None,) * own
+        if any(needs[:own]):
+            first = getattr(torch.ops.mdops, f"{name}_backward")(grads[0], *args)
+            first = (first,) if own == 1 else first
+        if not any(needs[own:]):
+            return *first, *(None for _ in differentiable[own:])
+        create = torch.is_grad_enabled()
+        with torch.enable_grad():
+            given, leaves = _apart(args, differentiable)
+            y, others = function(*given), leaves[own:]
+            found = torch.autograd.grad(y, others, grads, create_graph=create, materialize_grads=True)
+        return *first, *found
+
+    def backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+        create = torch.is_grad_enabled()
+        with torch.enable_grad():
+            given, leaves = _apart(args, places)
+            y, first = function(*given[1:]), leaves[1 : 1 + own]
+            found = torch.autograd.grad(y, first, leaves[:1], create_graph=True)
+            return torch.autograd.grad(found, leaves, grads, create_graph=create, materialize_grads=True)
+
+    register_formula(name, formula, differentiable)
+    register_formula(f"{name}_backward", backward_formula, places)
+
+
 def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
     """Whether the pass under way wants the gradients to the arguments at these places: one by positions alone, as of
     forces, spares those of weights that are not leaves. Lists of tensors count as wanted if they have a gradient."""
@@ -185,10 +229,11 @@ def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
     if len(behind) != len(tensors):
         return needs
     nodes = dict(zip(tensors, (node for node, _ in behind), strict=True))
-    return tuple(need and _is_wanted(nodes.get(k)) for k, need in zip(places, needs, strict=True))
+    return tuple(need and is_wanted(nodes.get(k)) for k, need in zip(places, needs, strict=True))
 
 
-def _is_wanted(node: Any) -> bool:
+def is_wanted(node: Any) -> bool:
+    """Whether the pass under way goes on to this node of the graph."""
     if node is None or not node.next_functions:  # of a leaf the engine does not tell
         return True
     wanted: bool = torch._C._will_engine_execute_node(node)

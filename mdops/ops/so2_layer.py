@@ -1,11 +1,10 @@
 """A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, register_fake, register_formulas_by
 
 
 def so2_layer(
@@ -60,30 +59,4 @@ def _(grad: Any, x: Any, *args: Any) -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
-def _apart(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same as other tensors, so that a gradient is that of this place alone."""
-    return [one.view_as(one) if one.requires_grad else one.detach().requires_grad_() for one in tensors]
-
-
-def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    by_x = torch.ops.mdops.so2_layer_backward(grads[0], *args) if needs[0] else None
-    if not any(needs[1:]):
-        return by_x, None, None, None
-    create = torch.is_grad_enabled()
-    with torch.enable_grad():
-        x, *weights = _apart(args)
-        y = _by_pytorch(x, *weights)
-        found = torch.autograd.grad(y, weights, grads, create_graph=create, materialize_grads=True)
-    return by_x, *found
-
-
-def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    create = torch.is_grad_enabled()
-    with torch.enable_grad():
-        grad, x, *weights = leaves = _apart(args)
-        (by_x,) = torch.autograd.grad(_by_pytorch(x, *weights), [x], [grad], create_graph=True)
-        return torch.autograd.grad(by_x, leaves, grads, create_graph=create, materialize_grads=True)
-
-
-register_formula("so2_layer", _formula, range(4))
-register_formula("so2_layer_backward", _backward_formula, range(5))
+register_formulas_by("so2_layer", _by_pytorch, range(4))

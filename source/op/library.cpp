@@ -44,6 +44,31 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v) -> Tensor");
   m.def("order_mix(Tensor numbers, Tensor x, int degree, bool transposed) -> Tensor");
   m.def("order_mix_outer(Tensor x, Tensor y, int degree) -> Tensor");
+  m.def(
+      "edge_softmax(Tensor q, Tensor k, Tensor bias, Tensor fades, Tensor nothing, Tensor atom_index, Tensor "
+      "atom_offsets, Tensor node_index, Tensor? node_order, Tensor node_offsets, float scale) -> Tensor");
+  m.def(
+      "edge_softmax_backward(Tensor grad, Tensor q, Tensor k, Tensor bias, Tensor fades, Tensor nothing, "
+      "Tensor atom_index, Tensor atom_offsets, Tensor node_index, Tensor? node_order, Tensor node_offsets, "
+      "float scale) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("edge_splines(Tensor lengths, Tensor kinds, Tensor table, float cutoff) -> Tensor");
+  m.def(
+      "edge_splines_backward(Tensor grad, Tensor lengths, Tensor kinds, Tensor table, float cutoff) -> "
+      "Tensor");
+  m.def(
+      "degree_norm(Tensor x, Tensor factors, Tensor bias, Tensor shares, float eps, bool centered) -> "
+      "Tensor");
+  m.def(
+      "degree_norm_backward(Tensor grad, Tensor x, Tensor factors, Tensor bias, Tensor shares, float eps, "
+      "bool "
+      "centered) -> Tensor");
+  m.def("scalar_gate(Tensor x, Tensor gate, Tensor scalars) -> Tensor");
+  m.def(
+      "scalar_gate_backward(Tensor grad, Tensor x, Tensor gate, Tensor scalars) -> (Tensor, Tensor, Tensor)");
+  m.def("edge_frames(Tensor vectors, int degree, int order) -> (Tensor harmonics, Tensor turn)");
+  m.def(
+      "edge_frames_backward(Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree, int order) -> "
+      "Tensor");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");

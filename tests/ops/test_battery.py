@@ -18,6 +18,9 @@ DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 LAST = (
     "angle_features",
     "angle_moment_backward",
+    "edge_frames",
+    "edge_softmax",
+    "edge_splines",
     "env_mat_backward",
     "environment_rows_backward",
     "harmonic_moment",

@@ -50,8 +50,12 @@ class FeedForward(nn.Module):
         self.so3_linear_2 = DegreeLinear(lmax, frames * hidden, channels, bias=bias, zero=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.so3_linear_1(x)
-        found: torch.Tensor = self.so3_linear_2(self.act(*x.chunk(2, -1)) if self.doubled else self.act(x))
+        if isinstance(self.act, GridNet):
+            x = self.act.of_product(x, self.so3_linear_1)
+        else:
+            x = self.so3_linear_1(x)
+            x = self.act(*x.chunk(2, -1)) if self.doubled else self.act(x)
+        found: torch.Tensor = self.so3_linear_2(x)
         return found
 
 
@@ -79,7 +83,7 @@ class Block(nn.Module):
 
         self.pre_so2_norm = norm(before_so2, lmax)
         self.post_so2_norm = norm(after_so2, lmax, 1e-5 if o.edge_norm else 1.0)
-        self.so2_conv = Convolution(o, lmax, mmax, kmax)
+        self.so2_conv = Convolution(o, index, lmax, mmax, kmax)
         self.pre_ffn_norms, self.post_ffn_norms = (
             nn.ModuleList(norm(there, node_lmax) for _ in range(o.ffn_blocks))
             for there in (before_ffn, after_ffn)

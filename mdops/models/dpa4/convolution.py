@@ -25,7 +25,16 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
-from mdops.ops import EdgeIndex, edge_gather, edge_rotate, edge_rotate_sum, edge_scatter, order_mix, so2_layer
+from mdops.ops import (
+    EdgeIndex,
+    edge_gather,
+    edge_rotate,
+    edge_rotate_sum,
+    edge_scatter,
+    edge_softmax,
+    order_mix,
+    so2_layer,
+)
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -68,21 +77,24 @@ class DegreeMix(nn.Module):
         if not self.folds:
             return self._by_channel(edge_rotate(turn, x, of), radial)
         if self.each == 1:
-            return edge_rotate(*self.folded(turn, x, radial), of)
+            return edge_rotate(*self.folded(turn, x, self.numbers(radial)), of)
         mixed = edge_rotate(self._mixed(turn, radial), x, of).unflatten(1, (self.width, self.each))
         return (mixed * self.channel_basis).sum(2)
 
+    def numbers(self, radial: torch.Tensor) -> torch.Tensor:
+        """(E, numbers of one K), of radial numbers (E, L + 1, C), where there is one mixture for all channels."""
+        return radial.flatten(1) @ self.weight
+
     def folded(
-        self, turn: torch.Tensor, x: torch.Tensor, radial: torch.Tensor
+        self, turn: torch.Tensor, x: torch.Tensor, numbers: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
-        # There are fewer nodes than edges.
-        return self._mixed(turn, radial), x if self.channel_basis is None else x * self.channel_basis
+        # The mixture goes into the rotation, which has fewer columns than there are channels; and there are fewer nodes
+        # than edges.
+        mixed = order_mix(numbers, turn, self.lmax)
+        return mixed, x if self.channel_basis is None else x * self.channel_basis
 
     def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
-        # The mixture goes into the rotation, which has fewer columns than there are channels.
-        if self.each == 1:
-            return order_mix(radial.flatten(1) @ self.weight, turn, self.lmax)
         mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
         return torch.bmm(mix, turn)
 
@@ -120,12 +132,13 @@ class Convolution(nn.Module):
     """Sums over an atom's edges of messages of its neighbours, with weights of attention or of the envelopes.
 
     Args:
-        options: of the descriptor. lmax, mmax, kmax: of this block.
+        options: of the descriptor. index: which block it is of. lmax, mmax, kmax: of this block.
     """
 
-    def __init__(self, options: DPA4Options, lmax: int, mmax: int, kmax: int) -> None:
+    def __init__(self, options: DPA4Options, index: int, lmax: int, mmax: int, kmax: int) -> None:
         super().__init__()
         o, self.options, self.lmax, self.mmax = options, options, lmax, mmax
+        self.mixture, self.bias_of_logits = f"mixture {index}", f"logits {index}"  # names of splines
         channels, groups, width = o.channels, o.n_focus, o.focus_width
         hidden, layers, function, bias = groups * width, o.mixing_layers, o.so2_function, o.mlp_bias
         self.groups, self.width, self.hidden = groups, width, hidden
@@ -276,12 +289,24 @@ class Convolution(nn.Module):
         scalars = x[:, 0].view(-1, groups, width)
         normed = self.attn_qk_norm(scalars)
         ends = self.attn_q_proj(normed).flatten(1), self.attn_k_proj(normed).flatten(1)
-        weights = attention_weights(
-            torch.cat(edges.of_each(functools.partial(self._logits, *ends))),
-            edges.envelope**2 * self._sent(edges),
-            null_mass(self.adamw_attn_z_bias_raw, o.eps).flatten(),
-            edges.of_center,
-        )
+        nothing = null_mass(self.adamw_attn_z_bias_raw, o.eps).flatten()
+        if edges.once and edges.sent is None:
+            weights = edge_softmax(
+                *ends,
+                torch.cat(edges.of_each(self._bias_of_logits)),
+                edges.envelope,
+                nothing,
+                edges.of_center,
+                edges.of_neighbor,
+                scale=1 / math.sqrt(width // o.n_atten_head),
+            )
+        else:
+            weights = attention_weights(
+                torch.cat(edges.of_each(functools.partial(self._logits, *ends))),
+                edges.envelope**2 * self._sent(edges),
+                nothing,
+                edges.of_center,
+            )
         gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
         found = edges.sums(functools.partial(self._attended_sums, x), weights)
         parts = found.unflatten(2, (groups * o.n_atten_head, -1))
@@ -291,13 +316,32 @@ class Convolution(nn.Module):
         return found
 
     def _logits(self, queries: torch.Tensor, keys: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """(E, H), of (N, C) of both ends and of the radial numbers of l = 0."""
+        """(E, H), of (N, C) of both ends and of the radial numbers of l = 0. What `edge_softmax` has inside."""
         groups, heads, width = self.attention_groups, self.options.n_atten_head, self.attention_width
         size = width // heads
         products = edge_gather(queries, edges.of_center) * edge_gather(keys, edges.of_neighbor)
         logits = products.view(-1, groups * heads, size).sum(2) / math.sqrt(size)
-        radial = self._radial(edges.scalars).view(-1, groups, width)
-        return logits + torch.einsum("efi,ifh->efh", radial, self.adamw_attn_logit_w).flatten(1)
+        return logits + self._bias_of_logits(edges)
+
+    def _bias_of_logits(self, edges: Edges) -> torch.Tensor:
+        """(E, H)."""
+        radial = edges.by_splines(self.bias_of_logits)
+        return self._radial_logits(self._radial(edges.scalars)) if radial is None else radial
+
+    def _radial_logits(self, scalars: torch.Tensor) -> torch.Tensor:
+        """(E, H), of an edge's radial numbers (E, F C) of l = 0."""
+        rows = scalars.view(-1, self.attention_groups, self.attention_width)
+        return torch.einsum("efi,ifh->efh", rows, self.adamw_attn_logit_w).flatten(1)
+
+    def radial_functions(self, radial: torch.Tensor) -> dict[str, torch.Tensor]:
+        """By the names of their splines, (E, functions) of radial numbers (E, l, C), of a block that goes `by_blocks`:
+        all that it makes of them."""
+        assert self.radial_degree_mixer is not None
+        own = self._radial(radial[:, : self.lmax + 1])
+        found = {self.mixture: self.radial_degree_mixer.numbers(own)}
+        if self.options.n_atten_head:
+            found[self.bias_of_logits] = self._radial_logits(own[:, 0])
+        return found
 
     def _attended_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), with weights (E, H)."""
@@ -320,11 +364,14 @@ class Convolution(nn.Module):
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C)."""
-        degrees = self.lmax + 1
+        numbers, degrees = edges.by_splines(self.mixture) if self.by_blocks else None, self.lmax + 1
+        if numbers is not None:
+            return self._blocks(x, edges, numbers)
         radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
         radial = self._radial(radial)
         if self.by_blocks:
-            return self._blocks(x, edges, radial)
+            assert self.radial_degree_mixer is not None
+            return self._blocks(x, edges, self.radial_degree_mixer.numbers(radial))
         if self.in_frames:
             return [self._in_frame(x, edges, radial)]
         sources = edge_gather(x.flatten(1), edges.of_neighbor).view(-1, *x.shape[1:])
@@ -354,10 +401,10 @@ class Convolution(nn.Module):
         fits = not x.is_cuda or (x.dtype == torch.float32 and (self.width, self.lmax) == (32, 2))
         return edges.once and fits and self.lmax > 0 and self.mmax == 1
 
-    def _blocks(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> list[torch.Tensor]:
-        """What `_in_frame` gives, block by block."""
+    def _blocks(self, x: torch.Tensor, edges: Edges, numbers: torch.Tensor) -> list[torch.Tensor]:
+        """What `_in_frame` gives, block by block, of the numbers of edges' mixtures."""
         assert self.radial_degree_mixer is not None
-        turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, radial)
+        turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, numbers)
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
             fused = edge_rotate(turn, x, edges.of_neighbor)
@@ -422,9 +469,11 @@ class Convolution(nn.Module):
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:
             blocks = [_weighted(rows, weights) for rows in blocks]
+        if len(blocks) == 1:
+            return edge_rotate_sum(turn, blocks[0], edges.of_center) * self._rescale
         of, parts = edges.of_center, turn.split([rows.shape[1] for rows in blocks], 1)
         sums = [edge_rotate_sum(own, rows, of) for own, rows in zip(parts, blocks, strict=True)]
-        return torch.stack(sums).sum(0) * self._rescale if len(sums) > 1 else sums[0] * self._rescale
+        return torch.stack(sums).sum(0) * self._rescale
 
     def _turned_back(self, local: torch.Tensor, edges: Edges) -> torch.Tensor:
         if not self.in_frames:

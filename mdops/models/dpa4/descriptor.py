@@ -19,10 +19,12 @@ from mdops.models.graph import GraphDescriptor, device_memory, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
+from mdops.models.ways import way_of
 from mdops.nn.equivariant.indices import by_order, coefficients
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
-from mdops.ops import EdgeIndex, edge_gather, edge_scatter, row_moments
+from mdops.ops import EdgeIndex, edge_frames, edge_gather, edge_scatter, row_moments
+from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.options import saved_precision
 
 VERSION = 1.2
@@ -32,6 +34,7 @@ _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
 _ARRAYS = 9
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
+_FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
 
@@ -164,14 +167,19 @@ class DPA4(GraphDescriptor):
             sent = self._sent(torch.where(present, bridge(r, inner, outer), 1.0), graph)
             if near.system.exchange is not None:  # ghosts have no edges here
                 sent = near.system.exchange(sent)
-        # DeePMD-kit has this cutoff in float32.
-        fades = torch.where(present, envelope(r, float(np.float32(o.rcut)), o.env_exp[1]), 0.0)
+        way, of_tables = way_of(self), None
+        splines = None if way is None else way.make(near)
+        if splines is None:
+            fades = torch.where(present, self._fades(r), 0.0)
+        else:
+            of_tables = splines.kinds(kinds, graph.of_center, graph.of_neighbor)
+            fades = splines.numbers(_FADING, r, of_tables)
         floor = _FLOOR if self.version >= _FADES else o.eps
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
         moments = self._moments(near)
         once = near.first_derivative_only
-        known = kinds, self._embedded(near, moments), degree, moments, sent, once
-        given = vectors, r, fades, present
+        known = kinds, self._embedded(near, moments), degree, moments, sent, once, splines
+        given = (vectors, r, fades, present, *(() if of_tables is None else (of_tables,)))
         size = self._edges_at_once(vectors) if once else len(vectors)
         if len(vectors) <= size:
             return self._edges((graph.of_center, graph.of_neighbor), known, *given)
@@ -187,7 +195,9 @@ class DPA4(GraphDescriptor):
             of_center=graph.of_center,
             of_neighbor=graph.of_neighbor,
             vectors=vectors,
+            lengths=r,
             envelope=fades,
+            kinds=of_tables,
             runs=tuple(runs),
             **{name: none for name in ("basis", "radial", "of_edge", "scalars", "harmonics")},
             rotations={},
@@ -219,39 +229,110 @@ class DPA4(GraphDescriptor):
         r: torch.Tensor,
         fades: torch.Tensor,
         present: torch.Tensor,
+        of_tables: torch.Tensor | None = None,
     ) -> Edges:
         """Of these edges alone, with what is known of the atoms."""
-        o = self.options
-        (of_center, of_neighbor), (kinds, types, degree, moments, sent, once) = of, known
-        basis = torch.where(present, self.radial_basis(r), 0.0)
-        ends = (edge_gather(types, of_neighbor) + edge_gather(types, of_center)) * present
-        radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
-        if self.version >= _FADES:
-            radial = radial * fades[:, :, None]
-        of_edge, rotations = radial + ends[:, None], {}
-        if any(block.so2_conv.in_frames for block in self._blocks):
-            quaternions = frame_quaternions(vectors)
-            for ell, m in {(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames}:
-                rotations[ell, m] = wigner_rows(quaternions, ell, tuple(by_order(ell, m)))
-        harmonics = spherical_harmonics(vectors, o.first_node_degree) if o.use_env_seed else vectors[:, :0]
+        (of_center, of_neighbor), (kinds, types, degree, moments, sent, once, splines) = of, known
+        basis = radial = of_edge = vectors[:, :0]
+        if splines is None:
+            basis = torch.where(present, self.radial_basis(r), 0.0)
+            ends = (edge_gather(types, of_neighbor) + edge_gather(types, of_center)) * present
+            radial = self._radial(basis, fades)
+            of_edge = radial + ends[:, None]
+        harmonics, rotations = self._frames(vectors, once)
         return Edges(
             of_center=of_center,
             of_neighbor=of_neighbor,
             types=kinds,
             embedded=types,
             vectors=vectors,
+            lengths=r,
             basis=basis,
             envelope=fades,
             radial=radial,
             of_edge=of_edge,
-            scalars=of_edge[:, 0],
+            scalars=of_edge if splines is not None else of_edge[:, 0],
             rotations=rotations,
             harmonics=harmonics,
             degree=degree,
             moments=moments,
             sent=sent,
+            splines=splines,
+            kinds=of_tables,
             once=once,
         )
+
+    def _fades(self, r: torch.Tensor) -> torch.Tensor:
+        # DeePMD-kit has this cutoff in float32.
+        return envelope(r, float(np.float32(self.options.rcut)), self.options.env_exp[1])
+
+    def _radial(self, basis: torch.Tensor, fades: torch.Tensor) -> torch.Tensor:
+        """(E, l, C), numbers of each degree."""
+        o = self.options
+        radial = self.radial_embedding(basis).unflatten(1, (o.first_node_degree + 1, o.channels))
+        return radial * fades[:, :, None] if self.version >= _FADES else radial
+
+    @property
+    def why_no_splines(self) -> str | None:
+        """Why splines cannot stand for all that is made of lengths and types, if they cannot."""
+        o = self.options
+        if o.add_chg_spin_ebd or o.use_spin is not None:
+            return "edges depend on charges, or on magnetic moments"
+        if not self._blocks or not all(block.so2_conv.by_blocks for block in self._blocks):
+            return "its blocks read radial numbers of each channel"
+        return None if o.first_node_degree else "no atom has coefficients of degree 1"
+
+    def radial_functions(self, r: torch.Tensor, types: torch.Tensor) -> dict[str, torch.Tensor]:
+        """By names all that is made of lengths r (P,) and of pairs of these types (n,): (n, n, P, functions), of each
+        centre and neighbour."""
+        n, r = len(types), r[:, None]
+        basis, fades = self.radial_basis(r), self._fades(r)
+        radial, rows = self._radial(basis, fades), self.type_embedding(types)
+        ends = (rows[:, None] + rows)[:, :, None, None]
+        of_edge = (radial + ends).flatten(0, 2)
+        found: dict[str, torch.Tensor] = {}
+        for block in self._blocks:
+            found |= {
+                name: values.view(n, n, len(r), -1)
+                for name, values in block.so2_conv.radial_functions(of_edge).items()
+            }
+        own = {_FADING: fades}
+        if self.env_seed_embedding is not None:
+            own |= {name: radial[:, ell] for ell, name in self._names_of_degrees()}
+            kinds = self.env_seed_embedding.env_type_embed(types)
+            pairs = [one.reshape(-1, kinds.shape[1]) for one in self._of_pairs(kinds, len(r))]
+            g = self.env_seed_embedding.numbers(basis.repeat(n * n, 1), *pairs)
+            found["surroundings"] = g.view(n, n, len(r), -1) * (fades / r)
+        return found | {name: values.expand(n, n, *values.shape) for name, values in own.items()}
+
+    @staticmethod
+    def _of_pairs(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows (n, W) of the neighbour and of the centre of all pairs, so many times each, (n, n, count, W)."""
+        shape = len(rows), len(rows), count, rows.shape[1]
+        return rows[None, :, None].expand(shape), rows[:, None, None].expand(shape)
+
+    def _names_of_degrees(self) -> list[tuple[int, str]]:
+        """Degrees above 0, and the names of their radial numbers."""
+        return [(ell, f"degree {ell}") for ell in range(1, self.options.first_node_degree + 1)]
+
+    def _frames(
+        self, vectors: torch.Tensor, once: bool
+    ) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
+        """`harmonics` and `rotations` of edges."""
+        degree = self.options.first_node_degree if self.options.use_env_seed else None
+        wanted = sorted({(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames})
+        harmonics, rotations, quaternions = None, {}, None
+        for ell, m in wanted:
+            if once and m <= 1 and ell <= MOST_FRAME_DEGREE:
+                found, turn = edge_frames(vectors, ell, min(m, ell))
+                harmonics = found if ell == degree else harmonics
+            else:
+                quaternions = frame_quaternions(vectors) if quaternions is None else quaternions
+                turn = wigner_rows(quaternions, ell, tuple(by_order(ell, m)))
+            rotations[ell, m] = turn
+        if degree is None:
+            return vectors[:, :0], rotations
+        return spherical_harmonics(vectors, degree) if harmonics is None else harmonics, rotations
 
     @property
     def takes_charge_spin(self) -> bool:
@@ -318,12 +399,12 @@ class DPA4(GraphDescriptor):
         harmonics, of_neighbor = edges.harmonics, edges.of_neighbor
         if edges.sent is not None:
             harmonics = harmonics * edge_gather(edges.sent, of_neighbor)
-        degrees = zip(
-            harmonics.split([2 * ell + 1 for ell in range(edges.radial.shape[1])], 1),
-            edges.radial.unbind(1),
-            strict=True,
-        )
-        found = [row_moments(*of_degree, edges.of_center.offsets) for of_degree in degrees][1:]
+        of_degrees = harmonics.split([2 * ell + 1 for ell in range(self.options.first_node_degree + 1)], 1)
+        found = []
+        for ell, name in self._names_of_degrees():
+            radial = edges.by_splines(name)
+            radial = edges.radial[:, ell] if radial is None else radial
+            found.append(row_moments(of_degrees[ell], radial, edges.of_center.offsets))
         if self.spin_embedding is not None and edges.moments is not None:
             weights = self.spin_embedding.adam_spin_nbr_weight[edges.types]
             added = self.spin_embedding.coefficients(edges.moments)[:, :, None] * weights[:, None]

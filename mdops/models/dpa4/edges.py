@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.models.dpa4.radial import RadialSplines
 from mdops.models.graph import run_again
 from mdops.nn.equivariant.linear import Dense
 from mdops.nn.equivariant.norm import ScalarNorm
@@ -25,6 +26,7 @@ class Edges(NamedTuple):
         types: (N,) int64, of the atoms.
         embedded: (N, C), what is known of the type, and of the system's charge and multiplicity.
         vectors: (E, 3), A, from the neighbour to the atom, as long as `clamped` says.
+        lengths: (E, 1), A.
         basis: (E, n_radial), functions of the length.
         envelope: (E, 1), from 1 to 0 at the cutoff; zero behind the last edge.
         radial: (E, L + 1, C), numbers of each degree.
@@ -35,6 +37,8 @@ class Edges(NamedTuple):
         degree: (N, 1), 1 / sqrt of the sum of the squares of its envelopes and a floor.
         moments: (N, 3), magnetic moments, 0 of atoms whose types have none; None: there are none.
         sent: (N, 1), what an atom's messages are multiplied with, where atoms come too near each other; None: 1.
+        splines, kinds: in the place of `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and of
+            each edge by which table. None: there are none.
         once: whether what is asked for is differentiated at most once, and not by weights.
         runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
             bases, radial numbers, rotations and harmonics.
@@ -45,6 +49,7 @@ class Edges(NamedTuple):
     types: torch.Tensor
     embedded: torch.Tensor
     vectors: torch.Tensor
+    lengths: torch.Tensor
     basis: torch.Tensor
     envelope: torch.Tensor
     radial: torch.Tensor
@@ -55,8 +60,16 @@ class Edges(NamedTuple):
     degree: torch.Tensor
     moments: torch.Tensor | None
     sent: torch.Tensor | None
+    splines: RadialSplines | None
+    kinds: torch.Tensor | None
     once: bool
     runs: "tuple[Edges, ...]" = ()
+
+    def by_splines(self, name: str) -> torch.Tensor | None:
+        """(E, functions) of that name, where there are splines."""
+        if self.splines is None or self.kinds is None:
+            return None
+        return self.splines.numbers(name, self.lengths, self.kinds)
 
     def of_each(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> list[torch.Tensor]:
         """function(edges, their rows) of all edges, or of each run, which keeps nothing for its gradient but that.

@@ -105,18 +105,29 @@ class Surroundings(nn.Module):
 
     def _sums(self, edges: Edges) -> torch.Tensor:
         """(N, 4, C), or with moments (N, 7, C)."""
-        types = self.env_type_embed(edges.types)
-        radial = self.rbf_proj_layer2(self.rbf_proj_layer1(edges.basis))
-        ends = (edge_gather(types, of) for of in (edges.of_neighbor, edges.of_center))
-        g = self.g_layer2(self.g_layer1(torch.cat([radial, *ends], 1)))
-        r = edges.vectors.norm(dim=1, keepdim=True)
-        frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
+        g = edges.by_splines("surroundings")
+        if g is not None:
+            # The axes stand in another order, some of them turned around, which products E^T E do not see.
+            frame = edges.harmonics[:, :4]
+        else:
+            types = self.env_type_embed(edges.types)
+            ends = (edge_gather(types, of) for of in (edges.of_neighbor, edges.of_center))
+            g, r = self.numbers(edges.basis, *ends), edges.lengths
+            frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
         if edges.moments is not None:
             others = edge_gather(edges.moments, edges.of_neighbor) * edges.envelope
             frame = torch.cat([frame, others], 1)
         if edges.sent is not None:
             frame = frame * edge_gather(edges.sent, edges.of_neighbor)
         return row_moments(frame, g, edges.of_center.offsets)
+
+    def numbers(
+        self, basis: torch.Tensor, of_neighbor: torch.Tensor, of_center: torch.Tensor
+    ) -> torch.Tensor:
+        """g (E, C), of radial functions (E, n_radial) and rows of the types at both ends."""
+        radial = self.rbf_proj_layer2(self.rbf_proj_layer1(basis))
+        found: torch.Tensor = self.g_layer2(self.g_layer1(torch.cat([radial, of_neighbor, of_center], 1)))
+        return found
 
     def reset(self, random: np.random.Generator) -> None:
         with torch.no_grad():

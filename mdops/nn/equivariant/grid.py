@@ -15,9 +15,17 @@ from torch import nn
 
 from mdops.nn.equivariant.gate import swiglu
 from mdops.nn.equivariant.indices import degree_index, places
-from mdops.nn.equivariant.linear import ChannelLinear, GroupLinear, draw_uniform, plus_scalar, zeros
+from mdops.nn.equivariant.linear import (
+    ChannelLinear,
+    DegreeLinear,
+    GroupLinear,
+    degree_product,
+    draw_uniform,
+    plus_scalar,
+    zeros,
+)
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
-from mdops.ops import grid_product
+from mdops.ops import grid_product, scalar_gate
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
 _IN_REGISTERS = 27  # coefficients
@@ -100,8 +108,9 @@ class FrameLinear(nn.Module):
         self.register_buffer("_degrees", degree_index(chosen), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight[self._degrees]
-        return torch.einsum("ndfi,dio->ndfo", x, weight)
+        if x.shape[2] == 1:
+            return degree_product(x[:, :, 0], self.weight, self._degrees)[:, :, None]
+        return torch.einsum("ndfi,dio->ndfo", x, self.weight[self._degrees])
 
     def reset(self, random: np.random.Generator) -> None:
         draw_uniform(self.weight, random, self.weight.shape[1])
@@ -116,6 +125,10 @@ class _GridMix(nn.Module):
         self.right_proj = ChannelLinear(inputs, hidden)
         self.out_proj = ChannelLinear(channels, channels)
 
+    def sides(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two functions whose product is taken, of two (..., C): linear in both."""
+        return self.left_proj(left), self.right_proj(right)
+
 
 class GridMLP(_GridMix):
     """Channels are mixed before and after the product, which has twice as many."""
@@ -125,12 +138,16 @@ class GridMLP(_GridMix):
         super().__init__(channels, channels * (1 + both), 2 * channels)
         self.both, self.out_proj = both, ChannelLinear(2 * channels, channels)
 
+    def sides(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.both:
+            left = right = torch.cat([left, right], -1)
+        return super().sides(left, right)
+
     def forward(
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
-        if self.both:
-            left = right = torch.cat([left, right], -1)
-        return self.out_proj(grid.product(self.left_proj(left), self.right_proj(right)))
+        """Of both `sides`."""
+        return self.out_proj(grid.product(left, right))
 
 
 class GridBranch(_GridMix):
@@ -143,9 +160,10 @@ class GridBranch(_GridMix):
     def forward(
         self, left: torch.Tensor, right: torch.Tensor, grid: "GridNet", scalars: torch.Tensor
     ) -> torch.Tensor:
-        left, right, weights = self.left_proj(left), self.right_proj(right), self.router(scalars).softmax(-1)
+        """Of both `sides`."""
         if self.branches == 1:  # the weight of all points is one number, which is 1
-            return self.out_proj(grid.product(left, right) * weights[:, None, :, None])
+            return self.out_proj(grid.product(left, right))
+        weights = self.router(scalars).softmax(-1)
         product = (grid.to_points(left) * grid.to_points(right)).unflatten(-1, (self.branches, -1))
         return self.out_proj(grid.from_points((product * weights[:, None, :, :, None]).sum(3)))
 
@@ -190,7 +208,7 @@ class GridNet(nn.Module):
         self.channels, self.groups, self.crossed = channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
         if kind == "mlp":
-            self.grid_op: nn.Module | None = GridMLP(channels, not crossed)
+            self.grid_op: GridMLP | GridBranch | None = GridMLP(channels, not crossed)
         else:
             self.grid_op = GridBranch(channels, branches) if kind == "branch" else None
         self.frame_expand = self.frame_contract = self.residual_scale = None
@@ -239,14 +257,44 @@ class GridNet(nn.Module):
         if self.frame_expand is not None:
             pair = self.frame_expand(pair[0]), self.frame_expand(pair[1])
         left, right = (one.unflatten(-1, (self.frames, self.channels)) for one in pair)
+        if self.grid_op is not None:
+            left, right = self.grid_op.sides(left, right)
+        return self._found(left, right, scalars)
+
+    def of_product(self, x: torch.Tensor, product: DegreeLinear) -> torch.Tensor:
+        """self(product(x)), of rows (N, D, 1, inputs) and one group, where it is not `crossed`.
+
+        What mixes channels before the product of functions is multiplied with the weights of `product`, so that no
+        array of atoms stands between the two."""
+        if product.bias is not None:
+            return self(product(x))
+        weight = product.weight.unflatten(2, (2, self.frames, self.channels))
+        scalars = (x[:, 0] @ weight[0, :, :, 0].flatten(1)).unflatten(-1, (1, -1))[:, 0]
+        sides = weight.unbind(2)
+        if self.grid_op is not None:
+            sides = self.grid_op.sides(*sides)
+        left, right = (
+            degree_product(x[:, :, 0], own.flatten(2), product.expand_index).unflatten(
+                -1, (1, self.frames, -1)
+            )
+            for own in sides
+        )
+        return self._found(left, right, scalars)
+
+    def _found(self, left: torch.Tensor, right: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
+        """Of two functions (N, D, F, K, C'), and the scalars of what they were made of, (N, F, 2 C)."""
         if self.grid_op is None:
             product = self.product(left, right)
         else:
             product = self.grid_op(left, right, self, scalars)
-        product = product * self.scalar_gate(scalars).sigmoid()[:, None, :, None]
-        found = product.flatten(3)
-        added = nn.functional.pad(swiglu(scalars), (0, found.shape[-1] - self.channels))
-        found = plus_scalar(found, added[:, None])
+        gates = self.scalar_gate(scalars)
+        if self.groups == 1:
+            rows = scalar_gate(product.flatten(1, 3), gates[:, 0], scalars[:, 0])
+            found = rows.view(len(rows), -1, 1, self.frames * self.channels)
+        else:
+            found = (product * gates.sigmoid()[:, None, :, None]).flatten(3)
+            added = nn.functional.pad(swiglu(scalars), (0, found.shape[-1] - self.channels))
+            found = plus_scalar(found, added[:, None])
         if self.frame_contract is not None:
             found = self.frame_contract(found)
         return found if self.residual_scale is None else found * self.residual_scale

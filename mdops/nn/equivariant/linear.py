@@ -6,14 +6,17 @@ begin as zeros; `reset` draws new ones.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from mdops.nn.equivariant.indices import coefficients, degree_index
+from mdops.ops._register import as_non_leaf, is_wanted
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
+from mdops.tracing import is_exported
 
 
 def zeros(*shape: int) -> nn.Parameter:
@@ -47,6 +50,43 @@ def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
     """x (N, D, F, C) with something added to its first coefficient, the one that does not turn."""
     first, others = x.split([1, x.shape[1] - 1], 1)
     return torch.cat([first + added, others], 1)
+
+
+class _ByDegree(torch.autograd.Function):
+    """y[n, d] = x[n, d] W[degree of d]. One product of all coefficients reads and writes rows where they stand."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, weight: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
+        y = x.new_empty(*x.shape[:2], weight.shape[2])
+        torch.bmm(x.transpose(0, 1), weight[degrees], out=y.transpose(0, 1))
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        x, weight, degrees = ctx.saved_tensors
+        by_x = by_weight = None
+        if ctx.needs_input_grad[0]:
+            by_x = _ByDegree.apply(grad, weight.transpose(1, 2), degrees)
+        if ctx.needs_input_grad[1] and is_wanted(ctx.next_functions[1][0]):
+            of_each = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1))
+            by_weight = torch.zeros_like(weight).index_add(0, degrees, of_each)
+        return by_x, by_weight, None
+
+
+def degree_product(x: torch.Tensor, weight: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
+    """Rows of coefficients times the matrix of each one's degree, (N, D, inputs) to (N, D, outputs).
+
+    Args:
+        weight: (L + 1, inputs, outputs). degrees: (D,) int64.
+    """
+    if torch.compiler.is_compiling() or is_exported():
+        return torch.bmm(x.transpose(0, 1), weight[degrees]).transpose(0, 1)
+    found: torch.Tensor = _ByDegree.apply(x, as_non_leaf(weight), degrees)
+    return found
 
 
 class Dense(nn.Module):
@@ -131,12 +171,7 @@ class DegreeLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.groups == 1:
-            degrees = x.split([2 * ell + 1 for ell in range(len(self.weight))], 1)
-            parts = [
-                linear(rows.reshape(-1, self.inputs), weight).view(*rows.shape[:2], 1, self.outputs)
-                for rows, weight in zip(degrees, self.weight.unbind(), strict=True)
-            ]
-            found = torch.cat(parts, 1)
+            found = degree_product(x[:, :, 0], self.weight, self.expand_index)[:, :, None]
         else:
             weight = self.weight.view(-1, self.inputs, self.groups, self.outputs)[self.expand_index]
             found = torch.einsum("ndfi,difo->ndfo", x, weight)

@@ -6,10 +6,7 @@ import torch
 from torch import nn
 
 from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
-
-
-def _root_mean_square(x: torch.Tensor, eps: float) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+from mdops.ops import degree_norm
 
 
 class ScalarNorm(nn.Module):
@@ -20,9 +17,18 @@ class ScalarNorm(nn.Module):
         super().__init__()
         shape = (channels,) if groups is None else (groups, channels)
         self.eps, self.adam_scale = eps, nn.Parameter(torch.ones(shape, dtype=torch.float64))
+        self.register_buffer("_share", torch.tensor([1 / channels], dtype=torch.float64), persistent=False)
+        self.register_buffer("_no_bias", torch.zeros(channels, dtype=torch.float64), persistent=False)
+
+    _share: torch.Tensor
+    _no_bias: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _root_mean_square(x, self.eps) * self.adam_scale
+        if self.adam_scale.numel() == x.shape[-1]:
+            constants = self.adam_scale.view(1, -1), self._no_bias, self._share
+            rows = x.reshape(-1, 1, x.shape[-1])
+            return degree_norm(rows, *constants, eps=self.eps, centered=False).view(x.shape)
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.adam_scale
 
 
 class _TurningNorm(nn.Module):
@@ -40,6 +46,9 @@ class _TurningNorm(nn.Module):
 
     def normalized(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Of (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
+        if x.shape[2] == 1:
+            given = x[:, :, 0], scale[:, 0], bias[0], self.balance_weight
+            return degree_norm(*given, eps=self.eps, centered=True)[:, :, None]
         first = x[:, :1] - x[:, :1].mean(-1, keepdim=True)
         x = torch.cat([first, x[:, 1:]], 1)
         square = (x.square() * self.balance_weight[:, None, None]).sum((1, 3), keepdim=True)

@@ -18,7 +18,8 @@ using gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256, kLanes = 8, kEdges = kWarp / kLanes;  // edges of a warp
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kStaged = 4096;  // bytes of matrices that a warp has in shared memory
+constexpr int kFillingWarps = 16;  // of a multiprocessor
+constexpr int kStaged = 4096;      // bytes of matrices that a warp has in shared memory
 
 template <class T>
 constexpr int kStagedNumbers = kStaged / sizeof(T);
@@ -100,8 +101,9 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(RotateArgs<T> args) {
   });
 }
 
-// A warp has a node, and each eight of its lanes every fourth of its edges.
-template <class T, int size, int kColumns, bool kWhole>
+// A team of warps has a node, and each eight of its lanes every so many of its edges. The sums of a team's
+// warps meet in shared memory, in a fixed order.
+template <class T, int size, int kColumns, bool kWhole, int kTeam>
 __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
   __shared__ T shared[kWarps * kStagedNumbers<T>];
   const Place<T> place(shared);
@@ -110,9 +112,11 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
     const int32_t *index, *order;
     int64_t rows;
   } edges{args.index, args.order, shape.edges};
-  const int64_t n = place.warp;
-  if (n >= shape.nodes) return;
-  int64_t begin = args.offsets[n], end = args.offsets[n + 1];
+  const int64_t n = place.warp / kTeam;
+  const int member = static_cast<int>(place.warp % kTeam);
+  const bool is_node = n < shape.nodes;
+  if (kTeam == 1 && !is_node) return;
+  int64_t begin = is_node ? args.offsets[n] : 0, end = is_node ? args.offsets[n + 1] : 0;
   const bool fits = begin >= 0 && begin <= end && end <= shape.edges;
   if (!fits) begin = end = 0;
   // All lanes go on, also those without channels: they stage matrices, and have their part in the sums.
@@ -121,10 +125,9 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
     const bool has = c < shape.channels;
     for (int64_t column = 0; column < shape.columns; column += kColumns) {
       Vector<T, size> sums[kColumns];
-      if (!fits)
 #pragma unroll
-        for (int d = 0; d < kColumns; ++d) sums[d] = all_of<T, size>(not_a_number<T>());
-      for (int64_t p = begin; p < end; p += kEdges) {
+      for (int d = 0; d < kColumns; ++d) sums[d] = all_of<T, size>(fits ? T(0) : not_a_number<T>());
+      for (int64_t p = begin + member * kEdges; p < end; p += kTeam * kEdges) {
         const bool there = p + place.edge < end;
         const int64_t e = there ? row_at(edges, n, p + place.edge) : -1;
         const T* matrix = e >= 0 ? args.turn + e * shape.rows * shape.columns : nullptr;
@@ -145,14 +148,39 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
         });
       }
 #pragma unroll
-      for (int d = 0; d < kColumns; ++d) {
+      for (int d = 0; d < kColumns; ++d)
 #pragma unroll
         for (int k = 0; k < size; ++k)
 #pragma unroll
           for (int step = kLanes; step < kWarp; step *= 2)
             sums[d][k] += __shfl_xor_sync(kAllLanes, sums[d][k], step);
-        if (place.edge == 0 && has && (kWhole || column + d < shape.columns))
-          sums[d].store(args.x + (n * shape.columns + column + d) * shape.channels + c);
+      const auto store = [&](int d, const Vector<T, size>& sum) {
+        if (has && is_node && (kWhole || column + d < shape.columns))
+          sum.store(args.x + (n * shape.columns + column + d) * shape.channels + c);
+      };
+      if constexpr (kTeam == 1) {
+#pragma unroll
+        for (int d = 0; d < kColumns; ++d)
+          if (place.edge == 0) store(d, sums[d]);
+      } else {
+        static_assert(kColumns * kLanes * size <= kStagedNumbers<T>);
+        __syncwarp();
+#pragma unroll
+        for (int d = 0; d < kColumns; ++d)
+          if (place.edge == 0) sums[d].store(place.staged + (d * kLanes + place.column) * size);
+        __syncthreads();
+        // Each eight lanes of the team have some of the columns.
+        for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
+          auto sum = all_of<T, size>(T(0));
+          const T* from = place.staged - member * kStagedNumbers<T> + (d * kLanes + place.column) * size;
+          for (int warp = 0; warp < kTeam; ++warp, from += kStagedNumbers<T>) {
+            const Vector<T, size> own(from);
+#pragma unroll
+            for (int k = 0; k < size; ++k) sum[k] += own[k];
+          }
+          store(d, sum);
+        }
+        __syncthreads();
       }
     }
   }
@@ -257,8 +285,17 @@ void run_rotate(const Gpu& gpu, const RotateArgs<T>& args) {
 template <class T>
 void run_sum(const Gpu& gpu, const RotateSumArgs<T>& args) {
   with_sizes<T>(args.shape, [&]<int size, int kColumns, bool kWhole>() {
-    gpu.launch(sum_kernel<T, size, kColumns, kWhole>, blocks_for(args.shape.nodes, kWarps), kThreads, 0,
-               args);
+    const auto launch = [&]<int kTeam>() {
+      gpu.launch(sum_kernel<T, size, kColumns, kWhole, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam),
+                 kThreads, 0, args);
+    };
+    // Few nodes have several warps each.
+    if (args.shape.nodes >= kFillingWarps * gpu.limits().multiprocessors)
+      launch.template operator()<1>();
+    else if (2 * args.shape.nodes >= kFillingWarps * gpu.limits().multiprocessors)
+      launch.template operator()<2>();
+    else
+      launch.template operator()<8>();
   });
 }
 

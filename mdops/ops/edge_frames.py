@@ -1,0 +1,52 @@
+"""What turns with an edge: harmonics of its direction, and rows of matrices into its frame."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import last_derivative, register_fake, register_formula
+
+MOST_FRAME_DEGREE = 6
+
+
+def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Harmonics, and rows of the matrices that turn coefficients of real harmonics into a frame whose z is the
+    edge's direction. Differentiable once.
+
+    Harmonics are as of `mdops.nn.equivariant.rotation`: the squares of a degree sum up to 1. The turn about z that a
+    frame leaves free is smooth in each half of space and jumps where z = 0: what is made with rows of |m| = 1 must not
+    depend on it.
+
+    Args:
+        vectors: (E, 3), float32 or float64, not zero.
+        degree: L, 6 at most.
+        order: the largest |m| of rows, 0 or 1.
+
+    Returns:
+        (E, (L + 1)^2), the harmonics in packed order; (E, R, (L + 1)^2), rows of m = 0
+        (l = 0 to L), of m = -1 (l = 1 to L), and of m = 1.
+
+    Raises:
+        RuntimeError: a shape, dtype or number does not match.
+    """
+    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.mdops.edge_frames(vectors, degree, order)
+    return found
+
+
+@register_fake("edge_frames")
+def _(vectors: Any, degree: int, order: int) -> tuple[torch.Tensor, ...]:
+    edges, columns = vectors.shape[0], (degree + 1) ** 2
+    shapes = (edges, columns), (edges, degree + 1 + 2 * degree * order, columns)
+    return tuple(vectors.new_empty(shape) for shape in shapes)
+
+
+@register_fake("edge_frames_backward")
+def _(by_harmonics: Any, by_turn: Any, vectors: Any, *args: Any) -> torch.Tensor:
+    return vectors.new_empty(vectors.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (last_derivative("edge_frames_backward", *grads, *args),)
+
+
+register_formula("edge_frames", _formula, (0,))

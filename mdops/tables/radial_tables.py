@@ -1,0 +1,88 @@
+"""Splines of what DPA-4 makes of the lengths of edges and of the types at their ends."""
+
+import copy
+import math
+from collections.abc import Sequence
+
+import torch
+
+from mdops.models.dpa4.descriptor import DPA4
+from mdops.models.dpa4.edges import clamped
+from mdops.models.dpa4.radial import RadialSplines
+from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, value_and_slope
+
+_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
+_FIRST, _MOST = 64, 2048  # intervals
+_SAMPLED = 4  # types by whose pairs the knots are chosen, of more
+# Of the tolerance, which is that of forces: layers may make errors larger.
+_ROOM = {torch.float32: 0.25, torch.float64: 0.01}
+# A: nearer than the second lengths go to the first, where functions are finite. No edge of a simulation is so short.
+_NEAREST = 0.15, 0.35
+
+
+def radial_splines(
+    descriptor: DPA4, types: Sequence[int], tolerance: float, most_numbers: int
+) -> RadialSplines | None:
+    """For systems of these types; None where splines reach no such accuracy, or there would be more numbers."""
+    like = descriptor.type_embedding.adam_type_embedding
+    exact = copy.deepcopy(descriptor).to("cpu", torch.float64)
+    found = choose_intervals(exact, types, _ROOM[like.dtype] * tolerance)
+    if found is None:
+        return None
+    points, matrix = collocation(found[0])
+    values = _functions(exact, points * (exact.options.rcut / found[0]), types)
+    if sum(one.numel() for one in values.values()) > most_numbers:
+        return None
+    tables = {
+        name: matrix.solve(one).flatten(0, 1).contiguous().to(like.device, like.dtype)
+        for name, one in values.items()
+    }
+    place = torch.full((len(exact.type_map) + 1,), -1, dtype=torch.int32)
+    place[torch.tensor(types)] = torch.arange(len(types), dtype=torch.int32)
+    return RadialSplines(len(types), place.to(like.device), exact.options.rcut, tables)
+
+
+@torch.no_grad()
+def _functions(descriptor: DPA4, r: torch.Tensor, types: Sequence[int]) -> dict[str, torch.Tensor]:
+    return descriptor.radial_functions(clamped(r, *_NEAREST), torch.tensor(types))
+
+
+def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int) -> float:
+    """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions over the
+    largest that these have. `descriptor` is in float64."""
+    points, matrix = collocation(intervals)
+    step = descriptor.options.rcut / intervals
+    first = math.ceil(DEFAULT_R_MIN / step)
+    widths = [one.shape[-1] for one in _functions(descriptor, points[:1], types[:1]).values()]
+
+    def function(r: torch.Tensor) -> torch.Tensor:
+        return torch.cat(list(_functions(descriptor, r, types).values()), -1)
+
+    table = matrix.solve(function(points * step))[..., first:, :]
+    off, size = torch.zeros(2, len(widths)), torch.full((2, len(widths)), 1e-30)
+    for fraction in _BETWEEN:
+        r = (torch.arange(first, intervals, dtype=torch.float64) + fraction) * step
+        for order, wanted in enumerate(value_and_slope(function, r, step / 64)):
+            error = evaluate(table, fraction, order) / step**order - wanted
+            for numbers, most in ((error, off), (wanted, size)):
+                found = torch.stack([part.abs().max() for part in numbers.split(widths, -1)])
+                most[order] = torch.maximum(most[order], found)
+    return float((off / size).max())
+
+
+def choose_intervals(descriptor: DPA4, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
+    """Few that keep the tolerance for pairs of these types, or of some of many, and their error; None if none do."""
+    kinds = list(types)
+    if len(kinds) > _SAMPLED:
+        kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
+    intervals = _FIRST
+    while intervals <= _MOST:
+        error = spline_error(descriptor, kinds, intervals)
+        if error <= tolerance:
+            return intervals, error
+        if not error < math.inf:
+            return None
+        # Errors of slopes fall with the fifth power of the step, once it is fine enough.
+        growth = min(max((error / tolerance) ** (1 / 5), 1.1), 2.0)
+        intervals = 8 * math.ceil(intervals * growth / 8)
+    return None

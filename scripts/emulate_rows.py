@@ -1,0 +1,115 @@
+"""Runs the GPU kernels of `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm` and `scalar_gate` on the CPU,
+thread by thread, and compares them with those of the CPU.
+
+    python scripts/emulate_rows.py [--cuda DIR]
+
+For changes of the kernels where there is no GPU, as scripts/emulate_so2.py is for layers of edges. Every sample of
+these ops, and as many rows as several blocks have.
+"""
+
+import argparse
+import ctypes
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
+
+from compile import compiled, cuda_headers  # noqa: E402
+
+from mdops.ops import EdgeIndex  # noqa: E402
+from mdops.testing import op_samples  # noqa: E402
+
+NAMES = ("edge_frames", "edge_splines", "edge_softmax", "degree_norm", "scalar_gate")
+TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
+
+
+def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
+    """What `rows.cpp` takes as sizes, and the number beside them, of the arguments of the op that goes forward."""
+    shape = args[0].shape
+    if name == "edge_frames":
+        return [shape[0], *args[1:]], 0.0
+    if name == "edge_splines":
+        kinds, splines, functions = args[2].shape
+        return [shape[0], functions, splines - 5, kinds], args[3]
+    if name == "edge_softmax":
+        return [len(args[2]), shape[0], len(args[1]), args[2].shape[1], shape[1]], args[-1]
+    if name == "degree_norm":
+        return [*shape, int(args[5])], args[4]
+    return list(shape), 0.0
+
+
+def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
+    """The largest error beside the CPU's op; raises AssertionError where it is too large."""
+    back, name = op.endswith("_backward"), op.removesuffix("_backward")
+    grads = 2 if name == "edge_frames" else 1
+    sizes, number = sizes_of(name, args[grads:] if back else args)
+    wanted = getattr(torch.ops.mdops, op)(*args)
+    wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
+    found = [torch.full(one.shape, torch.nan, dtype=one.dtype) for one in wanted]
+    tensors = [a for a in args if a is None or isinstance(a, torch.Tensor)]
+    given = [None if a is None else a.contiguous() for a in tensors]
+    pointers = [None if t is None else t.data_ptr() for t in (*given, *found)]
+    called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
+    dtype = wanted[0].dtype
+    getattr(library, f"run_{name}")(dtype == torch.float64, back, ctypes.c_double(number), *called)
+    off = 0.0
+    for one, other in zip(found, wanted, strict=True):
+        scale = max(1.0, float(other.abs().max()))
+        torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE[dtype] * scale)
+        off = max(off, float((one - other).abs().max()) / scale)
+    return off
+
+
+def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
+    """As many edges and atoms as several blocks have."""
+    gen = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=gen, dtype=dtype)
+
+    edges, atoms = 500, 7
+    kinds = torch.randint(-1, 4, (edges,), generator=gen, dtype=torch.int32)
+    lengths, table = 6 * random(edges, 1).sigmoid(), random(4, 37, 32)
+    centers = torch.randint(0, atoms, (edges,), generator=gen).sort().values.int()
+    of_atom = EdgeIndex.of(centers, atoms)
+    of_node = EdgeIndex.of(torch.randint(0, atoms, (edges,), generator=gen, dtype=torch.int32), atoms)
+    softmax = random(atoms, 32), random(atoms, 32), random(edges, 1), random(edges, 1).sigmoid()
+    softmax += random(1).exp(), of_atom.nodes, of_atom.offsets, *of_node, 0.2
+    norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
+    gate = random(50, 27, 96), random(50, 96), random(50, 192)
+    return [
+        ("edge_frames", (random(edges, 3), 2, 1)),
+        ("edge_frames_backward", (random(edges, 9), random(edges, 7, 9), random(edges, 3), 2, 1)),
+        ("edge_splines", (lengths, kinds, table, 6.0)),
+        ("edge_splines_backward", (random(edges, 32), lengths, kinds, table, 6.0)),
+        ("edge_softmax", softmax),
+        ("edge_softmax_backward", (random(edges, 1), *softmax)),
+        ("degree_norm", norm),
+        ("degree_norm_backward", (random(50, 9, 32), *norm)),
+        ("scalar_gate", gate),
+        ("scalar_gate_backward", (random(50, 27, 96), *gate)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
+    headers = cuda_headers(parser.parse_args().cuda)
+    with tempfile.TemporaryDirectory() as folder:
+        library = compiled("rows", headers, Path(folder))
+        for dtype in TOLERANCE:
+            calls = [
+                (s.op, s.args) for s in op_samples("cpu", dtype) if s.op.removesuffix("_backward") in NAMES
+            ]
+            for op, args in [*calls, *larger(dtype)]:
+                print(f"{op}, {tuple(args[0].shape)}, {dtype}: {check(library, op, args):.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

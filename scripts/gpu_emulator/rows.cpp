@@ -1,0 +1,96 @@
+// Frames, splines and weights of edges, norms and gates of atoms' rows as on a GPU, launched on the host.
+// scripts/emulate_rows.py calls them with the pointers of their tensors, arguments first, and with their
+// sizes.
+#include "degree_norm/gpu_kernels.h"
+#include "edge_frames/gpu_kernels.h"
+#include "edge_softmax/gpu_kernels.h"
+#include "edge_splines/gpu_kernels.h"
+#include "fibers.h"
+#include "scalar_gate/gpu_kernels.h"
+
+namespace {
+
+using namespace mdops;
+
+const Gpu gpu({2, 90, 232448});
+
+// The pointers of a call, one after the other, and its sizes.
+struct Call {
+  void** pointers;
+  const int64_t* sizes;
+  double number;
+
+  template <class T>
+  T* next() {
+    return static_cast<T*>(*pointers++);
+  }
+};
+
+template <class T>
+void frames(Call c, bool back) {
+  const FrameShape shape{c.sizes[0], static_cast<int>(c.sizes[2])};
+  with_degree(c.sizes[1], [&]<int kDegree>() {
+    if (back) {
+      const T *const by_harmonics = c.next<T>(), *const by_turn = c.next<T>(), *const vectors = c.next<T>();
+      gpu_frames::run<kDegree>(gpu, FrameBackwardArgs<T>{shape, vectors, by_harmonics, by_turn, c.next<T>()});
+    } else {
+      const T* const vectors = c.next<T>();
+      T* const harmonics = c.next<T>();
+      gpu_frames::run<kDegree>(gpu, FrameArgs<T>{shape, vectors, harmonics, c.next<T>()});
+    }
+  });
+}
+
+template <class T>
+void splines(Call c, bool back) {
+  const int intervals = static_cast<int>(c.sizes[2]);
+  EdgeSplineArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[3], {static_cast<T>(intervals / c.number), intervals}};
+  if (back) a.grad = c.next<T>();
+  a.lengths = c.next<T>(), a.of_edges = c.next<int32_t>(), a.table = c.next<T>(), a.out = c.next<T>();
+  gpu_edge_splines::run(gpu, a);
+}
+
+template <class T>
+void softmax(Call c, bool back) {
+  EdgeSoftmaxArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3], c.sizes[4], static_cast<T>(c.number)};
+  if (back) a.grad = c.next<T>();
+  for (const T** array : {&a.q, &a.k, &a.bias, &a.fades, &a.nothing}) *array = c.next<T>();
+  a.atom_of = c.next<int32_t>(), a.offsets = c.next<int32_t>();
+  a.node_of = c.next<int32_t>(), a.order = c.next<int32_t>(), a.ends = c.next<int32_t>();
+  if (back) a.by_q = c.next<T>(), a.by_k = c.next<T>();
+  a.y = c.next<T>();
+  if (back) a.by_fades = c.next<T>();
+  gpu_edge_softmax::run(gpu, a);
+}
+
+template <class T>
+void norm(Call c, bool back) {
+  NormArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3] != 0, static_cast<T>(c.number)};
+  if (back) a.grad = c.next<T>();
+  for (const T** array : {&a.x, &a.factors, &a.bias, &a.shares}) *array = c.next<T>();
+  a.y = c.next<T>();
+  gpu_degree_norm::run(gpu, a);
+}
+
+template <class T>
+void gate(Call c, bool back) {
+  ScalarGateArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2]};
+  if (back) a.grad = c.next<T>();
+  for (const T** array : {&a.x, &a.gate, &a.scalars}) *array = c.next<T>();
+  a.y = c.next<T>();
+  if (back) a.by_gate = c.next<T>(), a.by_scalars = c.next<T>();
+  gpu_scalar_gate::run(gpu, a);
+}
+
+}  // namespace
+
+#define MDOPS_EMULATED(name, function)                                                                    \
+  extern "C" void run_##name(bool is_double, bool back, double number, void** pointers, int64_t* sizes) { \
+    is_double ? function<double>({pointers, sizes, number}, back)                                         \
+              : function<float>({pointers, sizes, number}, back);                                         \
+  }
+MDOPS_EMULATED(edge_frames, frames)
+MDOPS_EMULATED(edge_splines, splines)
+MDOPS_EMULATED(edge_softmax, softmax)
+MDOPS_EMULATED(degree_norm, norm)
+MDOPS_EMULATED(scalar_gate, gate)

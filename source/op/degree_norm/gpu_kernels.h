@@ -1,0 +1,40 @@
+// Norms of atoms' rows on a GPU: a warp an atom.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "degree_norm/degree_norm.h"
+
+namespace mdops {
+
+namespace gpu_degree_norm {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+
+struct WarpTeam {
+  template <class F>
+  __device__ __forceinline__ void each(int64_t count, const F& f) const {
+    for (int64_t k = lane_index(); k < count; k += kWarp) f(k);
+  }
+  template <class T>
+  __device__ __forceinline__ T sum(T value) const {
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+    return value;
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs<T> args) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (n < args.atoms) norm_atom(args, n, WarpTeam());
+}
+
+template <class T>
+void run(const Gpu& gpu, const NormArgs<T>& args) {
+  gpu.launch(norm_kernel<T>, blocks_for(args.atoms, kWarps), kThreads, 0, args);
+}
+
+}  // namespace gpu_degree_norm
+
+}  // namespace mdops

@@ -1,0 +1,232 @@
+// What turns with an edge, from its vector of direction n = (x, y, z): the real harmonics Y_lm(n)
+// of all degrees l up to L, and the rows of |m| up to 1 of the matrices that turn coefficients into a frame
+// whose z is n. With two axes e_x and e_y across n,
+//
+//   rows of m = 0    Y_l(n)
+//   rows of m = 1    -(2 / (l (l + 1)))^(1/2) (e_x . grad) Y_l(n),   of m = -1 the same of e_y
+//
+// in the order of rising |m|: m = 0 (l = 0 .. L), m = -1 (l = 1 .. L), m = 1. Harmonics are polynomials of
+// the direction, by the recursion of the associated Legendre functions without their powers of sin(theta):
+//
+//   Y_lm = s_lm Q_lm(z) Re (x + iy)^m,   Y_l-m the same of Im,
+//   (l - m) Q_lm = (2l - 1) z Q_l-1,m - (l + m - 1) Q_l-2,m,   Q_mm = (-1)^m (2m - 1)!!
+//
+// Backward the same goes with numbers that have derivatives by x, y and z.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+// Loops whose numbers have to stand in registers.
+#ifdef __CUDACC__
+#define MDOPS_UNROLL _Pragma("unroll")
+#else
+#define MDOPS_UNROLL
+#endif
+
+namespace mdops {
+
+constexpr int kMostDegree = 6;  // L
+
+struct FrameShape {
+  int64_t edges;
+  int order;  // the largest |m| of rows, 0 or 1
+};
+
+template <class T>
+struct FrameArgs {
+  FrameShape shape;
+  const T* vectors;     // (E, 3)
+  T *harmonics, *turn;  // (E, D), (E, R, D)
+};
+
+template <class T>
+struct FrameBackwardArgs {
+  FrameShape shape;
+  const T *vectors, *by_harmonics, *by_turn;
+  T* by_vectors;  // (E, 3)
+};
+
+MDOPS_HD constexpr int frame_columns(int degree) {
+  return (degree + 1) * (degree + 1);
+}
+MDOPS_HD constexpr int frame_rows(int degree, int order) {
+  return degree + 1 + (order ? 2 * degree : 0);
+}
+
+// A number and its derivatives by the direction.
+template <class T>
+struct Derived {
+  T value, by[3];
+
+  MDOPS_HD Derived(T value_ = 0) : value(value_), by{0, 0, 0} {}
+  MDOPS_HD Derived(T value_, int axis) : value(value_), by{T(axis == 0), T(axis == 1), T(axis == 2)} {}
+
+  MDOPS_HD Derived operator+(const Derived& other) const {
+    Derived found(value + other.value);
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] + other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator-(const Derived& other) const {
+    Derived found(value - other.value);
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] - other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator*(const Derived& other) const {
+    Derived found(value * other.value);
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * other.value + value * other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator*(T factor) const {
+    Derived found(value * factor);
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * factor;
+    return found;
+  }
+};
+
+MDOPS_HD float inverse_of(float x) {
+  return 1.0f / x;
+}
+MDOPS_HD double inverse_of(double x) {
+  return 1.0 / x;
+}
+template <class T>
+MDOPS_HD Derived<T> inverse_of(const Derived<T>& x) {
+  Derived<T> found(T(1) / x.value);
+  for (int a = 0; a < 3; ++a) found.by[a] = -found.value * found.value * x.by[a];
+  return found;
+}
+
+// s_lm, and the factor of rows of |m| = 1; of constants, so that they are computed as the code is built.
+MDOPS_HD constexpr double frame_root(double x) {
+  double root = x > 1 ? x : 1;
+  for (int k = 0; k < 200; ++k) root = (root + x / root) / 2;
+  return root;
+}
+MDOPS_HD constexpr double harmonic_scale(int l, int m) {
+  double ratio = m ? 2 : 1;
+  for (int k = l - m + 1; k <= l + m; ++k) ratio /= k;
+  return frame_root(ratio);
+}
+template <int kDegree>
+struct FrameConstants {
+  double scale[kDegree + 1][kDegree + 1] = {}, across[kDegree + 1] = {};
+  MDOPS_HD constexpr FrameConstants() {
+    for (int l = 0; l <= kDegree; ++l) {
+      for (int m = 0; m <= l; ++m) scale[l][m] = harmonic_scale(l, m);
+      if (l) across[l] = -frame_root(2.0 / (l * (l + 1)));
+    }
+  }
+};
+
+// write(row, column, number) of all numbers of rows that are not zero, of a direction.
+template <int kDegree, class T, class N, class F>
+MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int order, const F& write) {
+  constexpr FrameConstants<kDegree> constants;
+  // Of two ways to the axes the one without small denominators.
+  const N a = inverse_of(N(T(1)) + z * T(up ? 1 : -1)), xa = x * a;
+  const N ex[3] = {(N(T(1)) - x * xa) * T(up ? 1 : -1), y * xa * T(up ? -1 : 1), x * T(-1)};
+  const N ey[3] = {y * xa * T(-1), N(T(1)) - y * y * a, y * T(up ? -1 : 1)};
+  N real(T(1)), imaginary(T(0)), real_below(T(0)), imaginary_below(T(0));  // (x + iy)^m and ^(m - 1)
+  T first = 1;                                                             // Q_mm
+  MDOPS_UNROLL
+  for (int m = 0; m <= kDegree; ++m) {
+    N before(T(0)), last(first), slope_before(T(0)), slope(T(0));  // Q_lm, and its derivative by z
+    MDOPS_UNROLL
+    for (int l = m; l <= kDegree; ++l) {
+      if (l > m) {
+        const T up_by = T(2 * l - 1) / T(l - m), down_by = T(l + m - 1) / T(l - m);
+        const N next = z * last * up_by - before * down_by;
+        const N next_slope = (last + z * slope) * up_by - slope_before * down_by;
+        before = last, last = next, slope_before = slope, slope = next_slope;
+      }
+      const T scale = static_cast<T>(constants.scale[l][m]), across = static_cast<T>(constants.across[l]);
+      const N factor = last * scale;
+      MDOPS_UNROLL
+      for (int sign = 0; sign < (m ? 2 : 1); ++sign) {
+        const N& own = sign ? imaginary : real;
+        const int column = l * l + l + (sign ? -m : m);
+        write(l, column, factor * own);
+        if (!order || !l) continue;
+        const N along_z = own * slope * (scale * across), flat = factor * (across * T(m));
+        // The derivatives of (x + iy)^m by x and y.
+        const N by_x = flat * (sign ? imaginary_below : real_below);
+        const N by_y = sign ? flat * real_below : flat * imaginary_below * T(-1);
+        write(kDegree + l, column, along_z * ey[2] + by_x * ey[0] + by_y * ey[1]);
+        write(2 * kDegree + l, column, along_z * ex[2] + by_x * ex[0] + by_y * ex[1]);
+      }
+    }
+    const N next = real * x - imaginary * y, next_imaginary = real * y + imaginary * x;
+    real_below = real, imaginary_below = imaginary, real = next, imaginary = next_imaginary;
+    first *= T(-(2 * m + 1));
+  }
+}
+
+template <class T>
+struct Direction {
+  T length, n[3];
+
+  MDOPS_HD explicit Direction(const T* vector) {
+    length = std::sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2]);
+    for (int a = 0; a < 3; ++a) n[a] = vector[a] / length;
+  }
+  MDOPS_HD bool up() const { return n[2] >= T(0); }
+};
+
+// The numbers of an edge: harmonics (D,) and rows (R, D).
+template <int kDegree, class T>
+MDOPS_HD void frame_of(const T* vector, int order, T* harmonics, T* turn) {
+  constexpr int columns = frame_columns(kDegree);
+  const Direction<T> direction(vector);
+  for (int k = 0; k < frame_rows(kDegree, order) * columns; ++k) turn[k] = 0;
+  each_frame_number<kDegree, T>(direction.n[0], direction.n[1], direction.n[2], direction.up(), order,
+                                [&](int row, int column, T number) {
+                                  turn[row * columns + column] = number;
+                                  if (row <= kDegree) harmonics[column] = number;
+                                });
+}
+
+// The gradient by its vector.
+template <int kDegree, class T>
+MDOPS_HD void frame_backward(const T* vector, int order, const T* by_harmonics, const T* by_turn,
+                             T* by_vector) {
+  using N = Derived<T>;
+  constexpr int columns = frame_columns(kDegree);
+  const Direction<T> direction(vector);
+  T by_n[3] = {0, 0, 0};
+  each_frame_number<kDegree, T>(N(direction.n[0], 0), N(direction.n[1], 1), N(direction.n[2], 2),
+                                direction.up(), order, [&](int row, int column, const N& number) {
+                                  T grad = by_turn[row * columns + column];
+                                  if (row <= kDegree) grad += by_harmonics[column];
+                                  for (int a = 0; a < 3; ++a) by_n[a] += grad * number.by[a];
+                                });
+  T along = 0;
+  for (int a = 0; a < 3; ++a) along += by_n[a] * direction.n[a];
+  for (int a = 0; a < 3; ++a) by_vector[a] = (by_n[a] - along * direction.n[a]) / direction.length;
+}
+
+// f(the degree as a constant).
+template <class F>
+void with_degree(int64_t degree, const F& f) {
+  switch (degree) {
+    case 0:
+      return f.template operator()<0>();
+    case 1:
+      return f.template operator()<1>();
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    case 4:
+      return f.template operator()<4>();
+    case 5:
+      return f.template operator()<5>();
+    default:
+      return f.template operator()<6>();
+  }
+}
+
+}  // namespace mdops

@@ -1,0 +1,101 @@
+// Frames of edges on a GPU: a thread an edge. What a block reads or writes of its edges lies in one piece. Up
+// to degree 4 it goes through shared memory, where an edge's numbers begin an odd number apart, so that lanes
+// do not meet in a bank.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "edge_frames/edge_frames.h"
+#include "gemm/gpu_memory.h"
+
+namespace mdops {
+
+namespace gpu_frames {
+
+// Of a block.
+template <int kDegree>
+constexpr int kBlock = kDegree <= 3 ? 64 : 32;
+template <int kDegree>
+constexpr bool kStaged = kDegree <= 4;
+
+// Numbers of an edge in shared memory: rows, and harmonics behind them.
+template <int kDegree>
+__host__ __device__ constexpr int numbers_of(int order) {
+  return (frame_rows(kDegree, order) + 1) * frame_columns(kDegree);
+}
+template <int kDegree>
+__host__ __device__ constexpr int stride_of(int order) {
+  return numbers_of<kDegree>(order) | 1;
+}
+
+// f(place in shared memory, place in an array with `count` numbers an edge) of the block's edges, for those
+// of the array that stand `behind` others in shared memory.
+template <class F>
+__device__ __forceinline__ void each_number(int edges, int count, int behind, int stride, const F& f) {
+  for (int k = threadIdx.x; k < edges * count; k += blockDim.x) f(k / count * stride + behind + k % count, k);
+}
+
+template <int kDegree, class T>
+__global__ void __launch_bounds__(kBlock<kDegree>) frame_kernel(const FrameArgs<T> args) {
+  T* const shared = reinterpret_cast<T*>(net_memory());
+  constexpr int columns = frame_columns(kDegree);
+  const int order = args.shape.order, stride = stride_of<kDegree>(order);
+  const int rows = frame_rows(kDegree, order) * columns;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x, e = first + threadIdx.x;
+  const int64_t left = args.shape.edges - first;
+  const int edges = left < blockDim.x ? static_cast<int>(left) : static_cast<int>(blockDim.x);
+  if constexpr (!kStaged<kDegree>) {
+    if (threadIdx.x < edges)
+      frame_of<kDegree>(args.vectors + 3 * e, order, args.harmonics + e * columns, args.turn + e * rows);
+    return;
+  }
+  T* const own = shared + threadIdx.x * stride;
+  if (threadIdx.x < edges) frame_of<kDegree>(args.vectors + 3 * e, order, own + rows, own);
+  __syncthreads();
+  each_number(edges, rows, 0, stride, [&](int from, int to) { args.turn[first * rows + to] = shared[from]; });
+  each_number(edges, columns, rows, stride,
+              [&](int from, int to) { args.harmonics[first * columns + to] = shared[from]; });
+}
+
+template <int kDegree, class T>
+__global__ void __launch_bounds__(kBlock<kDegree>) backward_kernel(const FrameBackwardArgs<T> args) {
+  T* const shared = reinterpret_cast<T*>(net_memory());
+  constexpr int columns = frame_columns(kDegree);
+  const int order = args.shape.order, stride = stride_of<kDegree>(order);
+  const int rows = frame_rows(kDegree, order) * columns;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x, e = first + threadIdx.x;
+  const int64_t left = args.shape.edges - first;
+  const int edges = left < blockDim.x ? static_cast<int>(left) : static_cast<int>(blockDim.x);
+  if constexpr (!kStaged<kDegree>) {
+    if (threadIdx.x < edges)
+      frame_backward<kDegree>(args.vectors + 3 * e, order, args.by_harmonics + e * columns,
+                              args.by_turn + e * rows, args.by_vectors + 3 * e);
+    return;
+  }
+  const T* const own = shared + threadIdx.x * stride;
+  each_number(edges, rows, 0, stride,
+              [&](int to, int from) { shared[to] = args.by_turn[first * rows + from]; });
+  each_number(edges, columns, rows, stride,
+              [&](int to, int from) { shared[to] = args.by_harmonics[first * columns + from]; });
+  __syncthreads();
+  if (threadIdx.x < edges)
+    frame_backward<kDegree>(args.vectors + 3 * e, order, own + rows, own, args.by_vectors + 3 * e);
+}
+
+template <int kDegree, class T>
+void run(const Gpu& gpu, const FrameArgs<T>& args) {
+  constexpr int threads = kBlock<kDegree>;
+  gpu.launch(frame_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads,
+             kStaged<kDegree> ? threads * stride_of<kDegree>(args.shape.order) * sizeof(T) : 0, args);
+}
+
+template <int kDegree, class T>
+void run(const Gpu& gpu, const FrameBackwardArgs<T>& args) {
+  constexpr int threads = kBlock<kDegree>;
+  gpu.launch(backward_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads,
+             kStaged<kDegree> ? threads * stride_of<kDegree>(args.shape.order) * sizeof(T) : 0, args);
+}
+
+}  // namespace gpu_frames
+
+}  // namespace mdops

@@ -1,0 +1,57 @@
+#include <algorithm>
+
+#include "edge_softmax/ops.h"
+
+namespace mdops {
+
+namespace {
+
+constexpr int64_t kAtoms = 8;     // a piece of work, at least
+constexpr int64_t kColumns = 16;  // that are summed side by side
+
+struct Alone {
+  template <class F>
+  void each(int64_t begin, int64_t end, const F& f) const {
+    for (int64_t k = begin; k < end; ++k) f(k);
+  }
+  template <class T>
+  T sum(T value) const {
+    return value;
+  }
+  template <class T>
+  T most(T value) const {
+    return value;
+  }
+  void meet() const {}
+  template <class Term, class Write>
+  void columns(int64_t width, int64_t begin, int64_t end, const Term& term, const Write& write) const {
+    using T = decltype(term(begin, 0));
+    for (int64_t first = 0; first < width; first += kColumns) {
+      const int64_t count = std::min(kColumns, width - first);
+      T sums[kColumns] = {};
+      for (int64_t k = begin; k < end; ++k)
+        for (int64_t c = 0; c < count; ++c) sums[c] += term(k, first + c);
+      for (int64_t c = 0; c < count; ++c) write(first + c, sums[c]);
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+static void run_edge_softmax(const Op&, const EdgeSoftmaxArgs<T>& args) {
+  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) softmax_atom(args, n, Alone());
+  });
+  clear_rest(args, Alone());
+  if (!args.grad) return;
+  parallel(args.nodes, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) softmax_node(args, m, Alone());
+  });
+}
+
+}  // namespace mdops
+
+STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
+  mdops::EdgeSoftmaxOps<mdops::OnCpu>::implement(m);
+}

@@ -1,0 +1,143 @@
+// Weights of an atom's edges: a softmax of products of both ends, in each of H heads of S channels. Of an
+// edge e from atom i(e) to j(e), with a fade u_e that is squared, and something that stands for no edge, z_h
+// > 0:
+//
+//   x_eh = scale q_ih . k_jh + b_eh
+//   y_eh = u_e^2 exp(x_eh) / (z_h + sum of the same over the edges of i)       0 where u_e^2 is no normal
+//   number
+//
+// Backward, for the gradient g by y:
+//
+//   by x_eh = y_eh (g_eh - sum of y g over the edges of i)     by b the same
+//   by u_e = 2 / u_e sum_h by x_eh
+//   by q_ih = scale sum over i's edges of by x_eh k_jh         by k_jh the same over the edges to j
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+template <class T>
+struct EdgeSoftmaxArgs {
+  int64_t edges, atoms, nodes, heads, width;  // E, N, M, H, H S
+  T scale;
+  const T *q, *k, *bias, *fades, *nothing;  // (N, H S), (M, H S), (E, H), (E), (H)
+  const int32_t* offsets;                   // (N + 1), where an atom's edges begin
+  const int32_t *atom_of, *node_of, *order,
+      *ends;                      // i (E), j (E); (E) or null and (M + 1): the edges to a node
+  const T* grad;                  // (E, H), or null
+  T *y, *by_fades, *by_q, *by_k;  // (E, H), y or the gradient by b; the others of backward passes
+
+  MDOPS_HD bool fits(const int32_t* begin) const {
+    return begin[0] >= 0 && begin[0] <= begin[1] && begin[1] <= edges;
+  }
+};
+
+// Who works on an atom is a `Team`: `each(begin, end, f)` calls f(k) for all k between, each by one of its
+// members and always by the same one; `sum` and `most` give all of them what they have together;
+// `columns(width, begin, end, term, write)` calls write(c, sum over k of term(k, c)) for all columns; after
+// `meet` all see what any of them has written.
+
+template <class T>
+MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t e, int64_t h) {
+  const int32_t i = args.atom_of[e], j = args.node_of[e];
+  if (i < 0 || i >= args.atoms || j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
+  const int64_t size = args.width / args.heads;
+  const T *const q = args.q + i * args.width + h * size, *const k = args.k + j * args.width + h * size;
+  T sum = 0;
+  for (int64_t c = 0; c < size; ++c) sum += q[c] * k[c];
+  return args.scale * sum + args.bias[e * args.heads + h];
+}
+
+// The weights of an atom's edges in one head, to `args.y`.
+template <class T, class Team>
+MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end, int64_t h,
+                          const Team& team) {
+  const T least = std::numeric_limits<T>::min();
+  T most = std::log(args.nothing[h]);
+  team.each(begin, end, [&](int64_t e) {
+    const T mass = args.fades[e] * args.fades[e], x = logit_of(args, e, h);
+    args.y[e * args.heads + h] = x;
+    if (!(mass <= least)) {
+      const T seen = x + std::log(mass);
+      most = seen > most ? seen : most;
+    }
+  });
+  most = team.most(most);
+  T total = 0;
+  team.each(begin, end, [&](int64_t e) {
+    const T mass = args.fades[e] * args.fades[e];
+    T& y = args.y[e * args.heads + h];
+    y = mass <= least ? T(0) : std::exp(y - most) * mass;
+    total += y;
+  });
+  const T share = T(1) / (team.sum(total) + args.nothing[h] * std::exp(-most));
+  team.each(begin, end, [&](int64_t e) { args.y[e * args.heads + h] *= share; });
+}
+
+template <class T, class Team>
+MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team& team) {
+  if (!args.fits(args.offsets + n)) return;
+  const int64_t begin = args.offsets[n], end = args.offsets[n + 1];
+  for (int64_t h = 0; h < args.heads; ++h) {
+    weigh_edges(args, begin, end, h, team);
+    if (!args.grad) continue;
+    T along = 0;
+    team.each(begin, end,
+              [&](int64_t e) { along += args.y[e * args.heads + h] * args.grad[e * args.heads + h]; });
+    along = team.sum(along);
+    team.each(begin, end, [&](int64_t e) {
+      T& by_x = args.y[e * args.heads + h];
+      by_x *= args.grad[e * args.heads + h] - along;
+      const T by_fade = args.fades[e] == T(0) ? T(0) : T(2) * by_x / args.fades[e];
+      args.by_fades[e] = h ? args.by_fades[e] + by_fade : by_fade;
+    });
+  }
+  if (!args.grad) return;
+  team.meet();
+  const int64_t size = args.width / args.heads;
+  team.columns(
+      args.width, begin, end,
+      [&](int64_t e, int64_t c) {
+        const int32_t j = args.node_of[e];
+        if (j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
+        return args.y[e * args.heads + c / size] * args.k[j * args.width + c];
+      },
+      [&](int64_t c, T sum) { args.by_q[n * args.width + c] = args.scale * sum; });
+}
+
+// The gradient by k of a node, after those by x.
+template <class T, class Team>
+MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team& team) {
+  const bool fits = args.fits(args.ends + m);
+  const int64_t begin = fits ? args.ends[m] : 0, end = fits ? args.ends[m + 1] : 0,
+                size = args.width / args.heads;
+  team.columns(
+      args.width, begin, end,
+      [&](int64_t place, int64_t c) {
+        const int64_t e = args.order ? args.order[place] : place;
+        const int32_t i = e < 0 || e >= args.edges || args.node_of[e] != m ? -1 : args.atom_of[e];
+        if (i < 0 || i >= args.atoms) return std::numeric_limits<T>::quiet_NaN();
+        return args.y[e * args.heads + c / size] * args.q[i * args.width + c];
+      },
+      [&](int64_t c, T sum) {
+        args.by_k[m * args.width + c] = fits ? args.scale * sum : std::numeric_limits<T>::quiet_NaN();
+      });
+}
+
+// Rows behind the last edge.
+template <class T, class Team>
+MDOPS_HD void clear_rest(const EdgeSoftmaxArgs<T>& args, const Team& team) {
+  const int64_t last = args.offsets[args.atoms];
+  team.each(last < 0 ? 0 : last, args.edges, [&](int64_t e) {
+    for (int64_t h = 0; h < args.heads; ++h) args.y[e * args.heads + h] = 0;
+    if (args.grad) args.by_fades[e] = 0;
+  });
+}
+
+}  // namespace mdops

@@ -1,0 +1,87 @@
+// Weights of edges on a GPU: a block an atom, a thread an edge; and the gradients by the rows of atoms with a
+// lane a column and a warp every fourth edge.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "edge_softmax/edge_softmax.h"
+
+namespace mdops {
+
+namespace gpu_edge_softmax {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+
+template <class T>
+struct BlockTeam {
+  T* shared;  // (kWarps, kWarp)
+
+  template <class F>
+  __device__ __forceinline__ void each(int64_t begin, int64_t end, const F& f) const {
+    for (int64_t k = begin + threadIdx.x; k < end; k += kThreads) f(k);
+  }
+  template <class F>
+  __device__ __forceinline__ T together(T value, const F& f) const {
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) value = f(value, __shfl_xor_sync(kAllLanes, value, step));
+    __syncthreads();
+    if (lane_index() == 0) shared[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    value = shared[0];
+#pragma unroll
+    for (int warp = 1; warp < kWarps; ++warp) value = f(value, shared[warp]);
+    return value;
+  }
+  __device__ __forceinline__ T sum(T value) const {
+    return together(value, [](T x, T y) { return x + y; });
+  }
+  __device__ __forceinline__ T most(T value) const {
+    return together(value, [](T x, T y) { return x > y ? x : y; });
+  }
+  __device__ __forceinline__ void meet() const { __syncthreads(); }
+
+  template <class Term, class Write>
+  __device__ __forceinline__ void columns(int64_t width, int64_t begin, int64_t end, const Term& term,
+                                          const Write& write) const {
+    const int lane = lane_index(), warp = threadIdx.x / kWarp;
+    for (int64_t first = 0; first < width; first += kWarp) {
+      const int64_t c = first + lane;
+      T sum = 0;
+      if (c < width)
+        for (int64_t k = begin + warp; k < end; k += kWarps) sum += term(k, c);
+      __syncthreads();
+      shared[warp * kWarp + lane] = sum;
+      __syncthreads();
+      if (warp || c >= width) continue;
+#pragma unroll
+      for (int other = 1; other < kWarps; ++other) sum += shared[other * kWarp + lane];
+      write(c, sum);
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) atom_kernel(const EdgeSoftmaxArgs<T> args) {
+  __shared__ T shared[kThreads];
+  const BlockTeam<T> team{shared};
+  if (blockIdx.x < args.atoms)
+    softmax_atom(args, blockIdx.x, team);
+  else
+    clear_rest(args, team);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) node_kernel(const EdgeSoftmaxArgs<T> args) {
+  __shared__ T shared[kThreads];
+  softmax_node(args, blockIdx.x, BlockTeam<T>{shared});
+}
+
+template <class T>
+void run(const Gpu& gpu, const EdgeSoftmaxArgs<T>& args) {
+  gpu.launch(atom_kernel<T>, args.atoms + 1, kThreads, 0, args);
+  if (args.grad) gpu.launch(node_kernel<T>, args.nodes, kThreads, 0, args);
+}
+
+}  // namespace gpu_edge_softmax
+
+}  // namespace mdops

@@ -1,0 +1,108 @@
+// The ops on weights of edges, their arguments checked at entry. What a device does are overloads of
+// `run_edge_softmax` on the call of an op.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "common/tensor.h"
+#include "edge_softmax/edge_softmax.h"
+#include "graph/row_index.h"
+
+namespace mdops {
+
+struct EdgeSoftmaxInputs {
+  Tensor q, k;
+  ScalarType dtype;
+  RowIndex of_atom, of_node;
+  Tensor bias, fades, nothing;
+  double scale;
+
+  EdgeSoftmaxInputs(const Op& op, const Tensor& q_, const Tensor& k_, const Tensor& bias_,
+                    const Tensor& fades_, const Tensor& nothing_, const Tensor& atom_index,
+                    const Tensor& atom_offsets, const Tensor& node_index,
+                    const std::optional<Tensor>& node_order, const Tensor& node_offsets, double scale_)
+      : q(float_input(op, "q", q_, {kAny, kAny})),
+        k(input(op, "k", k_, q.scalar_type(), {kAny, q.size(1)})),
+        dtype(q.scalar_type()),
+        of_atom(op, atom_index, std::nullopt, atom_offsets, kAny,
+                {"atom_index", "atom_order", "atom_offsets"}),
+        of_node(op, node_index, node_order, node_offsets, of_atom.rows,
+                {"node_index", "node_order", "node_offsets"}),
+        bias(input(op, "bias", bias_, dtype, {of_atom.rows, kAny})),
+        fades(input(op, "fades", fades_, dtype, {of_atom.rows, 1})),
+        nothing(input(op, "nothing", nothing_, dtype, {bias.size(1)})),
+        scale(scale_) {
+    check_nodes(op, "q", q, of_atom), check_nodes(op, "k", k, of_node);
+    if (bias.size(1) < 1 || q.size(1) % bias.size(1))
+      fail(op, "argument `bias` is of " + std::to_string(bias.size(1)) +
+                   " heads, expected a divisor of the " + std::to_string(q.size(1)) + " channels of `q`");
+  }
+
+  template <class T>
+  EdgeSoftmaxArgs<T> args(Tensor& y) const {
+    return {of_atom.rows,
+            of_atom.targets,
+            of_node.targets,
+            bias.size(1),
+            q.size(1),
+            static_cast<T>(scale),
+            q.const_data_ptr<T>(),
+            k.const_data_ptr<T>(),
+            bias.const_data_ptr<T>(),
+            fades.const_data_ptr<T>(),
+            nothing.const_data_ptr<T>(),
+            of_atom.offsets.const_data_ptr<int32_t>(),
+            of_atom.index.const_data_ptr<int32_t>(),
+            of_node.index.const_data_ptr<int32_t>(),
+            of_node.order_data(),
+            of_node.offsets.const_data_ptr<int32_t>(),
+            nullptr,
+            y.mutable_data_ptr<T>()};
+  }
+};
+
+template <class Device>
+struct EdgeSoftmaxOps {
+  static Tensor edge_softmax(const Tensor& q, const Tensor& k, const Tensor& bias, const Tensor& fades,
+                             const Tensor& nothing, const Tensor& atom_index, const Tensor& atom_offsets,
+                             const Tensor& node_index, const std::optional<Tensor>& node_order,
+                             const Tensor& node_offsets, double scale) {
+    const auto op = Device::make("edge_softmax", "q", q);
+    const EdgeSoftmaxInputs in(op, q, k, bias, fades, nothing, atom_index, atom_offsets, node_index,
+                               node_order, node_offsets, scale);
+    Tensor y = empty(op, {in.of_atom.rows, in.bias.size(1)}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) { run_edge_softmax(op, in.args<decltype(zero)>(y)); });
+    return y;
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> edge_softmax_backward(
+      const Tensor& grad_, const Tensor& q, const Tensor& k, const Tensor& bias, const Tensor& fades,
+      const Tensor& nothing, const Tensor& atom_index, const Tensor& atom_offsets, const Tensor& node_index,
+      const std::optional<Tensor>& node_order, const Tensor& node_offsets, double scale) {
+    const auto op = Device::make("edge_softmax_backward", "q", q);
+    const EdgeSoftmaxInputs in(op, q, k, bias, fades, nothing, atom_index, atom_offsets, node_index,
+                               node_order, node_offsets, scale);
+    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.of_atom.rows, in.bias.size(1)});
+    Tensor by_bias = empty(op, {in.of_atom.rows, in.bias.size(1)}, in.dtype);
+    Tensor by_fades = empty(op, {in.of_atom.rows, 1}, in.dtype);
+    Tensor by_q = empty(op, {in.q.size(0), in.q.size(1)}, in.dtype);
+    Tensor by_k = empty(op, {in.k.size(0), in.k.size(1)}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(by_bias);
+      args.grad = grad.const_data_ptr<T>(), args.by_fades = by_fades.mutable_data_ptr<T>();
+      args.by_q = by_q.mutable_data_ptr<T>(), args.by_k = by_k.mutable_data_ptr<T>();
+      run_edge_softmax(op, args);
+    });
+    return {by_q, by_k, by_bias, by_fades};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_softmax", TORCH_BOX(&EdgeSoftmaxOps::edge_softmax));
+    m.impl("edge_softmax_backward", TORCH_BOX(&EdgeSoftmaxOps::edge_softmax_backward));
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,75 @@
+// Splines of lengths on a GPU: as many lanes an edge as it has vectors of functions, up to a warp.
+#pragma once
+
+#include "edge_splines/edge_splines.h"
+#include "graph/gpu_rows.h"
+
+namespace mdops {
+
+namespace gpu_edge_splines {
+
+using gpu_graph_rows::all_of;
+using gpu_graph_rows::kThreads;
+using gpu_graph_rows::Place;
+
+template <class T, int size>
+__device__ __forceinline__ Vector<T, size> value_at(const EdgeSpline<T>& spline, int64_t functions,
+                                                    int64_t p) {
+  auto sum = all_of<T, size>(T(0));
+#pragma unroll
+  for (int b = 0; b < kSplineSupport; ++b) {
+    const Vector<T, size> row(spline.rows + b * functions + p);
+#pragma unroll
+    for (int k = 0; k < size; ++k) sum[k] += spline.weights[b] * row[k];
+  }
+  return sum;
+}
+
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) value_kernel(const EdgeSplineArgs<T> args, int lanes) {
+  const Place place(lanes);
+  const int64_t e = place.row;
+  if (e >= args.edges) return;
+  const bool right = args.is_right(e);
+  T* const y = args.out + e * args.functions;
+  if (!right || args.is_none(e)) {
+    const auto same = all_of<T, size>(right ? T(0) : not_a_number<T>());
+    for (int64_t p = place.first * size; p < args.functions; p += place.step * size) same.store(y + p);
+    return;
+  }
+  const EdgeSpline<T> spline(args, e, false);
+  for (int64_t p = place.first * size; p < args.functions; p += place.step * size)
+    value_at<T, size>(spline, args.functions, p).store(y + p);
+}
+
+// All lanes of a warp take part in the sums.
+template <class T, int size>
+__global__ void __launch_bounds__(kThreads) slope_kernel(const EdgeSplineArgs<T> args, int lanes) {
+  const Place place(lanes);
+  const int64_t e = place.row;
+  const bool there = e < args.edges, right = there && args.is_right(e);
+  T sum = 0;
+  if (right && !args.is_none(e)) {
+    const EdgeSpline<T> spline(args, e, true);
+    for (int64_t p = place.first * size; p < args.functions; p += place.step * size) {
+      const auto slope = value_at<T, size>(spline, args.functions, p);
+      const Vector<T, size> grad(args.grad + e * args.functions + p);
+#pragma unroll
+      for (int k = 0; k < size; ++k) sum += grad[k] * slope[k];
+    }
+  }
+  for (int step = place.step / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (there && !place.first) args.out[e] = right ? sum : not_a_number<T>();
+}
+
+template <class T>
+void run(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
+  gpu_graph_rows::with_lanes<T>(args.functions, [&]<int size>(int lanes) {
+    gpu.launch(args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
+               blocks_for(args.edges << lanes, kThreads), kThreads, 0, args, lanes);
+  });
+}
+
+}  // namespace gpu_edge_splines
+
+}  // namespace mdops

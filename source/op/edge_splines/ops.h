@@ -1,0 +1,80 @@
+// The ops on splines of lengths, their arguments checked at entry. What a device does are overloads of
+// `run_edge_splines` on the call of an op.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+#include "edge_splines/edge_splines.h"
+
+namespace mdops {
+
+struct EdgeSplineInputs {
+  Tensor lengths, kinds, table;
+  ScalarType dtype;
+  double cutoff;
+  int64_t edges, functions;
+
+  template <class Device>
+  EdgeSplineInputs(const Op& op, Device, const Tensor& lengths_, const Tensor& kinds_, const Tensor& table_,
+                   double cutoff_)
+      : lengths(float_input(op, "lengths", lengths_, {kAny, 1})),
+        kinds(input(op, "kinds", kinds_, ScalarType::Int, {lengths.size(0)})),
+        table(Device::placed(input(op, "table", table_, lengths.scalar_type(), {kAny, kAny, kAny}))),
+        dtype(lengths.scalar_type()),
+        cutoff(cutoff_),
+        edges(lengths.size(0)),
+        functions(table.size(2)) {
+    if (table.size(1) < kSplineSupport)
+      fail(op, "argument `table` has " + std::to_string(table.size(1)) + " splines, expected 6 or more");
+    if (!(cutoff > 0) || !std::isfinite(cutoff))
+      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + " A, expected a finite one above 0");
+    check_range(op, "kinds", kinds, -1, table.size(0));
+  }
+
+  template <class T>
+  EdgeSplineArgs<T> args(const Tensor* grad, Tensor& out) const {
+    const int intervals = static_cast<int>(table.size(1) - 5);
+    return {edges,
+            functions,
+            table.size(0),
+            {static_cast<T>(intervals / cutoff), intervals},
+            lengths.const_data_ptr<T>(),
+            kinds.const_data_ptr<int32_t>(),
+            table.const_data_ptr<T>(),
+            grad ? grad->const_data_ptr<T>() : nullptr,
+            out.mutable_data_ptr<T>()};
+  }
+};
+
+template <class Device>
+struct EdgeSplineOps {
+  static Tensor edge_splines(const Tensor& lengths, const Tensor& kinds, const Tensor& table, double cutoff) {
+    const auto op = Device::make("edge_splines", "lengths", lengths);
+    const EdgeSplineInputs in(op, Device{}, lengths, kinds, table, cutoff);
+    Tensor y = empty(op, {in.edges, in.functions}, in.dtype);
+    dispatch_float(op, in.dtype,
+                   [&](auto zero) { run_edge_splines(op, in.args<decltype(zero)>(nullptr, y)); });
+    return y;
+  }
+
+  static Tensor edge_splines_backward(const Tensor& grad_, const Tensor& lengths, const Tensor& kinds,
+                                      const Tensor& table, double cutoff) {
+    const auto op = Device::make("edge_splines_backward", "lengths", lengths);
+    const EdgeSplineInputs in(op, Device{}, lengths, kinds, table, cutoff);
+    const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.edges, in.functions}));
+    Tensor by_lengths = empty(op, {in.edges, 1}, in.dtype);
+    dispatch_float(op, in.dtype,
+                   [&](auto zero) { run_edge_splines(op, in.args<decltype(zero)>(&grad, by_lengths)); });
+    return by_lengths;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("edge_splines", TORCH_BOX(&EdgeSplineOps::edge_splines));
+    m.impl("edge_splines_backward", TORCH_BOX(&EdgeSplineOps::edge_splines_backward));
+  }
+};
+
+}  // namespace mdops

@@ -1,0 +1,27 @@
+// Gates of atoms' rows on a GPU: a thread a channel of an atom.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/rows.h"
+#include "scalar_gate/scalar_gate.h"
+
+namespace mdops {
+
+namespace gpu_scalar_gate {
+
+constexpr int kThreads = 128;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> args) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k < args.atoms * args.channels) gate_channels<1>(args, k / args.channels, k % args.channels, 1);
+}
+
+template <class T>
+void run(const Gpu& gpu, const ScalarGateArgs<T>& args) {
+  gpu.launch(gate_kernel<T>, blocks_for(args.atoms * args.channels, kThreads), kThreads, 0, args);
+}
+
+}  // namespace gpu_scalar_gate
+
+}  // namespace mdops

@@ -1,0 +1,66 @@
+// Rows of an atom times gates, and a product of its scalars added to the first row:
+//
+//   y_rc = x_rc sigmoid(g_c) + silu(a_c) b_c in row 0          silu(a) = a sigmoid(a)
+//
+// Backward, for the gradient h by y:
+//
+//   by x_rc = h_rc sigmoid(g_c)       by g_c = sigmoid(g_c) (1 - sigmoid(g_c)) sum_r h_rc x_rc
+//   by a_c = h_0c b_c sigmoid(a_c) (1 + a_c (1 - sigmoid(a_c)))       by b_c = h_0c silu(a_c)
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/isa.h"
+#include "common/math.h"
+
+namespace mdops {
+
+template <class T>
+struct ScalarGateArgs {
+  int64_t atoms, rows, channels;       // N, R, C
+  const T *x, *gate, *scalars, *grad;  // (N, R, C), g (N, C), a and b side by side (N, 2 C), h or null
+  T *y, *by_gate, *by_scalars;         // (N, R, C), y or the gradient by x; the others of backward passes
+};
+
+template <class T>
+MDOPS_HD T sigmoid_of(T x) {
+  return T(1) / (T(1) + std::exp(-x));
+}
+
+// `count` channels of an atom from c on, side by side.
+template <int kCount, class T>
+MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+  const int64_t channels = args.channels;
+  const T *const gate = args.gate + n * channels + c, *const a = args.scalars + 2 * n * channels + c;
+  const T* const b = a + channels;
+  T factors[kCount], added[kCount];
+  for (int k = 0; k < count; ++k) factors[k] = sigmoid_of(gate[k]), added[k] = a[k] * sigmoid_of(a[k]);
+  const T* x = args.x + n * args.rows * channels + c;
+  T* y = args.y + n * args.rows * channels + c;
+  if (!args.grad) {
+    for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels)
+      for (int k = 0; k < count; ++k) {
+        const T own = x[k] * factors[k];
+        y[k] = r ? own : own + added[k] * b[k];
+      }
+    return;
+  }
+  const T* h = args.grad + n * args.rows * channels + c;
+  T* const by_a = args.by_scalars + 2 * n * channels + c;
+  T sums[kCount] = {};
+  for (int k = 0; k < count; ++k) {
+    const T s = sigmoid_of(a[k]);
+    by_a[k] = h[k] * b[k] * s * (T(1) + a[k] * (T(1) - s));
+    by_a[channels + k] = h[k] * added[k];
+  }
+  for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels, h += channels)
+    for (int k = 0; k < count; ++k) {
+      sums[k] += h[k] * x[k];
+      y[k] = h[k] * factors[k];
+    }
+  for (int k = 0; k < count; ++k)
+    args.by_gate[n * channels + c + k] = factors[k] * (T(1) - factors[k]) * sums[k];
+}
+
+}  // namespace mdops

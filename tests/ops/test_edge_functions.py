@@ -1,0 +1,141 @@
+"""Frames, splines and weights of edges, norms and gates of atoms, beside the operations of PyTorch's that they are."""
+
+import pytest
+import torch
+
+from mdops.models.dpa4.mixing import attention_weights
+from mdops.nn.equivariant.indices import by_order
+from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
+from mdops.ops import (
+    EdgeIndex,
+    degree_norm,
+    edge_frames,
+    edge_gather,
+    edge_softmax,
+    edge_splines,
+    scalar_gate,
+)
+from mdops.ops.degree_norm import _by_pytorch as norm_by_pytorch
+from mdops.ops.scalar_gate import _by_pytorch as gate_by_pytorch
+from mdops.tables.spline import collocation
+
+DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
+LIMITS = {torch.float32: 3e-6, torch.float64: 1e-13}
+
+
+def numbers(seed, dtype, device):
+    random = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=random, dtype=torch.float64).to(device, dtype)
+
+
+def check_alike(function, other, free, dtype, limit=None):
+    """Values and gradients of both, one in float64."""
+    results = []
+    for one, kind in ((function, dtype), (other, torch.float64)):
+        leaves = [value.detach().to(kind).requires_grad_() for value in free]
+        found = one(*leaves)
+        found = list(found) if isinstance(found, tuple) else [found]
+        weight = [(torch.arange(r.numel(), device=r.device) % 7 - 3.0).view(r.shape).to(kind) for r in found]
+        results.append([*found, *torch.autograd.grad(found, leaves, weight)])
+    for got, want in zip(*results, strict=True):
+        scale = max(1.0, float(want.detach().abs().max()))
+        off = float((got.detach().double() - want.detach()).abs().max())
+        assert off < (limit or LIMITS[dtype]) * scale
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("degree", range(7))
+def test_frames_are_those_of_quaternions(degree, dtype, device):
+    """Rows of any degree, of edges along the axes, too."""
+    vectors = numbers(degree, dtype, device)(300, 3)
+    vectors[:3] = torch.tensor([[0.0, 0, 2], [0, 0, -1], [1, 0, 0]])
+    for order in (0, 1):
+        rows = tuple(by_order(degree, min(order, degree)))
+
+        def wanted(v, rows=rows):
+            return spherical_harmonics(v, degree), wigner_rows(frame_quaternions(v), degree, rows)
+
+        def found(v, order=order):
+            return edge_frames(v, degree, order)
+
+        if degree:
+            check_alike(found, wanted, [vectors[3:]], dtype)
+        for got, want in zip(found(vectors), wanted(vectors.double()), strict=True):
+            assert float((got.double() - want).abs().max()) < LIMITS[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("functions", [1, 13, 32])
+def test_splines_follow_functions_and_their_slopes(functions, dtype, device):
+    cutoff, intervals = 6.0, 96
+    rates = torch.linspace(0.2, 2.0, 3 * functions, dtype=torch.float64).view(3, 1, functions)
+    points, matrix = collocation(intervals)
+    table = matrix.solve(torch.sin(rates * (points * cutoff / intervals)[:, None]))
+    kinds = torch.arange(-1, 299, dtype=torch.int32, device=device) % 4 - 1
+    lengths = cutoff * numbers(1, torch.float64, device)(300, 1).sigmoid()
+    given, places = table.to(device, dtype), kinds.long().clamp(min=0)
+
+    def wanted(r):
+        values = torch.sin(rates.to(device)[places, 0] * r)
+        return torch.where(kinds[:, None] < 0, 0.0, values)
+
+    def found(r):
+        return edge_splines(r, kinds, given, cutoff)
+
+    check_alike(found, wanted, [lengths.to(dtype)], dtype, {torch.float32: 1e-5, torch.float64: 1e-8}[dtype])
+    beyond = edge_splines(lengths.new_full((1, 1), 7.0).to(dtype), kinds[2:3] * 0, given, cutoff)
+    slope = rates[0, 0] * torch.cos(rates[0, 0] * cutoff)
+    assert float((beyond[0].cpu() - torch.sin(rates[0, 0] * cutoff) - slope).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("heads", "width"), [(1, 32), (3, 15), (2, 80)])
+def test_weights_are_those_of_operations(heads, width, dtype, device):
+    """Of atoms with many edges and with none, and of edges that have faded."""
+    random, count, nodes = numbers(heads, torch.float64, device), 900, 9
+    picked = torch.Generator().manual_seed(2)
+    centers = torch.randint(0, 4, (count,), generator=picked).sort().values.int().to(device)
+    centers[-3:] = -1
+    others = torch.randint(0, nodes, (count,), generator=picked, dtype=torch.int32).to(device)
+    others[-3:] = -1
+    of_atom, of_node = EdgeIndex.of(centers, 6), EdgeIndex.of(others, nodes)
+    of_atom = of_atom._replace(order=None)
+    fades = random(count, 1).sigmoid()
+    fades[::11] = 0
+    fades[-3:] = 0
+    nothing = random(heads).exp()
+    free = random(6, width), random(nodes, width), random(count, heads), fades
+
+    def wanted(q, k, bias, u):
+        products = edge_gather(q, of_atom) * edge_gather(k, of_node)
+        logits = 0.3 * products.view(count, heads, -1).sum(2) + bias
+        return attention_weights(logits, u**2, nothing, of_atom)
+
+    def found(q, k, bias, u):
+        return edge_softmax(q, k, bias, u, nothing.to(q), of_atom, of_node, scale=0.3)
+
+    check_alike(found, wanted, [one.to(dtype) for one in free], dtype)
+    with pytest.raises(ValueError, match="atom after atom"):
+        edge_softmax(*free, nothing, of_node, of_node, scale=0.3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norms_and_gates_are_those_of_operations(dtype, device):
+    random = numbers(3, dtype, device)
+    for rows, centered in ((9, True), (1, False)):
+        shares = random(rows).exp().double()
+
+        def norm(x, f, b, shares=shares, centered=centered):
+            return degree_norm(x, f, b, shares.to(x), eps=1e-5, centered=centered)
+
+        def of_norm(x, f, b, shares=shares, centered=centered):
+            return norm_by_pytorch(x, f, b, shares, 1e-5, centered)
+
+        check_alike(norm, of_norm, [random(70, rows, 32), random(rows, 32), random(32)], dtype)
+    for rows, channels in ((27, 96), (3, 5)):
+        free = [random(40, rows, channels), random(40, channels), random(40, 2 * channels)]
+        check_alike(scalar_gate, gate_by_pytorch, free, dtype)
