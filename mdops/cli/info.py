@@ -89,7 +89,7 @@ def _parts(potential: "Potential") -> dict[str, str]:
     return {
         "elements": ", ".join(potential.type_map if spin is None else potential.type_map[: spin.ntypes]),
         **({} if spin is None else {"magnetic moments": _moments(potential.type_map, spin)}),
-        "cutoff": f"{potential.cutoff:g} A",
+        "cutoff": "none: all pairs of a cluster" if potential.model.masks else f"{potential.cutoff:g} A",
         "answers": ", ".join(map(_output, potential.model.outputs)),
         **potential.model.summary(),
         "parameters": f"{parameters:,}",

@@ -133,9 +133,18 @@ def test_splines_and_programs_take_masks(folder, trained):
     atoms.arrays["aparam"] = np.ones((len(atoms), 1))
     with pytest.raises(InputError, match="leave out those of which it is 0"):
         atoms.calc.calculate(atoms)
+    del atoms.arrays["aparam"]
+    atoms.set_cell([20, 20, 20])
+    atoms.pbc = True
+    with pytest.raises(InputError, match="takes clusters alone"):
+        loaded(trained).compute(atoms)
+    with pytest.raises(InputError, match="takes clusters alone"):
+        atoms.get_forces()
 
 
 def test_the_command_tests_and_goes_on(folder, trained, tmp_path, capsys):
+    assert main(["info", str(trained)]) == 0
+    assert "none: all pairs of a cluster" in capsys.readouterr().out
     assert main(["test", "-m", str(trained), "-d", str(folder), "--dtype", "float64"]) == 0
     rows = {line[:30].strip(): line.split() for line in capsys.readouterr().out.splitlines()}
     weighted, weights = rows["weighted force component"], np.repeat(WEIGHTS[..., None], 3, -1).reshape(-1, 3)
@@ -203,10 +212,10 @@ def test_weights_that_a_loss_leaves_out_are_told_of(folder, tmp_path):
 
 
 def test_masks_need_clusters_and_hybrids_have_none(folder, tmp_path):
-    """Without a cutoff a cell is not large enough; the descriptor is no part of another."""
+    """Without a cutoff no cell is large enough; the descriptor is no part of another."""
     (folder / "nopbc").unlink()
     np.save(folder / "set.000" / "box.npy", np.tile(20 * np.eye(3).ravel(), (2, 1)))
-    with pytest.raises(DataError, match="reaches over too many periodic images"):
+    with pytest.raises(DataError, match="takes clusters alone"):
         Trainer(parse_config(config_of(folder)), folder=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"list\[0\].type: is 'se_a_mask', expected one of"):
         hybrid = {"type": "hybrid", "list": [{"type": "se_a_mask"}]}

@@ -115,10 +115,12 @@ inline std::vector<int32_t> survey(const Atoms& atoms, Cells& cells) {
 inline void check_images(const Atoms& atoms, System& system) {
   const int d = direction_too_far(system.grid);
   if (d >= 0)
-    fail(atoms.op, "argument `cutoff` (" + std::to_string(atoms.cutoff) +
-                       " A) reaches over too many periodic images of system " + std::to_string(system.index) +
-                       ", whose cell measures " + std::to_string(system.grid.height[d]) +
-                       " A between two faces; expected at most 511 in a direction and 2^22 in all");
+    fail(atoms.op,
+         "argument `cutoff` (" + std::to_string(atoms.cutoff) +
+             " A) reaches over too many periodic images of system " + std::to_string(system.index) +
+             ", whose cell measures " + std::to_string(system.grid.height[d]) +
+             " A between two faces; expected at most 511 in a direction and 2^22 in "
+             "all (a model without a cutoff takes clusters alone, atoms without periodic boundaries)");
   if (too_far_from_cell(system.grid, system.low, system.high))
     fail(atoms.op, "argument `positions` lies more than 1e9 cells from the origin in system " +
                        std::to_string(system.index) + ", expected atoms nearer to their cell");

@@ -25,7 +25,8 @@ inline std::string refusal_of(Word status) {
       return "argument `positions` is not finite" + atom + ", expected finite lengths up to 1e9 A";
     case Refusal::kCutoff:
       return "argument `cutoff` reaches over too many periodic images" + system +
-             "; expected at most 511 in a direction and 2^22 in all";
+             "; expected at most 511 in a direction and 2^22 in "
+             "all (a model without a cutoff takes clusters alone, atoms without periodic boundaries)";
     case Refusal::kFarAtom:
       return "argument `positions` lies more than 1e9 cells from the origin" + system +
              ", expected atoms nearer to their cell";
