@@ -30,10 +30,13 @@ template <class T>
 __device__ __forceinline__ int32_t node_at(const NodeRows<T>& x, int64_t row) {
   return x.is_right(row) ? x.index[row] : kWrong;
 }
+// A number of a node's row. The load is under a condition alone, so that those of several edges are under
+// way.
 template <class T>
 __device__ __forceinline__ T number_at(const T* x, int32_t node, int64_t stride, int64_t column) {
-  if (node >= 0) return x[node * stride + column];
-  return node == kNone ? T(0) : not_a_number<T>();
+  T value = node == kWrong ? not_a_number<T>() : T(0);
+  if (node >= 0) value = x[node * stride + column];
+  return value;
 }
 
 // sum_k b_k weight_k of this thread's numbers.
@@ -60,30 +63,63 @@ __device__ __forceinline__ void load_column(const EdgeConvolutionArgs<T>& args, 
                     : T(0);
 }
 
-// What a block has of some edges.
+// Columns [first, first + kWarp) of a row of W; zeros beyond.
+template <class T>
+__device__ __forceinline__ void load_row(const EdgeConvolutionArgs<T>& args, int64_t row, int64_t first,
+                                         T (&weight)[kWarp]) {
+#pragma unroll
+  for (int c = 0; c < kWarp; ++c)
+    weight[c] =
+        row < args.inputs && first + c < args.width ? args.weight[row * args.width + first + c] : T(0);
+}
+
+// Numbers of a node's row side by side; zeros if they are not `there`.
+template <int size, class T>
+__device__ __forceinline__ Vector<T, size> numbers_at(const T* x, int32_t node, int64_t stride,
+                                                      int64_t column, bool there) {
+  Vector<T, size> found;
+#pragma unroll
+  for (int k = 0; k < size; ++k) found[k] = node == kWrong ? not_a_number<T>() : T(0);
+  if (there && node >= 0) found = Vector<T, size>(x + node * stride + column);
+  return found;
+}
+
+// What a block has of some edges: of each the node whose row is read (in a gradient by W those of both ends),
+// kNone or kWrong also where the other end is none or wrong.
 template <class T>
 struct StagedEdges {
   alignas(16) T b[kEdges<T>][kInputs];  // w b
   T t[kEdges<T>][kTurns];
   int64_t rows[kEdges<T>];
-  int32_t a[kEdges<T>], x[kEdges<T>];
+  int32_t nodes[kEdges<T>], others[kEdges<T>];
 };
 
 // w b of `count` edges whose rows are there, of a part of the inputs. Zeros for edges without nodes.
 template <class T>
 __device__ __forceinline__ void stage_inputs(const EdgeConvolutionArgs<T>& args, int count, int64_t first,
                                              StagedEdges<T>& edges) {
-  for (int k = threadIdx.x; k < kEdges<T> * kInputs; k += kThreads) {
-    const int r = k / kInputs, input = k % kInputs;
-    const bool there = r < count && edges.a[r] >= 0 && edges.x[r] >= 0 && first + input < args.inputs;
-    edges.b[r][input] =
-        there ? args.w[edges.rows[r]] * args.b[edges.rows[r] * args.inputs + first + input] : T(0);
+#pragma unroll
+  for (int k = 0; k < kEdges<T> * kInputs / kThreads; ++k) {
+    const int place = k * kThreads + threadIdx.x, r = place / kInputs, input = place % kInputs;
+    T value = 0;
+    if (r < count && edges.nodes[r] >= 0 && first + input < args.inputs)
+      value = args.w[edges.rows[r]] * args.b[edges.rows[r] * args.inputs + first + input];
+    edges.b[r][input] = value;
   }
+}
+
+// The nodes of both ends of an edge, if both are there.
+template <class T>
+__device__ __forceinline__ void stage_ends(const EdgeConvolutionArgs<T>& args, int64_t row, int32_t& a,
+                                           int32_t& x) {
+  const int32_t of_a = node_at(args.a, row), of_x = node_at(args.x, row);
+  const bool wrong = of_a == kWrong || of_x == kWrong, none = of_a < 0 || of_x < 0;
+  a = wrong ? kWrong : none ? kNone : of_a, x = wrong ? kWrong : none ? kNone : of_x;
 }
 
 // Sums over the edges of nodes, by a (convolution and turned nodes) or by x, of kTurns numbers from `turn`
 // on. Later passes have no filters, and add to what is there.
-template <class T, bool ByA>
+template <class T, bool ByA, bool Filters>
 __global__ void __launch_bounds__(kThreads)
     nodes_kernel(EdgeConvolutionArgs<T> args, int nodes_of_block, int64_t turn) {
   __shared__ StagedEdges<T> edges;
@@ -92,11 +128,11 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t start = blockIdx.x / pieces * nodes_of_block;
   const bool inside = column < args.width;
   const int turns = static_cast<int>(args.turns - turn < kTurns ? args.turns - turn : kTurns);
-  const int64_t parts = turn ? 1 : (args.inputs + kInputs - 1) / kInputs;
+  const int64_t parts = Filters ? (args.inputs + kInputs - 1) / kInputs : 1;
   const int64_t stride = ByA ? args.width : args.a_width();  // of the rows that are summed
   const T* const numbers = ByA ? args.x.x : args.a.x;
   T weight[kInputs];
-  if (!turn) load_column(args, 0, column, weight);
+  if constexpr (Filters) load_column(args, 0, column, weight);
   for (int64_t m = start; m < start + nodes_of_block && m < args.targets; ++m) {
     int64_t begin = args.offsets[m], end = args.offsets[m + 1];
     const bool fits = begin >= 0 && begin <= end && end <= args.rows;
@@ -109,15 +145,18 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       for (int r = threadIdx.x; r < count; r += kThreads) {
         const int64_t row = row_at(args, m, p + r);
-        edges.rows[r] = row;
         const int32_t node = row < 0 ? kWrong : node_at(ByA ? args.x : args.a, row);
-        edges.a[r] = ByA ? 0 : node, edges.x[r] = ByA ? node : 0;
-        for (int q = 0; q < turns; ++q)
-          edges.t[r][q] = node >= 0 ? args.t[row * args.turns + turn + q] : T(0);
+        edges.rows[r] = row, edges.nodes[r] = node;
+#pragma unroll
+        for (int q = 0; q < kTurns; ++q) {
+          T value = 0;
+          if (node >= 0 && q < turns) value = args.t[row * args.turns + turn + q];
+          edges.t[r][q] = value;
+        }
       }
       __syncthreads();
-      for (int64_t part = 0; part < (parts ? parts : 1); ++part) {
-        if (!turn && parts) {
+      for (int64_t part = 0; part < parts; ++part) {
+        if constexpr (Filters) {
           if (part) __syncthreads();
           stage_inputs(args, count, part * kInputs, edges);
           __syncthreads();
@@ -126,18 +165,26 @@ __global__ void __launch_bounds__(kThreads)
         if (!inside) continue;
 #pragma unroll 4
         for (int r = 0; r < count; ++r) {
-          const int32_t node = ByA ? edges.x[r] : edges.a[r];
-          const T value = number_at(numbers, node, stride, column);
-          if (!turn && parts) sum += product(edges.b[r], weight) * value;
+          const int32_t node = edges.nodes[r];
+          T value = 0, others[kTurns] = {};
+          if (ByA || (Filters || !turn)) value = number_at(numbers, node, stride, column);
+          if constexpr (!ByA) {
+#pragma unroll
+            for (int q = 0; q < kTurns; ++q)
+              if (q < turns && !part)
+                others[q] = number_at(numbers, node, stride, (1 + turn + q) * args.width + column);
+          }
+          if constexpr (Filters)
+            sum += product(edges.b[r], weight) * value;
+          else if (node == kWrong)
+            sum = not_a_number<T>();
           if (part) continue;
-          if (!turn && !parts && node == kWrong) sum = value;
 #pragma unroll
           for (int q = 0; q < kTurns; ++q) {
-            if (q >= turns) break;
             if constexpr (ByA)
               turned[q] += edges.t[r][q] * value;
             else
-              sum += edges.t[r][q] * number_at(numbers, node, stride, (1 + turn + q) * args.width + column);
+              sum += edges.t[r][q] * others[q];
           }
         }
       }
@@ -156,67 +203,91 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// By b, w and t of some edges after others: a warp has a share of the columns, a lane a row of W.
-template <class T>
+// By b, w and t. A warp multiplies the rows of an edge, `size` columns side by side a lane, and sums those by
+// t; then it multiplies its share of the columns of all edges with W, of which a lane has a row. A block has
+// many edges, for it reads W once if W is small.
+template <class T, int size>
 __global__ void __launch_bounds__(kThreads) edges_kernel(EdgeConvolutionArgs<T> args) {
   alignas(16) __shared__ T pairs[kEdges<T>][kColumns];
-  __shared__ T sums[kWarps][kEdges<T>][kInputs];
-  __shared__ T by_w[kEdges<T>];
+  __shared__ T sums[kWarps][kEdges<T>][kInputs], by_w[kEdges<T>], by_t[kEdges<T>][kTurns];
   __shared__ int32_t a[kEdges<T>], x[kEdges<T>];
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
-  const int64_t start = static_cast<int64_t>(blockIdx.x) * kEdges<T>;
-  const int count = static_cast<int>(args.rows - start < kEdges<T> ? args.rows - start : kEdges<T>);
-  for (int r = threadIdx.x; r < count; r += kThreads) {
-    const int32_t of_a = node_at(args.a, start + r), of_x = node_at(args.x, start + r);
-    const bool wrong = of_a == kWrong || of_x == kWrong, none = of_a < 0 || of_x < 0;
-    a[r] = wrong ? kWrong : none ? kNone : of_a, x[r] = wrong ? kWrong : none ? kNone : of_x;
-    by_w[r] = 0;
-  }
-  __syncthreads();
-  for (int64_t input = 0; input < args.inputs; input += kInputs) {
-    for (int64_t column = 0; column < args.width; column += kColumns) {
-      const int64_t own = column + threadIdx.x, first = column + warp * kWarp;
-      T weight[kWarp];
+  const bool is_small = args.inputs <= kInputs && args.width <= kColumns;
+  T weight[kWarp];
+  if (is_small) load_row(args, lane, warp * kWarp, weight);
+  for (int64_t start = static_cast<int64_t>(blockIdx.x) * kEdges<T>; start < args.rows;
+       start += static_cast<int64_t>(gridDim.x) * kEdges<T>) {
+    const int count = static_cast<int>(args.rows - start < kEdges<T> ? args.rows - start : kEdges<T>);
+    __syncthreads();
+    for (int r = threadIdx.x; r < count; r += kThreads) {
+      stage_ends(args, start + r, a[r], x[r]);
+      by_w[r] = 0;
+    }
+    __syncthreads();
+    for (int64_t turn = 0; turn == 0 || turn < args.turns; turn += kTurns) {
+      const int turns = static_cast<int>(args.turns - turn < kTurns ? args.turns - turn : kTurns);
+      for (int64_t input = 0; input == 0 || (!turn && input < args.inputs); input += kInputs) {
+        for (int64_t column = 0; column == 0 || column < args.width; column += kColumns) {
+          if (column || input || turn) __syncthreads();  // all have read the pairs before
+#pragma unroll 2
+          for (int r = warp; r < count; r += kWarps) {
+            T turned[kTurns] = {};
 #pragma unroll
-      for (int c = 0; c < kWarp; ++c)
-        weight[c] = input + lane < args.inputs && first + c < args.width
-                        ? args.weight[(input + lane) * args.width + first + c]
-                        : T(0);
+            for (int c = 0; c < kColumns; c += kWarp * size) {
+              const int64_t own = column + c + lane * size;
+              const Vector<T, size> of_x =
+                  numbers_at<size>(args.x.x, x[r], args.width, own, own < args.width);
+              Vector<T, size> pair = numbers_at<size>(args.a.x, a[r], args.a_width(), own, own < args.width);
+#pragma unroll
+              for (int q = 0; q < kTurns; ++q) {
+                const bool there = own < args.width && q < turns && !input;
+                const auto of_a = numbers_at<size>(args.a.x, a[r], args.a_width(),
+                                                   (1 + turn + q) * args.width + own, there);
+#pragma unroll
+                for (int k = 0; k < size; ++k) turned[q] += of_a[k] * of_x[k];
+              }
+#pragma unroll
+              for (int k = 0; k < size; ++k) pair[k] *= of_x[k];
+              pair.store(&pairs[r][c + lane * size]);
+            }
+            if (input) continue;
+#pragma unroll
+            for (int q = 0; q < kTurns; ++q) {
+              const T sum = warp_sum(turned[q]);
+              if (lane == 0) by_t[r][q] = column ? by_t[r][q] + sum : sum;
+            }
+          }
+          if (turn || !args.inputs) continue;
+          __syncthreads();
+          if (!is_small) load_row(args, input + lane, column + warp * kWarp, weight);
 #pragma unroll 4
-      for (int r = 0; r < count; ++r)
-        pairs[r][threadIdx.x] = own < args.width ? number_at(args.a.x, a[r], args.a_width(), own) *
-                                                       number_at(args.x.x, x[r], args.width, own)
-                                                 : T(0);
-      __syncwarp();  // a warp reads its own columns alone
-      for (int r = 0; r < count; ++r) {
-        const T part = product(pairs[r] + warp * kWarp, weight);
-        sums[warp][r][lane] = column ? sums[warp][r][lane] + part : part;
-      }
-      __syncwarp();
-    }
-    __syncthreads();
-    for (int r = warp; r < count; r += kWarps) {
-      const int64_t row = start + r, k = input + lane;
-      T z = 0;
+          for (int r = 0; r < count; ++r) {
+            const T part = product(pairs[r] + warp * kWarp, weight);
+            sums[warp][r][lane] = column ? sums[warp][r][lane] + part : part;
+          }
+        }
+        __syncthreads();
+        if (turn || !args.inputs) continue;
+        for (int r = warp; r < count; r += kWarps) {
+          const int64_t row = start + r, k = input + lane;
+          T z = 0;
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) z += sums[w][r][lane];
-      if (k < args.inputs) args.by_b[row * args.inputs + k] = args.w[row] * z;
-      if (!args.by_w) continue;
-      const T sum = warp_sum(k < args.inputs ? args.b[row * args.inputs + k] * z : T(0));
-      if (lane == 0) by_w[r] += sum;
+          for (int w = 0; w < kWarps; ++w) z += sums[w][r][lane];
+          if (k < args.inputs) args.by_b[row * args.inputs + k] = args.w[row] * z;
+          if (!args.by_w) continue;
+          const T sum = warp_sum(k < args.inputs ? args.b[row * args.inputs + k] * z : T(0));
+          if (lane == 0) by_w[r] += sum;
+        }
+      }
+      __syncthreads();
+      for (int k = threadIdx.x; k < count * turns; k += kThreads) {
+        const int r = k / turns, q = k % turns;
+        args.by_t[(start + r) * args.turns + turn + q] = a[r] == kWrong ? not_a_number<T>() : by_t[r][q];
+      }
     }
-    __syncthreads();
-  }
-  for (int r = warp; r < count; r += kWarps) {
-    if (args.by_w && lane == 0) args.by_w[start + r] = a[r] == kWrong ? not_a_number<T>() : by_w[r];
-    for (int64_t q = 0; q < args.turns; ++q) {
-      T sum = 0;
-      for (int64_t c = lane; c < args.width; c += kWarp)
-        sum += number_at(args.a.x, a[r], args.a_width(), (1 + q) * args.width + c) *
-               number_at(args.x.x, x[r], args.width, c);
-      sum = warp_sum(sum);
-      if (lane == 0) args.by_t[(start + r) * args.turns + q] = a[r] == kWrong ? not_a_number<T>() : sum;
-    }
+    if (args.by_w)
+      for (int r = threadIdx.x; r < count; r += kThreads)
+        args.by_w[start + r] = a[r] == kWrong ? not_a_number<T>() : by_w[r];
   }
 }
 
@@ -237,18 +308,16 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int r = threadIdx.x; r < count; r += kThreads) {
       edges.rows[r] = first + r;
-      edges.a[r] = node_at(args.a, first + r), edges.x[r] = node_at(args.x, first + r);
+      stage_ends(args, first + r, edges.nodes[r], edges.others[r]);
     }
     __syncthreads();
     stage_inputs(args, count, input, edges);
     __syncthreads();
     if (column >= args.width) continue;
+#pragma unroll 4
     for (int r = 0; r < count; ++r) {
-      const bool none = edges.a[r] == kNone || edges.x[r] == kNone;
-      const bool wrong = edges.a[r] == kWrong || edges.x[r] == kWrong;
-      const T pair = none && !wrong ? T(0)
-                                    : number_at(args.a.x, edges.a[r], args.width, column) *
-                                          number_at(args.x.x, edges.x[r], args.width, column);
+      const T pair = number_at(args.a.x, edges.nodes[r], args.width, column) *
+                     number_at(args.x.x, edges.others[r], args.width, column);
 #pragma unroll
       for (int k = 0; k < kInputs; k += kVectorSize<T>) {
         const Vector<T, kVectorSize<T>> some(edges.b[r] + k);
@@ -284,16 +353,23 @@ template <class T, bool ByA>
 void run_nodes(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
   // Few nodes have a block each; of many a block has several, for which it reads W once.
   const int64_t full = 8 * gpu.limits().multiprocessors;
-  const int of_block = static_cast<int>(std::clamp<int64_t>(args.targets / full, 1, 16));
+  const int of_block = static_cast<int>(std::clamp<int64_t>(args.targets / full, 1, 4));
   const int64_t pieces = (args.width + kColumns - 1) / kColumns;
   const int64_t blocks = (args.targets + of_block - 1) / of_block * pieces;
-  for (int64_t turn = 0; turn == 0 || turn < args.turns; turn += kTurns)
-    gpu.launch(nodes_kernel<T, ByA>, blocks, kThreads, 0, args, of_block, turn);
+  for (int64_t turn = 0; turn == 0 || turn < args.turns; turn += kTurns) {
+    if (args.inputs && !turn)
+      gpu.launch(nodes_kernel<T, ByA, true>, blocks, kThreads, 0, args, of_block, turn);
+    else
+      gpu.launch(nodes_kernel<T, ByA, false>, blocks, kThreads, 0, args, of_block, turn);
+  }
 }
 
 template <class T>
 void run_edges(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
-  gpu.launch(edges_kernel<T>, (args.rows + kEdges<T> - 1) / kEdges<T>, kThreads, 0, args);
+  const int64_t groups = (args.rows + kEdges<T> - 1) / kEdges<T>;
+  const int64_t blocks = std::min<int64_t>(groups, 8 * gpu.limits().multiprocessors);
+  with_vector<T>(args.width,
+                 [&]<int size>() { gpu.launch(edges_kernel<T, size>, blocks, kThreads, 0, args); });
 }
 
 template <class T>
