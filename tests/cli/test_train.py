@@ -381,7 +381,7 @@ def copper_file(tmp_path, monkeypatch):
 
 
 def test_data_alone_is_trained_on(copper_file, capsys):
-    """By mdops' own recipe, with all labels, its elements, a cutoff and steps as told, and every tenth frame left out;
+    """By mdops' own recipe, with energies, forces and virials, its elements, a cutoff and steps as told, and every tenth frame left out;
     the input that does the same is written."""
     command = ["train", "copper.extxyz", "--steps", "4", "--cutoff", "4", "-o", "run"]
     assert main(command) == 0
@@ -390,7 +390,7 @@ def test_data_alone_is_trained_on(copper_file, capsys):
     model = mdops.load("run/model.safetensors")
     assert model.cutoff == 4 and model.type_map == ["Cu"]
     labels = model.source["training"]["labels"]
-    assert labels == {"energy": 11, "forces": 11, "virial": 11, "atom_energy": 11}
+    assert labels == {"energy": 11, "forces": 11, "virial": 11}  # and not the energies of atoms that EMT gives
     written = json.loads(Path("run/input.json").read_text())
     assert main(["train", "run/input.json", "-o", "again"]) == 0
     assert mdops.load("again/model.safetensors").cutoff == 4
@@ -455,7 +455,7 @@ def test_labels_without_a_weight_are_counted_and_remembered(copper_file, capsys)
     Path("input.json").write_text(json.dumps({**SMALL, "loss": {"type": "ener"}}))
     assert main(["train", "input.json", "-o", "run"]) == 0
     err = capsys.readouterr().err
-    assert "9 frames with virial, 9 frames with atom_energy, which nothing is learned from" in err
+    assert "9 frames with virial, which nothing is learned from" in err
     model = "run/model.safetensors"
     assert main(["convert", model, "model.dp"]) == 0
     assert main(["info", "model.dp"]) == 0

@@ -222,8 +222,8 @@ def test_parts_of_a_configuration(data):
     assert group["weight_decay"] == 0 and group["betas"] == (0.9, 0.99)
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
-    assert make_loss(c).terms == ["energy", "forces", "virial", "atom_energy"]
-    assert make_loss(c, data).terms == ["energy", "forces", "virial"]  # what is there
+    assert make_loss(c).terms == ["energy", "forces", "virial"]
+    assert make_loss(c, replace(data, labels={"forces": data.labels["forces"]})).terms == ["forces"]  # what is there
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         require_labels(make_loss(c, data), data)

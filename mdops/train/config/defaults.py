@@ -10,7 +10,8 @@ LEARNING_RATE = {"type": "cosine", "start_lr": 5e-3, "stop_lr": 1e-6, "warmup_ra
 # With that rate, which needs gradients that are soon forgotten, averages of the weights, and smooth embedding nets.
 OPTIMIZER = {"type": "Adam", "adam_beta2": 0.99}
 TRAINING: dict[str, Any] = {"enable_ema": True, "smoothing": 3e-3}
-# Everything that the data says counts: a model whose virials were not trained has no right pressure.
+# What follows from the total energy counts: a model whose virials were not trained has no right pressure. How a program
+# shares the energy among atoms is its own choice, and to learn that makes total energies and forces worse.
 LOSS = {
     "type": "ener",
     "start_pref_e": 0.02,
@@ -19,8 +20,6 @@ LOSS = {
     "limit_pref_f": 1,
     "start_pref_v": 0.02,
     "limit_pref_v": 1,
-    "start_pref_ae": 0.02,
-    "limit_pref_ae": 1,
     "skip_absent": True,
 }
 _OF_MOMENTS = {"start_pref_fr": 1000, "limit_pref_fr": 1, "start_pref_fm": 1000, "limit_pref_fm": 1}

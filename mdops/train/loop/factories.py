@@ -49,7 +49,7 @@ def only_learned(data: Dataset, loss: Loss) -> Dataset:
 
 def require_labels(loss: Loss, data: Dataset) -> None:
     """Raises DataError if no frame has any label that the loss is of; warns of terms that come to nothing, and counts
-    the labels that no term is of."""
+    the labels that no term is of, but for energies of atoms."""
     loss.check(data)
     if not any(data.has(name) for name in loss.terms):
         raise DataError(
@@ -67,12 +67,12 @@ def require_labels(loss: Loss, data: Dataset) -> None:
             )
     labels = [name for name, label in loss.labels.items() if not label.is_input]
     used = {*loss.terms, *(loss.labels[name].answer for name in loss.terms)}
-    unused = [name for name in labels if data.has(name) and name not in used]
+    unused = [name for name in labels if data.has(name) and name not in (*used, "atom_energy")]
     if unused:
         counts = ", ".join(f"{int(data.present[name].sum())} frames with {name}" for name in unused)
         ends = [place for name in unused for place in loss.keys(name)]
         without = "; pressures, and cells that relax, are wrong without virials" if "virial" in unused else ""
-        every = ", or without a section loss all labels are trained on"
+        every = ", or leave out the section loss: then they are trained on"
         every = "" if any(loss.labels[name].weighs for name in unused) else every
         warnings.warn(
             f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0{every}"
