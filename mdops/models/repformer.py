@@ -28,7 +28,6 @@ from mdops.ops import (
     edge_convolution,
     edge_correlation,
     edge_gather,
-    edge_product,
     edge_scatter,
     edge_weighted_sum,
     row_moments,
@@ -287,12 +286,6 @@ class Edges(NamedTuple):
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)
 
 
-def _is_by_convolutions(nodes: torch.Tensor) -> bool:
-    """Whether `edge_convolution` makes the sums over neighbours, and small products have ops of their own: on a CPU. On
-    a GPU these were not timed yet."""
-    return nodes.device.type == "cpu"
-
-
 def symmetric_sums(rows: torch.Tensor, vectors: torch.Tensor, edges: Edges) -> torch.Tensor:
     """(N, 3, M): the sums over the edges of an atom of their vectors times `rows` (E, M)."""
     return row_moments(vectors * edges.sum_weight, rows, edges.graph.offsets)
@@ -431,10 +424,7 @@ class RepformerLayer(nn.Module):
             messages.append(self._after("g1_self_mlp", nodes))
         else:
             joined.append(nodes)
-        near = nodes
-        if o.update_g1_has_attn or (o.update_g1_has_drrd and not _is_by_convolutions(nodes)):
-            near = edge_gather(nodes, edges.graph.of_neighbor)
-        convolution, sums = self._of_neighbors(nodes, near, e, turning, edges)
+        convolution, sums = self._of_neighbors(nodes, e, turning, edges)
         if convolution is not None:
             (messages if o.g1_out_conv else joined).append(convolution)
         if o.update_g1_has_grrg:
@@ -443,18 +433,18 @@ class RepformerLayer(nn.Module):
             joined.append(self._axis_product(sums))
         messages.append(self._activated(self._product_of_parts("linear1", joined)))
         if o.update_g1_has_attn:
-            messages.append(self._node_attention(nodes, near, edges))
+            messages.append(self._node_attention(nodes, edges))
         return self._added("g1", nodes, messages)
 
     def _of_neighbors(
-        self, nodes: torch.Tensor, near: torch.Tensor, e: torch.Tensor, turning: torch.Tensor, edges: Edges
+        self, nodes: torch.Tensor, e: torch.Tensor, turning: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The convolution of nodes, and sums (N, 3, g1_dim) of neighbours times the edges' vectors; None for what the
-        layer has not. `near`: the neighbours (E, g1_dim), where they are not `nodes`."""
+        layer has not."""
         o, ends = self.form.options, (edges.graph.of_neighbor, edges.graph.of_center)
         filters = o.update_g1_has_conv and o.g1_out_conv
         convolution = sums = None
-        if _is_by_convolutions(nodes) and (filters or o.update_g1_has_drrd):
+        if filters or o.update_g1_has_drrd:
             found = edge_convolution(
                 nodes,
                 e if filters else e[:, :0],
@@ -465,39 +455,28 @@ class RepformerLayer(nn.Module):
             )
             convolution, sums = found.split([1, found.shape[1] - 1], 1)
             convolution, sums = convolution.squeeze(1), sums if o.update_g1_has_drrd else None
-        elif o.update_g1_has_drrd:
-            sums = row_moments(turning, near, edges.graph.offsets)
-        if not o.update_g1_has_conv:
+        if not filters:
             convolution = None
-        elif not filters or convolution is None:
-            product, weighed = self._product("proj_g1g2"), e * edges.mean_weight
-            if filters:
-                convolution = edge_weighted_sum(product(weighed), nodes, *ends)
-            else:
-                convolution = edge_weighted_sum(weighed, product(nodes), *ends)
+            if o.update_g1_has_conv:
+                projected = self._product("proj_g1g2")(nodes)
+                convolution = edge_weighted_sum(e * edges.mean_weight, projected, *ends)
         return convolution, sums
 
     def _of_both_ends(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
         """Of edges the products of their nodes."""
         product, ends = self._product("proj_g1g1g2"), (edges.graph.of_center, edges.graph.of_neighbor)
-        if _is_by_convolutions(nodes):
-            weight = edges.weight.squeeze(1)
-            return edge_correlation(nodes, nodes, weight, product.weight.T, *ends)
-        both: torch.Tensor = product(edge_product(nodes, ends[0], nodes, ends[1])) * edges.weight
-        return both
+        return edge_correlation(nodes, nodes, edges.weight.squeeze(1), product.weight.T, *ends)
 
     def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
         axis = self.form.options.axis_neuron
-        if (
-            _is_by_convolutions(sums) and sums.shape[2] < _WIDE
-        ):  # where products of such small matrices take longer
+        if sums.shape[2] < _WIDE:  # products of such small matrices take longer
             return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
         return (sums[:, :, :axis].mT @ sums).flatten(1)
 
     def _product_of_parts(self, name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """A product whose inputs stand side by side, without putting them there."""
         product, z = self._product(name), None
-        if not _is_by_convolutions(parts[0]):
+        if parts[0].is_cuda:  # where one product takes less time than several, even with its copy
             return product(torch.cat(list(parts), 1))
         weights = product.weight.split([part.shape[1] for part in parts])
         for part, weight in zip(parts, weights, strict=True):
@@ -506,11 +485,11 @@ class RepformerLayer(nn.Module):
         assert z is not None
         return z
 
-    def _node_attention(self, nodes: torch.Tensor, near: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _node_attention(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
         """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are
         multiplied with what belongs to the node, once an atom."""
         o, graph = self.form.options, edges.graph
-        width, heads = o.attn1_hidden, o.attn1_nhead
+        near, width, heads = edge_gather(nodes, graph.of_neighbor), o.attn1_hidden, o.attn1_nhead
         keys, values = (
             self._product("loc_attn.mapkv").weight.unflatten(1, (-1, heads)).split([width, o.g1_dim], dim=1)
         )

@@ -381,8 +381,8 @@ def copper_file(tmp_path, monkeypatch):
 
 
 def test_data_alone_is_trained_on(copper_file, capsys):
-    """By mdops' own recipe, with energies, forces and virials, its elements, a cutoff and steps as told, and every tenth frame left out;
-    the input that does the same is written."""
+    """By mdops' own recipe, with energies, forces and virials, its elements, a cutoff and steps as told, and
+    every tenth frame left out; the input that does the same is written."""
     command = ["train", "copper.extxyz", "--steps", "4", "--cutoff", "4", "-o", "run"]
     assert main(command) == 0
     err = capsys.readouterr().err
@@ -390,7 +390,7 @@ def test_data_alone_is_trained_on(copper_file, capsys):
     model = mdops.load("run/model.safetensors")
     assert model.cutoff == 4 and model.type_map == ["Cu"]
     labels = model.source["training"]["labels"]
-    assert labels == {"energy": 11, "forces": 11, "virial": 11}  # and not the energies of atoms that EMT gives
+    assert labels == {"energy": 11, "forces": 11, "virial": 11}  # not atom_energy, which EMT gives
     written = json.loads(Path("run/input.json").read_text())
     assert main(["train", "run/input.json", "-o", "again"]) == 0
     assert mdops.load("again/model.safetensors").cutoff == 4

@@ -223,7 +223,8 @@ def test_parts_of_a_configuration(data):
     c.training.training_data.auto_prob = "prob_uniform"
     assert len(make_sampler(c.training.training_data, data, seed=1)(0)) == 2
     assert make_loss(c).terms == ["energy", "forces", "virial"]
-    assert make_loss(c, replace(data, labels={"forces": data.labels["forces"]})).terms == ["forces"]  # what is there
+    forces = replace(data, labels={"forces": data.labels["forces"]})
+    assert make_loss(c, forces).terms == ["forces"]  # what is there
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         require_labels(make_loss(c, data), data)
