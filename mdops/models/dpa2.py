@@ -248,6 +248,11 @@ class DPA2Options(Options):
             repinit=self.repinit.resolve_sel(most, f"{place}.repinit"),
             repformer=self.repformer.resolve_sel(most, f"{place}.repformer"),
         )
+        fewer = int(found.repformer.nsel)
+        if isinstance(self.repinit.nsel, str) and int(found.repinit.nsel) <= fewer:
+            # Small molecules have as many neighbours within both cutoffs.
+            repinit = dataclasses.replace(found.repinit, nsel=fewer + 4)
+            found = dataclasses.replace(found, repinit=repinit)
         found._check_places(place)
         return found
 

@@ -207,6 +207,17 @@ def test_options_that_do_not_go_together(repinit, repformer, message):
         training_input(section(repinit, **repformer), 1)
 
 
+def test_automatic_places_of_molecules_are_more_for_the_longer_cutoff():
+    options = training_input(
+        section({"nsel": "auto", "use_three_body": False}, nsel="auto"), 1
+    ).model.descriptor
+    found = options.resolve_sel(lambda _: ([4, 4], 8), "descriptor")
+    assert (found.repformer.nsel, found.repinit.nsel) == (8, 12)
+    fixed = training_input(section({"nsel": 8, "use_three_body": False}, nsel="auto"), 1).model.descriptor
+    with pytest.raises(ConfigError, match=r"repformer\.nsel: is 8, expected less than the 8 of repinit"):
+        fixed.resolve_sel(lambda _: ([4, 4], 8), "descriptor")
+
+
 LAYER = ("repformers_variable", "repformer_layers", 0)
 
 
