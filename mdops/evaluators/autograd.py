@@ -104,9 +104,26 @@ class Autograd(Evaluator):
     ) -> tuple[Answers, NeighborReport, torch.Tensor]:
         """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
         its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
-        near, report = self.judged(near, step)
+        if not self._tells:
+            near, report = self.judged(near, step)
+            answers, gradient, _ = self._each_run(near, size, step)
+            return answers, report, gradient
+        answers, gradient, told = self._each_run(near, size, step)
+        within = zip(*(report.within for report in told), strict=True)
+        report = NeighborReport(
+            tuple(torch.cat(own) for own in within), torch.cat([report.nearest for report in told])
+        )
+        if self.drops(step, report):
+            answers, gradient, _ = self._each_run(self.potential.truncated(near), size, step)
+        return answers, report, gradient
+
+    def _each_run(
+        self, near: Neighborhood, size: int, step: Step
+    ) -> tuple[Answers, torch.Tensor, list[NeighborReport]]:
+        """Energies and gradient of all runs, and what the ops of descriptors say of the neighbours of each."""
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
+        told: list[NeighborReport] = []
         for first in range(0, near.system.atoms, size):
             run = slice(first, first + size)
             own, part = step.of_atoms(run), near.of_atoms(run)
@@ -117,8 +134,9 @@ class Autograd(Evaluator):
                 energy = _weighted_sum(answers["atom_energy"], own.weight)
                 gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
             parts.append({name: value.detach() for name, value in answers.items()})
+            told += [self._told(part)] if self._tells else []
         merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return merged, report, torch.cat(gradients)
+        return merged, torch.cat(gradients), told
 
     def run_size(self, near: Neighborhood) -> int | None:
         """Of how many atoms passes of a simulation are done together, in runs of one size: a small one at the end would
