@@ -114,7 +114,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
         samples += _attention_layer_samples(numbers(7), device)
         samples += _attention_moments_samples(numbers(8), device, dtype)
     samples += _row_samples(p, numbers(10)) + _graph_samples(p, numbers(18))
-    samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24))
+    samples += _message_samples(p, numbers(19)) + _so2_samples(numbers(24)) + _layer_samples(p, numbers(30))
     samples += _grid_samples(numbers(25)) + _order_samples(numbers(26))
     samples += _edge_attention_samples(p, numbers(23)) + _frame_samples(numbers(27))
     samples += _edge_function_samples(numbers(28)) + _atom_row_samples(numbers(29))
@@ -1062,6 +1062,37 @@ def _convolution_samples(
         bad = {"a_index": (4, of_a[0] + 9), "x_index": (7, of_x[0] + 9)}
         given = a[:, 0].contiguous(), x, b, w, *indices
         samples.append(Sample("edge_convolution_weight", given, (0, 1, 2, 3), bad=bad))
+    return samples
+
+
+def _layer_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
+    """Of layers of DPA-2 in simulations: of three atoms' edges, behind which there is one of none, and of nodes; with
+    and without attention, sums and messages of their own. CPUs alone have them."""
+    device, samples = p["d"].device, list[Sample]()
+    if not has_kernel("edge_layer", device):
+        return samples
+    offsets, none = torch.tensor([0, 3, 3, 6], dtype=torch.int32, device=device), random(0)
+    for heads, gated in ((2, True), (0, False)):
+        e, r, w, grad = random(7, 5), random(7, 3), random(7).abs(), random(7, 5)
+        last = [random(5) if heads else none for _ in range(4)]
+        weights = random(5, 5), random(5), random(5), random(heads, 5, 5), random(heads, 5, 5), *last
+        args = e, r, w, random(3).abs(), offsets, *weights, 0.9, 20.0, gated, 1e-5, 1, 0.0
+        bad: dict[str, tuple[int, Any]] = {"offsets": (4, offsets + 9), "own": (5, random(5, 4))}
+        samples.append(Sample("edge_layer", args, (0, 1, 2) if heads else (0,), opaque=(1,), bad=bad))
+        saved = torch.ops.mdops.edge_layer(*args)[1]
+        bad = {"offsets": (6, offsets + 9)}
+        samples.append(Sample("edge_layer_backward", (grad, saved, *args), bad=bad))
+    for whole in (True, False):
+        n, v, e = random(4, 6), random(4, 4 if whole else 0, 6), random(4, 3, 5)
+        own = (random(6, 6), random(6), random(6), random(6)) if whole else (random(0, 0), none, none, none)
+        inputs = 5 * 2 + (6 + 6 * 2 if whole else 0)
+        args = n, v, e, *own, random(inputs, 6), random(6), random(6), whole, 0.9, 2, 1, 0.0
+        bad = {"every": (7, random(inputs - 1, 6)), "axis": (12, -1)}
+        free = (0, 1, 2) if whole else (0, 2)
+        samples.append(Sample("node_layer", args, free, opaque=(1, 2), bad=bad))
+        _, *kept = torch.ops.mdops.node_layer(*args)
+        bad = {"every": (10, random(inputs - 1, 6))}
+        samples.append(Sample("node_layer_backward", (random(4, 6), *kept, *args), bad=bad))
     return samples
 
 
