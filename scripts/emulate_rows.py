@@ -44,26 +44,51 @@ def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
     return list(shape), 0.0
 
 
-def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
-    """The largest error beside the CPU's op; raises AssertionError where it is too large."""
+def emulated(
+    library: ctypes.CDLL,
+    op: str,
+    args: Sequence[Any],
+    like: Sequence[torch.Tensor],
+    before: float = torch.nan,
+) -> list[torch.Tensor]:
+    """The results of the op, such as `like`, from memory with these numbers `before`."""
     back, name = op.endswith("_backward"), op.removesuffix("_backward")
     grads = 2 if name == "edge_frames" else 1
     sizes, number = sizes_of(name, args[grads:] if back else args)
-    wanted = getattr(torch.ops.mdops, op)(*args)
-    wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
-    found = [torch.full(one.shape, torch.nan, dtype=one.dtype) for one in wanted]
+    found = [torch.full_like(one, before) for one in like]
     tensors = [a for a in args if a is None or isinstance(a, torch.Tensor)]
     given = [None if a is None else a.contiguous() for a in tensors]
     pointers = [None if t is None else t.data_ptr() for t in (*given, *found)]
     called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
-    dtype = wanted[0].dtype
-    getattr(library, f"run_{name}")(dtype == torch.float64, back, ctypes.c_double(number), *called)
+    getattr(library, f"run_{name}")(like[0].dtype == torch.float64, back, ctypes.c_double(number), *called)
+    return found
+
+
+def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
+    """The largest error beside the CPU's op; raises AssertionError where it is too large."""
+    wanted = getattr(torch.ops.mdops, op)(*args)
+    wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
     off = 0.0
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(emulated(library, op, args, wanted), wanted, strict=True):
         scale = max(1.0, float(other.abs().max()))
-        torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE[dtype] * scale)
+        torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE[other.dtype] * scale)
         off = max(off, float((one - other).abs().max()) / scale)
     return off
+
+
+def check_wrong_offsets(library: ctypes.CDLL, args: Sequence[Any]) -> None:
+    """A GPU, which does not look at offsets before, answers NaN for edges that are not those of their atom."""
+    offsets, y = args[6], torch.ops.mdops.edge_softmax(*args)
+    beyond, large = offsets + len(y), offsets.clone()
+    large[2] = 10**6
+    for wrong, rows in (
+        (beyond, slice(None)),
+        (offsets + 1, offsets[:-1].long()),
+        (large, slice(int(offsets[1]), int(offsets[2]))),
+    ):
+        given = (*args[:6], wrong, *args[7:])
+        (found,) = emulated(library, "edge_softmax", given, [y], before=7.0)
+        assert found[rows].isnan().all() and not (found == 7.0).any()
 
 
 def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
@@ -109,6 +134,8 @@ def main() -> None:
             ]
             for op, args in [*calls, *larger(dtype)]:
                 print(f"{op}, {tuple(args[0].shape)}, {dtype}: {check(library, op, args):.1e}", flush=True)
+                if op == "edge_softmax" and len(args[2]) > 100:
+                    check_wrong_offsets(library, args)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@
 
 // Loops whose numbers have to stand in registers.
 #ifdef __CUDACC__
-#define MDOPS_UNROLL _Pragma("unroll")
+#define MDOPS_UNROLL_ON_GPU _Pragma("unroll")
 #else
-#define MDOPS_UNROLL
+#define MDOPS_UNROLL_ON_GPU
 #endif
 
 namespace mdops {
@@ -132,10 +132,10 @@ MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int
   const N ey[3] = {y * xa * T(-1), N(T(1)) - y * y * a, y * T(up ? -1 : 1)};
   N real(T(1)), imaginary(T(0)), real_below(T(0)), imaginary_below(T(0));  // (x + iy)^m and ^(m - 1)
   T first = 1;                                                             // Q_mm
-  MDOPS_UNROLL
+  MDOPS_UNROLL_ON_GPU
   for (int m = 0; m <= kDegree; ++m) {
     N before(T(0)), last(first), slope_before(T(0)), slope(T(0));  // Q_lm, and its derivative by z
-    MDOPS_UNROLL
+    MDOPS_UNROLL_ON_GPU
     for (int l = m; l <= kDegree; ++l) {
       if (l > m) {
         const T up_by = T(2 * l - 1) / T(l - m), down_by = T(l + m - 1) / T(l - m);
@@ -145,7 +145,7 @@ MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int
       }
       const T scale = static_cast<T>(constants.scale[l][m]), across = static_cast<T>(constants.across[l]);
       const N factor = last * scale;
-      MDOPS_UNROLL
+      MDOPS_UNROLL_ON_GPU
       for (int sign = 0; sign < (m ? 2 : 1); ++sign) {
         const N& own = sign ? imaginary : real;
         const int column = l * l + l + (sign ? -m : m);

@@ -43,10 +43,11 @@ struct EdgeSoftmaxArgs {
 // `columns(width, begin, end, term, write)` calls write(c, sum over k of term(k, c)) for all columns; after
 // `meet` all see what any of them has written.
 
+// Of an edge of atom i.
 template <class T>
-MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t e, int64_t h) {
-  const int32_t i = args.atom_of[e], j = args.node_of[e];
-  if (i < 0 || i >= args.atoms || j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
+MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t i, int64_t e, int64_t h) {
+  const int32_t j = args.node_of[e];
+  if (args.atom_of[e] != i || j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
   const int64_t size = args.width / args.heads;
   const T *const q = args.q + i * args.width + h * size, *const k = args.k + j * args.width + h * size;
   T sum = 0;
@@ -56,12 +57,12 @@ MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t e, int64_t h) {
 
 // The weights of an atom's edges in one head, to `args.y`.
 template <class T, class Team>
-MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end, int64_t h,
-                          const Team& team) {
+MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t n, int64_t h, const Team& team) {
+  const int64_t begin = args.offsets[n], end = args.offsets[n + 1];
   const T least = std::numeric_limits<T>::min();
   T most = std::log(args.nothing[h]);
   team.each(begin, end, [&](int64_t e) {
-    const T mass = args.fades[e] * args.fades[e], x = logit_of(args, e, h);
+    const T mass = args.fades[e] * args.fades[e], x = logit_of(args, n, e, h);
     args.y[e * args.heads + h] = x;
     if (!(mass <= least)) {
       const T seen = x + std::log(mass);
@@ -80,12 +81,27 @@ MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t
   team.each(begin, end, [&](int64_t e) { args.y[e * args.heads + h] *= share; });
 }
 
+// `value` to all rows [begin, end) that there are.
+template <class T, class Team>
+MDOPS_HD void fill_rows(const EdgeSoftmaxArgs<T>& args, int64_t begin, int64_t end, T value,
+                        const Team& team) {
+  team.each(begin < 0 ? 0 : begin, end < args.edges ? end : args.edges, [&](int64_t e) {
+    for (int64_t h = 0; h < args.heads; ++h) args.y[e * args.heads + h] = value;
+    if (args.grad) args.by_fades[e] = value;
+  });
+}
+
 template <class T, class Team>
 MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team& team) {
-  if (!args.fits(args.offsets + n)) return;
+  if (!args.fits(args.offsets + n)) {
+    const T none = std::numeric_limits<T>::quiet_NaN();
+    fill_rows(args, args.offsets[n], args.offsets[n + 1], none, team);
+    if (args.grad) team.each(0, args.width, [&](int64_t c) { args.by_q[n * args.width + c] = none; });
+    return;
+  }
   const int64_t begin = args.offsets[n], end = args.offsets[n + 1];
   for (int64_t h = 0; h < args.heads; ++h) {
-    weigh_edges(args, begin, end, h, team);
+    weigh_edges(args, n, h, team);
     if (!args.grad) continue;
     T along = 0;
     team.each(begin, end,
@@ -130,14 +146,11 @@ MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team
       });
 }
 
-// Rows behind the last edge.
+// Rows behind the last edge; before the first there are none.
 template <class T, class Team>
 MDOPS_HD void clear_rest(const EdgeSoftmaxArgs<T>& args, const Team& team) {
-  const int64_t last = args.offsets[args.atoms];
-  team.each(last < 0 ? 0 : last, args.edges, [&](int64_t e) {
-    for (int64_t h = 0; h < args.heads; ++h) args.y[e * args.heads + h] = 0;
-    if (args.grad) args.by_fades[e] = 0;
-  });
+  fill_rows(args, 0, args.offsets[0], std::numeric_limits<T>::quiet_NaN(), team);
+  fill_rows(args, args.offsets[args.atoms], args.edges, T(0), team);
 }
 
 }  // namespace mdops
