@@ -473,8 +473,10 @@ int64_t launch_tensor(const Gpu& gpu, const EdgeAttentionArgs<T>& args) {
   if constexpr (std::is_same_v<T, float> && pass != Pass::second) {
     constexpr bool kBack = pass == Pass::backward;
     if (!by_tensor_cores(gpu, args) || TensorWork<6, kBack>::bytes(4) > gpu.limits().shared_bytes) return -1;
-    launch_tensor<4, kBack>(gpu, args, -1, 32);
-    if (args.longest > 32) launch_tensor<6, kBack>(gpu, args, 32, 48);
+    // Few atoms take what one launch takes.
+    const bool at_once = args.longest > 32 && args.atoms <= 2 * gpu.limits().multiprocessors;
+    if (!at_once) launch_tensor<4, kBack>(gpu, args, -1, 32);
+    if (args.longest > 32) launch_tensor<6, kBack>(gpu, args, at_once ? -1 : 32, 48);
     return 48;
   }
   return -1;
