@@ -228,8 +228,8 @@ def test_directions_keep_their_digits_at_the_cutoff(device):
     torch.testing.assert_close(low.switch.double(), high.switch, rtol=1e-2, atol=0)
 
 
-@pytest.mark.parametrize("components", [4, 1, 9, 25])
-@pytest.mark.parametrize("channels", [1, 8, 100, 130])
+@pytest.mark.parametrize("components", [4, 3, 1, 9, 25])
+@pytest.mark.parametrize("channels", [1, 8, 64, 100, 130])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_sums_over_rows(dtype, channels, components, device):
     lengths = torch.tensor([3, 0, 1, 200, 7])

@@ -179,6 +179,9 @@ struct Numbers {
     if constexpr (V == 4) {
       const float4 four = *reinterpret_cast<const float4*>(from);
       n.x[0] = four.x, n.x[1] = four.y, n.x[2] = four.z, n.x[3] = four.w;
+    } else if constexpr (V == 2) {
+      const float2 two = *reinterpret_cast<const float2*>(from);
+      n.x[0] = two.x, n.x[1] = two.y;
     } else {
       n.x[0] = from[0];
     }
@@ -187,6 +190,8 @@ struct Numbers {
   __device__ __forceinline__ void store(T* to) const {
     if constexpr (V == 4)
       *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    else if constexpr (V == 2)
+      *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
     else
       to[0] = x[0];
   }
@@ -341,10 +346,10 @@ struct RowRange {
   }
 };
 
-// Of C components Count at once: all four, or eight of any other number, of which those behind the last are
-// zeros.
+// Of C components Count at once: all three or four, or eight of any other number, of which those behind the
+// last are zeros.
 template <int Count>
-constexpr bool kIsAll = Count == 4;
+constexpr bool kIsAll = Count <= 4;
 
 // f(first) for each of them.
 template <int Count, class F>
@@ -420,7 +425,7 @@ __device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
 }
 
 // A block an atom, which writes the rows that it has. The atom's gradient stays in registers where it is all
-// of four components of up to V x 32 channels, else it comes from the caches.
+// of three or four components of up to V x 32 channels, else it comes from the caches.
 template <class T, int V, int Count>
 __global__ void __launch_bounds__(kAtomWarps* kWarp)
     moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
@@ -445,7 +450,7 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp)
   for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
     Numbers<T, V> x{};
     each_components<Count>(components, [&](int first) {
-      T r[Count], sum[Count] = {};
+      T r[Count], sum[(Count + 3) / 4 * 4] = {};
       load_components(args.environment + components * j, first, components, r);
       for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
         if (!stays) load(first, k);

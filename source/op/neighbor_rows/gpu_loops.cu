@@ -22,6 +22,18 @@ void with_numbers(int64_t channels, std::initializer_list<const T*> rows, const 
   work(std::integral_constant<int, 1>{});
 }
 
+// The same for warps that have a row: no more than what leaves no lane without numbers.
+template <class T, class Work>
+void with_numbers_of_lanes(int64_t channels, std::initializer_list<const T*> rows, const Work& work) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (channels > kWarp && channels <= 2 * kWarp && channels % 4 == 0)
+      return with_numbers<T>(
+          channels, rows, [&](auto at_once) { work(std::integral_constant<int, at_once() == 4 ? 2 : 1>{}); });
+    if (channels > kWarp) return with_numbers<T>(channels, rows, work);
+  }
+  work(std::integral_constant<int, 1>{});
+}
+
 // work(gated), a constant.
 template <class Work>
 void with_gate(bool gated, const Work& work) {
@@ -34,7 +46,9 @@ void with_gate(bool gated, const Work& work) {
 // work(how many components at once), a constant.
 template <class Work>
 void with_components(int components, const Work& work) {
-  if (components == 4)
+  if (components == 3)
+    work(std::integral_constant<int, 3>{});
+  else if (components == 4)
     work(std::integral_constant<int, 4>{});
   else
     work(std::integral_constant<int, 8>{});
@@ -118,7 +132,7 @@ void run_harmonic_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args
 
 template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
-  with_numbers<T>(args.channels, {args.g}, [&](auto at_once) {
+  with_numbers_of_lanes<T>(args.channels, {args.g}, [&](auto at_once) {
     with_components(args.components, [&](auto count) {
       gpu.launch(moments_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
     });
@@ -131,7 +145,7 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   // Where it has offsets to judge alone, blocks are few enough to begin early.
   const int64_t blocks = (args.leaves_rest ? 1 : 2) * gpu.limits().multiprocessors;
   gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
-  with_numbers<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
+  with_numbers_of_lanes<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
     with_components(args.components, [&](auto count) {
       gpu.launch(moments_backward_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args,
                  grad, environment, g);
