@@ -389,12 +389,15 @@ def _norm_samples(random: Any) -> list[Sample]:
     for width in (5, 130):
         x, y, grad, direction = (random(4, width) for _ in range(4))
         weight, bias, along_weight, along_bias = (random(width) for _ in range(4))
-        second = (direction, along_weight, along_bias, grad, x, y, weight, 1e-5)
-        samples += [
-            Sample("add_norm", (x, y, weight, bias, 1e-5), (0, 1, 2, 3)),
-            Sample("add_norm_backward", (grad, x, y, weight, 1e-5), (0, 1, 2, 3)),
-            Sample("add_norm_backward_backward", second),
-        ]
+        for added in (y, None):
+            of_both = (0, 1, 2, 3) if added is y else (0, 2, 3)
+            of_back = (0, 1, 2, 3) if added is y else (0, 1, 3)
+            second = (direction, along_weight, along_bias, grad, x, added, weight, 1e-5)
+            samples += [
+                Sample("add_norm", (x, added, weight, bias, 1e-5), of_both),
+                Sample("add_norm_backward", (grad, x, added, weight, 1e-5), of_back),
+                Sample("add_norm_backward_backward", second),
+            ]
     return samples
 
 

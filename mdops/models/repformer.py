@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import ConfigError
@@ -34,6 +33,7 @@ from mdops.ops import (
 )
 from mdops.ops._register import is_by_pytorch
 from mdops.ops.activation import kernel_code
+from mdops.ops.add_norm import add_norm
 from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
@@ -541,7 +541,7 @@ class RepformerLayer(nn.Module):
         if form.attends:
             joined = self._product("attn2_mh_apply.head_map")
             x = linear(found[..., :width].flatten(1), self._of_values().flatten(0, 1), joined.bias)
-            numbers.append(F.layer_norm(x, x.shape[1:], self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
+            numbers.append(add_norm(x, None, self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
         if form.turns:
             of_heads = self._product("attn2_ev_apply.head_map").weight[:, 0]
             vectors.append(torch.einsum("ehx,h->ex", found[..., width:], of_heads))

@@ -1,19 +1,19 @@
-"""LayerNorm of a sum, with written-out first and second derivatives."""
+"""LayerNorm of rows or of a sum, with written-out first and second derivatives."""
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import is_by_pytorch, last_derivative, register_fake, register_formula
 
 _WIDEST = 512  # kWidestNorm of source/op/rowwise/gpu_add_norm.h
 
 
 def add_norm(
-    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    x: torch.Tensor, y: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """LayerNorm of x + y along the last axis, in one pass, as are both derivatives. Twice differentiable.
+    """LayerNorm of x + y, or of x, along the last axis, in one pass, as are both derivatives. Twice differentiable.
 
     Args:
         x, y: (N, M), float32 or float64.
@@ -26,8 +26,9 @@ def add_norm(
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    if x.is_cuda and x.shape[-1] > _WIDEST:
-        return F.layer_norm(x + y, weight.shape, weight, bias, eps)
+    is_by_others = x.shape[-1] > _WIDEST if x.is_cuda else y is None and is_by_pytorch()
+    if is_by_others:
+        return F.layer_norm(x if y is None else x + y, weight.shape, weight, bias, eps)
     return torch.ops.mdops.add_norm(x, y, weight, bias, eps)
 
 
@@ -49,12 +50,12 @@ def _(direction: Any, along_weight: Any, along_bias: Any, grad: Any, x: Any, *ar
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     x, y, weight, _, eps = args
     of_sum, *of_vectors = torch.ops.mdops.add_norm_backward(grads[0], x, y, weight, eps)
-    return of_sum, of_sum, *of_vectors
+    return of_sum, None if y is None else of_sum, *of_vectors
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     by_grad, of_sum, by_weight = last_derivative("add_norm_backward_backward", *grads, *args)
-    return by_grad, of_sum, of_sum, by_weight
+    return by_grad, of_sum, None if args[2] is None else of_sum, by_weight
 
 
 register_formula("add_norm", _formula, (0, 1, 2, 3))

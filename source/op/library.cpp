@@ -317,14 +317,14 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   // The switch between two cutoffs, or its derivative of that order.
   m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
 
-  // LayerNorm of a sum.
-  m.def("add_norm(Tensor x, Tensor y, Tensor weight, Tensor bias, float eps) -> Tensor");
+  // LayerNorm of a sum, or of x alone.
+  m.def("add_norm(Tensor x, Tensor? y, Tensor weight, Tensor bias, float eps) -> Tensor");
   m.def(
-      "add_norm_backward(Tensor grad, Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor grad_x, "
+      "add_norm_backward(Tensor grad, Tensor x, Tensor? y, Tensor weight, float eps) -> (Tensor grad_x, "
       "Tensor grad_weight, Tensor grad_bias)");
   m.def(
       "add_norm_backward_backward(Tensor direction, Tensor along_weight, Tensor along_bias, Tensor grad, "
-      "Tensor x, Tensor y, Tensor weight, float eps) -> (Tensor grad_grad, Tensor grad_x, Tensor "
+      "Tensor x, Tensor? y, Tensor weight, float eps) -> (Tensor grad_grad, Tensor grad_x, Tensor "
       "grad_weight)");
 
   // A layer of DPA-1's attention, for simulation.

@@ -1,5 +1,5 @@
-// LayerNorm of the sum of two tensors of rows, h = x + y (N, M), with both derivatives. With < > the mean
-// over a row's columns, r = (<(h - <h>)^2> + eps)^-1/2 and n = r (h - <h>):
+// LayerNorm of the sum of two tensors of rows, h = x + y (N, M), or of h = x, with both derivatives. With < >
+// the mean over a row's columns, r = (<(h - <h>)^2> + eps)^-1/2 and n = r (h - <h>):
 //
 //   out = w n + b
 //   of <G, out>:      by h   r J(w G),   J(z) = z - <z> - n <n z>
@@ -22,7 +22,7 @@ template <class T>
 struct AddNormArgs {
   int64_t rows, width;
   T eps;
-  const T *x, *y, *weight, *bias;
+  const T *x, *y, *weight, *bias;                         // there may be no y
   const T *grad, *direction, *along_weight, *along_bias;  // G; P, p and q
   // The forward pass: (N, M). The backward pass: by h. The second one: by h and by G.
   T *out, *by_grad;

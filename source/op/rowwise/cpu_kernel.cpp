@@ -52,11 +52,16 @@ void add_norm(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t piec
   for (int64_t k = 0; sums && k < args.sums * width; ++k) sums[k] = 0;
   for (int64_t row = from; row < to; ++row) {
     const int64_t at = row * width;
-    const T *const x = args.x + at, *const y = args.y + at;
+    const T *const x = args.x + at, *const y = args.y ? args.y + at : nullptr;
     T* const out = args.out + at;
     NormRow<T> norm{};
-    MDOPS_INDEPENDENT
-    for (int64_t k = 0; k < width; ++k) n[k] = x[k] + y[k];
+    if (y) {
+      MDOPS_INDEPENDENT
+      for (int64_t k = 0; k < width; ++k) n[k] = x[k] + y[k];
+    } else {
+      MDOPS_INDEPENDENT
+      for (int64_t k = 0; k < width; ++k) n[k] = x[k];
+    }
     norm.mean = sum_of(n, width) / width;
     MDOPS_INDEPENDENT
     for (int64_t k = 0; k < width; ++k) n[k] -= norm.mean;

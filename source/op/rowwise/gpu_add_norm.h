@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
     const int64_t at = row * p.width;
     T n[N], g[N];
     NormRow<T> norm{};
-    each_column<N>(p.width, [&](int i, int64_t k) { n[i] = p.x[at + k] + p.y[at + k]; });
+    each_column<N>(p.width, [&](int i, int64_t k) { n[i] = p.y ? p.x[at + k] + p.y[at + k] : p.x[at + k]; });
     if (p.grad) each_column<N>(p.width, [&](int i, int64_t k) { g[i] = p.grad[at + k]; });
     norm.mean = mean_of([&](int i, int64_t) { return n[i]; });
     norm.r = T(1) / sqrt(mean_of([&](int i, int64_t) {

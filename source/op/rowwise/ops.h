@@ -2,6 +2,7 @@
 // of an op, and `norm_runs(op, rows)` says in how many runs it makes sums over rows.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -126,22 +127,25 @@ struct NormalizeOps {
 
 struct AddNormInputs {
   static constexpr const char* kFirst = "x";
-  using Given = Listed<Times<3, const Tensor&>, double>;
+  using Given = Listed<const Tensor&, const std::optional<Tensor>&, const Tensor&, double>;
 
-  Tensor x, y, weight;
+  Tensor x;
+  std::optional<Tensor> y;
+  Tensor weight;
   ScalarType dtype;
   int64_t rows, width;
   double eps;
 
-  AddNormInputs(const Op& op, const Tensor& x_, const Tensor& y_, const Tensor& weight_, double eps_)
+  AddNormInputs(const Op& op, const Tensor& x_, const std::optional<Tensor>& y_, const Tensor& weight_,
+                double eps_)
       : x(float_input(op, "x", x_, {kAny, kAny})),
-        y(x),
         weight(x),
         dtype(x.scalar_type()),
         rows(x.size(0)),
         width(x.size(1)),
         eps(eps_) {
-    y = matrix(op, "y", y_), weight = vector(op, "weight", weight_);
+    if (y_) y = matrix(op, "y", *y_);
+    weight = vector(op, "weight", weight_);
   }
 
   Tensor matrix(const Op& op, const char* name, const Tensor& tensor) const {
@@ -157,7 +161,8 @@ struct AddNormInputs {
   AddNormArgs<T> args() const {
     AddNormArgs<T> args{};
     args.rows = rows, args.width = width, args.eps = static_cast<T>(eps);
-    args.x = x.const_data_ptr<T>(), args.y = y.const_data_ptr<T>(), args.weight = weight.const_data_ptr<T>();
+    args.x = x.const_data_ptr<T>(), args.y = y ? y->const_data_ptr<T>() : nullptr,
+    args.weight = weight.const_data_ptr<T>();
     return args;
   }
 };
@@ -172,8 +177,8 @@ template <class Device>
 struct AddNormOps {
   using Call = typename Device::Call;
 
-  static Tensor add_norm(const Tensor& x, const Tensor& y, const Tensor& weight, const Tensor& bias,
-                         double eps) {
+  static Tensor add_norm(const Tensor& x, const std::optional<Tensor>& y, const Tensor& weight,
+                         const Tensor& bias, double eps) {
     const auto op = Device::make("add_norm", "x", x);
     const AddNormInputs in(op, x, y, weight, eps);
     const Tensor b = in.vector(op, "bias", bias);
