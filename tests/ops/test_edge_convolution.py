@@ -7,7 +7,7 @@ from mdops.ops import edge_convolution, edge_correlation
 from mdops.ops.graph import EdgeIndex
 
 NODES, NEIGHBORS, EDGES = 5, 6, 150
-SIZES = [(4, 3, 7), (32, 3, 128), (16, 0, 40), (35, 5, 16), (0, 3, 20), (3, 1, 1)]
+SIZES = [(4, 3, 7), (32, 3, 128), (32, 0, 128), (16, 0, 40), (35, 5, 16), (0, 3, 20), (3, 1, 1)]
 
 
 def of_edges(device):

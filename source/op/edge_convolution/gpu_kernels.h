@@ -5,18 +5,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "common/vector.h"
-#include "edge_convolution/edge_convolution.h"
-#include "graph/gpu_rows.h"
+#include "edge_convolution/gpu_nodes.h"
+#include "edge_convolution/gpu_tensor.h"
 
 namespace mdops {
 
 namespace gpu_edge_convolution {
-
-using gpu_graph_rows::row_at;
 
 constexpr int kColumns = 128, kThreads = kColumns, kWarps = kThreads / kWarp;
 constexpr int kInputs = 32;  // rows of W that a thread has at once
@@ -24,12 +23,6 @@ constexpr int kTurns = 3;    // sums of turned nodes in one pass
 template <class T>
 constexpr int kEdges = 128 / sizeof(T);  // in shared memory at once
 
-// A node's row at an edge: its number, kNone, or kWrong for an index out of range.
-constexpr int32_t kNone = -1, kWrong = -2;
-template <class T>
-__device__ __forceinline__ int32_t node_at(const NodeRows<T>& x, int64_t row) {
-  return x.is_right(row) ? x.index[row] : kWrong;
-}
 // A number of a node's row. The load is under a condition alone, so that those of several edges are under
 // way.
 template <class T>
@@ -73,17 +66,6 @@ __device__ __forceinline__ void load_row(const EdgeConvolutionArgs<T>& args, int
         row < args.inputs && first + c < args.width ? args.weight[row * args.width + first + c] : T(0);
 }
 
-// Numbers of a node's row side by side; zeros if they are not `there`.
-template <int size, class T>
-__device__ __forceinline__ Vector<T, size> numbers_at(const T* x, int32_t node, int64_t stride,
-                                                      int64_t column, bool there) {
-  Vector<T, size> found;
-#pragma unroll
-  for (int k = 0; k < size; ++k) found[k] = node == kWrong ? not_a_number<T>() : T(0);
-  if (there && node >= 0) found = Vector<T, size>(x + node * stride + column);
-  return found;
-}
-
 // What a block has of some edges: of each the node whose row is read (in a gradient by W those of both ends),
 // kNone or kWrong also where the other end is none or wrong.
 template <class T>
@@ -106,15 +88,6 @@ __device__ __forceinline__ void stage_inputs(const EdgeConvolutionArgs<T>& args,
       value = args.w[edges.rows[r]] * args.b[edges.rows[r] * args.inputs + first + input];
     edges.b[r][input] = value;
   }
-}
-
-// The nodes of both ends of an edge, if both are there.
-template <class T>
-__device__ __forceinline__ void stage_ends(const EdgeConvolutionArgs<T>& args, int64_t row, int32_t& a,
-                                           int32_t& x) {
-  const int32_t of_a = node_at(args.a, row), of_x = node_at(args.x, row);
-  const bool wrong = of_a == kWrong || of_x == kWrong, none = of_a < 0 || of_x < 0;
-  a = wrong ? kWrong : none ? kNone : of_a, x = wrong ? kWrong : none ? kNone : of_x;
 }
 
 // Sums over the edges of nodes, by a (convolution and turned nodes) or by x, of kTurns numbers from `turn`
@@ -351,6 +324,8 @@ int64_t weight_shares(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
 
 template <class T, bool ByA>
 void run_nodes(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float>)
+    if (by_tensor_cores(gpu, args)) return ByA ? run_tensor_a(gpu, args) : run_tensor_x(gpu, args);
   // Few nodes have a block each; of many a block has several, for which it reads W once.
   const int64_t full = 8 * gpu.limits().multiprocessors;
   const int of_block = static_cast<int>(std::clamp<int64_t>(args.targets / full, 1, 4));
@@ -366,6 +341,8 @@ void run_nodes(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
 
 template <class T>
 void run_edges(const Gpu& gpu, const EdgeConvolutionArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float>)
+    if (by_tensor_cores(gpu, args)) return run_tensor_edges(gpu, args);
   const int64_t groups = (args.rows + kEdges<T> - 1) / kEdges<T>;
   const int64_t blocks = std::min<int64_t>(groups, 8 * gpu.limits().multiprocessors);
   with_vector<T>(args.width,
