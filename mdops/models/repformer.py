@@ -419,7 +419,7 @@ class RepformerLayer(nn.Module):
         """The new numbers of nodes."""
         o = self.form.options
         turning = h * edges.axis_weight if o.update_h2 else edges.turning
-        messages, joined = [], []
+        messages, joined, symmetric = [], [], []
         if o.g1_out_mlp:
             messages.append(self._after("g1_self_mlp", nodes))
         else:
@@ -428,10 +428,10 @@ class RepformerLayer(nn.Module):
         if convolution is not None:
             (messages if o.g1_out_conv else joined).append(convolution)
         if o.update_g1_has_grrg:
-            joined.append(self._axis_product(row_moments(turning, e, edges.graph.offsets)))
+            symmetric.append(row_moments(turning, e, edges.graph.offsets))
         if sums is not None:
-            joined.append(self._axis_product(sums))
-        messages.append(self._activated(self._product_of_parts("linear1", joined)))
+            symmetric.append(sums)
+        messages.append(self._activated(self._product_of_all(joined, symmetric)))
         if o.update_g1_has_attn:
             messages.append(self._node_attention(nodes, edges))
         return self._added("g1", nodes, messages)
@@ -467,23 +467,33 @@ class RepformerLayer(nn.Module):
         product, ends = self._product("proj_g1g1g2"), (edges.graph.of_center, edges.graph.of_neighbor)
         return edge_correlation(nodes, nodes, edges.weight.squeeze(1), product.weight.T, *ends)
 
-    def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
-        axis = self.form.options.axis_neuron
-        if sums.shape[2] < _WIDE:  # products of such small matrices take longer
-            return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
-        return (sums[:, :, :axis].mT @ sums).flatten(1)
-
-    def _product_of_parts(self, name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A product whose inputs stand side by side, without putting them there."""
-        product, z = self._product(name), None
-        if parts[0].is_cuda:  # where one product takes less time than several, even with its copy
-            return product(torch.cat(list(parts), 1))
-        weights = product.weight.split([part.shape[1] for part in parts])
+    def _product_of_all(
+        self, joined: Sequence[torch.Tensor], symmetric: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """The product `linear1`: its inputs are `joined` and what belongs to the sums, side by side."""
+        product, axis = self._product("linear1"), self.form.options.axis_neuron
+        widths = [*(part.shape[1] for part in joined), *(axis * sums.shape[2] for sums in symmetric)]
+        weights = product.weight.split(widths)
+        if (joined or symmetric)[0].is_cuda:  # one product takes less time than several
+            every, ordered = torch.cat(list(joined), 1) if joined else None, list(weights[: len(joined)])
+            for sums, weight in zip(symmetric, weights[len(joined) :], strict=True):
+                every = axis_product(sums, axis, every)
+                ordered.insert(0, weight.unflatten(0, (axis, -1)).transpose(0, 1).flatten(0, 1))
+            assert every is not None
+            return linear(every, torch.cat(ordered), product.bias)
+        z = None
+        parts = [*joined, *(self._axis_product(sums) for sums in symmetric)]
         for part, weight in zip(parts, weights, strict=True):
             own = linear(part, weight, product.bias if z is None else None)
             z = own if z is None else z + own
         assert z is not None
         return z
+
+    def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
+        axis = self.form.options.axis_neuron
+        if sums.shape[2] < _WIDE:  # products of such small matrices take longer
+            return axis_product(sums, axis).unflatten(1, (-1, axis)).mT.flatten(1)
+        return (sums[:, :, :axis].mT @ sums).flatten(1)
 
     def _node_attention(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
         """Of each node to its neighbours. Keys and values are products of the neighbours' numbers: their matrices are

@@ -1,6 +1,6 @@
 // A block an atom: what is read more than once, T and the gradient of D, lies in shared memory if it fits. Of
-// T with four rows, as descriptors have it, a thread takes the four numbers of a column at once: what limits
-// these kernels is how often they read shared memory.
+// T with four rows, as descriptors have it, or three a thread takes the numbers of a column at once: what
+// limits these kernels is how often they read shared memory.
 #pragma once
 
 #include "axis_product/axis_product.h"
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(AxisArgs<T> p) {
 }
 
 constexpr int kFourThreads = 128;
-constexpr int kMostAxis = kFourThreads / 2;  // of the kernels for four rows
+constexpr int kMostAxis = kFourThreads / 2;  // of the kernels for three or four rows
 
 MDOPS_HD int whole_fours(int n) {
   return (n + 3) / 4 * 4;
@@ -88,14 +88,15 @@ struct alignas(16) FourRows {
   T of[4];
 };
 
-// Of an atom with four rows: T by columns, and the block's shared memory behind it.
+// Of an atom with three or four rows: T by columns, zeros in the place of a fourth row, and the block's
+// shared memory behind it.
 template <class T>
 __device__ __forceinline__ T* columns_of(const AxisArgs<T>& p, FourRows<T>** columns) {
   *columns = reinterpret_cast<FourRows<T>*>(block_memory<T>());
   const T* const t = p.t + blockIdx.x * p.t_size();
   for (int k = threadIdx.x; k < p.width; k += kFourThreads)
 #pragma unroll
-    for (int a = 0; a < 4; ++a) (*columns)[k].of[a] = t[a * p.width + k];
+    for (int a = 0; a < 4; ++a) (*columns)[k].of[a] = a < p.rows ? t[a * p.width + k] : T(0);
   return reinterpret_cast<T*>(*columns + p.width);
 }
 
@@ -154,7 +155,8 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
       for (int a = 0; a < 4; ++a) sum.of[a] += factor * t.of[a];
     }
 #pragma unroll
-    for (int a = 0; a < 4; ++a) out[a * p.width + k] = sum.of[a];
+    for (int a = 0; a < 4; ++a)
+      if (a < p.rows) out[a * p.width + k] = sum.of[a];
   }
 }
 
