@@ -66,13 +66,16 @@ struct Scan {
 template <class T>
 struct EdgeMemory {
   Scan scan;
-  T* lengths;       // (N, K): squared, of the neighbours within the cutoff; the cutoff's of others
-  int32_t* picked;  // (N, K): the slots that are edges, of each row from its first place on
+  // (N, K), of each row from its first place on: of the neighbours within the cutoff squared lengths and
+  // which slots of the row they are, k or, of a masked pair of types, ~k; and the slots that are edges.
+  T* lengths;
+  int32_t *near, *picked;
 
   EdgeMemory(const Gpu& gpu, const EdgeListArgs<T>& args) : scan(gpu, args.list.atoms) {}
   void divide(Workspace& space, const EdgeListArgs<T>& args) {
     scan.divide(space, args.list.atoms);
     lengths = space.take<T>(args.list.atoms * args.list.width);
+    near = space.take<int32_t>(args.list.atoms * args.list.width);
     picked = space.take<int32_t>(args.list.atoms * args.list.width);
   }
 };
@@ -81,50 +84,69 @@ __device__ __forceinline__ int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 
-// Measures the neighbours of an atom; returns whether all of them are atoms. All lanes call it.
+// The neighbours of an atom that are within the cutoff, as all lanes of a warp find them.
 template <class T>
-__device__ bool measure_row(const EdgeListArgs<T>& args, int64_t atom, int64_t slots, T* lengths) {
-  const int64_t first = atom * args.list.width;
-  bool right = true;
-  int near = 0, inner = 0;
-  for (int64_t from = 0; from < slots; from += kWarp) {
-    const int64_t k = from + lane_index();
-    bool is_near = false, is_inner = false;
-    if (k < slots) {
-      const Candidate<T> own = args.candidate(first + k);
-      right &= own.neighbor >= -1 && own.neighbor < args.nodes;
-      is_near = own.neighbor >= 0 && within_cutoff(own.r2, args.cutoff2);
-      is_inner = is_near && within_cutoff(own.r2, args.angle_cutoff2);
-      lengths[k] = is_near ? own.r2 : args.cutoff2;
-    }
-    near += count_lanes(is_near), inner += count_lanes(is_inner);
-  }
-  if (lane_index() == 0) args.within[2 * atom] = near, args.within[2 * atom + 1] = inner;
-  return __all_sync(kAllLanes, right);
-}
+struct NearRow {
+  int count = 0;  // -1: some neighbour is no atom
+  T* lengths;
+  int32_t* slots;
 
-// How many neighbours come before one, and how many of these are edges, if they have places.
+  __device__ NearRow(const EdgeListArgs<T>& args, const EdgeMemory<T>& memory, int64_t atom, int64_t width)
+      : lengths(memory.lengths + atom * args.list.width), slots(memory.near + atom * args.list.width) {
+    const int64_t first = atom * args.list.width;
+    const unsigned below = (1u << lane_index()) - 1;
+    bool right = true;
+    int inner = 0;
+    for (int64_t from = 0; from < width; from += kWarp) {
+      const int64_t k = from + lane_index();
+      bool is_near = false, is_inner = false;
+      T r2 = 0;
+      if (k < width) {
+        const Candidate<T> own = args.candidate(first + k);
+        right &= own.neighbor >= -1 && own.neighbor < args.nodes;
+        is_near = own.neighbor >= 0 && within_cutoff(own.r2, args.cutoff2);
+        is_inner = is_near && within_cutoff(own.r2, args.angle_cutoff2);
+        r2 = own.r2;
+      }
+      const unsigned lanes = __ballot_sync(kAllLanes, is_near);
+      if (is_near) {
+        const int at = count + __popc(lanes & below), slot = static_cast<int>(k);
+        lengths[at] = r2, slots[at] = is_masked(args, atom, k) ? ~slot : slot;
+      }
+      count += __popc(lanes), inner += count_lanes(is_inner);
+    }
+    if (lane_index() == 0) args.within[2 * atom] = count, args.within[2 * atom + 1] = inner;
+    if (!__all_sync(kAllLanes, right)) count = -1;
+    __syncwarp();
+  }
+
+  __device__ bool masked(int n) const { return slots[n] < 0; }
+  __device__ int slot(int n) const { return masked(n) ? ~slots[n] : slots[n]; }
+
+ private:
+  __device__ static bool is_masked(const EdgeListArgs<T>& args, int64_t atom, int64_t k) {
+    const int32_t* const counts = args.list.counts + atom * args.list.ntypes;
+    int t = 0;
+    for (int64_t last = counts[0]; k >= last; last += counts[t]) ++t;
+    return args.pair_mask[args.list.types[atom] * args.list.ntypes + t];
+  }
+};
+
+// How many neighbours within the cutoff come before one, and how many of these are edges, if they have
+// places.
 struct Rank {
   int64_t place = 0, edge = 0;
-  bool masked = false;
 
   template <class T>
-  __device__ Rank(const EdgeListArgs<T>& args, int64_t atom, int64_t k, const T* lengths, bool is_near) {
+  __device__ Rank(const EdgeListArgs<T>& args, int64_t atom, const NearRow<T>& row, int n) {
     const int64_t first = atom * args.list.width;
-    const int32_t* counts = args.list.counts + atom * args.list.ntypes;
-    const bool* masks = args.pair_mask + args.list.types[atom] * args.list.ntypes;
-    const T r2 = is_near ? lengths[k] : T(-2);  // before all others
-    int64_t other = 0;
-    for (int t = 0; t < args.list.ntypes; ++t) {
-      const bool mask = masks[t];
-      for (const int64_t last = other + counts[t]; other < last; ++other) {
-        const T length = lengths[other];
-        bool before = length < r2;
-        if (length == r2 && other != k && is_near)
-          before = args.candidate(first + other).before(args.candidate(first + k));
-        place += before, edge += before && !mask;
-        if (other == k) masked = mask;
-      }
+    const T r2 = row.lengths[n];
+    for (int other = 0; other < row.count; ++other) {
+      const T length = row.lengths[other];
+      bool before = length < r2;
+      if (length == r2 && other != n)
+        before = args.candidate(first + row.slot(other)).before(args.candidate(first + row.slot(n)));
+      place += before, edge += before && !row.masked(other);
     }
   }
 };
@@ -138,22 +160,21 @@ __global__ void __launch_bounds__(kWarps* kWarp) pick_kernel(EdgeListArgs<T> arg
   const RowKind kind = row_kind(list.types[i], list.ntypes, counts, list.width);
   int64_t slots = 0;
   for (int t = 0; kind == RowKind::real && t < list.ntypes; ++t) slots += counts[t];
-  T* const lengths = memory.lengths + i * list.width;
-  if (!measure_row(args, i, slots, lengths)) {
-    if (lane_index() == 0) refuse(memory.scan.status, kWrongNeighbor, i);
-    slots = 0;
-  }
+  const NearRow<T> row(args, memory, i, slots);
+  if (row.count < 0 && lane_index() == 0) refuse(memory.scan.status, kWrongNeighbor, i);
   if (kind == RowKind::wrong && lane_index() == 0) refuse(memory.scan.status, kWrongRow, i);
-  __syncwarp();
   int edges = 0, angles = 0;
-  for (int64_t from = 0; from < slots; from += kWarp) {
-    const int64_t k = from + lane_index();
-    const bool is_near = k < slots && lengths[k] < args.cutoff2;
-    const Rank rank(args, i, k, lengths, is_near);
-    const bool is_edge = is_near && !rank.masked && rank.place < args.edge_sel;
-    if (is_edge) memory.picked[i * list.width + rank.edge] = static_cast<int32_t>(i * list.width + k);
-    edges += count_lanes(is_edge);
-    angles += count_lanes(is_edge && args.makes_angles(rank.place, lengths[k]));
+  for (int from = 0; from < row.count; from += kWarp) {
+    const int n = from + lane_index();
+    bool is_edge = false, makes_angles = false;
+    if (n < row.count) {
+      const Rank rank(args, i, row, n);
+      is_edge = !row.masked(n) && rank.place < args.edge_sel;
+      makes_angles = is_edge && args.makes_angles(rank.place, row.lengths[n]);
+      if (is_edge)
+        memory.picked[i * list.width + rank.edge] = static_cast<int32_t>(i * list.width + row.slot(n));
+    }
+    edges += count_lanes(is_edge), angles += count_lanes(makes_angles);
   }
   if (lane_index() > 0) return;
   memory.scan.sizes[i] = edges, args.angle_neighbors[i] = angles;
