@@ -25,7 +25,16 @@ from mdops.ops import EdgeIndex  # noqa: E402
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 NODES, NEIGHBORS = 9, 7
-SIZES = [(32, 3, 128), (32, 0, 128), (4, 3, 7), (35, 5, 130), (0, 3, 20), (16, 0, 40), (3, 1, 1), (40, 2, 260)]
+SIZES = [
+    (32, 3, 128),
+    (32, 0, 128),
+    (4, 3, 7),
+    (35, 5, 130),
+    (0, 3, 20),
+    (16, 0, 40),
+    (3, 1, 1),
+    (40, 2, 260),
+]
 
 
 def edges_of(count: int) -> tuple[EdgeIndex, EdgeIndex]:

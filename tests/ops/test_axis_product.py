@@ -23,8 +23,19 @@ def test_columns_behind_change_nothing_before_them(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("rows", "width", "axis"),
-    # Four rows as descriptors have them; an axis or a T too large for their kernels; other rows.
-    [(4, 100, 16), (4, 1, 1), (4, 33, 33), (4, 80, 64), (4, 80, 65), (4, 1500, 4), (1, 40, 1), (3, 20, 7)],
+    # Three or four rows as descriptors have them; an axis or a T too large for their kernels; other rows.
+    [
+        (4, 100, 16),
+        (4, 1, 1),
+        (4, 33, 33),
+        (4, 80, 64),
+        (4, 80, 65),
+        (4, 1500, 4),
+        (1, 40, 1),
+        (3, 20, 7),
+        (3, 128, 4),
+        (2, 20, 7),
+    ],
 )
 def test_gpu_is_the_cpu(rows, width, axis, dtype):
     random = torch.Generator().manual_seed(0)
