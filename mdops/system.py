@@ -263,13 +263,13 @@ def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:
     return element_types([chemical_symbols[number] for number in elements], type_map)[place]
 
 
-def element_types(symbols: Sequence[str], type_map: Sequence[str]) -> np.ndarray:
-    """(n,) int64: the index of each symbol in `type_map`; -1 for "X" unless it is there."""
+def element_types(symbols: Sequence[str], type_map: Sequence[str], owner: str = "the model") -> np.ndarray:
+    """(n,) int64: the index of each symbol in `type_map`; -1 for "X" unless it is there. Errors name its owner."""
     index = {"X": -1} | {symbol: t for t, symbol in enumerate(type_map)}
     unknown = sorted(set(symbols) - set(index))
     if unknown:
         raise InputError(
-            f"the model does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}"
+            f"{owner} does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}"
         )
     return np.array([index[symbol] for symbol in symbols], dtype=np.int64)
 

@@ -1,6 +1,9 @@
 """Options that several commands have."""
 
 import argparse
+from pathlib import Path
+
+from mdops.errors import InputError
 
 
 def add_spline_options(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +18,17 @@ def add_spline_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--no-spline", action="store_false", dest="spline", help="evaluate the embedding nets exactly: slower"
     )
+
+
+def add_overwrite(parser: argparse.ArgumentParser, what: str = "OUT") -> None:
+    """--overwrite, for `require_absent`."""
+    parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
+
+
+def require_absent(path: Path, *, overwrite: bool) -> None:
+    """Raises InputError where the file to write is there, and was not said to be replaced."""
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} is there already; --overwrite replaces it")
 
 
 def add_type_map(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_head, add_systems, systems_of
+from mdops.cli.arguments import add_head, add_overwrite, add_systems, require_absent, systems_of
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="change: labels less predictions are fitted, and added to the energies; set: the labels are")  # fmt: skip
     add("--output", "-o", type=Path, metavar="FILE",
         help="the file to write; MODEL_updated, of the same kind or .dp, unless given")  # fmt: skip
-    add("--overwrite", action="store_true", help="replace the file to write if it is there")
+    add_overwrite(parser, "the file to write")
     add("--device", default="cpu", help="where to compute")
     add_head(parser)
 
@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
     kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
     output = args.output or args.input.with_name(f"{args.input.stem}_updated{kept}")
     require_writable(output)
-    if output.exists() and not args.overwrite:
-        raise InputError(f"{output} is there already; --overwrite replaces it")
+    require_absent(output, overwrite=args.overwrite)
     model = load(args.input, head=args.head, device=args.device, dtype="float64", overflow="truncate")
     model.require_energies("change-bias", adds_charges=True)
     before = model.model.out_bias.cpu().numpy().copy()

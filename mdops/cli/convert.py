@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_head
+from mdops.cli.arguments import add_head, add_overwrite, require_absent
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "output", type=Path, metavar="OUT", help="the file to write: .dp, .yaml, .yml, .json or .safetensors"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+    add_overwrite(parser)
     parser.add_argument(
         "--core",
         nargs="*",
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
     takes_core = args.output.suffix == ".safetensors"
     if not takes_core and not is_left_out and (args.core is not None or args.elements):
         raise InputError(f"--core and --elements are of .safetensors, not {args.output.name}")
-    if args.output.exists() and not args.overwrite:
-        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    require_absent(args.output, overwrite=args.overwrite)
     file = read_model(args.input, args.head)
     arrays, why_not = _core(args) if takes_core and not is_left_out else ({}, "")
     write_model(args.output, file.model, file.source, arrays)

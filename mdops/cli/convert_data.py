@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdops.cli.arguments import add_type_map
+from mdops.cli.arguments import add_overwrite, add_type_map, require_absent
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_type_map(parser)
     add("--names", nargs="+", default=[], metavar="LABEL=NAME",
         help="what files that ASE reads call energy, forces, virial, stress, fparam or aparam")  # fmt: skip
-    add("--overwrite", action="store_true", help="replace OUT if it is there")
+    add_overwrite(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output.suffix not in (".lmdb", ".xyz", ".extxyz"):
         raise InputError(f"{args.output}: its name must end in .lmdb, .xyz or .extxyz")
-    if args.output.exists() and not args.overwrite:
-        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    require_absent(args.output, overwrite=args.overwrite)
     if not args.output.absolute().parent.is_dir():
         raise InputError(f"there is no folder {args.output.absolute().parent} to write into")
     if any(

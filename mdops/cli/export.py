@@ -6,7 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from mdops.cli.arguments import add_head
+from mdops.cli.arguments import add_head, add_overwrite, require_absent
 
 HELP = "a model as a compiled program of PyTorch"
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="cpu", help="cpu or cuda: where it will run")
     text = "with more neighbours than the model has places for: NaN, or count them all"
     add("--overflow", default="error", choices=["error", "extend"], help=text)
-    add("--overwrite", action="store_true", help="replace OUT if it is there")
+    add_overwrite(parser)
     add_head(parser)
 
 
@@ -38,8 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output.suffix != ".pt2":
         raise InputError(f"{args.output}: the name of a program ends with .pt2")
-    if args.output.exists() and not args.overwrite:
-        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    require_absent(args.output, overwrite=args.overwrite)
     model = load(args.model, head=args.head, dtype=args.dtype, device=args.device, overflow=args.overflow)
     program = model.export(capacity=args.capacity, atom_virial=args.atom_virial)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdops.cli.arguments import add_head
+from mdops.cli.arguments import add_head, require_absent
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _require_outputs(args: argparse.Namespace) -> Path:
     require_writable(output)
     if output.exists() and args.model.exists() and output.samefile(args.model):
         raise InputError(f"{output} is the model to begin with: give another name with --output")
-    if output.exists() and not (args.overwrite or args.restart):
-        raise InputError(f"{output} is there already; --overwrite replaces it")
+    require_absent(output, overwrite=args.overwrite or args.restart)
     if args.steps < 0 or args.batch_size < 1 or args.checkpoint_every < 1 or not args.learning_rate > 0:
         raise InputError("--steps, --batch-size, --checkpoint-every and --learning-rate must be positive")
     if args.restart and not args.steps:

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_device, add_head
+from mdops.cli.arguments import add_device, add_head, add_overwrite, require_absent
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="charges at the atoms, whose dipoles are added, e")  # fmt: skip
     add("--output", "-o", type=Path, default=Path("spectrum.csv"), metavar="FILE", help="the table, CSV")
     add("--plot", type=Path, metavar="FILE", help="draw the spectrum there")
+    add_overwrite(parser, "the table, or the picture,")
     add_device(parser)
     add_head(parser)
 
@@ -53,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
     from mdops.loading import load
     from mdops.plots import require_matplotlib
 
+    require_absent(args.output, overwrite=args.overwrite)
     if args.plot is not None:
         require_matplotlib()
+        require_absent(args.plot, overwrite=args.overwrite)
     charges = _charges(args.charges)
     frames = read_structures(args.trajectory)
     model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)

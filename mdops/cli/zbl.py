@@ -5,6 +5,8 @@ of the model's type_map."""
 import argparse
 from pathlib import Path
 
+from mdops.cli.arguments import add_overwrite, require_absent
+
 HELP = "a table of the ZBL potential, for short distances"
 
 
@@ -23,15 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A",
         help="where they begin to fall to zero by a quintic; None: at 0.8 of the cutoff",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+    add_overwrite(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from mdops.errors import InputError
     from mdops.zbl import table, write_table
 
-    if args.output.exists() and not args.overwrite:
-        raise InputError(f"{args.output} is there already; --overwrite replaces it")
+    require_absent(args.output, overwrite=args.overwrite)
     rows = table(args.elements, args.step, args.cutoff, args.smooth_from)
     write_table(args.output, args.elements, rows)
     print(

@@ -77,7 +77,7 @@ def _block(
 ) -> FrameSet:
     where = f"{path}, frame {frame}"
     try:
-        types = element_types(atoms.get_chemical_symbols(), type_map)
+        types = element_types(atoms.get_chemical_symbols(), type_map, "the type map")
     except InputError as error:
         raise DataError(f"{where}: {error}") from None
     labels = {}

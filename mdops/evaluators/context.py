@@ -451,4 +451,4 @@ class EvaluationContext(nn.Module, ABC):
         self, report: NeighborReport, system: System, neighbors: NeighborList, r_min: float
     ) -> bool:
         """`judge` of this model."""
-        return judge(self.model, self.overflow, report, system, neighbors, r_min)
+        return judge(self.model, self.overflow, report, system, neighbors, r_min, self.r_min)

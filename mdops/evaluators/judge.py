@@ -15,13 +15,20 @@ from mdops.system import System
 Overflow = Literal["error", "truncate", "extend"]
 
 _ANY_NUMBER = torch.iinfo(torch.int32).max
-_LOADING_ADVICE = "Load the model with a smaller r_min, or with spline=False"
-_TRAINING_ADVICE = "Training data with such pairs would make the splines reach there"
 
 
-def warn_extrapolated(r_min: float, advice: str = _LOADING_ADVICE) -> None:
+def warn_extrapolated(r_min: float, chosen: float | None, *, training: bool = False) -> None:
     """Says that atoms have neighbours nearer than r_min (A): always in the same words from the same line, so that by
-    Python's own filter a process says them once."""
+    Python's own filter a process says them once.
+
+    `chosen` is the distance that splines reach whose knots `r_min` of `mdops.load` chooses, None where there are none:
+    others begin at a distance of their own."""
+    if chosen is None or chosen < r_min:
+        advice = "Load the model with spline=False"
+    elif training:
+        advice = "Training data with such pairs would make the splines reach there"
+    else:
+        advice = "Load the model with a smaller r_min, or with spline=False"
     warnings.warn(
         f"atoms have a neighbour nearer than {r_min:g} A, where the splines are extrapolated: the forces there are "
         f"smooth but not the model's. {advice}",
@@ -36,10 +43,12 @@ def judge(
     system: System,
     neighbors: NeighborList,
     r_min: float,
+    chosen: float | None,
 ) -> bool:
     """The one judge of what evaluators say of the neighbours; waits for the device.
 
-    Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min.
+    Returns whether neighbours have to be dropped (`overflow` "truncate"). Warns of neighbours nearer than r_min
+    (`warn_extrapolated`).
 
     Raises:
         InputError: two atoms are at the same place, or nearer than the model has answers for, or an atom has more
@@ -67,7 +76,7 @@ def judge(
                 return True
             _refuse_overflow(model, within, spec)
     if nearest < r_min:
-        warn_extrapolated(r_min, _TRAINING_ADVICE if model.training else _LOADING_ADVICE)
+        warn_extrapolated(r_min, chosen, training=model.training)
     return False
 
 

@@ -149,11 +149,13 @@ def test_what_a_batch_cannot_have(models):
     for wrong, message in (
         (fixed, "system 1: .*constraints"),
         (Atoms(), "system 1: .*no atoms"),
-        (single, "system 1: a Nose-Hoover chain has no motion"),
+        (single, r'system 1: a Nose-Hoover chain has no motion .*\(thermostat="langevin"\)'),
         (molecule("H2O"), "does not know H, O"),
     ):
         with pytest.raises(InputError, match=message):
             BatchEngine([good, wrong], models("cpu"), physics)
+    with pytest.raises(InputError, match=r"system 1: npt has no motion of atoms .* repeat the cell"):
+        BatchEngine([good, single], models("cpu"), PHYSICS["npt"])
     with pytest.raises(InputError, match="no structures"):
         BatchEngine([], models("cpu"), physics)
     with pytest.raises(InputError, match=r"list of ase\.Atoms"):

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from kind_cases import (
     KINDS,
     DescriptorTests,
@@ -24,6 +25,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.torch.adapters import with_adapters
 from mdops.io.upgrade import upgrade
+from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.train import PairLists, load_dataset
@@ -107,6 +109,35 @@ def test_atoms_far_from_all_others_and_none_have_answers():
     atoms.positions[1] += 50
     found = potential.compute([atoms], fparam=np.ones((1, 1)), aparam=np.ones((2, 2)))
     assert np.isfinite(found["energy"]).all() and (found["forces"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{"mmax": 2, "n_atten_head": 5}, {"mmax": 1, "ffn_so3_grid": True}], ids=str
+)
+def test_functions_on_grids_take_no_edges_and_no_atoms(options):
+    section = {"lmax": 3, "radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "message_node_so3": True}
+    potential = new_potential({**INPUT, **section, **options})
+    one, none = alloy()[:1], alloy()[:0]
+    one.set_cell([40.0, 40.0, 40.0])
+    single = potential.compute(one)["energy"]
+    found = potential.compute([one, none, one * (2, 1, 1)])
+    np.testing.assert_allclose(found["energy"], [*single, 0.0, *(2 * single)], rtol=1e-12)
+    assert single != 0 and (found["forces"] == 0).all()
+    assert potential.compute(none)["forces"].shape == (0, 3)
+
+
+def test_near_atoms_of_its_splines_need_the_nets():
+    """`r_min` chooses knots of other splines; these begin at 0.5 A always."""
+    section = {"lmax": 2, "mmax": 1, "radial_so2_mode": "degree_channel", "radial_so2_rank": 1}
+    potential = new_potential(INPUT | section).eval()
+    potential.use_spline(r_min=0.3)
+    assert potential.evaluator().name == "radial splines"
+    pair = Atoms("CuAl", [[0, 0, 0], [0.45, 0, 0]])
+    advice = r"nearer than 0\.5 A.* Load the model with spline=False$"
+    with pytest.warns(UserWarning, match=advice):
+        potential.compute(pair)
+    with pytest.warns(UserWarning, match=advice):
+        list(Engine(pair, [potential, potential], EnsembleSettings("nve", timestep=0.01)).run(1))
 
 
 def deepmd_input(**model):

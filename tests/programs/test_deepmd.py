@@ -335,6 +335,8 @@ def test_neighbor_stat(tmp_path, capsys):
     assert main(["neighbor-stat", "-s", str(EMT), "-r", "0.5"]) == 2
     assert "no two atoms are within 0.5 A" in capsys.readouterr().err
     ase.io.write(tmp_path / "crystal.xyz", bulk("Cu", a=4.0))
+    assert main(["neighbor-stat", "-s", str(tmp_path / "crystal.xyz"), "-r", "3", "-t", "Ni"]) == 2
+    assert "the type map does not know Cu; its elements are Ni" in capsys.readouterr().err
     assert main(["neighbor-stat", "-s", str(tmp_path / "crystal.xyz"), "-r", "3"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "type_map: Cu",

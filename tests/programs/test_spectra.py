@@ -100,15 +100,21 @@ def test_the_command_writes_a_table_and_a_picture(tmp_path, capsys):
     assert main([*arguments, "--resolution", "800", *files]) == 0
     assert "100 frames, 99 fs" in capsys.readouterr().out
     part = [f"{arguments[1]}@:90:3", *arguments[2:], "--resolution", "2000", "--limit", "3000", *files]
-    assert main([arguments[0], *part]) == 0
+    assert main([arguments[0], *part, "--overwrite"]) == 0
     assert "30 frames, 29 fs" in capsys.readouterr().out
-    assert main([*arguments, "--resolution", "800", *files]) == 0
+    assert main([*arguments, "--resolution", "800", *files, "--overwrite"]) == 0
     table = np.loadtxt(tmp_path / "s.csv", delimiter=",", skiprows=1)
     assert table.shape == (20, 2) and table[-1, 0] == 4000 and (tmp_path / "s.png").is_file()
-    assert main([*arguments, *files]) == 2
+    others = ["-o", str(tmp_path / "t.csv"), "--plot", str(tmp_path / "t.png")]
+    assert main([*arguments, *others]) == 2
     assert "takes" in capsys.readouterr().err
-    assert main([*arguments, "--charges", "O:2", *files]) == 2
+    assert main([*arguments, "--charges", "O:2", *others]) == 2
     assert "expected ELEMENT=NUMBER" in capsys.readouterr().err
+    for kept in ([*files[:2], *others[2:]], [*others[:2], *files[2:]]):
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        assert main([*arguments, "--resolution", "800", *kept]) == 2
+        assert "is there already; --overwrite replaces it" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ class Committee:
         first, models = surfaces[0], [surface.potential for surface in surfaces]
         self._device = first.potential.device
         self.captures = all(s.captures and s.potential.device == self._device for s in surfaces)
-        self.r_min = max(surface.r_min for surface in surfaces)
+        farthest = max(surfaces, key=lambda surface: surface.r_min)
+        self.r_min, self.warn_extrapolated = farthest.r_min, farthest.warn_extrapolated
         self.sel = torch.cat([surface.sel.to(self._device) for surface in surfaces])
         keys = [(model.cutoff, model.device, *model.type_map) for model in models]
         self._list_of = [keys.index(key) for key in keys]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
-from mdops.evaluators.judge import limits
+from mdops.evaluators.judge import limits, warn_extrapolated
 from mdops.md.engine.state import ForceResult, ListOrigin
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
@@ -111,6 +111,10 @@ class ForceProvider:
     def r_min(self) -> float:
         """Distances below are extrapolated, A."""
         return self._evaluator.r_min
+
+    def warn_extrapolated(self) -> None:
+        """Says that there are such distances, and what to do."""
+        warn_extrapolated(self.r_min, self.potential.r_min)
 
     @property
     def cutoff(self) -> float:

@@ -12,7 +12,6 @@ import torch
 from ase import Atoms, units
 
 from mdops.errors import InputError
-from mdops.evaluators.judge import warn_extrapolated
 from mdops.inputs import check_models, takes
 from mdops.md.engine.committee import Committee
 from mdops.md.engine.force_provider import Flags, ForceProvider
@@ -410,7 +409,7 @@ class Simulation(ABC, Generic[G, F]):
     def _is_good(self, flags: Flags) -> bool:
         if flags.closeness > -self._surface.r_min and not self._warned and flags.closeness < 0:
             self._warned = True
-            warn_extrapolated(self._surface.r_min)
+            self._surface.warn_extrapolated()
         return (
             flags.finite
             and flags.longest <= self._surface.capacity

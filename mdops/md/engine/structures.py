@@ -51,8 +51,11 @@ class Structures:
         self.freedom = np.array([degrees_of_freedom(atoms, physics) for atoms in frames])
         if physics.ensemble != "nve" and self.freedom.min() < 1:
             name = self._names[int(self.freedom.argmin())]
+            if physics.ensemble == "npt":
+                raise InputError(f"{name}npt has no motion of atoms to act on here: repeat the cell")
             raise InputError(
-                f"{name}a Nose-Hoover chain has no motion to act on here: take Langevin dynamics"
+                f"{name}a Nose-Hoover chain has no motion to act on here: take Langevin dynamics "
+                '(thermostat="langevin")'
             )
         self.starts = np.cumsum([0, *(len(atoms) for atoms in frames)])
         self.positions = np.concatenate([atoms.get_positions() for atoms in frames])

@@ -68,7 +68,8 @@ class Gate(nn.Module):
             factors = scalars.sigmoid()
         found = []
         for m, (own, other) in enumerate(zip(rows, x, strict=True)):
-            shape = (len(own), 1 if m == 0 else 2, -1)
+            parts = 1 if m == 0 else 2
+            shape = (len(own), parts, own.shape[1:].numel() // parts)
             y = torch.addcmul(own.reshape(shape), other.view(shape), factors[:, None, m * width :])
             found.append(y.view(own.shape))
         return found

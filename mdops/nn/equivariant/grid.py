@@ -290,7 +290,7 @@ class GridNet(nn.Module):
         gates = self.scalar_gate(scalars)
         if self.groups == 1:
             rows = scalar_gate(product.flatten(1, 3), gates[:, 0], scalars[:, 0])
-            found = rows.view(len(rows), -1, 1, self.frames * self.channels)
+            found = rows.flatten(1).unflatten(1, (-1, 1, self.frames * self.channels))
         else:
             found = (product * gates.sigmoid()[:, None, :, None]).flatten(3)
             added = nn.functional.pad(swiglu(scalars), (0, found.shape[-1] - self.channels))
