@@ -24,13 +24,14 @@ import os
 import random
 import resource
 import select
-import subprocess
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 STARTING = 600  # seconds that a child may take before its first call and after its last
 MEMORY = 3 << 30  # bytes that calls may ask for, beside what an idle child has
@@ -53,18 +54,17 @@ def main() -> None:
         "--patience", type=float, default=60.0, help="a call that takes so many seconds hangs"
     )
     parser.add_argument("--samples", default="mdops.testing:op_samples", metavar="MODULE:FUNCTION")
-    parser.add_argument("--first", type=int, help=argparse.SUPPRESS)  # what a child begins with
     args = parser.parse_args()
-    if args.first is not None:
-        work(args)
-        return
+    os.environ |= {"OMP_NUM_THREADS": "2", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    import torch  # noqa: F401  for all children, which are forked: it takes seconds
+
     if args.only is not None:
         print(describe(args, args.only), flush=True)
         args.calls = 1
     raise SystemExit(watch(args))
 
 
-# The parent: it imports no ops.
+# The parent: it imports no ops, and calls nothing of PyTorch's.
 
 
 @dataclasses.dataclass
@@ -82,11 +82,7 @@ def watch(args: argparse.Namespace) -> int:
         seconds = args.seconds - (time.monotonic() - start)
         if (args.calls is None and seconds <= 0) or args.calls == calls:
             break
-        child = Child(
-            args,
-            number,
-            ["--seconds", str(seconds)] if args.calls is None else ["--calls", str(args.calls - calls)],
-        )
+        child = Child(args, number, seconds, None if args.calls is None else args.calls - calls)
         calls += child.calls
         findings += child.findings
         counts += child.counts
@@ -113,36 +109,31 @@ class Child:
         problem: what became of it, None if it came to its end.
     """
 
-    def __init__(self, args: argparse.Namespace, first: int, end: list[str]) -> None:
+    def __init__(self, args: argparse.Namespace, first: int, seconds: float, most: int | None) -> None:
         self.last, self.calls = first, 0
         self.findings: list[Finding] = []
         self.counts: collections.Counter[str] = collections.Counter()
         self.problem: str | None = None
-        command = [sys.executable, __file__, *common(args), "--first", str(first), *end]
-        env = {**os.environ, "OMP_NUM_THREADS": "2", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-        with (
-            tempfile.TemporaryFile() as said_here,  # a pipe that nobody reads would fill up
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said_here, env=env) as process,
-        ):
-            self._read(process, args.patience)
-            if self.problem is None and process.wait() != 0:
-                code = process.returncode
+        with tempfile.TemporaryFile() as said_here:  # a pipe that nobody reads would fill up
+            with forked(lambda: work(args, first, seconds, most), said_here) as (process, told):
+                self._read(process, told, args.patience)
+            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+            if self.problem is None and code != 0:
                 how = f"signal {-code}" if code < 0 else f"exit status {code}"
                 said_here.seek(0)
                 said = said_here.read().decode(errors="replace").strip()
                 self.problem = f"the process died of {how}" + (f": {said[-2000:]}" if said else "")
 
-    def _read(self, process: subprocess.Popen[bytes], patience: float) -> None:
+    def _read(self, process: int, told: int, patience: float) -> None:
         """Takes a line of JSON for each call begun or ended; kills a process that says nothing."""
-        assert process.stdout is not None
         buffer = b""
         while True:
-            # A child that has begun no call yet is importing PyTorch.
-            if not select.select([process.stdout], [], [], patience if self.calls else STARTING)[0]:
-                process.kill()
+            # A child that has begun no call yet is importing the ops.
+            if not select.select([told], [], [], patience if self.calls else STARTING)[0]:
+                os.kill(process, signal.SIGKILL)
                 self.problem = f"no end after {patience:g} s"
                 return
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            chunk = os.read(told, 1 << 16)
             if not chunk:
                 return
             *lines, buffer = (buffer + chunk).split(b"\n")
@@ -166,17 +157,50 @@ def common(args: argparse.Namespace) -> list[str]:
 
 def describe(args: argparse.Namespace, number: int) -> str:
     """The call as text. A process of its own makes the samples: their ops may be broken."""
-    fuzzer = f"fuzz_ops.Fuzzer({args.samples!r}, {args.device!r}, {args.seed})"
-    script = f"import fuzz_ops; print({fuzzer}.describe({number}))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
-    return shown.stdout.rstrip() or shown.stderr.rstrip()
+
+    def show() -> None:
+        os.write(1, Fuzzer(args.samples, args.device, args.seed).describe(number).encode())
+
+    with tempfile.TemporaryFile() as said_here:
+        shown = b""
+        with forked(show, said_here) as (process, told):
+            while chunk := os.read(told, 1 << 16):
+                shown += chunk
+        os.waitpid(process, 0)
+        said_here.seek(0)
+        return (shown or said_here.read()).decode(errors="replace").rstrip()
+
+
+@contextlib.contextmanager
+def forked(job: Callable[[], None], said_here: IO[bytes]) -> Iterator[tuple[int, int]]:
+    """The id of a child that does the job, and the end of a pipe that has what it writes. What it says of errors goes
+    to the file."""
+    told, tells = os.pipe()
+    sys.stdout.flush()
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            os.dup2(tells, 1), os.dup2(said_here.fileno(), 2)
+            os.close(told), os.close(tells)
+            job()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(tells)
+    try:
+        yield process, told
+    finally:
+        os.close(told)
 
 
 # The child.
 
 
-def work(args: argparse.Namespace) -> None:
+def work(args: argparse.Namespace, first: int, seconds: float, most: int | None) -> None:
     """Makes calls and tells of each, until the time is over or there were enough."""
     fuzzer = Fuzzer(args.samples, args.device, args.seed)
     # What the first calls of fake kernels import, which takes seconds.
@@ -184,8 +208,8 @@ def work(args: argparse.Namespace) -> None:
         with contextlib.suppress(*REFUSALS):
             fake_results(sample, list(sample.args))
     limit_memory(args.device)
-    end, number = time.monotonic() + args.seconds, args.first
-    while time.monotonic() < end if args.calls is None else number < args.first + args.calls:
+    end, number = time.monotonic() + seconds, first
+    while time.monotonic() < end if most is None else number < first + most:
         tell("begin", number)
         tell(*fuzzer.outcome(number))
         number += 1

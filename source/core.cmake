@@ -2,7 +2,6 @@
 # kernels as libmdops.so.
 
 find_package(Threads REQUIRED)
-file(GLOB CORE_SOURCES CONFIGURE_DEPENDS source/core/*.cpp)
 set(of_core "/(common/(isa|op)|gemm/bf16_(units|kernel)|spline_potential/spatial_order|(neighbor|spline_potential|spline_dipole|hybrid_potential|pair_table|angle_moment|attention_layer|axis_product|neighbor_rows)/cpu_(loops|kernel))\\.cpp")
 
 add_library(mdops_core SHARED ${CORE_SOURCES}

@@ -100,10 +100,14 @@ def by_one_function(chosen, compiler):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("device", "mode"),
+    [("cpu", "default"), *(pytest.param("cuda", mode, marks=pytest.mark.gpu) for mode in MODES)],
+)
 def test_every_op_compiles_in_every_mode(mode, device):
     """Whole, by the compiler people use, and backward where there is a formula: all ops in one function, for an op is a
-    call in what is compiled, whatever is beside it."""
+    call in what is compiled, whatever is beside it. On a CPU modes differ in what stands around the ops alone: graphs
+    are CUDA's, and PyTorch's own products are what is tuned; a step is compiled in each."""
     groups = {"alone": [], "together": []}
     for sample in one_of_each(device):
         groups["alone" if sample.op in DYNAMIC else "together"].append(sample)
