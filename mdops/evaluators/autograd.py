@@ -1,6 +1,7 @@
 """Plain autograd over a model's `forward`: for every kind, and as often differentiable as the kind is."""
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import nullcontext
 from operator import itemgetter
 
@@ -63,9 +64,8 @@ class Autograd(Evaluator):
         if spins is not None and forces and not spins.requires_grad:
             spins = spins.detach().requires_grad_()
             near = dataclasses.replace(near, system=dataclasses.replace(near.system, spins=spins))
-        size = self.run_size(near) if once else None
-        if size is not None:
-            answers, report, gradient = self._in_runs(near, size, step)
+        if once and spins is None:
+            answers, report, gradient = self._differentiated(near, step)
             return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
         near = dataclasses.replace(near, first_derivative_only=once)
         alone = input_gradient_alone() if once else nullcontext()
@@ -99,44 +99,47 @@ class Autograd(Evaluator):
                     own |= {"force_mag": -by_spins, "virial": own["virial"].transpose(1, 2)}
             return answers | (_of_components(found, shape) if shape else found[0]), report
 
-    def _in_runs(
-        self, near: Neighborhood, size: int, step: Step
-    ) -> tuple[Answers, NeighborReport, torch.Tensor]:
-        """Energies, and their gradient by the pair vectors, of so many atoms after so many: an atom's energy depends on
-        its own pair vectors alone, and what is kept for the gradient is no more than one run's."""
+    def _differentiated(self, near: Neighborhood, step: Step) -> tuple[Answers, NeighborReport, torch.Tensor]:
+        """Energies, and their gradient by the pair vectors, of all atoms or of so many after so many: an atom's energy
+        depends on its own pair vectors alone then, and what is kept for the gradient is no more than one run's."""
+        size = self.run_size(near)
         if not self._tells:
             near, report = self.judged(near, step)
             answers, gradient, _ = self._each_run(near, size, step)
             return answers, report, gradient
         answers, gradient, told = self._each_run(near, size, step)
         within = zip(*(report.within for report in told), strict=True)
-        report = NeighborReport(
-            tuple(torch.cat(own) for own in within), torch.cat([report.nearest for report in told])
-        )
+        report = NeighborReport(tuple(map(_joined, within)), _joined([report.nearest for report in told]))
         if self.drops(step, report):
             answers, gradient, _ = self._each_run(self.potential.truncated(near), size, step)
         return answers, report, gradient
 
     def _each_run(
-        self, near: Neighborhood, size: int, step: Step
+        self, near: Neighborhood, size: int | None, step: Step
     ) -> tuple[Answers, torch.Tensor, list[NeighborReport]]:
         """Energies and gradient of all runs, and what the ops of descriptors say of the neighbours of each."""
         parts: list[Answers] = []
         gradients: list[torch.Tensor] = []
         told: list[NeighborReport] = []
-        for first in range(0, near.system.atoms, size):
-            run = slice(first, first + size)
-            own, part = step.of_atoms(run), near.of_atoms(run)
-            part = part.with_pairs(part.displacements.detach())
+        runs = [None] if size is None else [slice(k, k + size) for k in range(0, near.system.atoms, size)]
+        for run in runs:
+            own, part = (step, near) if run is None else (step.of_atoms(run), near.of_atoms(run))
+            part = part.with_pairs(part.displacements.detach().requires_grad_())
             with torch.enable_grad(), input_gradient_alone():
-                part.displacements.requires_grad_()
-                answers = self._model(part, own.fparam, own.aparam)
-                energy = _weighted_sum(answers["atom_energy"], own.weight)
-                gradients += torch.autograd.grad(energy, part.displacements, materialize_grads=True)
-            parts.append({name: value.detach() for name, value in answers.items()})
+                answers, gradient = self._of_run(part, own)
+            parts.append(answers)
+            gradients.append(gradient)
             told += [self._told(part)] if self._tells else []
-        merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return merged, torch.cat(gradients), told
+        merged = {name: _joined([part[name] for part in parts]) for name in parts[0]}
+        return merged, _joined(gradients), told
+
+    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
+        """Answers for some atoms, without a graph, and the gradient of the sum of energies by their pair vectors."""
+        answers = self._model(near, step.fparam, step.aparam)
+        assert self._derived is not None
+        energy = _weighted_sum(answers[f"atom_{self._derived.name}"], step.weight)
+        (gradient,) = torch.autograd.grad(energy, near.displacements, materialize_grads=True)
+        return {name: value.detach() for name, value in answers.items()}, gradient
 
     def run_size(self, near: Neighborhood) -> int | None:
         """Of how many atoms passes of a simulation are done together, in runs of one size: a small one at the end would
@@ -173,6 +176,11 @@ def _of_components(found: list[Answers], shape: tuple[int, ...]) -> Answers:
     stacked = {name: torch.stack([one[name] for one in found], 1).unflatten(1, shape) for name in found[0]}
     # Of one component the virial is not symmetric, and DeePMD-kit has the force's component first.
     return stacked | {"virial": stacked["virial"].transpose(-1, -2)}
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The atoms of all runs."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _weighted_sum(energies: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

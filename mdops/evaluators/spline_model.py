@@ -10,12 +10,13 @@ import torch
 from mdops.evaluators.base import Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, PerTypeLookup, Types
-from mdops.evaluators.nets import LayerTensors
+from mdops.evaluators.nets import LayerTensors, why_not_device, why_not_net
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.moments import TypeChoice
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import Net
+from mdops.ops import fitting_energy, hybrid_potential_pack, spline_potential_why_not
 from mdops.ops.activation import CODES
 from mdops.system import System
 from mdops.tables.grids import NO_SUMS, moment_descriptor, sums_of
@@ -188,6 +189,45 @@ class SplineModel:
     def extra_size(self) -> int:
         """E."""
         return self.fitting.extra_size + (len(self.kinds.numbers) if self.one_hot_types else 0)
+
+
+class PackedFitting:
+    """The fitting nets of all types, packed for the op that gives energies and their gradient in one."""
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        nets = self._nets = SplineModel(potential, grids=[None for _ in sums_of(potential.model)])
+        self._packed, self._output = nets.packed(hybrid_potential_pack, [], []), nets.scale_and_shift()
+        self._no_weight = self._output[0].new_empty(0)
+
+    @staticmethod
+    def why_not(potential: EvaluationContext) -> str | None:
+        """Why a model's nets cannot be packed so; None if they can."""
+        problem = why_not_net(potential) or why_not_device(potential)
+        if problem is not None:
+            return problem
+        net = potential.model.fitting.net(0)  # type: ignore[union-attr,operator]
+        return spline_potential_why_not(
+            net.layers[0].weight.flatten(),
+            tables=1,
+            intervals=1,
+            width=1,
+            axis=0,
+            neurons=[layer.outputs for layer in net.layers[:-1]],
+            extra=net.inputs - 1,
+        )
+
+    def energies(
+        self, features: torch.Tensor, system: System, step: Step
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The energies (N,) of a system's atoms with these features (N, D), float64, as answers have them; and the
+        gradient of the sum of weight_i (N,) times these by the features. `step` has these atoms' parameters."""
+        extra = self._nets.extra_inputs(system, step)
+        x = torch.cat([features, extra], 1) if extra.shape[1] else features
+        weight = self._no_weight if step.weight is None else step.weight
+        energy, gradient = fitting_energy(
+            x, system.types, self._packed, weight, *self._output, *self._nets.shape
+        )
+        return energy, gradient[:, : features.shape[1]]
 
 
 def is_alone(potential: EvaluationContext) -> bool:

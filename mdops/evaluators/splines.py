@@ -8,14 +8,16 @@ import torch
 
 from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.base import Found, Step
+from mdops.evaluators.base import Answers, Found, Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.harmonic_sums import HarmonicSums
 from mdops.evaluators.kept import OfTypes, Types
+from mdops.evaluators.spline_model import PackedFitting
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.dpa4c import DPA4C
 from mdops.models.moments import MomentDescriptor
+from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
 from mdops.models.ways import Way, numbers_by
 from mdops.tables.angle_knots import angle_descriptors
@@ -131,6 +133,15 @@ class FusedSums(Splines):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.chooses_knots = any(isinstance(of, HarmonicSums) for of in self._others.values())
+        self._fitting = None if PackedFitting.why_not(potential) else PackedFitting(potential)
+
+    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
+        if self._fitting is None:
+            return super()._of_run(near, step)
+        features = self._model.describe(near)
+        energy, by_features = self._fitting.energies(features.detach(), near.system, step)
+        (gradient,) = torch.autograd.grad(features, near.displacements, by_features, materialize_grads=True)
+        return {"atom_energy": energy}, gradient
 
     def _other_sums(self) -> Others:
         return {d: made() for d, made in other_sums(self.potential)[0].items()}
