@@ -11,7 +11,6 @@ the engine are timed, too, of a frame repeated to `--atoms` or more.
 """
 
 import argparse
-import json
 import os
 import time
 from dataclasses import replace
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from ase import Atoms
 from cuda_inference import repeated
-from machine import machine
+from machine import machine, report
 from message_passing_gpu import engine_step
 
 from mdops.calculator import MDOps
@@ -105,9 +104,7 @@ def main() -> None:
         },
         "microseconds an atom of a step on the GPU": steps,
     }
-    print(json.dumps(answer, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(answer, indent=1) + "\n")
+    report(answer, args.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ eV/atom/ps), its standard error by blocks of a tenth of the run, the fluctuation
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import get_args
@@ -18,7 +17,7 @@ from typing import get_args
 import ase.io
 import numpy as np
 from ase import Atoms
-from machine import machine
+from machine import machine, report
 
 import mdops
 from mdops.md import Engine, EnsembleSettings
@@ -100,9 +99,7 @@ def main() -> None:
         "temperature_K": float(temperature.mean()),
         "seconds": seconds,
     }
-    print(json.dumps(result, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    report(result, arguments.json)
 
 
 if __name__ == "__main__":

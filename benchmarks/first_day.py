@@ -8,7 +8,6 @@ each time from other random weights.
 """
 
 import argparse
-import json
 import os
 import re
 import resource
@@ -25,7 +24,7 @@ import ase.io
 import numpy as np
 from ase.build import bulk
 from ase.calculators.emt import EMT
-from machine import machine
+from machine import machine, report
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "first-training.md"
 HEADING = "## The whole way"
@@ -117,9 +116,7 @@ def main() -> None:
         "median_seconds": statistics.median(run["total_seconds"] for run in runs),
         "runs": runs,
     }
-    print(json.dumps(answer, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(answer, indent=1) + "\n")
+    report(answer, arguments.json)
 
 
 if __name__ == "__main__":

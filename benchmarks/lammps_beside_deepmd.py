@@ -9,14 +9,13 @@ names. The lattice constant (A) is one at which no atom has more neighbours than
 """
 
 import argparse
-import json
 import os
 import re
 import subprocess
 import tempfile
 from pathlib import Path
 
-from machine import machine
+from machine import machine, report
 
 import mdops
 from mdops.lammps import environment, find_program
@@ -96,9 +95,7 @@ def main() -> None:
         "us_per_atom": {way: min(times) for way, times in found.items()},
         "potential energy, eV": energies,
     }
-    print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    report(result, args.json)
 
 
 if __name__ == "__main__":

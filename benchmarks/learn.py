@@ -12,7 +12,6 @@ and on surfaces. CPU times are of this process and its children: they hold on a 
 
 import argparse
 import copy
-import json
 import os
 import resource
 import sys
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.emt import EMT
-from machine import machine
+from machine import machine, report
 
 import mdops
 from mdops.applicability import USUAL
@@ -195,9 +194,7 @@ def main() -> None:
     cost = train(out / f"random-{calls}", out / "fewer.extxyz", steps, seed)
     answer[f"{calls} random frames"] = errors(out / f"random-{calls}" / "model.safetensors", test) | cost
     answer["guard"] = guarded(out / "learned", test, outside, target)
-    print(json.dumps(answer, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(answer, indent=1) + "\n")
+    report(answer, args.json)
 
 
 if __name__ == "__main__":

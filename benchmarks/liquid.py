@@ -11,7 +11,6 @@ student's forces. No training saw them.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from ase import Atoms, units
 from ase.md.verlet import VelocityVerlet
-from machine import machine
+from machine import machine, report
 
 from mdops.calculator import MDOps
 from mdops.data.dataset import load_dataset
@@ -171,9 +170,7 @@ def main() -> None:
             ),
         },
     }  # fmt: skip
-    print(json.dumps(answer, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(answer, indent=1) + "\n")
+    report(answer, args.json)
 
 
 if __name__ == "__main__":

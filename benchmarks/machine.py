@@ -1,5 +1,6 @@
 """What a benchmark ran on, for its JSON file."""
 
+import json
 import os
 import platform
 import subprocess
@@ -37,3 +38,11 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def report(result: Any, file: Path | None) -> None:
+    """Prints it, and writes it into a JSON file where one is named."""
+    text = json.dumps(result, indent=1)
+    print(text)
+    if file:
+        file.write_text(text + "\n")

@@ -5,11 +5,9 @@
 For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is for those on graphs.
 """
 
-import argparse
 import ctypes
 import itertools
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops import ops  # noqa: E402, F401  (registers them)
 
@@ -78,12 +76,8 @@ def check(library: ctypes.CDLL, given: Sequence[Any], gated: bool, longest: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
     usual, many = [0, 26, 1, 48, 0, 33], [3, 60, 0, 50]
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("edge_attention", headers, Path(folder))
+    with library_of("edge_attention", __doc__) as library:
         for dtype, (heads, keys, values), gated in itertools.product(
             TOLERANCE, ((4, 32, 32), (5, 7, 10), (1, 40, 43)), (True, False)
         ):

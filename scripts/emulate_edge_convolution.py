@@ -5,11 +5,9 @@
 For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is for those on graphs.
 """
 
-import argparse
 import ctypes
 import itertools
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops.ops import EdgeIndex  # noqa: E402
 
@@ -91,11 +89,7 @@ def check(library: ctypes.CDLL, sizes: tuple[int, int, int], count: int, dtype: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("edge_convolution", headers, Path(folder))
+    with library_of("edge_convolution", __doc__) as library:
         for dtype, sizes, count in itertools.product(TOLERANCE, SIZES, (50, 400)):
             print(f"{dtype}, {sizes}, {count} edges: {check(library, sizes, count, dtype):.1e}")
 

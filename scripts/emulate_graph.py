@@ -6,10 +6,8 @@ For changes of the kernels where there is no GPU, as scripts/emulate_attention.p
 sample of these ops, wrong values among them, and a crystal with many neighbours as near as each other.
 """
 
-import argparse
 import ctypes
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops import ops  # noqa: E402
 from mdops.testing import op_samples  # noqa: E402
@@ -207,11 +205,7 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("graph", headers, Path(folder))
+    with library_of("graph", __doc__) as library:
         for dtype in DTYPES:
             mine = [s for s in op_samples(dtype=dtype) if is_of_graphs(s.op)]
             for sample in mine:

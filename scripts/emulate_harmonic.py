@@ -7,11 +7,9 @@ For changes of the kernels where there is no GPU, as scripts/emulate_attention.p
 sample of these ops, wrong values among them, and atoms with many neighbours, with sums in shared memory and without.
 """
 
-import argparse
 import ctypes
 import itertools
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops.models.dpa4c import DPA4C, DPA4COptions  # noqa: E402
 from mdops.ops.harmonic_moment import padded_basis  # noqa: E402
@@ -141,11 +139,7 @@ def check_features(library: ctypes.CDLL, channels: int, lmax: int, dtype: torch.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("harmonic", headers, Path(folder))
+    with library_of("harmonic", __doc__) as library:
         for dtype in DTYPES:
             mine = [
                 s

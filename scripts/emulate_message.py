@@ -6,11 +6,9 @@ PyTorch's own operations in float64.
 For changes of the kernels where there is no GPU, as scripts/emulate_attention.py is for those of attention.
 """
 
-import argparse
 import ctypes
 import itertools
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops.ops.activation import CODES, of_code  # noqa: E402
 
@@ -153,12 +151,8 @@ def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
     lengths = [0, 27, 16, 1, 40, 0, 33, 90]
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("message", headers, Path(folder))
+    with library_of("message", __doc__) as library:
         for dtype in (torch.float32, torch.float64):
             for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0)):
                 case = Case(*shape, lengths, 7, CODES["tanh"], dtype)

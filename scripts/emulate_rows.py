@@ -7,10 +7,8 @@ For changes of the kernels where there is no GPU, as scripts/emulate_so2.py is f
 these ops, and as many rows as several blocks have.
 """
 
-import argparse
 import ctypes
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops.ops import EdgeIndex  # noqa: E402
 from mdops.testing import op_samples  # noqa: E402
@@ -123,11 +121,7 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("rows", headers, Path(folder))
+    with library_of("rows", __doc__) as library:
         for dtype in TOLERANCE:
             calls = [
                 (s.op, s.args) for s in op_samples("cpu", dtype) if s.op.removesuffix("_backward") in NAMES

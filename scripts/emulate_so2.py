@@ -7,10 +7,8 @@ For changes of the kernels where there is no GPU, as scripts/emulate_attention.p
 sample of these ops, and as many rows as several blocks have.
 """
 
-import argparse
 import ctypes
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
 
-from compile import compiled, cuda_headers  # noqa: E402
+from compile import library_of  # noqa: E402
 
 from mdops.testing import op_samples  # noqa: E402
 
@@ -72,12 +70,8 @@ def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
-    headers = cuda_headers(parser.parse_args().cuda)
     gen = torch.Generator().manual_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("so2", headers, Path(folder))
+    with library_of("so2", __doc__) as library:
         for dtype in TOLERANCE:
             for sample in op_samples("cpu", dtype):
                 if sample.op.startswith("so2_layer"):

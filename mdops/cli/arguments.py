@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from mdops.errors import InputError
 
@@ -87,6 +88,12 @@ def add_run_options(parser: argparse.ArgumentParser, *, interval: int, dtype: st
     add("--overflow", choices=("error", "truncate", "extend"), default="error",
         help="with more neighbours than the model's sel")  # fmt: skip
     add_spline_options(parser)
+
+
+def model_options(args: argparse.Namespace) -> dict[str, Any]:
+    """How a model computes, of `add_run_options`: what `mdops.load` takes."""
+    names = "head", "device", "dtype", "overflow", "spline", "r_min", "matmul", "allow_low_bit"
+    return {name: getattr(args, name) for name in names}
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

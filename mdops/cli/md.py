@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_run_options
+from mdops.cli.arguments import add_run_options, model_options
 from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
 
@@ -67,19 +67,7 @@ def run(args: argparse.Namespace) -> int:
     picture = _picture(args, output)
     keep_inputs(args, (output.trajectory, output.log, output.checkpoint, picture))
     atoms = read_structure(args.structure)
-    atoms.calc = MDOps(
-        args.model,
-        head=args.head,
-        device=args.device,
-        dtype=args.dtype,
-        skin=args.skin,
-        overflow=args.overflow,
-        spline=args.spline,
-        r_min=args.r_min,
-        matmul=args.matmul,
-        allow_low_bit=args.allow_low_bit,
-        guard=args.guard,
-    )
+    atoms.calc = MDOps(args.model, skin=args.skin, guard=args.guard, **model_options(args))
     for path, model in zip(args.model, atoms.calc.models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
     restraints = restraints_of(args, atoms)

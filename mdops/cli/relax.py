@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_run_options
+from mdops.cli.arguments import add_run_options, model_options
 from mdops.cli.md import keep_inputs
 from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
@@ -64,20 +64,7 @@ def run(args: argparse.Namespace) -> int:
     )
     keep_inputs(args, (args.output, output.trajectory, output.log, output.checkpoint))
     structures = _read(args.structure)
-    models = [
-        load(
-            path,
-            head=args.head,
-            device=args.device,
-            dtype=args.dtype,
-            overflow=args.overflow,
-            spline=args.spline,
-            r_min=args.r_min,
-            matmul=args.matmul,
-            allow_low_bit=args.allow_low_bit,
-        )
-        for path in args.model
-    ]
+    models = [load(path, **model_options(args)) for path in args.model]
     for path, model in zip(args.model, models, strict=True):
         print(f"{path}: {model.explain()}", file=sys.stderr, flush=True)
 

@@ -96,13 +96,8 @@ class AngleDescriptor(EnvironmentDescriptor):
         """Whether there is a gate."""
         return False
 
-    @property
-    def is_local(self) -> bool:
-        return True
-
-    @property
-    def ends_at_cutoff(self) -> bool:
-        return True
+    is_local = True
+    ends_at_cutoff = True
 
     @property
     def captures(self) -> bool:

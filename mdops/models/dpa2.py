@@ -363,9 +363,7 @@ class DPA2(GraphDescriptor):
             return own
         return *own, NeighborSpec(o.three_body_rcut, (int(o.three_body_sel),), True)
 
-    @property
-    def captures(self) -> bool:
-        return True
+    captures = True
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         edges = within[1][:, 0].long()
@@ -400,9 +398,7 @@ class DPA2(GraphDescriptor):
         width: int = self.options.repformer.g2_dim
         return width
 
-    @property
-    def ends_at_cutoff(self) -> bool:
-        return True
+    ends_at_cutoff = True
 
     def graph(self, near: Neighborhood) -> Edges:
         o, layers = self.options, self.options.repformer

@@ -176,9 +176,7 @@ class DPA3(GraphDescriptor):
         o = self.options.repflow
         return NeighborSpec(o.e_rcut, (o.e_sel,), True), NeighborSpec(o.a_rcut, (o.a_sel,), True)
 
-    @property
-    def captures(self) -> bool:
-        return True
+    captures = True
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         of_edges, of_angles = (counts[:, 0].long() for counts in within)

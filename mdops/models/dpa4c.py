@@ -330,9 +330,7 @@ class DPA4C(Descriptor):
     def captures(self) -> bool:
         return self.spin is None  # a step that is run again has no place for other moments
 
-    @property
-    def is_local(self) -> bool:
-        return True
+    is_local = True
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:
         if is_exported() or self.spin is not None:  # whose gradients are of all atoms' moments

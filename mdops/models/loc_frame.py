@@ -123,9 +123,7 @@ class LocFrame(Descriptor):
     def width(self) -> int:
         return width_of(self.options.sel_a, self.options.sel_r)
 
-    @property
-    def is_local(self) -> bool:
-        return True
+    is_local = True
 
     def forward(self, near: Neighborhood) -> Features:
         return Features((self.numbers(near) - self.mean[near.centers]) / self.std[near.centers])

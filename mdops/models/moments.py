@@ -75,9 +75,7 @@ class MomentDescriptor(EnvironmentDescriptor):
     def axes(self) -> int:
         return 0 if self.plain else self.channels
 
-    @property
-    def is_local(self) -> bool:
-        return True
+    is_local = True
 
     @property
     def is_sum(self) -> bool:

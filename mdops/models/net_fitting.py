@@ -182,9 +182,7 @@ class NetFitting(Fitting):
         """Whether one net serves all types."""
         return self.nets.ndim == 0
 
-    @property
-    def captures(self) -> bool:
-        return True
+    captures = True
 
     def net(self, kind: int) -> Net:
         """The net of a type of atom."""

@@ -139,13 +139,8 @@ class PairTable(AtomicModel):
     def dtype(self) -> torch.dtype:
         return self.precision.dtype
 
-    @property
-    def mixed_types(self) -> bool:
-        return True
-
-    @property
-    def captures(self) -> bool:
-        return True
+    mixed_types = True
+    captures = True
 
     @property
     def shortest(self) -> float:

@@ -134,9 +134,7 @@ class PairwiseModel(Blend):
     def default_parameters(self) -> set[str]:
         return set()
 
-    @property
-    def captures(self) -> bool:
-        return False
+    captures = False
 
     def set_parameter_statistics(self, found: Mapping[str, Any]) -> None:
         pass

@@ -98,13 +98,8 @@ class SeATebd(MomentDescriptor):
         types = self.options.tebd_dim if self.options.concat_output_tebd else 0
         return self.channels * self.axis_neuron + types
 
-    @property
-    def has_types(self) -> bool:
-        return True
-
-    @property
-    def shares_types(self) -> bool:
-        return True
+    has_types = True
+    shares_types = True
 
     @property
     def is_sum(self) -> bool:

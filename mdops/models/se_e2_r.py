@@ -50,9 +50,7 @@ class SeE2R(TypedDescriptor, MomentDescriptor):
     )
     columns: ClassVar[int] = 1
 
-    @property
-    def axis_neuron(self) -> int:
-        return 0
+    axis_neuron = 0
 
     @property
     def channels(self) -> int:

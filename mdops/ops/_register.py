@@ -50,6 +50,16 @@ def register_fake(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
+def register_fake_like(name: str, *places: int) -> None:
+    """`register_fake` of an op whose results have the shapes and dtypes of its arguments at these places."""
+
+    def fake(*args: Any) -> Any:
+        found = tuple(args[k].new_empty(args[k].shape) for k in places)
+        return found if len(found) > 1 else found[0]
+
+    register_fake(name)(fake)
+
+
 _library = torch.library.Library("mdops", "IMPL")  # what it registers lasts as long as this object
 
 

@@ -5,7 +5,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import is_by_pytorch, last_derivative, register_fake, register_formula
+from mdops.ops._register import (
+    is_by_pytorch,
+    last_derivative,
+    register_fake,
+    register_fake_like,
+    register_formula,
+)
 
 _WIDEST = 512  # kWidestNorm of source/op/rowwise/gpu_add_norm.h
 
@@ -32,9 +38,7 @@ def add_norm(
     return torch.ops.mdops.add_norm(x, y, weight, bias, eps)
 
 
-@register_fake("add_norm")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("add_norm", 0)
 
 
 @register_fake("add_norm_backward")

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 POWERS, ROW = 6, 8  # of x on a piece; numbers of a piece in tables
@@ -124,9 +124,7 @@ def _(displacements: Any, counts: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     return moments, counts.new_empty(counts.shape), displacements.new_empty(displacements.shape[:1])
 
 
-@register_fake("angle_moment_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("angle_moment_backward", 1)
 
 
 @register_fake("angle_moment_jvp")
@@ -135,9 +133,7 @@ def _(tangent: Any, displacements: Any, counts: Any, *args: Any) -> torch.Tensor
     return _moments_like(displacements, counts, octaves, fineness)
 
 
-@register_fake("angle_moment_hvp")
-def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("angle_moment_hvp", 2)
 
 
 @register_fake("angle_features")
@@ -148,9 +144,7 @@ def _(
     return features, counts.new_empty(counts.shape), displacements.new_empty(displacements.shape[:1])
 
 
-@register_fake("angle_features_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("angle_features_backward", 1)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import register_fake, register_fake_like, register_formula
 
 
 def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None) -> torch.Tensor:
@@ -31,9 +31,7 @@ def _(t: Any, axis: int, behind: Any) -> torch.Tensor:
     return t.new_empty(t.shape[0], t.shape[2] * axis + more)
 
 
-@register_fake("axis_product_backward")
-def _(grad: Any, t: Any, axis: int) -> torch.Tensor:
-    return t.new_empty(t.shape)
+register_fake_like("axis_product_backward", 1)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -1,10 +1,8 @@
 """Norms of rows of coefficients, by a length that does not turn."""
 
-from typing import Any
-
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formulas_by
+from mdops.ops._register import as_non_leaf, register_fake_like, register_formulas_by
 
 
 def degree_norm(
@@ -52,14 +50,8 @@ def _by_pytorch(
     return torch.cat([y[:, :1] + bias, y[:, 1:]], 1)
 
 
-@register_fake("degree_norm")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("degree_norm_backward")
-def _(grad: Any, x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("degree_norm", 0)
+register_fake_like("degree_norm_backward", 1)
 
 
 register_formulas_by("degree_norm", _by_pytorch, range(3))

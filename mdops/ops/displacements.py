@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import register_fake, register_fake_like, register_formula
 
 
 def displacements(
@@ -79,9 +79,7 @@ def _(grad: Any, batch: Any, neighbors: Any, images: Any, num_systems: int) -> t
     )
 
 
-@register_fake("pair_forces_backward")
-def _(f: Any, v: Any, av: Any, grad: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return grad.new_empty(grad.shape), grad.new_empty(grad.shape)
+register_fake_like("pair_forces_backward", 3, 3)
 
 
 @register_fake("pair_forces")

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 
 MOST_FRAME_DEGREE = 6
 
@@ -40,9 +40,7 @@ def _(vectors: Any, degree: int, order: int) -> tuple[torch.Tensor, ...]:
     return tuple(vectors.new_empty(shape) for shape in shapes)
 
 
-@register_fake("edge_frames_backward")
-def _(by_harmonics: Any, by_turn: Any, vectors: Any, *args: Any) -> torch.Tensor:
-    return vectors.new_empty(vectors.shape)
+register_fake_like("edge_frames_backward", 2)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import register_fake, register_fake_like, register_formula
 from mdops.ops.activation import kernel_code, of_code
 from mdops.ops.edge_attention import edge_attention
 
@@ -91,9 +91,7 @@ def _(e: Any, r: Any, w: Any, absent: Any, offsets: Any, *args: Any) -> tuple[to
     return e.new_empty(e.shape), e.new_empty(e.shape[0] if args[3].shape[0] else 0, e.shape[1])
 
 
-@register_fake("edge_layer_backward")
-def _(grad: Any, saved: Any, e: Any, r: Any, w: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    return e.new_empty(e.shape), r.new_empty(r.shape), w.new_empty(w.shape)
+register_fake_like("edge_layer_backward", 2, 3, 4)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

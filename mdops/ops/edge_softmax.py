@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.graph import EdgeIndex
 
 
@@ -46,9 +46,7 @@ def edge_softmax(
     return y
 
 
-@register_fake("edge_softmax")
-def _(q: Any, k: Any, bias: Any, *args: Any) -> torch.Tensor:
-    return bias.new_empty(bias.shape)
+register_fake_like("edge_softmax", 2)
 
 
 @register_fake("edge_softmax_backward")

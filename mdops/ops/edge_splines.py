@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 
 
 def edge_splines(
@@ -35,9 +35,7 @@ def _(lengths: Any, kinds: Any, table: Any, cutoff: float) -> torch.Tensor:
     return lengths.new_empty(lengths.shape[0], table.shape[2])
 
 
-@register_fake("edge_splines_backward")
-def _(grad: Any, lengths: Any, *args: Any) -> torch.Tensor:
-    return lengths.new_empty(lengths.shape)
+register_fake_like("edge_splines_backward", 1)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 
 
 def env_mat(
@@ -66,14 +66,8 @@ def _(displacements: Any, *args: Any) -> torch.Tensor:
     return displacements.new_empty((*displacements.shape[:2], 1 if args[-1] else 4))
 
 
-@register_fake("env_mat_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
-
-
-@register_fake("env_mat_backward_backward")
-def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return grad.new_empty(grad.shape), displacements.new_empty(displacements.shape)
+register_fake_like("env_mat_backward", 1)
+register_fake_like("env_mat_backward_backward", 1, 2)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.errors import GraphOverflowError, InputError, NeighborOverflowError
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.displacements import displacements
 from mdops.ops.env_mat import no_mask
 from mdops.ops.neighbor import NeighborList, neighbor_list, neighbor_matrix, one_batch, unpack_images
@@ -464,9 +464,7 @@ def _(displacements: Any, neighbors: Any, *args: Any) -> tuple[torch.Tensor, ...
     return *made, displacements.new_empty(2, dtype=torch.int64)
 
 
-@register_fake("edge_reverse")
-def _(i: Any, *args: Any) -> torch.Tensor:
-    return i.new_empty(i.shape)
+register_fake_like("edge_reverse", 0)
 
 
 @register_fake("edge_order")
@@ -505,19 +503,9 @@ def _(x: Any, index: Any, inverse: Any) -> torch.Tensor:
     return x.new_empty(index.shape[0], x.shape[1])
 
 
-@register_fake("segment_softmax")
-def _(x: Any, offsets: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("segment_softmax_backward")
-def _(grad: Any, x: Any, offsets: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("segment_softmax_backward_backward")
-def _(direction: Any, grad: Any, x: Any, offsets: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+register_fake_like("segment_softmax", 0)
+register_fake_like("segment_softmax_backward", 1)
+register_fake_like("segment_softmax_backward_backward", 2, 2)
 
 
 def _gather_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

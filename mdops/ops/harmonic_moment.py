@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 _LANES, _SUPPORT = 8, 6
@@ -88,9 +88,7 @@ def _(displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
     return displacements.new_empty(n, (degree + 1) ** 2, ntypes, padded_basis(intervals))
 
 
-@register_fake("harmonic_moment_backward")
-def _(grad: Any, slope: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("harmonic_moment_backward", 2)
 
 
 @register_fake("harmonic_sums")
@@ -102,9 +100,7 @@ def _(displacements: Any, counts: Any, types: Any, mask: Any, first: Any, second
     )
 
 
-@register_fake("harmonic_sums_backward")
-def _(by_first: Any, by_second: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("harmonic_sums_backward", 2)
 
 
 def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import is_by_pytorch, register_fake, register_formula
+from mdops.ops._register import is_by_pytorch, register_fake, register_fake_like, register_formula
 from mdops.ops.activation import kernel_code, of_code
 
 
@@ -29,9 +29,7 @@ def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> to
     return y
 
 
-@register_fake("layer_output")
-def _(z: Any, *args: Any) -> torch.Tensor:
-    return z.new_empty(z.shape)
+register_fake_like("layer_output", 0)
 
 
 @register_fake("layer_output_backward")
@@ -39,9 +37,7 @@ def _(grad: Any, z: Any, inputs: int, *args: Any) -> tuple[torch.Tensor, ...]:
     return z.new_empty(z.shape), z.new_empty(z.shape[0], inputs)
 
 
-@register_fake("layer_output_backward_backward")
-def _(along_z: Any, along_x: Any, grad: Any, z: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    return z.new_empty(z.shape), z.new_empty(z.shape)
+register_fake_like("layer_output_backward_backward", 3, 3)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

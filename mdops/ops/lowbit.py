@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import register_fake, register_fake_like, register_formula
 
 KINDS = {
     "int8": torch.int8,
@@ -142,9 +142,7 @@ def _(x: Any, kind: str, per: str, groups: int) -> tuple[torch.Tensor, torch.Ten
     return x.new_empty(x.shape, dtype=KINDS[kind]), x.new_empty(shapes[per], dtype=torch.float32)
 
 
-@register_fake("fake_quantize")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("fake_quantize", 0)
 
 
 @register_fake("lowbit_linear")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 
 FACTORS = 4  # of a term
 
@@ -96,9 +96,7 @@ def _(scalars: Any, others: Any, types: Any, behind: Any, *args: Any) -> torch.T
     return scalars.new_empty(scalars.shape[0], features + behind.shape[1])
 
 
-@register_fake("moment_invariants_backward")
-def _(grad: Any, scalars: Any, others: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return scalars.new_empty(scalars.shape), others.new_empty(others.shape)
+register_fake_like("moment_invariants_backward", 1, 2)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
 SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
@@ -82,19 +82,9 @@ def unit_three(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return q, k, v
 
 
-@register_fake("unit")
-def _(x: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("unit_backward")
-def _(grad: Any, x: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("unit_backward_backward")
-def _(direction: Any, grad: Any, x: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape)
+register_fake_like("unit", 0)
+register_fake_like("unit_backward", 1)
+register_fake_like("unit_backward_backward", 2, 2)
 
 
 @register_fake("unit_three")
@@ -102,9 +92,7 @@ def _(x: Any) -> tuple[torch.Tensor, ...]:
     return tuple(x.new_empty(x.shape[0], x.shape[1] // 3) for _ in range(3))
 
 
-@register_fake("unit_three_backward")
-def _(grad_q: Any, grad_k: Any, grad_v: Any, x: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("unit_three_backward", 3)
 
 
 @register_fake("unit_three_backward_backward")

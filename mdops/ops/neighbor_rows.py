@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -200,9 +200,7 @@ def _(displacements: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     return tuple(displacements.new_empty(shape) for shape in shapes)
 
 
-@register_fake("spline_rows_backward")
-def _(a: Any, b: Any, c: Any, d: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("spline_rows_backward", 4)
 
 
 @register_fake("environment_rows")
@@ -211,9 +209,7 @@ def _(displacements: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     return *_blank_rows(displacements, args[-1]), kinds
 
 
-@register_fake("environment_rows_backward")
-def _(a: Any, b: Any, c: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("environment_rows_backward", 3)
 
 
 @register_fake("environment_rows_backward_backward")
@@ -231,14 +227,8 @@ def _(displacements: Any, *args: Any) -> torch.Tensor:
     return displacements.new_empty(rows, (degree + 1) ** 2)
 
 
-@register_fake("harmonic_rows_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
-
-
-@register_fake("harmonic_rows_backward_backward")
-def _(direction: Any, grad: Any, displacements: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return grad.new_empty(grad.shape), displacements.new_empty(displacements.shape)
+register_fake_like("harmonic_rows_backward", 1)
+register_fake_like("harmonic_rows_backward_backward", 1, 2)
 
 
 @register_fake("row_moments")
@@ -246,11 +236,7 @@ def _(environment: Any, g: Any, offsets: Any, leaves_rest: bool) -> torch.Tensor
     return g.new_empty(offsets.shape[0] - 1, environment.shape[1], g.shape[1])
 
 
-@register_fake("row_moments_backward")
-def _(
-    grad: Any, environment: Any, g: Any, offsets: Any, leaves_rest: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return environment.new_empty(environment.shape), g.new_empty(g.shape)
+register_fake_like("row_moments_backward", 1, 2)
 
 
 def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

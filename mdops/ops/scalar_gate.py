@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_formulas_by
+from mdops.ops._register import register_fake, register_fake_like, register_formulas_by
 
 
 def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
@@ -32,9 +32,7 @@ def _by_pytorch(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> t
     return torch.cat([y[:, :1] + (F.silu(a) * b)[:, None], y[:, 1:]], 1)
 
 
-@register_fake("scalar_gate")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("scalar_gate", 0)
 
 
 @register_fake("scalar_gate_backward")

@@ -1,10 +1,8 @@
 """A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
 
-from typing import Any
-
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formulas_by
+from mdops.ops._register import as_non_leaf, register_fake_like, register_formulas_by
 
 
 def so2_layer(
@@ -49,14 +47,8 @@ def _by_pytorch(
     return x + z.view(x.shape)
 
 
-@register_fake("so2_layer")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@register_fake("so2_layer_backward")
-def _(grad: Any, x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+register_fake_like("so2_layer", 0)
+register_fake_like("so2_layer_backward", 1)
 
 
 register_formulas_by("so2_layer", _by_pytorch, range(4))

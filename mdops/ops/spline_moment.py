@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -93,9 +93,7 @@ def _(displacements: Any, counts: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-@register_fake("spline_moment_backward")
-def _(grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("spline_moment_backward", 1)
 
 
 @register_fake("spline_moment_jvp")
@@ -104,9 +102,7 @@ def _(tangent: Any, displacements: Any, counts: Any, *args: Any) -> torch.Tensor
     return _moments_like(displacements, counts, intervals, radial)
 
 
-@register_fake("spline_moment_hvp")
-def _(tangent: Any, grad: Any, displacements: Any, *args: Any) -> torch.Tensor:
-    return displacements.new_empty(displacements.shape)
+register_fake_like("spline_moment_hvp", 2)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:

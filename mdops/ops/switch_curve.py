@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import register_fake_like, register_formula
 
 
 def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: int = 0) -> torch.Tensor:
@@ -28,9 +28,7 @@ def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: in
     return w.view(r.shape)
 
 
-@register_fake("switch_curve")
-def _(r: Any, cutoff_smooth: float, cutoff: float, order: int) -> torch.Tensor:
-    return r.new_empty(r.shape)
+register_fake_like("switch_curve", 0)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -9,11 +9,10 @@ import torch.nn.functional as F
 
 from mdops.models.dpa4c import DPA4C, envelope
 from mdops.ops.harmonic_moment import knot_slopes, padded_basis
-from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, value_and_slope
+from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, fewest_intervals, value_and_slope
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 32, 2048  # intervals
-_SAMPLED = 4  # types by whose pairs the knots are chosen, of more
 # Of the tolerance, which is that of single pairs: atoms have many.
 _ROOM = {torch.float32: 0.25, torch.float64: 0.05}
 
@@ -113,18 +112,9 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int) -> flo
 
 
 def choose_intervals(descriptor: DPA4C, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """Few that keep the tolerance for pairs of these types, or of some of many, and their error; None if none do."""
-    kinds = list(types)
-    if len(kinds) > _SAMPLED:
-        kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
-    exact, intervals = descriptor.double_copy(), _FIRST
-    while intervals <= _MOST:
-        error = spline_error(exact, kinds, intervals)
-        if error <= tolerance:
-            return intervals, error
-        if not error < math.inf:
-            return None
-        # Errors fall with the sixth power of the step, once it is fine enough.
-        growth = min(max((error / tolerance) ** (1 / 6), 1.1), 2.0)
-        intervals = 8 * math.ceil(intervals * growth / 8)
-    return None
+    """`fewest_intervals` of these types."""
+    exact = descriptor.double_copy()
+    # Errors fall with the sixth power of the step, once it is fine enough.
+    return fewest_intervals(
+        lambda *of: spline_error(exact, *of), types, tolerance, range(_FIRST, _MOST + 1), 6
+    )

@@ -3,17 +3,17 @@
 import copy
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.edges import clamped
 from mdops.models.dpa4.radial import RadialSplines
-from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, value_and_slope
+from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, fewest_intervals, value_and_slope
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 64, 2048  # intervals
-_SAMPLED = 4  # types by whose pairs the knots are chosen, of more
 # Of the tolerance, which is that of forces: layers may make errors larger.
 _ROOM = {torch.float32: 0.25, torch.float64: 0.01}
 # A: nearer than the second lengths go to the first, where functions are finite. No edge of a simulation is so short.
@@ -71,18 +71,7 @@ def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int) -> floa
 
 
 def choose_intervals(descriptor: DPA4, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """Few that keep the tolerance for pairs of these types, or of some of many, and their error; None if none do."""
-    kinds = list(types)
-    if len(kinds) > _SAMPLED:
-        kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
-    intervals = _FIRST
-    while intervals <= _MOST:
-        error = spline_error(descriptor, kinds, intervals)
-        if error <= tolerance:
-            return intervals, error
-        if not error < math.inf:
-            return None
-        # Errors of slopes fall with the fifth power of the step, once it is fine enough.
-        growth = min(max((error / tolerance) ** (1 / 5), 1.1), 2.0)
-        intervals = 8 * math.ceil(intervals * growth / 8)
-    return None
+    """`fewest_intervals` of these types."""
+    # Errors of slopes fall with the fifth power of the step, once it is fine enough.
+    of = partial(spline_error, descriptor)
+    return fewest_intervals(of, types, tolerance, range(_FIRST, _MOST + 1), 5)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -20,6 +20,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
 BEFORE_LAYERS = {torch.float32: 1.0, torch.float64: 0.1}
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
+_SAMPLED = 4  # types by whose pairs `fewest_intervals` chooses, of more
 GRADING = 1e-6  # 1/A, where uniform knots do not do: trained nets vary within this of s = 0, the cutoff
 # Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
 _MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 4096, 8192, 1e-6
@@ -233,6 +234,30 @@ def value_and_slope(
     there, ahead, behind, far_ahead, far_behind = function(near).chunk(5, dim=2)
     width = 12 * (h[:, None] if isinstance(h, torch.Tensor) else h)
     return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / width
+
+
+def fewest_intervals(
+    error_of: Callable[[list[int], int], float],
+    types: Sequence[int],
+    tolerance: float,
+    tried: range,
+    order: int,
+) -> tuple[int, float] | None:
+    """How few intervals keep the tolerance for pairs of these types, or of some of many, and their error; None if none
+    do. `error_of` some types and intervals falls with that power of the step, once it is fine enough."""
+    kinds = list(types)
+    if len(kinds) > _SAMPLED:
+        kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
+    intervals = tried.start
+    while intervals < tried.stop:
+        error = error_of(kinds, intervals)
+        if error <= tolerance:
+            return intervals, error
+        if not error < math.inf:
+            return None
+        growth = min(max((error / tolerance) ** (1 / order), 1.1), 2.0)
+        intervals = 8 * math.ceil(intervals * growth / 8)
+    return None
 
 
 def looked_at(intervals: int, looks: int | None = None) -> int:

@@ -1,8 +1,12 @@
 """Compiles the emulated kernels of scripts/gpu_emulator."""
 
+import argparse
 import ctypes
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 EMULATOR = Path(__file__).resolve().parent
@@ -28,3 +32,13 @@ def compiled(name: str, headers: Path, folder: Path, *flags: str) -> ctypes.CDLL
     source = str(EMULATOR / f"{name}.cpp")
     subprocess.run(["g++", *always, *flags, *paths, source, "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
+
+
+@contextmanager
+def library_of(name: str, doc: str) -> Iterator[ctypes.CDLL]:
+    """The library of `name`.cpp while a script with this docstring runs, whose command line may name the headers."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
+    headers = cuda_headers(parser.parse_args().cuda)
+    with tempfile.TemporaryDirectory() as folder:
+        yield compiled(name, headers, Path(folder))
