@@ -36,7 +36,7 @@ class Case:
     seconds: int
     activation: int
     dtype: torch.dtype
-    groups: tuple[int, ...] = ()  # how many firsts each has
+    groups: tuple[tuple[int, int], ...] = ()  # how many firsts each has, and how many of them are seconds
 
     def __post_init__(self) -> None:
         gen = torch.Generator().manual_seed(sum(self.lengths))
@@ -51,12 +51,15 @@ class Case:
         self.offsets = torch.tensor([0, *itertools.accumulate(self.lengths)], dtype=torch.int32)
         self.second = torch.randint(-1, self.seconds, (self.rows,), generator=gen).int()
         if self.groups:
-            ends = torch.tensor([0, *itertools.accumulate(self.groups)])
-            begin, size = (ends[:-1].repeat_interleave(torch.tensor(self.groups)), torch.tensor(self.groups))
-            size = size.repeat_interleave(size)
-            of = self.first[:n].long()
-            self.second[:n] = begin[of] + torch.randint(0, 1000, (n,), generator=gen) % size[of]
-            self.group_offsets = ends.int()
+            ends = [0, *itertools.accumulate(count for count, _ in self.groups)]
+            every = [
+                begin + k
+                for begin, (_, size) in zip(ends, self.groups, strict=False)
+                for _ in range(size)
+                for k in range(size)
+            ]
+            self.second[:n] = torch.tensor(every).int()
+            self.group_offsets = torch.tensor(ends).int()
         self.second[n:] = -1
         order = torch.argsort(torch.where(self.second < 0, self.seconds, self.second), stable=True)
         counts = torch.bincount(self.second[self.second >= 0].long(), minlength=self.seconds)
@@ -157,15 +160,18 @@ def main() -> None:
             for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0)):
                 case = Case(*shape, lengths, 7, CODES["tanh"], dtype)
                 print(f"{dtype}, {shape}: {check(library, case, plain=True, chip=2):.1e}")
-        wide = (32, 16, 32), (32, 24, 0), (64, 32, 64), (128, 128, 128)
+        wide = (32, 16, 32), (32, 48, 0), (64, 32, 64), (128, 128, 128)
         for shape, chip, activation in itertools.product(wide, (1, 8), ("silu", "silut")):
             case = Case(*shape, lengths, 7, CODES[activation], torch.float32)
             print(
                 f"tensor cores, {shape}, {chip}, {activation}: {check(library, case, plain=False, chip=chip):.1e}"
             )
-        for shape in wide[:2]:
-            case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, (3, 0, 4, 1))
-            print(f"groups, {shape}: {check(library, case, plain=False, chip=2):.1e}")
+        groups = (3, 3), (0, 0), (4, 0), (20, 19), (35, 33), (1, 1)
+        for shape, some in itertools.product([*wide[:3], (32, 64, 32)], (groups, groups[:3])):
+            lengths = [size if k < size else 0 for count, size in some for k in range(count)]
+            case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, some)
+            for chip in (1, 8):
+                print(f"groups, {shape}, {chip}: {check(library, case, plain=False, chip=chip):.1e}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class MessageCall {
  private:
   bool needs_by_z() const {
     if (gpu_message::pass_of(args_) == gpu_message::Pass::forward) return false;
-    return args_.by_weight || !gpu_message::sums_by_q(op_, args_);
+    return args_.by_weight || !gpu_message::goes_in_groups(op_, args_);
   }
   Tensor rows_of(bool wanted, int64_t columns) const {
     return empty(op_, {wanted ? args_.rows : 0, columns}, kDtype<T>);

@@ -1,8 +1,9 @@
-// Backward passes of messages whose seconds are of the group of their first: a block has a group, and takes
-// the sums by Q itself, so that no row of h goes through memory.
+// Messages whose rows lie between all pairs of a group's things, as angles do between an atom's edges: a team
+// of warps has a group.
 //
-// A warp has a first, and leaves the h of its rows in shared memory. With all warps' rows there the block
-// adds them to the group's sums, one after the other. A bit for each row says which second it has.
+// A warp takes 16 seconds for one first after the other. So it reads their rows of Q once, and sums up what
+// is by Q: each lane has its columns of both in shared memory, where no other lane looks. No row of h goes
+// through memory, and warps wait for each other only where several have a group.
 #pragma once
 
 #include "message/gpu_tensor.h"
@@ -11,104 +12,95 @@ namespace mdops {
 
 namespace gpu_message {
 
-constexpr int kWindow = 128;  // seconds that the bits are of at once
+constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
 
-// Shared memory behind that of `TensorShared`: of each warp 16 rows of h, then of each second of a window the
-// bits of the rows.
-struct GroupShared {
-  int row, rows, words;  // numbers in a row of h, with what keeps rows in other banks
-
-  __host__ __device__ GroupShared(int columns, int warps)
-      : row(columns + 8), rows(16 * warps), words(warps / 2) {}
-  __host__ __device__ int64_t bytes() const { return 4 * (int64_t{rows} * row + kWindow * words); }
-};
+__host__ __device__ constexpr int group_warps(Pass pass, int eights) {
+  if (pass == Pass::forward) return 12;
+  return pass == Pass::backward && eights <= 4 ? 12 : 8;
+}
 
 template <int kEights, Pass pass, bool kAny>
 class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
   using Base = TensorTeam<kEights, pass, kAny, true>;
-  static constexpr int kRows = 16, kWarps = warps_of(pass, kEights), kWords = kWarps / 2;
 
  public:
-  __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns)
-      : Base(args, memory, columns, 1), shared_(columns.end - columns.begin, kWarps) {
-    const TensorShared before(pass, 8 * kEights, columns.end - columns.begin);
-    rows_ = reinterpret_cast<float*>(net_memory()) + before.weights + kWarps * before.sums;
-    bits_ = reinterpret_cast<unsigned*>(rows_ + shared_.rows * shared_.row);
-    this->staged_ = rows_ + threadIdx.x / kWarp * kRows * shared_.row, this->staged_row_ = shared_.row;
-    clear();
-  }
+  __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns,
+                       float weight_inverse, int team)
+      : Base(args, memory, columns, weight_inverse, 1), team_(team), member_(threadIdx.x / kWarp % team) {}
 
-  __device__ void run_group(int64_t group) {
-    this->group_begin_ = this->args_.group_offsets[group],
-    this->group_end_ = this->args_.group_offsets[group + 1];
-    const int64_t begin = this->group_begin_, end = this->group_end_, all = this->all_;
-    for (int64_t k = begin * all + threadIdx.x; k < end * all; k += blockDim.x) this->args_.by_q[k] = 0.0f;
-    for (int64_t f = begin + threadIdx.x / kWarp; f - threadIdx.x / kWarp < end; f += kWarps) {
-      const bool is_there = f < end;
-      const RowsOfFirst<float> rows(this->args_, is_there ? f : begin);
-      if (is_there) this->begin_first(f);
-      int64_t row = is_there ? rows.begin : rows.end;
-      for (;; row += kRows) {
-        if (!__syncthreads_or(row < rows.end)) break;
-        const int64_t own = row + lane_index();
-        const int64_t second = lane_index() < kRows && own < rows.end ? this->args_.second[own] - begin : -1;
-        if (row < rows.end) this->add_rows(row, rows.end);
-        for (int64_t from = 0; from < end - begin; from += kWindow) add_window(from, second);
-        clear();
+  __device__ void run(int64_t group) {
+    const int64_t begin = this->args_.group_offsets[group], end = this->args_.group_offsets[group + 1];
+    if (begin == end) return;
+    const int64_t from = this->args_.first_offsets[begin], size = this->args_.first_offsets[begin + 1] - from;
+    if (!is_right(begin, end, from, size)) return write(begin, end, not_a_number<float>());
+    write(begin + size, end, 0.0f);
+    for (int64_t second = begin; second < begin + size; second += 16) {
+      begin_seconds(second, begin + size);
+      for (int64_t f = begin + member_; f < begin + size; f += team_) {
+        const int64_t rows = from + (f - begin) * size;
+        this->begin_first(f);
+        this->add_rows(rows + second - begin, rows + size);
+        __syncwarp();
+        this->write_sums(false, second > begin);
+        __syncwarp();
       }
-      if (!is_there) continue;
-      __syncwarp();
-      this->write_sums(rows.is_wrong);
-      __syncwarp();
+      if (pass != Pass::forward) write_by_q(second, begin + size);
     }
-    __syncthreads();
   }
 
  private:
-  __device__ void clear() const {
-    for (int k = threadIdx.x; k < kWindow * kWords; k += blockDim.x) bits_[k] = 0;
+  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
+  __device__ bool is_right(int64_t begin, int64_t end, int64_t from, int64_t size) const {
+    bool right = from >= 0 && size >= 0 && size <= end - begin && from + size * size <= this->args_.rows;
+    for (int64_t f = begin + lane_index(); right && f < end; f += kWarp)
+      right = this->args_.first_offsets[f + 1] == from + min(f + 1 - begin, size) * size;
+    return __all_sync(kAllLanes, right);
   }
 
-  // What all warps' rows have for seconds `from` and so many more of the group; the lane's row has `second`.
-  __device__ void add_window(int64_t from, int64_t second) {
-    if (from > 0) {
-      clear();
-      __syncthreads();
-    }
-    const int row = threadIdx.x / kWarp * kRows + lane_index();
-    if (second >= from && second < from + kWindow)
-      atomicOr(bits_ + (second - from) * kWords + row / 32, 1u << row % 32);
-    __syncthreads();
-    const int fours = (this->columns_.end - this->columns_.begin) / 4;
-    const int count = static_cast<int>(min(int64_t{kWindow}, this->group_end_ - this->group_begin_ - from));
-    float* const sums = this->args_.by_q + (this->group_begin_ + from) * this->all_ + this->columns_.begin;
-    for (int at = threadIdx.x; at < count * fours; at += blockDim.x) {
-      const int place = at / fours, column = 4 * (at % fours);
-      add_second(place, column, reinterpret_cast<float4*>(sums + place * int64_t{this->all_} + column));
-    }
-    __syncthreads();
+  // The same number for all that firsts [begin, end) have.
+  __device__ void write(int64_t begin, int64_t end, float value) const {
+    const auto fill = [&](float* to, int64_t width) {
+      const int thread = member_ * kWarp + lane_index();
+      for (int64_t k = begin * width + thread; k < end * width; k += team_ * kWarp) to[k] = value;
+    };
+    if (pass != Pass::backward) fill(this->args_.to_sent, this->sent_);
+    if (pass != Pass::forward) fill(this->args_.by_p, this->all_), fill(this->args_.by_q, this->all_);
   }
 
-  __device__ __forceinline__ void add_second(int place, int column, float4* to) {
-    const float4 before = *to;  // asked for at once
-    float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-    unsigned any = 0;
-#pragma unroll
-    for (int word = 0; word < kWords; ++word) {
-      unsigned bits = bits_[place * kWords + word];
-      any |= bits;
-      for (; bits; bits &= bits - 1) {
-        const int row = 32 * word + __ffs(bits) - 1;
-        const float4 h = *reinterpret_cast<const float4*>(rows_ + row * shared_.row + column);
-        sum.x += h.x, sum.y += h.y, sum.z += h.z, sum.w += h.w;
+  __device__ void begin_seconds(int64_t second, int64_t end) {
+    this->second_ = second;
+    constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
+    for (int n = 0; n < this->columns_.sixteens(); ++n)
+      for (int h = 0; h < 2; ++h) {
+        const int64_t row = second + lane_index() / 4 + 8 * h;
+        const int64_t at = row * this->all_ + 16 * n + 4 * (lane_index() % 4);
+        this->row_of_q(0, n, h) = row < end ? read_four(this->args_.q + at) : nothing;
+        if constexpr (pass != Pass::forward) this->row_of_q(1, n, h) = nothing;
+        if constexpr (pass == Pass::second)
+          this->row_of_q(2, n, h) = row < end ? read_four(this->args_.along_q + at) : nothing;
       }
-    }
-    if (any) *to = {before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w};
   }
 
-  const GroupShared shared_;
-  float* rows_;
-  unsigned* bits_;
+  // What is by Q: the sums of the team's warps, one after the other.
+  __device__ void write_by_q(int64_t second, int64_t end) const {
+    wait();
+    for (int at = member_; at < 2 * this->columns_.sixteens(); at += team_) {
+      const int n = at / 2, h = at % 2;
+      const int64_t row = second + lane_index() / 4 + 8 * h;
+      const float4* from = &this->row_of_q(1, n, h) - member_ * (this->of_warp_ / 4);
+      float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
+      for (int w = 0; w < team_; ++w, from += this->of_warp_ / 4)
+        sum = {sum.x + from->x, sum.y + from->y, sum.z + from->z, sum.w + from->w};
+      if (row < end) write_four(this->args_.by_q + row * this->all_ + 16 * n + 4 * (lane_index() % 4), sum);
+    }
+    wait();
+  }
+
+  __device__ void wait() const {
+    if (team_ > 1) sync_threads(1 + threadIdx.x / kWarp / team_, team_ * kWarp);
+  }
+
+  const int team_, member_;
 };
 
 // Whether groups stand one behind the other, and no first behind them has rows.
@@ -122,16 +114,17 @@ __device__ inline bool are_groups(const MessageArgs<float>& args) {
 }
 
 template <int kEights, Pass pass, bool kAny>
-__global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pass, kEights))
+__global__ void __launch_bounds__(group_warps(pass, kEights) * kWarp, 1)
     group_kernel(const __grid_constant__ MessageArgs<float> args,
-                 const __grid_constant__ Memory<float> memory) {
+                 const __grid_constant__ Memory<float> memory, int team) {
   const Columns columns{0, static_cast<int>(args.columns())};
   const bool is_right = are_groups(args);
   if (is_right) {
-    TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
-    __syncthreads();
-    GroupTeam<kEights, pass, kAny> own(args, memory, columns);
-    for (int64_t g = blockIdx.x; g < args.groups; g += gridDim.x) own.run_group(g);
+    const float inverse = TensorTeam<kEights, pass, kAny, true>::place_weights(args, columns);
+    GroupTeam<kEights, pass, kAny> own(args, memory, columns, inverse, team);
+    const int64_t teams = gridDim.x * static_cast<int64_t>(group_warps(pass, kEights) / team);
+    const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
+    for (int64_t g = first; g < args.groups; g += teams) own.run(g);
   }
   // Firsts behind the groups have no sums; where these are wrong, none is a number.
   const int64_t begin = is_right ? args.group_offsets[args.groups] : 0;
@@ -141,23 +134,27 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
     for (int64_t k = begin * width + thread; k < args.firsts * width; k += int64_t{gridDim.x} * blockDim.x)
       to[k] = value;
   };
-  fill(args.by_p, args.columns()), fill(args.by_q, args.columns());
-  if (pass == Pass::second) fill(args.to_sent, args.sent);
+  if (pass != Pass::forward) fill(args.by_p, args.columns()), fill(args.by_q, args.columns());
+  if (pass != Pass::backward) fill(args.to_sent, args.sent);
   finish_rows(args, memory);
 }
 
 template <int kEights, Pass pass>
 int64_t group_bytes(const MessageArgs<float>& args) {
-  const int columns = static_cast<int>(args.columns()), warps = warps_of(pass, kEights);
-  return TensorShared(pass, 8 * kEights, columns).bytes(warps) + GroupShared(columns, warps).bytes();
+  const TensorShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), true);
+  return shared.bytes(group_warps(pass, kEights));
 }
 
 template <int kEights, Pass pass, bool kAny>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
-  const int64_t blocks =
-      std::clamp<int64_t>(args.groups, 1, gpu.limits().multiprocessors * blocks_of(pass, kEights));
-  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps_of(pass, kEights) * kWarp,
-             group_bytes<kEights, pass>(args), args, memory);
+  constexpr int warps = group_warps(pass, kEights);
+  const int64_t chip = gpu.limits().multiprocessors;
+  // As many warps have a group as it takes for two turns of all.
+  int team = 1;
+  while (team < warps && (warps % team || args.groups * team < 2 * chip * warps)) ++team;
+  const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);
+  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp, group_bytes<kEights, pass>(args), args,
+             memory, team);
 }
 
 }  // namespace gpu_message

@@ -27,13 +27,13 @@ auto with_tensor_kernel(const MessageArgs<float>& args, const F& f) {
   return with_pass<16>(pass, f);
 }
 
-// Whether the kernels that make h also sum it up by Q; else they need `by_z`.
+// Whether whole groups go through; these kernels also sum h up by Q, and the others need `by_z`.
 template <class T>
-bool sums_by_q(const Gpu& gpu, const MessageArgs<T>& args) {
+bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) {
-    if (args.groups > 0 && by_tensor_cores(gpu, args) && pass_of(args) != Pass::forward)
+    if (args.groups > 0 && by_tensor_cores(gpu, args))
       return with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
-        return group_bytes<kEights, pass>(args) <= gpu.limits().shared_bytes;
+        return kEights <= kGroupEights && group_bytes<kEights, pass>(args) <= gpu.limits().shared_bytes;
       });
   }
   return false;
@@ -41,7 +41,7 @@ bool sums_by_q(const Gpu& gpu, const MessageArgs<T>& args) {
 
 template <int kEights, Pass pass, bool kAny>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
-  if constexpr (pass != Pass::forward) {
+  if constexpr (kEights <= kGroupEights) {
     if (in_groups) return run_groups<kEights, pass, kAny>(gpu, args, memory);
   }
   run_tensor<kEights, pass, kAny>(gpu, args, memory);
@@ -49,7 +49,7 @@ void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float
 
 template <class T>
 void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
-  const bool in_groups = sums_by_q(gpu, args);
+  const bool in_groups = goes_in_groups(gpu, args);
   if constexpr (std::is_same_v<T, float>) {
     if (by_tensor_cores(gpu, args))
       with_tensor_kernel(args, [&]<int kEights, Pass pass>() {

@@ -1,13 +1,17 @@
-// Messages of float32 by the tensor cores, to float32's accuracy (common/gpu_tf32.h).
+// Messages of float32 by the tensor cores, to float32's accuracy.
 //
-// A team of warps has a first. Of its rows a warp takes 16 at once, whose x stays in registers, in its two
-// parts; the weights lie in shared memory as the products read them. Eight columns after the other
-// go from the product to all that is made of them. In the backward passes what they give for x is their
-// product with the transposed weights: the sums of one product lie in registers just as the next one takes
-// its left side, if of each eight numbers of the depth place t is number 2 t and place t + 4 the next.
+// A team of warps has a first. Of its rows a warp takes 16 at once, whose x stays in registers; the weights
+// lie in shared memory as the products read them. Sixteen columns after the other go from the products to all
+// that is made of them. In the backward passes what they give for x is their product with the transposed
+// weights: the sums of one product lie in registers just as the next one takes its left side.
 //
-// Tensor cores round sums towards zero: so each product of eight columns begins at zero, and sums of several
-// are added in the usual way.
+// Each number is the sum of two of float16, times a power of two that 16 rows, or all weights, have together;
+// of the four products of two numbers the smallest is left out. Tensor cores round sums towards zero: so the
+// large products and the small ones are summed apart, the products of few columns begin at zero, and sums of
+// several are added in the usual way.
+//
+// Of sixteen numbers of a row, in memory one behind the other, a lane has four, which one read brings: two
+// for each half of the depth, or for each of two products of eight columns (`place_of`).
 //
 // Weights that do not fit into shared memory go in several runs, of some of the columns each.
 #pragma once
@@ -15,8 +19,9 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
-#include "common/gpu_tf32.h"
+#include "common/gpu_mma.h"
 #include "gemm/gpu_memory.h"
+#include "gemm/gpu_parts.h"
 #include "message/gpu_number.h"
 
 namespace mdops {
@@ -27,7 +32,7 @@ namespace gpu_message {
 struct Columns {
   int begin, end;
 
-  __host__ __device__ int eights() const { return (end - begin) / 8; }
+  __host__ __device__ int sixteens() const { return (end - begin) / 16; }
 };
 
 // Warps of a block, and blocks of a multiprocessor at once: what registers warps have follows from both.
@@ -42,69 +47,131 @@ __host__ __device__ constexpr int blocks_of(Pass pass, int eights) {
 
 constexpr int kStep = 37;  // blocks between turns
 
-__device__ __forceinline__ float of_two(const float2& two, int k) {
-  return k ? two.y : two.x;
+// Where number `two` of the pair that lane `four` of four has of an eight stands in a row.
+__host__ __device__ constexpr int place_of(int eight, int four, int two) {
+  return 16 * (eight / 2) + 4 * four + 2 * (eight % 2) + two;
 }
 
-// Shared memory of a block: the weights, transposed behind them in backward passes, and of each warp sums of
-// what is sent and of what is by P.
-struct TensorShared {
-  int64_t weights, sums;
+__device__ __forceinline__ float4 read_four(const float* from) {
+  return __ldg(reinterpret_cast<const float4*>(from));
+}
+__device__ __forceinline__ void write_four(float* to, const float4& four) {
+  store_four(to, four.x, four.y, four.z, four.w);
+}
+__device__ __forceinline__ float of_four(const float4& x, int k) {
+  return k == 0 ? x.x : k == 1 ? x.y : k == 2 ? x.z : x.w;
+}
 
-  __host__ __device__ TensorShared(Pass pass, int inputs, int columns)
-      : weights(int64_t{inputs} * columns * 2), sums(2 * columns) {
-    if (pass != Pass::forward) weights *= 2;
+// The largest number of all lanes that is one, by its bits, and the power of two for its parts.
+__device__ __forceinline__ unsigned size_of(float x) {
+  return __float_as_uint(x) & 0x7fffffffu;
+}
+__device__ __forceinline__ float scale_of(unsigned largest) {
+  return largest < 0x7f800000u ? scale_for(__uint_as_float(largest)) : 1.0f;
+}
+
+// A warp's 16 rows of so many sixteens, times a power of two, in two parts as products take them.
+template <int kSixteens>
+struct HalfRows {
+  uint32_t high[kSixteens][4], low[kSixteens][4];
+  float inverse;  // of the power
+
+  // Of the lane's row h four numbers, which are scaled.
+  __device__ __forceinline__ void set(int sixteen, int h, float a, float b, float c, float d) {
+    uint32_t first[2], second[2];
+    split(a, b, first), split(c, d, second);
+    high[sixteen][h] = first[0], high[sixteen][h + 2] = second[0];
+    low[sixteen][h] = first[1], low[sixteen][h + 2] = second[1];
   }
-  int64_t bytes(int warps) const { return 4 * (weights + warps * sums); }
 };
 
-// kStaged: the rows of h go to shared memory, too, for the sums by Q of a group (gpu_groups.h).
-template <int kEights, Pass pass, bool kAny, bool kStaged = false>
+// c += A B, of sixteen numbers of the depth; the small products go to `small`.
+template <int kSixteens>
+__device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[4],
+                                               const HalfRows<kSixteens>& a, int sixteen, const uint4& b) {
+  multiply_16<false>(small, a.low[sixteen], b.x, b.y);
+  multiply_16<false>(small, a.high[sixteen], b.z, b.w);
+  multiply_16<false>(large, a.high[sixteen], b.x, b.y);
+}
+
+// Shared memory of a block, in numbers: the weights, transposed behind them in backward passes, and of each
+// warp sums of what is sent and of what is by P; of whole groups (gpu_groups.h) also rows of Q, of u_Q and of
+// what is by Q, of 16 seconds each.
+struct TensorShared {
+  int64_t weights, sums, rows;
+
+  __host__ __device__ TensorShared(Pass pass, int inputs, int columns, bool of_groups)
+      : weights(int64_t{inputs} * columns), sums(2 * columns), rows(0) {
+    if (pass != Pass::forward) weights *= 2;
+    if (of_groups) rows = 16 * columns * (pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3);
+  }
+  __host__ __device__ int64_t of_warp() const { return sums + rows; }
+  int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp()); }
+};
+
+template <int kEights, Pass pass, bool kAny, bool kOfGroups = false>
 class TensorTeam {
-  static constexpr int kInputs = 8 * kEights;
+  static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2;
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
   __device__ TensorTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns,
-                        int team)
+                        float weight_inverse, int team)
       : args_(args),
         memory_(memory),
         columns_(columns),
+        weight_inverse_(weight_inverse),
         all_(static_cast<int>(args.columns())),
         sent_(static_cast<int>(args.sent)),
         warps_(team),
         warp_(threadIdx.x / kWarp % team),
         barrier_(1 + threadIdx.x / kWarp / team) {
     const int width = columns.end - columns.begin;
-    const TensorShared shared(pass, kInputs, width);
+    const TensorShared shared(pass, kInputs, width, kOfGroups);
     float* const memory_of_block = reinterpret_cast<float*>(net_memory());
-    weight_ = reinterpret_cast<const uint4*>(memory_of_block);
-    transposed_ = weight_ + kInputs * width / 2;
-    team_sums_ = memory_of_block + shared.weights +
-                 static_cast<int64_t>(threadIdx.x / kWarp / team * team) * shared.sums;
-    sums_ = team_sums_ + warp_ * shared.sums;
+    weight_ = reinterpret_cast<const uint4*>(memory_of_block) + lane_index();
+    transposed_ = weight_ + kInputs * width / 4;
+    of_warp_ = static_cast<int>(shared.of_warp());
+    team_memory_ = memory_of_block + shared.weights + int64_t{threadIdx.x / kWarp / team * team} * of_warp_;
+    sums_ = team_memory_ + warp_ * of_warp_;
+    rows_of_q_ = reinterpret_cast<float4*>(sums_ + shared.sums) + lane_index();
   }
 
-  // The weights to shared memory, in two parts: of each eight of the depth and of the columns four numbers a
-  // lane.
-  __device__ static void place_weights(const MessageArgs<float>& args, Columns columns) {
-    const int eights = columns.eights(), count = kEights * eights * kWarp;
-    uint4* const to = reinterpret_cast<uint4*>(net_memory());
+  // The weights to shared memory: of each sixteen of the depth and eight of the columns four numbers a lane.
+  // Returns the inverse of their power of two.
+  __device__ static float place_weights(const MessageArgs<float>& args, Columns columns) {
+    const int width = columns.end - columns.begin, count = kInputs * width / 4;
     const int64_t all = args.columns();
+    unsigned* const largest = reinterpret_cast<unsigned*>(net_memory());
+    if (threadIdx.x == 0) *largest = 0;
+    __syncthreads();
+    unsigned own = 0;
+    for (int at = threadIdx.x; at < kInputs * width; at += blockDim.x)
+      own = max(own, size_of(args.weight[at / width * all + columns.begin + at % width]));
+    own = warp_largest(own);
+    if (lane_index() == 0) atomicMax(largest, own);
+    __syncthreads();
+    const float scale = scale_of(*largest);
+    __syncthreads();
+    uint4* const to = reinterpret_cast<uint4*>(net_memory());
+    const auto place = [&](uint4& four, const float* from, int64_t step) {
+      uint32_t first[2], second[2];
+      split(scale * from[0], scale * from[step], first);
+      split(scale * from[2 * step], scale * from[3 * step], second);
+      four = {first[0], second[0], first[1], second[1]};
+    };
     for (int at = threadIdx.x; at < count; at += blockDim.x) {
-      const int lane = at % kWarp, eight = at / kWarp % kEights, n = at / kWarp / kEights;
-      const int g = lane / 4, t = lane % 4;
-      const float* const from = args.weight + (8 * eight + 2 * t) * all + columns.begin + 8 * n + g;
-      split_to(to[at].x, to[at].z, from[0]);
-      split_to(to[at].y, to[at].w, from[all]);
+      const int g = at % kWarp / 4, t = at % 4, depth = at / kWarp % kSixteens, n = at / kWarp / kSixteens;
+      place(to[at], args.weight + (16 * depth + 4 * t) * all + columns.begin + place_of(n, g / 2, g % 2),
+            all);
     }
     for (int at = threadIdx.x; !kIsForward && at < count; at += blockDim.x) {
-      const int lane = at % kWarp, eight = at / kWarp % kEights, n = at / kWarp / kEights;
-      const int g = lane / 4, t = lane % 4;
-      const float* const from = args.weight + (8 * eight + g) * all + columns.begin + 8 * n + 2 * t;
-      split_to(to[count + at].x, to[count + at].z, from[0]);
-      split_to(to[count + at].y, to[count + at].w, from[1]);
+      const int g = at % kWarp / 4, t = at % 4, eight = at / kWarp % kEights, depth = at / kWarp / kEights;
+      place(to[count + at],
+            args.weight + place_of(eight, g / 2, g % 2) * all + columns.begin + 16 * depth + 4 * t, 1);
     }
+    __syncthreads();
+    return 1.0f / scale;
   }
 
   __device__ void run(int64_t f) {
@@ -112,13 +179,13 @@ class TensorTeam {
     begin_first(f);
     for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
     wait();
-    write_sums(rows.is_wrong);
+    write_sums(rows.is_wrong, false);
     wait();
   }
 
  protected:
   __device__ void begin_first(int64_t f) {
-    const int column = columns_.begin + 2 * (lane_index() % 4);
+    const int column = columns_.begin + 4 * (lane_index() % 4);
     first_ = f, p_ = args_.p + f * all_ + column, grad_sent_ = args_.grad_sent + f * sent_ + column;
     if (kIsSecond) along_p_ = args_.along_p + f * all_ + column;
     for (int c = lane_index(); c < 2 * (columns_.end - columns_.begin); c += kWarp) sums_[c] = 0.0f;
@@ -132,35 +199,39 @@ class TensorTeam {
       sync_threads(barrier_, warps_ * kWarp);
   }
 
-  // What the warps have found, one after the other.
-  __device__ void write_sums(bool is_wrong) const {
+  // What the warps have found, one after the other; `adds`: to what is there.
+  __device__ void write_sums(bool is_wrong, bool adds) const {
     const int width = columns_.end - columns_.begin;
-    const TensorShared shared(pass, kInputs, width);
     for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
       const int column = columns_.begin + c;
-      float sent = is_wrong ? not_a_number<float>() : 0.0f, by_p = sent;
+      float* const to_sent = args_.to_sent + first_ * sent_ + column;
+      float* const to_p = args_.by_p + first_ * all_ + column;
+      const bool is_sent = pass != Pass::backward && column < sent_;
+      float sent = is_wrong ? not_a_number<float>() : adds && is_sent ? *to_sent : 0.0f;
+      float by_p = is_wrong ? not_a_number<float>() : adds && !kIsForward ? *to_p : 0.0f;
       for (int w = 0; w < warps_; ++w) {
-        const float* const own = team_sums_ + w * shared.sums;
-        if (pass != Pass::backward) sent += own[c];
+        const float* const own = team_memory_ + w * of_warp_;
+        if (is_sent) sent += own[c];
         if (!kIsForward) by_p += own[width + c];
       }
-      if (pass != Pass::backward && column < sent_) args_.to_sent[first_ * sent_ + column] = sent;
-      if (!kIsForward) args_.by_p[first_ * all_ + column] = by_p;
+      if (is_sent) *to_sent = sent;
+      if (!kIsForward) *to_p = by_p;
     }
   }
 
   // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
   // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
   __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
-    row_ = row + lane_index() / 4, left_ = static_cast<int>(min(end - row_, int64_t{16}));
+    row_ = row + lane_index() / 4;
+    left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
-    TensorRows<kEights> x, along[1];
+    HalfRows<kSixteens> x, along[1];
     load_rows(x, at, args_.x);
     if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
     float by_weight[2] = {}, by_x[kIsForward ? 1 : kEights][4] = {};
-    const int eights = columns_.eights(), sent = min(max(sent_ - columns_.begin, 0) / 8, eights);
+    const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
     add_columns<true>(0, sent, x, along, at, by_weight, by_x);
-    add_columns<false>(sent, eights, x, along, at, by_weight, by_x);
+    add_columns<false>(sent, sixteens, x, along, at, by_weight, by_x);
     if constexpr (!kIsForward) write_inputs(by_x, by_weight);
   }
 
@@ -173,198 +244,249 @@ class TensorTeam {
     float weight[2], along_weight[2];
   };
 
-  // What a lane reads for two columns of its rows, asked for while the two before are worked on.
+  // What a lane reads for four columns of its rows, asked for while the four before are worked on.
   struct Given {
-    float2 p, along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
-    float2 q[2], along_q[2];
-    float2 kept[2], along[2];  // x, or in backward passes gradients, of columns that are kept
+    float4 q[2], along_q[2];
+    float4 kept[2], along[2];  // x, or in backward passes gradients, of columns that are kept
   };
 
   __device__ __forceinline__ bool is_there(int h) const { return 8 * h < left_; }
 
   __device__ __forceinline__ Places places() const {
     Places found;
-    const int column = columns_.begin + 2 * (lane_index() % 4);
+    const int column = columns_.begin + 4 * (lane_index() % 4);
     found.kept = row_ * kInputs + column - sent_;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t row = row_ + 8 * h;
       int64_t second = is_there(h) ? args_.second[row] : -1;
-      found.is_wrong[h] = is_there(h) && (!is_right(args_, row, first_, second) || !is_of_group(second));
+      found.is_wrong[h] = is_there(h) && !is_right(args_, row, first_, second);
+      if (kOfGroups) found.is_wrong[h] |= is_there(h) && second != second_ + lane_index() / 4 + 8 * h;
       found.has_second[h] = second >= 0 && !found.is_wrong[h];
+      found.weight[h] = is_there(h) ? args_.row_weight[row] : 0.0f;
+      found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
+      if constexpr (kOfGroups) continue;
       if (!found.has_second[h]) second = 0;
       found.q[h] = args_.q + second * all_ + column;
       if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
-      found.weight[h] = is_there(h) ? args_.row_weight[row] : 0.0f;
-      found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
     }
     return found;
   }
-  __device__ bool is_of_group(int64_t second) const {
-    return !kStaged || second < 0 || (second >= group_begin_ && second < group_end_);
-  }
 
-  __device__ void load_rows(TensorRows<kEights>& to, const Places& at, const float* x) const {
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens>& to, const Places& at, const float* x) const {
+    float4 rows[2][kSixteens];
+    unsigned largest = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int n = 0; n < kSixteens; ++n) {
+        const float* const from = x + (row_ + 8 * h) * kInputs + 16 * n + 4 * (lane_index() % 4);
+        rows[h][n] = is_there(h) ? read_four(from) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
+      }
+    const float scale = scale_of(warp_largest(largest));
+    to.inverse = inverse_power(scale) * weight_inverse_;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float* const from = x + (row_ + 8 * h) * kInputs + 2 * (lane_index() % 4);
+      const float by = at.is_wrong[h] ? not_a_number<float>() : scale;
 #pragma unroll
-      for (int eight = 0; eight < kEights; ++eight) {
-        float2 two = is_there(h) ? read_two(from + 8 * eight) : float2{0.0f, 0.0f};
-        if (at.is_wrong[h]) two.x = two.y = not_a_number<float>();
-        split_to(to.high[eight][h], to.low[eight][h], two.x);
-        split_to(to.high[eight][h + 2], to.low[eight][h + 2], two.y);
+      for (int n = 0; n < kSixteens; ++n) {
+        const float4& four = rows[h][n];
+        to.set(n, h, by * four.x, by * four.y, by * four.z, by * four.w);
       }
     }
   }
 
-  // The products with eight columns.
-  __device__ void multiply(float (&z)[4], const TensorRows<kEights>& rows, int n) const {
-    float small[2][4] = {};
+  // The products with eight columns, to z.
+  __device__ __forceinline__ void multiply(float (&z)[4], const HalfRows<kSixteens>& rows, int n) const {
+    float large[4] = {}, small[4] = {};
 #pragma unroll
-    for (int k = 0; k < 4; ++k) z[k] = 0.0f;
+    for (int k = 0; k < kSixteens; ++k)
+      multiply_parts(large, small, rows, k, weight_[(n * kSixteens + k) * kWarp]);
 #pragma unroll
-    for (int eight = 0; eight < kEights; ++eight)
-      multiply_parts(z, small, rows.high[eight], rows.low[eight],
-                     weight_[(n * kEights + eight) * kWarp + lane_index()]);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) z[k] += small[0][k] + small[1][k];
+    for (int k = 0; k < 4; ++k) z[k] += (large[k] + small[k]) * rows.inverse;
   }
 
-  // Adds a lane's numbers of two columns to the sums over the warp's rows: lanes with the bit 4 go on with
-  // the second one.
-  __device__ void add_to_sums(float* sums, int n, float a, float b) const {
-    const bool is_second = lane_index() & 4;
-    float own = is_second ? b : a;
-    own += __shfl_xor_sync(kAllLanes, is_second ? a : b, 4);
-    own += __shfl_xor_sync(kAllLanes, own, 8);
+  // Adds a lane's numbers of four columns to the sums over the warp's rows. Half of the numbers goes to the
+  // lane that keeps them, twice; then lanes with the same are added.
+  __device__ __forceinline__ void add_to_sums(float* sums, int n, const float (&x)[4]) const {
+    const bool keeps_last = lane_index() & 4, keeps_second = lane_index() & 8;
+    float two[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      two[k] = keeps_last ? x[k + 2] : x[k];
+      two[k] += __shfl_xor_sync(kAllLanes, keeps_last ? x[k] : x[k + 2], 4);
+    }
+    float own = keeps_second ? two[1] : two[0];
+    own += __shfl_xor_sync(kAllLanes, keeps_second ? two[0] : two[1], 8);
     own += __shfl_xor_sync(kAllLanes, own, 16);
-    if (lane_index() < 8) sums[8 * n + 2 * (lane_index() % 4) + lane_index() / 4] += own;
+    const int place = 16 * n + 4 * (lane_index() % 4) + 2 * keeps_last + keeps_second;
+    if (lane_index() < 16) sums[place] += own;
   }
 
   template <bool kIsSent>
   __device__ __forceinline__ void load(Given& given, const Places& at, int n) const {
-    constexpr float2 nothing{0.0f, 0.0f};
-    given.p = read_two(p_ + 8 * n);
-    if constexpr (kIsSecond) given.along_p = read_two(along_p_ + 8 * n);
-    if constexpr (!kIsSent)
-      given.factor = read_two(args_.scale + columns_.begin + 2 * (lane_index() % 4) - sent_ + 8 * n);
-    else if constexpr (!kIsForward)
-      given.factor = read_two(grad_sent_ + 8 * n);
-    const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 8 * n;
+    constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
+    const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 16 * n;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      given.q[h] = at.has_second[h] ? read_two(at.q[h] + 8 * n) : nothing;
-      if constexpr (kIsSecond)
-        given.along_q[h] = at.has_second[h] ? read_two(at.along_q[h] + 8 * n) : nothing;
+      if constexpr (!kOfGroups) {
+        given.q[h] = at.has_second[h] ? read_four(at.q[h] + 16 * n) : nothing;
+        if constexpr (kIsSecond)
+          given.along_q[h] = at.has_second[h] ? read_four(at.along_q[h] + 16 * n) : nothing;
+      }
       if constexpr (kIsSent) continue;
-      given.kept[h] = is_there(h) ? read_two(kept + 8 * h * kInputs) : nothing;
+      given.kept[h] = is_there(h) ? read_four(kept + 8 * h * kInputs) : nothing;
       if constexpr (kIsSecond)
-        given.along[h] = is_there(h) ? read_two(args_.along_x + at.kept + 8 * n + 8 * h * kInputs) : nothing;
+        given.along[h] =
+            is_there(h) ? read_four(args_.along_x + at.kept + 16 * n + 8 * h * kInputs) : nothing;
     }
   }
 
-  // Eights [begin, end) of the columns, which are all sent or all kept.
+  // Sixteens [begin, end) of the columns, which are all sent or all kept.
   template <bool kIsSent, int kCount>
-  __device__ __forceinline__ void add_columns(int begin, int end, const TensorRows<kEights>& x,
-                                              const TensorRows<kEights>* along, const Places& at,
+  __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens>& x,
+                                              const HalfRows<kSixteens>* along, const Places& at,
                                               float (&by_weight)[2], float (&by_x)[kCount][4]) {
     if (begin >= end) return;
     Given next;
     load<kIsSent>(next, at, begin);
 #pragma unroll 1
     for (int n = begin; n < end; ++n) {
-      const Given given = next;
+      Given given = next;
       if (n + 1 < end) load<kIsSent>(next, at, n + 1);
-      float z[4], v[4];
-      multiply(z, x, n);
-      if constexpr (kIsSecond) multiply(v, *along, n);
-
-      Number<float> numbers[4];
+      const float4 p = read_four(p_ + 16 * n);
+      float4 along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
+      if constexpr (kIsSecond) along_p = read_four(along_p_ + 16 * n);
+      if constexpr (!kIsSent)
+        factor = read_four(args_.scale + columns_.begin + 4 * (lane_index() % 4) - sent_ + 16 * n);
+      else if constexpr (!kIsForward)
+        factor = read_four(grad_sent_ + 16 * n);
+      if constexpr (kOfGroups) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          Number<float>& own = numbers[2 * h + k];
-          own.z = z[2 * h + k] + (of_two(given.p, k) + of_two(given.q[h], k));
-          if constexpr (kIsSecond)
-            own.v = v[2 * h + k] + (of_two(given.along_p, k) + of_two(given.along_q[h], k));
-          if constexpr (kIsForward) continue;
-          own.grad = of_two(given.factor, k) * (kIsSent ? at.weight[h] : of_two(given.kept[h], k));
-          own.extra = kIsSent ? at.along_weight[h] * of_two(given.factor, k) : 0.0f;
+        for (int h = 0; h < 2; ++h) {
+          given.q[h] = row_of_q(0, n, h);
+          if constexpr (kIsSecond) given.along_q[h] = row_of_q(2, n, h);
         }
+      }
+      // Of eight columns `u` and rows `h` a lane has numbers 4 u + 2 h and the next.
+      Number<float> numbers[8];
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        float z[4], v[4];
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const int four = 2 * u + k;
+            z[2 * h + k] = of_four(p, four) + of_four(given.q[h], four);
+            if constexpr (kIsSecond) v[2 * h + k] = of_four(along_p, four) + of_four(given.along_q[h], four);
+          }
+        multiply(z, x, 2 * n + u);
+        if constexpr (kIsSecond) multiply(v, *along, 2 * n + u);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            Number<float>& own = numbers[4 * u + 2 * h + k];
+            const int four = 2 * u + k;
+            own.z = z[2 * h + k];
+            if constexpr (kIsSecond) own.v = v[2 * h + k];
+            if constexpr (kIsForward) continue;
+            own.grad = of_four(factor, four) * (kIsSent ? at.weight[h] : of_four(given.kept[h], four));
+            own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
+          }
+      }
       evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
-      float of_sent[2] = {}, of_p[2] = {};
+      float of_sent[4] = {}, of_p[4] = {};
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const Number<float>& own = numbers[2 * h + k];
+        for (int four = 0; four < 4; ++four) {
+          const Number<float>& own = numbers[four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
-          of_p[k] += own.h;
+          of_p[four] += own.h;
           if constexpr (!kIsSent) continue;
-          of_sent[k] += at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f);
-          if constexpr (!kIsForward) by_weight[h] += of_two(given.factor, k) * of_v;
+          of_sent[four] += at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f);
+          if constexpr (!kIsForward) by_weight[h] += of_four(factor, four) * of_v;
         }
-      write_rows<kIsSent>(given, at, numbers, n);
-      if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent[0], of_sent[1]);
+      write_rows<kIsSent>(given, factor, at, numbers, n);
+      if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent);
       if constexpr (!kIsForward) {
-        add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p[0], of_p[1]);
+        add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p);
         add_to_inputs(by_x, numbers, n);
       }
     }
   }
 
-  // What the rows have of eight columns.
+  // A lane's four numbers of h, or of another member, of rows h.
+  template <class F>
+  __device__ static float4 four_of(const Number<float> (&numbers)[8], int h, const F& f) {
+    return {f(numbers[2 * h]), f(numbers[2 * h + 1]), f(numbers[4 + 2 * h]), f(numbers[5 + 2 * h])};
+  }
+
+  // What the rows have of sixteen columns.
   template <bool kIsSent>
-  __device__ __forceinline__ void write_rows(const Given& given, const Places& at,
-                                             const Number<float> (&numbers)[4], int n) const {
+  __device__ __forceinline__ void write_rows(const Given& given, const float4& factor, const Places& at,
+                                             const Number<float> (&numbers)[8], int n) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const Number<float>&first = numbers[2 * h], &other = numbers[2 * h + 1];
-      if constexpr (kStaged)
-        write_two(staged_ + (8 * h + lane_index() / 4) * staged_row_ + 8 * n + 2 * (lane_index() % 4),
-                  first.h, other.h);
+      const auto own = [&](const auto& f) { return four_of(numbers, h, f); };
+      const float4 of_z = own([](const auto& number) { return number.h; });
+      if constexpr (kOfGroups && !kIsForward) {
+        float4& sum = row_of_q(1, n, h);
+        sum = {sum.x + of_z.x, sum.y + of_z.y, sum.z + of_z.z, sum.w + of_z.w};
+      }
       if (!is_there(h)) continue;
       if constexpr (!kIsSent) {
-        const float a = kIsSecond ? first.sv : first.y, b = kIsSecond ? other.sv : other.y;
-        const int64_t kept = at.kept + 8 * n + 8 * h * kInputs;
+        const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
+        const int64_t kept = at.kept + 16 * n + 8 * h * kInputs;
         if constexpr (pass != Pass::backward) {
-          const float2 added = kIsSecond ? given.along[h] : given.kept[h];
-          write_two(args_.to_kept + kept, added.x + given.factor.x * a, added.y + given.factor.y * b);
+          const float4 added = kIsSecond ? given.along[h] : given.kept[h], &c = factor;
+          write_four(args_.to_kept + kept,
+                     {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
         }
+        const float4& grad = given.kept[h];
         if (!kIsForward && memory_.of_scales)
-          write_two(memory_.of_scales + kept, given.kept[h].x * a, given.kept[h].y * b);
+          write_four(memory_.of_scales + kept, {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
       }
       if constexpr (kIsForward) continue;
-      const int64_t of_row = (row_ + 8 * h) * all_ + columns_.begin + 8 * n + 2 * (lane_index() % 4);
-      if (args_.by_z) write_two(args_.by_z + of_row, first.h, other.h);
-      if (kIsSecond && memory_.dz) write_two(memory_.dz + of_row, first.dz, other.dz);
+      const int64_t of_row = (row_ + 8 * h) * all_ + columns_.begin + 16 * n + 4 * (lane_index() % 4);
+      if (args_.by_z) write_four(args_.by_z + of_row, of_z);
+      if (kIsSecond && memory_.dz)
+        write_four(memory_.dz + of_row, own([](const auto& number) { return number.dz; }));
     }
   }
 
-  // The products of eight columns' h with the transposed weights.
+  // The products of sixteen columns' h with the transposed weights.
   template <int kCount>
-  __device__ void add_to_inputs(float (&by_x)[kCount][4], const Number<float> (&numbers)[4], int n) const {
-    uint32_t high[4], low[4];
+  __device__ __forceinline__ void add_to_inputs(float (&by_x)[kCount][4], const Number<float> (&numbers)[8],
+                                                int n) const {
+    unsigned largest = 0;
 #pragma unroll
-    for (int k = 0; k < 4; ++k)  // a has rows side by side, the numbers have columns
-      split_to(high[k % 2 * 2 + k / 2], low[k % 2 * 2 + k / 2], numbers[k].h);
+    for (int k = 0; k < 8; ++k) largest = max(largest, size_of(numbers[k].h));
+    const float scale = scale_of(warp_largest(largest));
+    HalfRows<1> rows;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float4 of_z = four_of(numbers, h, [](const auto& number) { return number.h; });
+      rows.set(0, h, scale * of_z.x, scale * of_z.y, scale * of_z.z, scale * of_z.w);
+    }
+    rows.inverse = inverse_power(scale) * weight_inverse_;
 #pragma unroll
     for (int eight = 0; eight < kCount; ++eight) {
-      const uint4 b = transposed_[(n * kEights + eight) * kWarp + lane_index()];
       float now[4] = {};
-      multiply_8(now, low, b.x, b.y);
-      multiply_8(now, high, b.z, b.w);
-      multiply_8(now, high, b.x, b.y);
+      multiply_parts(now, now, rows, 0, transposed_[(n * kEights + eight) * kWarp]);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) by_x[eight][k] += now[k];
+      for (int k = 0; k < 4; ++k) by_x[eight][k] += now[k] * rows.inverse;
     }
   }
 
   // What the rows have for x and their weights, added to that of the runs before.
   template <int kCount>
-  __device__ void write_inputs(const float (&by_x)[kCount][4], const float (&by_weight)[2]) const {
+  __device__ __forceinline__ void write_inputs(const float (&by_x)[kCount][4],
+                                               const float (&by_weight)[2]) const {
     const int t = lane_index() % 4;
     const bool goes_on = columns_.begin > 0, adds_kept = !kIsSecond && !goes_on && args_.kept;
 #pragma unroll
@@ -375,30 +497,39 @@ class TensorTeam {
       if (t == 0) args_.by_row_weight[row] = of_row + (goes_on ? args_.by_row_weight[row] : 0.0f);
       const float* const added = goes_on ? args_.by_x : adds_kept ? args_.grad_kept : nullptr;
 #pragma unroll
-      for (int eight = 0; eight < kCount; ++eight) {
-        const int64_t at = row * kInputs + 8 * eight + 2 * t;
-        float a = by_x[eight][2 * h], b = by_x[eight][2 * h + 1];
-        if (added) a += added[at], b += added[at + 1];
-        write_two(args_.by_x + at, a, b);
+      for (int eight = 0; eight + 1 < kCount; eight += 2) {
+        const int64_t at = row * kInputs + 8 * eight + 4 * t;
+        const float *const a = by_x[eight] + 2 * h, *const b = by_x[eight + 1] + 2 * h;
+        float4 sum{a[0], a[1], b[0], b[1]};
+        if (added) {
+          const float4 before = *reinterpret_cast<const float4*>(added + at);
+          sum = {sum.x + before.x, sum.y + before.y, sum.z + before.z, sum.w + before.w};
+        }
+        write_four(args_.by_x + at, sum);
       }
     }
   }
 
  protected:
+  // Of whole groups: the lane's four columns of Q (0), of what is by Q (1), or of u_Q (2), for its rows h.
+  __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
+    return rows_of_q_[(2 * (which * columns_.sixteens() + n) + h) * kWarp];
+  }
+
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const Columns columns_;
+  const float weight_inverse_;
   const int all_, sent_, warps_, warp_, barrier_;
-  const uint4 *weight_, *transposed_;
-  float *team_sums_, *sums_;
+  const uint4 *weight_, *transposed_;  // the lane's
+  int of_warp_;                        // numbers of a warp in shared memory
+  float *team_memory_, *sums_;
+  float4* rows_of_q_;
   // Of the first, from the lane's first column on.
   const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
-  // Of whole groups: where a warp's rows of h go, so wide, and the group's firsts.
-  float* staged_ = nullptr;
-  int staged_row_ = 0;
-  int64_t group_begin_ = 0, group_end_ = 0;
+  int64_t second_ = 0;           // of whole groups: that of the first of 16 rows
 };
 
 template <int kEights, Pass pass, bool kAny>
@@ -406,9 +537,8 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
     tensor_kernel(const __grid_constant__ MessageArgs<float> args,
                   const __grid_constant__ Memory<float> memory, Columns columns, int team) {
   using Team = TensorTeam<kEights, pass, kAny>;
-  Team::place_weights(args, columns);
-  __syncthreads();
-  Team own(args, memory, columns, team);
+  const float inverse = Team::place_weights(args, columns);
+  Team own(args, memory, columns, inverse, team);
   const int teams = warps_of(pass, kEights) / team;
   // Firsts side by side in one block: as the edges of an atom they share their seconds. Turn by turn other
   // blocks have those that an atom begins with, which have the most rows.
@@ -421,22 +551,23 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
   if (columns.begin == 0) finish_rows(args, memory);
 }
 
-// Whether there are kernels for numbers so many, which are read by twos.
+// Whether there are kernels for numbers so many, which are read by fours.
 inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
   const bool is_wide = args.inputs == 32 || args.inputs == 64 || args.inputs == 128;
   bool is_placed = true;
   for (const float* from : {args.x, args.p, args.q, args.scale, args.grad_sent, args.grad_kept, args.along_x,
                             args.along_p, args.along_q})
-    is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float2) == 0;
-  return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 8 == 0 && args.columns() > 0;
+    is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
+  return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 16 == 0 && args.columns() > 0;
 }
 
 template <int kEights, Pass pass, bool kAny>
 void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = warps_of(pass, kEights);
+  const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width, false).bytes(warps); };
   int width = columns;
-  while (TensorShared(pass, 8 * kEights, width).bytes(warps) > gpu.limits().shared_bytes && width > 8)
-    width = static_cast<int>(blocks_for(width / 8, 2)) * 8;
+  while (bytes(width) > gpu.limits().shared_bytes && width > 16)
+    width = static_cast<int>(blocks_for(width / 16, 2)) * 16;
   const int64_t chip = gpu.limits().multiprocessors * blocks_of(pass, kEights);
   // Few firsts have several warps each.
   int team = 1;
@@ -445,8 +576,8 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.firsts, warps / team), 1, chip);
   for (int begin = 0; begin < columns; begin += width) {
     const Columns run{begin, std::min(begin + width, columns)};
-    gpu.launch(tensor_kernel<kEights, pass, kAny>, blocks, warps * kWarp,
-               TensorShared(pass, 8 * kEights, run.end - run.begin).bytes(warps), args, memory, run, team);
+    gpu.launch(tensor_kernel<kEights, pass, kAny>, blocks, warps * kWarp, bytes(run.end - run.begin), args,
+               memory, run, team);
   }
 }
 
