@@ -167,7 +167,7 @@ def main() -> None:
                 f"tensor cores, {shape}, {chip}, {activation}: {check(library, case, plain=False, chip=chip):.1e}"
             )
         groups = (3, 3), (0, 0), (4, 0), (20, 19), (35, 33), (1, 1)
-        for shape, some in itertools.product([*wide[:3], (32, 64, 32)], (groups, groups[:3])):
+        for shape, some in itertools.product([*wide[:3], (32, 128, 32)], (groups, groups[:3])):
             lengths = [size if k < size else 0 for count, size in some for k in range(count)]
             case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, some)
             for chip in (1, 8):

@@ -41,8 +41,9 @@ def message(
             behind all others; they are in no sum, and x is kept there.
         second: of R rows and S things; none in rows without a first.
         activation: f, by DeePMD-kit's name (`mdops.ops.activation`).
-        groups: (G + 1,) int32, where the first things of each group begin, if the rows of a group have seconds of that
-            group alone, as the angles of an atom are between its edges. Their sums by Q are quicker then.
+        groups: (G + 1,) int32, where the first things of each group begin, if rows are all pairs of things of a group,
+            as angles are of an atom's edges: of its first m things each has m rows, whose seconds are these m in their
+            order, and the others have none. That is quicker.
 
     Returns:
         (F, C - X) and (R, X); without scale (F, C) and None.

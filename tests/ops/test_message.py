@@ -152,7 +152,7 @@ def test_nothing_at_all():
     assert sent.shape == (0, 0) and kept is None
 
 
-def test_seconds_of_other_groups_are_refused():
+def test_groups_are_of_all_pairs():
     graph = graph_of()
     tensors, (first, second, groups) = inputs(graph, "angles", 4, 4, 0, torch.float32)
     # Of two atoms with angles the first's last edge goes to the second.
@@ -163,9 +163,16 @@ def test_seconds_of_other_groups_are_refused():
     moved = groups.clone()
     moved[at + 1] = ends[at] + 1
     with pytest.raises(
-        RuntimeError, match=r"mdops::message: the second of row \d+ is \d+, which is not of its group"
+        RuntimeError, match=r"first \d+ of argument `groups` has \d+ rows, and its group is of 1"
     ):
         ops.message(*tensors, first, second, "tanh", moved)
+    nodes = second.nodes.clone()
+    nodes[:2] = nodes[:2].flip(0)
+    turned = EdgeIndex.of(nodes, len(second.offsets) - 1)
+    with pytest.raises(
+        RuntimeError, match=r"mdops::message: the second of row \d+ is -?\d+, expected \d+ of"
+    ):
+        ops.message(*tensors, first, turned, "tanh", groups)
     beyond = first._replace(nodes=second.nodes)
     with pytest.raises(RuntimeError, match=r"mdops::message: argument `first_offsets` has row"):
         ops.message(*tensors, beyond, second, "tanh", groups)

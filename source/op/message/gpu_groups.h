@@ -14,7 +14,10 @@ namespace gpu_message {
 
 constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
 
-__host__ __device__ constexpr int group_warps(Pass pass, int eights) {
+constexpr int kFewestGroupWarps = 10;
+
+// Warps of a block at most: what registers they have follows.
+__host__ __device__ constexpr int most_group_warps(Pass pass, int eights) {
   if (pass == Pass::forward) return 12;
   return pass == Pass::backward && eights <= 4 ? 12 : 8;
 }
@@ -114,7 +117,7 @@ __device__ inline bool are_groups(const MessageArgs<float>& args) {
 }
 
 template <int kEights, Pass pass, bool kAny>
-__global__ void __launch_bounds__(group_warps(pass, kEights) * kWarp, 1)
+__global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
     group_kernel(const __grid_constant__ MessageArgs<float> args,
                  const __grid_constant__ Memory<float> memory, int team) {
   const Columns columns{0, static_cast<int>(args.columns())};
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(group_warps(pass, kEights) * kWarp, 1)
   if (is_right) {
     const float inverse = TensorTeam<kEights, pass, kAny, true>::place_weights(args, columns);
     GroupTeam<kEights, pass, kAny> own(args, memory, columns, inverse, team);
-    const int64_t teams = gridDim.x * static_cast<int64_t>(group_warps(pass, kEights) / team);
+    const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
     for (int64_t g = first; g < args.groups; g += teams) own.run(g);
   }
@@ -139,22 +142,25 @@ __global__ void __launch_bounds__(group_warps(pass, kEights) * kWarp, 1)
   finish_rows(args, memory);
 }
 
+// Warps of a block, for which there is shared memory: an even number, or none.
 template <int kEights, Pass pass>
-int64_t group_bytes(const MessageArgs<float>& args) {
+int group_warps(const Gpu& gpu, const MessageArgs<float>& args) {
   const TensorShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), true);
-  return shared.bytes(group_warps(pass, kEights));
+  int warps = most_group_warps(pass, kEights);
+  while (warps > 0 && shared.bytes(warps) > gpu.limits().shared_bytes) warps -= 2;
+  return warps;
 }
 
 template <int kEights, Pass pass, bool kAny>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
-  constexpr int warps = group_warps(pass, kEights);
+  const int columns = gpu.int32_of("weight", args.columns()), warps = group_warps<kEights, pass>(gpu, args);
   const int64_t chip = gpu.limits().multiprocessors;
   // As many warps have a group as it takes for two turns of all.
   int team = 1;
   while (team < warps && (warps % team || args.groups * team < 2 * chip * warps)) ++team;
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);
-  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp, group_bytes<kEights, pass>(args), args,
-             memory, team);
+  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp,
+             TensorShared(pass, 8 * kEights, columns, true).bytes(warps), args, memory, team);
 }
 
 }  // namespace gpu_message

@@ -33,7 +33,7 @@ bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) {
     if (args.groups > 0 && by_tensor_cores(gpu, args))
       return with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
-        return kEights <= kGroupEights && group_bytes<kEights, pass>(args) <= gpu.limits().shared_bytes;
+        return kEights <= kGroupEights && group_warps<kEights, pass>(gpu, args) >= kFewestGroupWarps;
       });
   }
   return false;

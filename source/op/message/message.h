@@ -38,7 +38,8 @@ struct MessageArgs {
   Activation activation;
   T threshold;
   const int32_t *first, *first_offsets, *second, *second_order, *second_offsets;
-  // Where the firsts of each group begin (groups + 1,), if the seconds of its rows are of them, too.
+  // Where the firsts of each group begin (groups + 1,), if rows are all pairs of a group's first things, in
+  // the order of the seconds.
   const int32_t* group_offsets = nullptr;
   const T *x, *weight, *p, *q, *row_weight, *scale;
   const T *grad_sent = nullptr, *grad_kept = nullptr;

@@ -85,7 +85,7 @@ struct MessageInputs {
   }
 
  private:
-  // That rows of no first have no second, and that the seconds of a group are its own.
+  // That rows of no first have no second, and that those of a group are of all pairs of its first things.
   void check_rows(const Op& op) const {
     const int32_t* second_of = second.index.const_data_ptr<int32_t>();
     const int32_t* begin = first.offsets.const_data_ptr<int32_t>();
@@ -95,11 +95,21 @@ struct MessageInputs {
     const int32_t* group = groups.const_data_ptr<int32_t>();
     const int64_t count = groups.size(0) - 1;
     parallel(count, 256, [&](int64_t from, int64_t to) {
-      for (int64_t g = from; g < to; ++g)
-        for (int64_t r = begin[group[g]]; r < begin[group[g + 1]]; ++r)
-          if (second_of[r] >= 0 && (second_of[r] < group[g] || second_of[r] >= group[g + 1]))
-            fail(op, "the second of row " + std::to_string(r) + " is " + std::to_string(second_of[r]) +
-                         ", which is not of its group");
+      for (int64_t g = from; g < to; ++g) {
+        const int64_t of_group = group[g], end = group[g + 1];
+        const int64_t size = of_group < end ? begin[of_group + 1] - begin[of_group] : 0;
+        for (int64_t f = of_group; f < end; ++f) {
+          const int64_t expected = f - of_group < size ? size : 0, found = begin[f + 1] - begin[f];
+          if (found != expected || size > end - of_group)
+            fail(op, "first " + std::to_string(f) + " of argument `groups` has " + std::to_string(found) +
+                         " rows, and its group is of " + std::to_string(std::min(size, end - of_group)));
+          for (int64_t k = 0; k < found; ++k)
+            if (second_of[begin[f] + k] != of_group + k)
+              fail(op, "the second of row " + std::to_string(begin[f] + k) + " is " +
+                           std::to_string(second_of[begin[f] + k]) + ", expected " +
+                           std::to_string(of_group + k) + " of its group");
+        }
+      }
     });
     if (begin[first.targets] != begin[group[count]])
       fail(op, "argument `groups` ends at first " + std::to_string(group[count]) +
