@@ -844,6 +844,11 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         samples.append(Sample("edge_rotate_outer", (y, x, *index_of), (0, 1), bad=wrong))
         wrong = wrong | {"offsets": (4, index_of[2] + 1)}
         samples.append(Sample("edge_rotate_sum", (turn, y, *index_of), (0, 1), bad=wrong))
+        weight = random(7, 1)
+        wrong = {"index": (3, index_of[0] + 9), "offsets": (5, index_of[2] + 1), "weight": (2, random(7, 2))}
+        samples.append(Sample("edge_rotate_back", (turn, y, weight, *index_of), (0, 1, 2), bad=wrong))
+        wrong = {"grad": (0, random(4, columns + 1, channels))}
+        samples.append(Sample("edge_rotate_back_backward", (x, turn, y, weight, *index_of), bad=wrong))
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)
         for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])

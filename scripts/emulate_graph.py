@@ -109,6 +109,15 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         shown = [None if op == passes[2] and k == 1 and not len(r) else r for k, r in enumerate(out)]
         number = passes.index(op) if op in passes else 3
         run("edge_convolution", shown, sizes, is_double, number)
+    elif op == "edge_rotate_back":
+        edges, nodes, (rows, columns) = len(given[3]), len(given[5]) - 1, first.shape[1:]
+        channels = given[1].shape[2]
+        out = results((nodes, columns, channels), like=first.dtype)
+        run(op, out, (edges, nodes, rows, columns, channels), is_double)
+    elif op == "edge_rotate_back_backward":
+        given, (rows, columns), channels = given[:5], given[1].shape[1:], first.shape[2]
+        out = results(*(value.shape for value in given[1:4]), like=first.dtype)
+        run(op, out, (len(given[4]), len(first), rows, columns, channels), is_double)
     elif op.startswith("edge_rotate"):
         sums = op == "edge_rotate_sum"
         edges, nodes, channels = len(given[2]), len(given[4]) - 1, given[1].shape[2]

@@ -23,7 +23,7 @@ from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_s
 from mdops.ops.edge_attention import edge_attention
 from mdops.ops.edge_convolution import edge_convolution, edge_correlation
 from mdops.ops.edge_frames import edge_frames
-from mdops.ops.edge_rotation import edge_rotate, edge_rotate_outer, edge_rotate_sum
+from mdops.ops.edge_rotation import edge_rotate, edge_rotate_back, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.edge_softmax import edge_softmax
 from mdops.ops.edge_splines import edge_splines
 from mdops.ops.env_mat import env_mat
@@ -103,6 +103,7 @@ __all__ = [
     "edge_permute",
     "edge_product",
     "edge_rotate",
+    "edge_rotate_back",
     "edge_rotate_outer",
     "edge_rotate_sum",
     "edge_scatter",

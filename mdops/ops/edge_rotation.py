@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import last_derivative, register_fake, register_formula
 from mdops.ops.graph import EdgeIndex
 
 MOST_COLUMNS = 128  # D of a matrix
@@ -50,6 +50,28 @@ def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch
     return x
 
 
+def edge_rotate_back(
+    turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of: EdgeIndex
+) -> torch.Tensor:
+    """`edge_rotate_sum` of terms that have weights: x[m] = sum of weight[e] turn[e]^T y[e] over the edges of m. No
+    array has the weighted matrices. Differentiable once.
+
+    Args:
+        turn: (E, R, D) float32 or float64, D at most 128.
+        y: (E, R, C).
+        weight: (E, 1).
+        of: of E edges and M nodes.
+
+    Returns:
+        (M, D, C).
+
+    Raises:
+        RuntimeError: as for `edge_scatter`.
+    """
+    x: torch.Tensor = torch.ops.mdops.edge_rotate_back(turn, y, weight, *of)
+    return x
+
+
 def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     """The products of an edge's rows with those of its node, summed over channels: y[e] x[of[e]]^T, zeros where that is
     -1. The gradient by `turn` of the two others, which are its own gradients.
@@ -79,6 +101,16 @@ def _(turn: Any, y: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
     return y.new_empty(offsets.shape[0] - 1, turn.shape[2], y.shape[2])
 
 
+@register_fake("edge_rotate_back")
+def _(turn: Any, y: Any, weight: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
+    return y.new_empty(offsets.shape[0] - 1, turn.shape[2], y.shape[2])
+
+
+@register_fake("edge_rotate_back_backward")
+def _(grad: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in args[:3])
+
+
 @register_fake("edge_rotate_outer")
 def _(y: Any, x: Any, *of: Any) -> torch.Tensor:
     return y.new_empty(*y.shape[:2], x.shape[1])
@@ -102,6 +134,12 @@ def _outer_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return by_y, edge_rotate_sum(grads[0], y, of) if needs[1] else None
 
 
+def _back_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = last_derivative("edge_rotate_back_backward", grads[0], *args)
+    return found
+
+
+register_formula("edge_rotate_back", _back_formula, range(3))
 register_formula("edge_rotate", _rotate_formula, (0, 1))
 register_formula("edge_rotate_sum", _sum_formula, (0, 1))
 register_formula("edge_rotate_outer", _outer_formula, (0, 1))

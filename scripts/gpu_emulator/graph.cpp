@@ -128,6 +128,25 @@ void edge_rotate_sum(Call c) {
 }
 
 template <class T>
+void edge_rotate_back(Call c) {
+  RotateSumArgs<T> a{rotation_shape(c), c.next<T>(), c.next<T>()};
+  a.weight = c.next<T>();
+  a.index = c.next(), a.order = c.next(), a.offsets = c.next(), a.x = c.next<T>();
+  gpu_rotation::run_sum(gpu, a);
+}
+
+template <class T>
+void edge_rotate_back_backward(Call c) {
+  const RotationShape shape = rotation_shape(c);
+  T* const grad = c.next<T>();
+  T *const turn = c.next<T>(), *const y = c.next<T>(), *const weight = c.next<T>();
+  const NodeRows<T> x{grad, c.next(), shape.nodes};
+  T *const by_turn = c.next<T>(), *const by_y = c.next<T>();
+  gpu_rotation::run_rotate(gpu, RotateArgs<T>{shape, turn, x, by_y, weight});
+  gpu_rotation::run_outer(gpu, RotateOuterArgs<T>{shape, y, x, by_turn, weight, turn, c.next<T>()});
+}
+
+template <class T>
 void edge_rotate_outer(Call c) {
   RotateOuterArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
   a.turn = c.next<T>(), a.x.nodes = a.shape.nodes;
@@ -177,6 +196,15 @@ void run_edge_rotate(bool is_double, void** pointers, int64_t* sizes) {
 
 void run_edge_rotate_sum(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? edge_rotate_sum<double>({pointers, sizes}) : edge_rotate_sum<float>({pointers, sizes});
+}
+
+void run_edge_rotate_back(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_rotate_back<double>({pointers, sizes}) : edge_rotate_back<float>({pointers, sizes});
+}
+
+void run_edge_rotate_back_backward(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? edge_rotate_back_backward<double>({pointers, sizes})
+            : edge_rotate_back_backward<float>({pointers, sizes});
 }
 
 void run_edge_rotate_outer(bool is_double, void** pointers, int64_t* sizes) {

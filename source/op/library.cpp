@@ -40,6 +40,13 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_rotate(Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("edge_rotate_sum(Tensor turn, Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def(
+      "edge_rotate_back(Tensor turn, Tensor y, Tensor weight, Tensor index, Tensor? order, Tensor offsets) "
+      "-> Tensor");
+  m.def(
+      "edge_rotate_back_backward(Tensor grad, Tensor turn, Tensor y, Tensor weight, Tensor index, Tensor? "
+      "order, Tensor "
+      "offsets) -> (Tensor, Tensor, Tensor)");
   m.def("edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
   m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v) -> Tensor");
   m.def("order_mix(Tensor numbers, Tensor x, int degree, bool transposed) -> Tensor");

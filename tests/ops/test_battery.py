@@ -19,6 +19,7 @@ LAST = (
     "angle_features",
     "angle_moment_backward",
     "edge_frames",
+    "edge_rotate_back",
     "edge_softmax",
     "edge_splines",
     "env_mat_backward",

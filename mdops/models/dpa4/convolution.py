@@ -29,6 +29,7 @@ from mdops.ops import (
     EdgeIndex,
     edge_gather,
     edge_rotate,
+    edge_rotate_back,
     edge_rotate_sum,
     edge_scatter,
     edge_softmax,
@@ -464,14 +465,16 @@ class Convolution(nn.Module):
         if not self.in_frames:
             (rows,) = blocks
             return self._summed(_weighted(rows, weights), edges)
-        turn = edges.rotations[self.lmax, self.mmax]
+        turn, of = edges.rotations[self.lmax, self.mmax], edges.of_center
+        if edges.once and len(blocks) == weights.shape[1] == 1:
+            return edge_rotate_back(turn, blocks[0], weights, of) * self._rescale
         if weights.shape[1] == 1:
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:
             blocks = [_weighted(rows, weights) for rows in blocks]
         if len(blocks) == 1:
-            return edge_rotate_sum(turn, blocks[0], edges.of_center) * self._rescale
-        of, parts = edges.of_center, turn.split([rows.shape[1] for rows in blocks], 1)
+            return edge_rotate_sum(turn, blocks[0], of) * self._rescale
+        parts = turn.split([rows.shape[1] for rows in blocks], 1)
         sums = [edge_rotate_sum(own, rows, of) for own, rows in zip(parts, blocks, strict=True)]
         return torch.stack(sums).sum(0) * self._rescale
 

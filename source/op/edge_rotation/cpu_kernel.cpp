@@ -56,20 +56,33 @@ void rotate(const RotateArgs<T>& args, int64_t from, int64_t to) {
     const T *turn = args.turn + e * rows * columns, *x = args.x.at(e, columns * channels);
     for (int64_t r = 0; r < rows; ++r)
       combine<false>(turn + r * columns, 1, x, columns, channels, y + r * channels);
+    if (args.weight)
+      for (int64_t k = 0; k < rows * channels; ++k) y[k] *= args.weight[e];
   }
 }
 
 template <class T>
 void sum(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
+  constexpr int64_t most = kMostColumns;  // rows of weighted matrices that are at hand at once
+  T weighted[most];
   for (int64_t n = from; n < to; ++n) {
     T* x = args.x + n * columns * channels;
     std::fill(x, x + columns * channels, T(0));
     for (int64_t p = args.offsets[n]; p < args.offsets[n + 1]; ++p) {
       const int64_t e = args.order ? args.order[p] : p;
       const T *turn = args.turn + e * rows * columns, *y = args.y + e * rows * channels;
-      for (int64_t d = 0; d < columns; ++d)
-        combine<true>(turn + d, columns, y, rows, channels, x + d * channels);
+      for (int64_t d = 0; d < columns; ++d) {
+        if (!args.weight) {
+          combine<true>(turn + d, columns, y, rows, channels, x + d * channels);
+          continue;
+        }
+        for (int64_t first = 0; first < rows; first += most) {
+          const int64_t count = std::min(most, rows - first);
+          for (int64_t r = 0; r < count; ++r) weighted[r] = args.weight[e] * turn[(first + r) * columns + d];
+          combine<true>(weighted, 1, y + first * channels, count, channels, x + d * channels);
+        }
+      }
     }
   }
 }
@@ -81,12 +94,20 @@ void outer(const RotateOuterArgs<T>& args, int64_t from, int64_t to) {
     T* turn = args.turn + e * rows * columns;
     if (args.x.is_none(e)) {
       std::fill(turn, turn + rows * columns, T(0));
+      if (args.by_weight) args.by_weight[e] = 0;
       continue;
     }
     const T *y = args.y + e * rows * channels, *x = args.x.at(e, columns * channels);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t d = 0; d < columns; ++d)
         turn[r * columns + d] = dot(y + r * channels, x + d * channels, channels);
+    if (!args.weight) continue;
+    T sum = 0;
+    for (int64_t k = 0; k < rows * columns; ++k) {
+      sum += turn[k] * args.of_weight[e * rows * columns + k];
+      turn[k] *= args.weight[e];
+    }
+    args.by_weight[e] = sum;
   }
 }
 

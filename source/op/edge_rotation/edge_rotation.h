@@ -5,7 +5,9 @@
 //   sum      x[n] = sum_{e: n(e) = n} T[e]^T y[e]        (E, R, C) to (N, D, C), in the order of `order`
 //   outer    T[e] = y[e] x[n(e)]^T                       (E, R, C), (N, D, C) to (E, R, D); 0 for -1
 //
-// Each is linear in both of its arguments, and the gradients of each are the other two.
+// Each is linear in both of its arguments, and the gradients of each are the other two. All results may have
+// a weight of each edge, w[e]: those of `sum` in front of its terms. Its gradient is <T[e], y[e] x[n(e)]^T>
+// for the gradient x of the sum, which `outer` has then, too.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +26,10 @@ struct RotationShape {
 template <class T>
 struct RotateArgs {
   RotationShape shape;
-  const T* turn;  // (E, R, D)
-  NodeRows<T> x;  // (N, D, C)
-  T* y;           // (E, R, C)
+  const T* turn;              // (E, R, D)
+  NodeRows<T> x;              // (N, D, C)
+  T* y;                       // (E, R, C)
+  const T* weight = nullptr;  // (E,)
 };
 
 template <class T>
@@ -35,14 +38,17 @@ struct RotateSumArgs {
   const T *turn, *y;                       // (E, R, D), (E, R, C)
   const int32_t *index, *order, *offsets;  // (E,), (E,) or null, (N + 1,)
   T* x;                                    // (N, D, C)
+  const T* weight = nullptr;               // (E,)
 };
 
 template <class T>
 struct RotateOuterArgs {
   RotationShape shape;
-  const T* y;     // (E, R, C)
-  NodeRows<T> x;  // (N, D, C)
-  T* turn;        // (E, R, D)
+  const T* y;                                       // (E, R, C)
+  NodeRows<T> x;                                    // (N, D, C)
+  T* turn;                                          // (E, R, D)
+  const T *weight = nullptr, *of_weight = nullptr;  // (E,), and the matrices (E, R, D) of its gradient
+  T* by_weight = nullptr;                           // (E,)
 };
 
 #define MDOPS_ROTATION_KERNELS(T)                                                                \

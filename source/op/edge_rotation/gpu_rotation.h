@@ -39,11 +39,11 @@ struct Place {
         staged(shared + threadIdx.x / kWarp * kStagedNumbers<T>) {}
 };
 
-// f(first row, rows, the matrix of this lane's edge from that row on) for rows in pieces that fit. All lanes
-// call it; `matrix` is that of a lane's edge, null if there is none.
+// f(first row, rows, the matrix of this lane's edge from that row on, times a weight) for rows in pieces that
+// fit. All lanes call it; `matrix` is that of a lane's edge, null if there is none.
 template <class T, class F>
 __device__ __forceinline__ void with_rows(const Place<T>& place, const RotationShape& shape, const T* matrix,
-                                          const F& f) {
+                                          T weight, const F& f) {
   const int columns = static_cast<int>(shape.columns);
   const int rows = kStagedNumbers<T> / kEdges / columns;
   T* own = place.staged + place.edge * (kStagedNumbers<T> / kEdges);
@@ -51,7 +51,8 @@ __device__ __forceinline__ void with_rows(const Place<T>& place, const RotationS
     const int count = static_cast<int>(shape.rows - first < rows ? shape.rows - first : rows);
     __syncwarp();
     if (matrix)
-      for (int k = place.column; k < count * columns; k += kLanes) own[k] = matrix[first * columns + k];
+      for (int k = place.column; k < count * columns; k += kLanes)
+        own[k] = weight * matrix[first * columns + k];
     __syncwarp();
     f(first, count, own);
   }
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(RotateArgs<T> args) {
   const int64_t e = place.warp * kEdges + place.edge;
   const bool there = e < shape.edges, none = there && args.x.is_right(e) && args.x.is_none(e);
   const T* matrix = there && !none ? args.turn + e * shape.rows * shape.columns : nullptr;
-  with_rows(place, shape, matrix, [&](int64_t first, int rows, const T* turn) {
+  const T weight = args.weight && there ? args.weight[e] : T(1);
+  with_rows(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
     if (!there) return;
     for (int64_t c = place.column * size; c < shape.channels; c += kLanes * size)
       for (int64_t begin = 0; begin < shape.columns; begin += kColumns) {
@@ -131,7 +133,8 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
         const bool there = p + place.edge < end;
         const int64_t e = there ? row_at(edges, n, p + place.edge) : -1;
         const T* matrix = e >= 0 ? args.turn + e * shape.rows * shape.columns : nullptr;
-        with_rows(place, shape, matrix, [&](int64_t first, int rows, const T* turn) {
+        const T weight = args.weight && e >= 0 ? args.weight[e] : T(1);
+        with_rows(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
           if (!there || !has) return;
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
@@ -224,6 +227,8 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(RotateOuterArgs<T> args
   const int lane = threadIdx.x % kLanes;
   const bool there = e < shape.edges, none = there && args.x.is_right(e) && args.x.is_none(e);
   constexpr int kGroups = kColumns / kLanes;
+  const T weight = args.weight && there ? args.weight[e] : T(1);
+  T by_weight = 0;
   for (int64_t base = 0; base < shape.channels; base += kLanes * size) {
     const int64_t c = base + lane * size;
     const bool has = there && !none && c < shape.channels;
@@ -239,7 +244,9 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(RotateOuterArgs<T> args
             has ? Vector<T, size>(args.y + (e * shape.rows + r) * shape.channels + c) : all_of<T, size>(T(0));
         T* const to = args.turn + (e * shape.rows + r) * shape.columns + begin;
         const auto write = [&](int d, T value) {
-          if (there && (kWhole || begin + d < shape.columns)) to[d] = base ? to[d] + value : value;
+          if (!there || (!kWhole && begin + d >= shape.columns)) return;
+          to[d] = base ? to[d] + weight * value : weight * value;
+          if (args.by_weight) by_weight += value * args.of_weight[to + d - args.turn];
         };
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
@@ -256,6 +263,10 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(RotateOuterArgs<T> args
         }
       }
     }
+  }
+  if (args.by_weight) {
+    by_weight = sum_over_lanes<1>(&by_weight, lane);
+    if (there && lane == 0) args.by_weight[e] = none ? T(0) : by_weight;
   }
 }
 

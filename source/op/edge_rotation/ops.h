@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "common/tensor.h"
 #include "edge_rotation/edge_rotation.h"
@@ -48,6 +49,47 @@ struct EdgeRotationOps {
     return x;
   }
 
+  static Tensor edge_rotate_back(const Tensor& turn_, const Tensor& y_, const Tensor& weight_,
+                                 const Tensor& index, const std::optional<Tensor>& order,
+                                 const Tensor& offsets) {
+    const auto op = Device::make("edge_rotate_back", "turn", turn_);
+    const Weighted in(op, turn_, y_, weight_, index, order, offsets);
+    Tensor x = empty(op, {in.shape.nodes, in.shape.columns, in.shape.channels}, in.y.scalar_type());
+    dispatch_float(op, in.y.scalar_type(), [&](auto zero) {
+      using T = decltype(zero);
+      run_rotation(op, RotateSumArgs<T>{in.shape, in.turn.template const_data_ptr<T>(),
+                                        in.y.template const_data_ptr<T>(),
+                                        in.of.index.template const_data_ptr<int32_t>(), in.of.order_data(),
+                                        in.of.offsets.template const_data_ptr<int32_t>(),
+                                        x.mutable_data_ptr<T>(), in.weight.template const_data_ptr<T>()});
+    });
+    return x;
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> edge_rotate_back_backward(
+      const Tensor& grad_, const Tensor& turn_, const Tensor& y_, const Tensor& weight_, const Tensor& index,
+      const std::optional<Tensor>& order, const Tensor& offsets) {
+    const auto op = Device::make("edge_rotate_back_backward", "turn", turn_);
+    const Weighted in(op, turn_, y_, weight_, index, order, offsets);
+    const auto [edges, nodes, rows_, columns, channels] = in.shape;
+    const ScalarType dtype = in.y.scalar_type();
+    const Tensor grad = Device::placed(input(op, "grad", grad_, dtype, {nodes, columns, channels}));
+    Tensor by_turn = empty(op, {edges, rows_, columns}, dtype),
+           by_y = empty(op, {edges, rows_, channels}, dtype);
+    Tensor by_weight = empty(op, {edges, 1}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T *const turn = in.turn.template const_data_ptr<T>(), *const weight =
+                                                                      in.weight.template const_data_ptr<T>();
+      run_rotation(op,
+                   RotateArgs<T>{in.shape, turn, rows<T>(grad, in.of), by_y.mutable_data_ptr<T>(), weight});
+      run_rotation(op, RotateOuterArgs<T>{in.shape, in.y.template const_data_ptr<T>(), rows<T>(grad, in.of),
+                                          by_turn.mutable_data_ptr<T>(), weight, turn,
+                                          by_weight.mutable_data_ptr<T>()});
+    });
+    return {by_turn, by_y, by_weight};
+  }
+
   static Tensor edge_rotate_outer(const Tensor& y_, const Tensor& x_, const Tensor& index,
                                   const std::optional<Tensor>& order, const Tensor& offsets) {
     const auto op = Device::make("edge_rotate_outer", "y", y_);
@@ -68,9 +110,27 @@ struct EdgeRotationOps {
     m.impl("edge_rotate", TORCH_BOX(&EdgeRotationOps::edge_rotate));
     m.impl("edge_rotate_sum", TORCH_BOX(&EdgeRotationOps::edge_rotate_sum));
     m.impl("edge_rotate_outer", TORCH_BOX(&EdgeRotationOps::edge_rotate_outer));
+    m.impl("edge_rotate_back", TORCH_BOX(&EdgeRotationOps::edge_rotate_back));
+    m.impl("edge_rotate_back_backward", TORCH_BOX(&EdgeRotationOps::edge_rotate_back_backward));
   }
 
  private:
+  struct Weighted {
+    Tensor turn, y, weight;
+    RowIndex of;
+    RotationShape shape;
+
+    Weighted(const Op& op, const Tensor& turn_, const Tensor& y_, const Tensor& weight_, const Tensor& index,
+             const std::optional<Tensor>& order, const Tensor& offsets)
+        : turn(Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}))),
+          y(Device::placed(input(op, "y", y_, turn.scalar_type(), {turn.size(0), turn.size(1), kAny}))),
+          weight(input(op, "weight", weight_, turn.scalar_type(), {turn.size(0), 1})),
+          of(op, index, order, offsets, turn.size(0)),
+          shape{turn.size(0), of.targets, turn.size(1), turn.size(2), y.size(2)} {
+      check_columns(op, shape.columns);
+    }
+  };
+
   static void check_columns(const Op& op, int64_t columns) {
     if (columns < 1 || columns > kMostColumns)
       fail(op, "a matrix has " + std::to_string(columns) + " columns, expected 1 to " +
