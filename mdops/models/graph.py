@@ -1,8 +1,10 @@
 """Descriptors that pass messages between atoms, in layers on a graph of edges and angles."""
 
 import functools
+import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -125,7 +127,7 @@ class GraphDescriptor(Descriptor):
             every = nodes if exchange is None else exchange(nodes)
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)
             if counts:
-                kept, found = _run_counted(layer, *given)
+                kept, found = run_counted(layer, *given)
                 if self._fills_memory(kept, nodes.device):
                     del found
                     run, found = run_again, run_again(layer, *given)
@@ -159,14 +161,35 @@ def _run(layer: Callable[..., Any], *given: Any) -> Any:
     return layer(*given)
 
 
+_running = threading.local()
+
+
+def runs_again() -> bool:
+    """Whether a layer runs once more, for what it keeps alone: nobody reads what it gives."""
+    return getattr(_running, "again", False)
+
+
+@contextmanager
+def _again() -> Iterator[None]:
+    before, _running.again = runs_again(), True
+    try:
+        yield
+    finally:
+        _running.again = before
+
+
 def run_again(layer: Callable[..., Any], *given: Any) -> Any:
     """layer(given), which keeps nothing but what it takes, and runs once more for its first derivatives."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _again()
+
     options: dict[str, Any] = {"preserve_rng_state": False, "determinism_check": "none"}
-    return checkpoint(layer, *given, use_reentrant=False, **options)
+    return checkpoint(layer, *given, use_reentrant=False, context_fn=contexts, **options)
 
 
-def _run_counted(layer: nn.Module, *given: Any) -> tuple[int, Any]:
-    """The bytes that the layer keeps for its gradient beside its weights, and what it gives."""
+def run_counted(function: Callable[..., Any], *given: Any) -> tuple[int, Any]:
+    """The bytes that it keeps for its gradient, beside the weights of a layer, and what it gives."""
     kept: dict[int, int] = {}
 
     def count(value: torch.Tensor) -> torch.Tensor:
@@ -175,10 +198,41 @@ def _run_counted(layer: nn.Module, *given: Any) -> tuple[int, Any]:
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda value: value):
-        found = layer(*given)
-    for weight in layer.parameters():
+        found = function(*given)
+    for weight in function.parameters() if isinstance(function, nn.Module) else ():
         kept.pop(weight.untyped_storage().data_ptr(), None)
     return sum(kept.values()), found
+
+
+class Room:
+    """How many bytes may yet be kept for the gradient: what finds no room runs again."""
+
+    def __init__(self, left: float) -> None:
+        self.left = left
+
+    def run(self, function: Callable[..., Any], *given: Any) -> Any:
+        """function(given), kept if there is any room left."""
+        if self.left <= 0:
+            return run_again(function, *given)
+        kept, found = run_counted(function, *given)
+        self.left -= kept
+        return found
+
+    def by_rows(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor, size: int) -> torch.Tensor:
+        """function(rows), of so many rows first. The others are kept if by these they find room, all together, and
+        else run again, so many after so many."""
+        count = len(rows[0])
+        if self.left > 0 and size < count:
+            left = self.left
+            found = [self.run(function, *(own[:size] for own in rows))]
+            others = [own[size:] for own in rows]
+            if (left - self.left) * (count - size) <= self.left * size:
+                self.left -= (left - self.left) * (count - size) / size
+                return torch.cat([*found, function(*others)])
+        else:
+            found, others = [], list(rows)
+        given = zip(*(own.split(size) for own in others), strict=True)
+        return torch.cat([*found, *(self.run(function, *own) for own in given)])
 
 
 def _bytes(local: Any) -> int:

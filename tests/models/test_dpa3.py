@@ -19,7 +19,7 @@ import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
-from mdops.models.graph import _run_counted
+from mdops.models.graph import run_counted
 from mdops.system import from_atoms
 
 REPFLOW = {
@@ -88,14 +88,13 @@ def test_layers_that_run_again_give_the_same(case, monkeypatch):
 def test_what_a_layer_keeps_is_counted():
     """Inputs that two operations keep count once, weights and what no gradient needs not at all."""
     layer, x = torch.nn.Linear(8, 8, bias=False), torch.ones(5, 8, requires_grad=True)
-    kept, _ = _run_counted(layer, x)
+    kept, _ = run_counted(layer, x)
     assert kept == x.nbytes
 
     def exponential(given):
         return given.exp().square() + 1
 
-    exponential.parameters = list
-    assert _run_counted(exponential, x)[0] == x.nbytes  # the result of exp, twice
+    assert run_counted(exponential, x)[0] == x.nbytes  # the result of exp, twice
 
 
 @pytest.mark.parametrize("case", ["dpa3_base", "dpa3_sequential", "dpa3_no_angles", "dpa3_virtual"])

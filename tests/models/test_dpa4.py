@@ -1,6 +1,7 @@
 """DPA-4 (SeZM), against DeePMD-kit and in use."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from mdops.io.upgrade import upgrade
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.dpa4.descriptor import DPA4
+from mdops.models.graph import Room
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.model.random import random_potential
@@ -78,9 +80,12 @@ def test_turns_and_other_orders_change_nothing(case):
     np.testing.assert_allclose(found["forces"], (wanted["forces"] @ turn.T)[order], atol=1e-10 * largest)
 
 
+@pytest.mark.parametrize("memory", [0, 10**7, 10**12])
 @pytest.mark.parametrize("case", cases("dpa4_"))
-def test_edges_in_runs_have_the_same_answers(case, monkeypatch):
+def test_edges_in_runs_have_the_same_answers(case, memory, monkeypatch):
+    """No run, some or all of which keep what the gradient needs."""
     potential = load_case(case)
+    monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: memory)
     calls = [(one.system, None, one.fparam, one.aparam) for one in references(KINDS / case)]
     wanted = [potential.evaluate(*call) for call in calls]
     monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors: 37)
@@ -88,6 +93,29 @@ def test_edges_in_runs_have_the_same_answers(case, monkeypatch):
         found = potential.evaluate(*call)
         for name, value in want.items():
             assert relative_error(found[name], value) < 1e-12, name
+
+
+def test_what_finds_no_room_runs_again():
+    calls = []
+
+    def twice(x):
+        calls.append(len(x))
+        return x.exp().exp()
+
+    def gradient(room, rows):
+        calls.clear()
+        x = torch.ones(rows, 4, dtype=torch.float64, requires_grad=True)
+        y = room.run(twice, x) if rows == 10 else room.by_rows(twice, x, size=3)
+        (found,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(found, torch.full_like(found, math.e ** (1 + math.e)))
+        return list(calls), room.left
+
+    row = 2 * 4 * 8  # bytes: both results of exp
+    assert gradient(Room(0), 10) == ([10, 10], 0)
+    assert gradient(Room(1), 10) == ([10], 1 - 10 * row)
+    assert gradient(Room(11 * row), 11) == ([3, 8], 0)
+    assert gradient(Room(5 * row), 11) == ([3, 3, 3, 2, 2, 3], -row)
+    assert gradient(Room(0), 5) == ([3, 2, 2, 3], 0)
 
 
 def test_large_graphs_go_in_runs(monkeypatch):

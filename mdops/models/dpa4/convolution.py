@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
 from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.mixing import DepthMix, attention_weights, drawn, focus_weights, null_mass
 from mdops.models.dpa4.options import DPA4Options
+from mdops.models.graph import runs_again
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.grid import GridNet
 from mdops.nn.equivariant.indices import by_order, coefficients, degree_index, runs, spread
@@ -121,6 +123,29 @@ class DegreeMix(nn.Module):
         draw_truncated(self.weight, random, *self.weight.shape)
         if self.channel_basis is not None:
             draw_truncated(self.channel_basis, random, *self.channel_basis.shape)
+
+
+class _SumOfRun(torch.autograd.Function):
+    """`edge_rotate_back` of a run of edges: not made once more where the run is, as nothing that is kept follows."""
+
+    @staticmethod
+    def forward(turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
+        if runs_again():
+            return y.new_empty(of.offsets.shape[0] - 1, turn.shape[2], y.shape[2])
+        return edge_rotate_back(turn, y, weight, of)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.of = inputs[3]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        by_arguments = torch.ops.mdops.edge_rotate_back_backward(
+            grad.contiguous(), *ctx.saved_tensors, *ctx.of
+        )
+        return *by_arguments, None
 
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -467,7 +492,8 @@ class Convolution(nn.Module):
             return self._summed(_weighted(rows, weights), edges)
         turn, of = edges.rotations[self.lmax, self.mmax], edges.of_center
         if edges.once and len(blocks) == weights.shape[1] == 1:
-            return edge_rotate_back(turn, blocks[0], weights, of) * self._rescale
+            summed = _SumOfRun.apply if edges.is_run else edge_rotate_back
+            return summed(turn, blocks[0], weights, of) * self._rescale
         if weights.shape[1] == 1:
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:

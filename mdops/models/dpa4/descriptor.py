@@ -15,7 +15,7 @@ from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamp
 from mdops.models.dpa4.embedding import ChargeSpin, Moments, Surroundings, TypeTable
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.dpa4.variables import load_variables, variables_of
-from mdops.models.graph import GraphDescriptor, device_memory, neighbor_graph_of, run_again
+from mdops.models.graph import GraphDescriptor, Room, device_memory, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -34,6 +34,8 @@ _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
 _ARRAYS = 9
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
+# Where edges go in runs: what is kept of runs that need not run again, and of atoms.
+_SHARES_OF_ROOMS = 1 / 64, 1 / 24
 _FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
@@ -184,12 +186,14 @@ class DPA4(GraphDescriptor):
         if len(vectors) <= size:
             return self._edges((graph.of_center, graph.of_neighbor), known, *given)
         runs = []
+        room = device_memory(vectors.device)
+        of_edges, of_atoms = (Room(share * room) for share in _SHARES_OF_ROOMS)
         for begin, of_run in enumerate(zip(*(one.split(size) for one in given), strict=True)):
             begin *= size
             end = begin + len(of_run[0])
             of_center = EdgeIndex(graph.i[begin:end], None, graph.offsets.clamp(begin, end) - begin)
             of_neighbor = EdgeIndex.of(graph.j[begin:end], graph.of_neighbor.offsets.shape[0] - 1)
-            runs.append(run_again(self._edges, (of_center, of_neighbor), known, *of_run))
+            runs.append(of_edges.run(self._edges, (of_center, of_neighbor), known, *of_run))
         none = vectors[:0]
         return runs[0]._replace(
             of_center=graph.of_center,
@@ -198,7 +202,8 @@ class DPA4(GraphDescriptor):
             lengths=r,
             envelope=fades,
             kinds=of_tables,
-            runs=tuple(runs),
+            runs=tuple(run._replace(is_run=True) for run in runs),
+            rooms=(of_edges, of_atoms),
             **{name: none for name in ("basis", "radial", "of_edge", "scalars", "harmonics")},
             rotations={},
         )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mdops.models.dpa4.radial import RadialSplines
-from mdops.models.graph import run_again
+from mdops.models.graph import Room
 from mdops.nn.equivariant.linear import Dense
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.ops import EdgeIndex
@@ -42,6 +42,8 @@ class Edges(NamedTuple):
         once: whether what is asked for is differentiated at most once, and not by weights.
         runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
             bases, radial numbers, rotations and harmonics.
+        rooms: for what runs of edges and what atoms keep for their gradient.
+        is_run: whether these edges are a run.
     """
 
     of_center: EdgeIndex
@@ -64,6 +66,8 @@ class Edges(NamedTuple):
     kinds: torch.Tensor | None
     once: bool
     runs: "tuple[Edges, ...]" = ()
+    rooms: tuple[Room, Room] = (Room(0), Room(0))
+    is_run: bool = False
 
     def by_splines(self, name: str) -> torch.Tensor | None:
         """(E, functions) of that name, where there are splines."""
@@ -72,7 +76,7 @@ class Edges(NamedTuple):
         return self.splines.numbers(name, self.lengths, self.kinds)
 
     def of_each(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> list[torch.Tensor]:
-        """function(edges, their rows) of all edges, or of each run, which keeps nothing for its gradient but that.
+        """function(edges, their rows) of all edges, or of each run, which may keep nothing for its gradient but that.
 
         Args:
             rows: each (E, ...).
@@ -81,7 +85,7 @@ class Edges(NamedTuple):
             return [function(self, *rows)]
         sizes = [len(run.envelope) for run in self.runs]
         given = zip(self.runs, *(own.split(sizes) for own in rows), strict=True)
-        return [run_again(function, *of_run) for of_run in given]
+        return [self.rooms[0].run(function, *of_run) for of_run in given]
 
     def sums(self, function: Callable[..., torch.Tensor], *rows: torch.Tensor) -> torch.Tensor:
         """The sum of what `of_each` gives, such as sums over the edges of atoms (N, ...)."""
@@ -92,9 +96,7 @@ class Edges(NamedTuple):
         """function(rows) of all atoms, or as often as there are runs of some of them: rows (N, ...) in and out."""
         if not self.runs:
             return function(*rows)
-        size = max(1, -(-len(rows[0]) // len(self.runs)))
-        given = zip(*(own.split(size) for own in rows), strict=True)
-        return torch.cat([run_again(function, *own) for own in given])
+        return self.rooms[1].by_rows(function, *rows, size=max(1, -(-len(rows[0]) // len(self.runs))))
 
 
 def envelope(r: torch.Tensor, cutoff: float, exponent: int) -> torch.Tensor:
