@@ -931,14 +931,18 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         small = tuple(range(3 + gated)) if channels < 32 else ()
         samples.append(Sample("so2_layer", given, small, bad=bad))
         grad = random(edges, 3 * degrees + 1, channels)
-        bad = {"grad": (0, random(edges + 1, 3 * degrees + 1, channels))}
-        places = tuple(range(4 + gated)) if small else ()
-        samples.append(Sample("so2_layer_backward", (grad, *given), places, bad=bad))
+        result = torch.ops.mdops.so2_layer(*given)
+        bad = {
+            name: (at, random(edges + 1, 3 * degrees + 1, channels))
+            for name, at in (("grad", 0), ("result", 5))
+        }
+        # What it depends on besides the gradient, `result` depends on, too.
+        samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))
     return samples
 
 
 def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Few and odd numbers of coefficients, and those that a GPU has its own kernel for."""
+    """Few and odd numbers of coefficients, and a grid of rotations, angle by angle."""
     samples = []
     for atoms, points, first, second, results, channels in (
         (2, 5, 3, 4, 6, 7),
@@ -953,6 +957,9 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
             "v": (4, random(atoms, second, channels + 1)),
         }
         samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
+    for channels in (2, 21):  # of the matrices a few rows matter
+        given = *(random(112, 27) for _ in range(3)), random(3, 27, channels), random(3, 27, channels), True
+        samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else ()))
     return samples
 
 

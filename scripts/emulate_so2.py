@@ -26,14 +26,19 @@ OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
 
 
-def check(library: ctypes.CDLL, op: str, args: Sequence[torch.Tensor], *, plain: bool) -> float:
+SHARED = 232448, 166912  # bytes of shared memory: of GPUs that have weights in two parts there, or not
+
+
+def check(
+    library: ctypes.CDLL, op: str, args: Sequence[torch.Tensor], *, plain: bool, shared: int = SHARED[0]
+) -> float:
     """The largest error beside the CPU's op in float64; raises AssertionError where it is too large."""
-    grad, x, *weights = args if op.endswith("backward") else (None, *args)
+    grad, x, *weights, result = args if op.endswith("backward") else (None, *args, None)
     y = torch.full(x.shape, torch.nan, dtype=x.dtype)
-    tensors = [None if t is None else t.contiguous() for t in (grad, x, *weights, y)]
+    tensors = [None if t is None else t.contiguous() for t in (grad, x, *weights, result, y)]
     pointers = [None if t is None or not t.numel() else t.data_ptr() for t in tensors]
     edges, rows, channels = x.shape
-    sizes = edges, (rows - 1) // 3, channels, 70 if plain else 90
+    sizes = edges, (rows - 1) // 3, channels, 70 if plain else 90, shared
     called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
     library.run_so2(x.dtype == torch.float64, *called)
     want = getattr(OPS, op)(*(t.double() for t in args))
@@ -42,14 +47,14 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[torch.Tensor], *, plain:
     return float((y.double() - want).abs().max()) / scale
 
 
-def check_grid(library: ctypes.CDLL, args: Sequence[torch.Tensor], *, chip: int) -> float:
-    """The same of products at points, on so many multiprocessors."""
-    a, b, out, u, v = (t.contiguous() for t in args)
+def check_grid(library: ctypes.CDLL, args: Sequence[Any]) -> float:
+    """The same of products at points."""
+    a, b, out, u, v = (t.contiguous() for t in args[:5])
     y = torch.full((u.shape[0], out.shape[1], u.shape[2]), torch.nan, dtype=u.dtype)
-    sizes = len(a), a.shape[1], b.shape[1], out.shape[1], u.shape[0], u.shape[2], chip
+    sizes = len(a), a.shape[1], b.shape[1], out.shape[1], u.shape[0], u.shape[2], any(args[5:])
     pointers = (ctypes.c_void_p * 6)(*(t.data_ptr() for t in (a, b, out, u, v, y)))
     library.run_grid_product(u.dtype == torch.float64, pointers, (ctypes.c_int64 * len(sizes))(*sizes))
-    want = OPS.grid_product(*(t.double() for t in args))
+    want = OPS.grid_product(*(t.double() for t in args[:5]), *args[5:])
     scale = float(want.abs().max())
     torch.testing.assert_close(y.double(), want, rtol=0, atol=TOLERANCE[u.dtype] * scale)
     return float((y.double() - want).abs().max()) / scale
@@ -81,18 +86,19 @@ def main() -> None:
                     off = check_orders(library, sample.op, sample.args)
                     print(f"{sample.op}, {dtype}: {off:.1e}")
                 if sample.op == "grid_product":
-                    print(f"{sample.op}, {dtype}: {check_grid(library, sample.args, chip=132):.1e}")
+                    print(f"{sample.op}, {dtype}: {check_grid(library, sample.args):.1e}")
         shapes = (112, 27), (112, 27), (112, 27), (9, 27, 96), (9, 27, 96)
-        grid = [torch.randn(shape, generator=gen) for shape in shapes]
-        for chip in (0, 132):
-            print(f"grid_product of 112 points, {chip}: {check_grid(library, grid, chip=chip):.1e}")
+        grid = *(torch.randn(shape, generator=gen) for shape in shapes), True
+        print(f"grid_product by angles: {check_grid(library, grid):.1e}")
         for gated in (True, False):
             shapes = (305, 7, 32), (305, 7, 32), (96, 96), (64, 128), ((32, 64) if gated else (0, 0))
             grad, x, *weights = (torch.randn(shape, generator=gen) for shape in shapes)
             given = x, *(0.1 * weight for weight in weights)
-            for plain in (False, True):
-                for op, args in (("so2_layer", given), ("so2_layer_backward", (grad, *given))):
-                    print(f"{op}, gated {gated}, plain {plain}: {check(library, op, args, plain=plain):.1e}")
+            results = grad, *given, OPS.so2_layer(*given)
+            for plain, shared in ((False, SHARED[0]), (False, SHARED[1]), (True, SHARED[0])):
+                for op, args in (("so2_layer", given), ("so2_layer_backward", results)):
+                    off = check(library, op, args, plain=plain, shared=shared)
+                    print(f"{op}, gated {gated}, plain {plain}, {shared} bytes: {off:.1e}")
 
 
 if __name__ == "__main__":

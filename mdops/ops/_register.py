@@ -197,11 +197,15 @@ def _apart(values: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], lis
 
 
 def register_formulas_by(
-    name: str, function: Callable[..., torch.Tensor], differentiable: Sequence[int], own: int = 1
+    name: str,
+    function: Callable[..., torch.Tensor],
+    differentiable: Sequence[int],
+    own: int = 1,
+    takes_result: bool = False,
 ) -> None:
     """Registers the gradients of an op of one result, whose derivatives by the first `own` of its differentiable
-    arguments, which come first, are the op `<name>_backward(grad, *args)`. Those by the others, and second ones, go by
-    PyTorch's operations: those of `function`, which does the same."""
+    arguments, which come first, are the op `<name>_backward(grad, *args)`; if it `takes_result`, that comes last. Those
+    by the others, and second ones, go by PyTorch's operations: those of `function`, which does the same."""
     places = (0, *(k + 1 for k in differentiable))
 
     def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -213,7 +217,7 @@ def register_formulas_by(
             return *first, *(None for _ in differentiable[own:])
         create = torch.is_grad_enabled()
         with torch.enable_grad():
-            given, leaves = _apart(args, differentiable)
+            given, leaves = _apart(args[: len(args) - takes_result], differentiable)
             y, others = function(*given), leaves[own:]
             found = torch.autograd.grad(y, others, grads, create_graph=create, materialize_grads=True)
         return *first, *found
@@ -221,12 +225,12 @@ def register_formulas_by(
     def backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
         create = torch.is_grad_enabled()
         with torch.enable_grad():
-            given, leaves = _apart(args, places)
+            given, leaves = _apart(args[: len(args) - takes_result], places)
             y, first = function(*given[1:]), leaves[1 : 1 + own]
             found = torch.autograd.grad(y, first, leaves[:1], create_graph=True)
             return torch.autograd.grad(found, leaves, grads, create_graph=create, materialize_grads=True)
 
-    register_formula(name, formula, differentiable)
+    register_formula(name, formula, differentiable, saved=(0,) if takes_result else ())
     register_formula(f"{name}_backward", backward_formula, places)
 
 
@@ -261,7 +265,7 @@ def register_formula(
 
     `backward(needs, grads, args)` gets a tuple of bools (which of `differentiable` need a gradient), the
     gradients of the results, and the op's arguments; it returns the gradients in the order of
-    `differentiable`. `constant` names the results that have no gradient, `saved` those of them that come after the
+    `differentiable`. `constant` names the results that have no gradient, `saved` those that come after the
     arguments in `args`; an op that has some gets None for gradients that are zero.
 
     An argument may be a list of tensors: then its gradient is one, too.
@@ -270,9 +274,11 @@ def register_formula(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         kept: list[torch.Tensor] = []
         ctx.others = [_keep(value, kept) for value in inputs]
-        ctx.mark_non_differentiable(*(output[k] for k in constant))
-        ctx.set_materialize_grads(not saved)  # zeros as large as what is saved would cost more than the op
-        ctx.save_for_backward(*kept, *(output[k] for k in saved))
+        results = (output,) if isinstance(output, torch.Tensor) else output
+        ctx.mark_non_differentiable(*(results[k] for k in constant))
+        # Zeros as large as what is saved would cost more than the op.
+        ctx.set_materialize_grads(not set(saved).intersection(constant))
+        ctx.save_for_backward(*kept, *(results[k] for k in saved))
 
     def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         kept = ctx.saved_tensors

@@ -8,7 +8,12 @@ from mdops.ops._register import register_fake, register_formula
 
 
 def grid_product(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, u: torch.Tensor, v: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor,
+    u: torch.Tensor,
+    v: torch.Tensor,
+    by_angles: bool = False,
 ) -> torch.Tensor:
     """y[n, d, c] = sum_g out[g, d] (sum_e a[g, e] u[n, e, c]) (sum_e b[g, e] v[n, e, c]), without the values at points
     in between.
@@ -19,6 +24,8 @@ def grid_product(
         a: (G, D_u), float32 or float64, what each coefficient is at each of G points. b: (G, D_v). out: (G, D), what
             the value at a point adds to each coefficient. They are constants: without gradients.
         u: (N, D_u, C). v: (N, D_v, C).
+        by_angles: the points are the rotations of `mdops.nn.equivariant.grid.rotation_grid`, and so are the matrices:
+            of 112 points and 27 coefficients the kernels read what they need of them, and go angle by angle.
 
     Returns:
         (N, D, C).
@@ -27,19 +34,19 @@ def grid_product(
         RuntimeError: a shape, dtype or device does not match, or (on a GPU) D_u + D_v + D numbers of 32 channels do not
             fit into shared memory.
     """
-    y: torch.Tensor = torch.ops.mdops.grid_product(a, b, out, u, v)
+    y: torch.Tensor = torch.ops.mdops.grid_product(a, b, out, u, v, by_angles)
     return y
 
 
 @register_fake("grid_product")
-def _(a: Any, b: Any, out: Any, u: Any, v: Any) -> torch.Tensor:
+def _(a: Any, b: Any, out: Any, u: Any, v: Any, by_angles: bool = False) -> torch.Tensor:
     return u.new_empty(u.shape[0], out.shape[1], u.shape[2])
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    a, b, out, u, v = args
-    by_u = grid_product(out, b, a, grads[0], v) if needs[0] else None
-    return by_u, grid_product(a, out, b, u, grads[0]) if needs[1] else None
+    a, b, out, u, v, *by_angles = args
+    by_u = grid_product(out, b, a, grads[0], v, *by_angles) if needs[0] else None
+    return by_u, grid_product(a, out, b, u, grads[0], *by_angles) if needs[1] else None
 
 
 register_formula("grid_product", _formula, (3, 4))

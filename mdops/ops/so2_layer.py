@@ -51,4 +51,4 @@ register_fake_like("so2_layer", 0)
 register_fake_like("so2_layer_backward", 1)
 
 
-register_formulas_by("so2_layer", _by_pytorch, range(4))
+register_formulas_by("so2_layer", _by_pytorch, range(4), takes_result=True)

@@ -13,17 +13,18 @@ using namespace mdops;
 template <class T>
 void run(void** pointers, const int64_t* sizes) {
   So2Args<T> a{sizes[0], sizes[1], sizes[2]};
-  for (const T** array : {&a.grad, &a.x, &a.weight, &a.both, &a.gate}) *array = static_cast<T*>(*pointers++);
+  for (const T** array : {&a.grad, &a.x, &a.weight, &a.both, &a.gate, &a.result})
+    *array = static_cast<T*>(*pointers++);
   a.y = static_cast<T*>(*pointers);
-  gpu_so2::run(Gpu({2, static_cast<int>(sizes[3]), 232448}), a);
+  gpu_so2::run(Gpu({2, static_cast<int>(sizes[3]), sizes[4]}), a);
 }
 
 template <class T>
 void run_grid(void** pointers, const int64_t* sizes) {
   GridArgs<T> a{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
   for (const T** array : {&a.a, &a.b, &a.out, &a.u, &a.v}) *array = static_cast<T*>(*pointers++);
-  a.y = static_cast<T*>(*pointers);
-  gpu_grid::run(Gpu({static_cast<int>(sizes[6]), 90, 232448}), a);
+  a.y = static_cast<T*>(*pointers), a.by_angles = sizes[6] != 0;
+  gpu_grid::run(Gpu({2, 90, 232448}), a);
 }
 
 template <class T>

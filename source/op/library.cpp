@@ -48,7 +48,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "order, Tensor "
       "offsets) -> (Tensor, Tensor, Tensor)");
   m.def("edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
-  m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v) -> Tensor");
+  m.def("grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v, bool by_angles=False) -> Tensor");
   m.def("order_mix(Tensor numbers, Tensor x, int degree, bool transposed) -> Tensor");
   m.def("order_mix_outer(Tensor x, Tensor y, int degree) -> Tensor");
   m.def(
@@ -77,7 +77,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "edge_frames_backward(Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree, int order) -> "
       "Tensor");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
-  m.def("so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
+  m.def(
+      "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, Tensor result) -> "
+      "Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
   m.def("segment_softmax(Tensor x, Tensor offsets) -> Tensor");
   m.def("segment_softmax_backward(Tensor grad, Tensor x, Tensor offsets) -> Tensor");

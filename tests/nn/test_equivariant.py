@@ -165,3 +165,14 @@ def test_a_grid_multiplies_functions():
     wanted = torch.zeros(9, dtype=torch.float64)
     wanted[[0, 6]] = torch.tensor([1 / 3, 2 / 3]).double() / 3**0.5
     torch.testing.assert_close(product, wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20])
+def test_products_on_rotations_go_angle_by_angle(channels):
+    grid = GridNet(coefficients(2), channels, kmax=1).double()
+    left, right = random(4, 9, 1, 3, channels, seed=1), random(4, 9, 1, 3, channels, seed=2)
+    wanted = grid.from_points(grid.to_points(left) * grid.to_points(right))
+    torch.testing.assert_close(grid.product(left, right), wanted, rtol=0, atol=1e-13)
+    grid.float()
+    found = grid.product(left.float(), right.float()).double()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)

@@ -35,7 +35,7 @@ _ARRAYS = 9
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
 # Where edges go in runs: what is kept of runs that need not run again, and of atoms.
-_SHARES_OF_ROOMS = 1 / 64, 1 / 24
+_SHARES_OF_ROOMS = 1 / 32, 1 / 24
 _FADING = "envelope"  # the name of its splines
 _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 

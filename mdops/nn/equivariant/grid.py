@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from mdops.nn.equivariant.gate import swiglu
-from mdops.nn.equivariant.indices import degree_index, places
+from mdops.nn.equivariant.indices import coefficients, degree_index, places
 from mdops.nn.equivariant.linear import (
     ChannelLinear,
     DegreeLinear,
@@ -28,7 +28,6 @@ from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
 from mdops.ops import grid_product, scalar_gate
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
-_IN_REGISTERS = 27  # coefficients
 
 
 def frame_orders(kmax: int) -> list[int]:
@@ -204,6 +203,7 @@ class GridNet(nn.Module):
         self.register_buffer(
             "_back", grids[1].T.clone(memory_format=torch.contiguous_format), persistent=False
         )
+        self._by_angles = kmax == 1 and chosen == tuple(coefficients(2))
         self.frames = 1 if kmax is None else len(frame_orders(kmax))
         self.channels, self.groups, self.crossed = channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
@@ -231,10 +231,12 @@ class GridNet(nn.Module):
 
     def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The product of two functions (N, D, F, K, C)."""
-        # On a GPU the op has its coefficients in registers if these are so many.
-        if left.is_cuda and (left.dtype, self._to.shape[1]) != (torch.float32, _IN_REGISTERS):
+        # On a GPU the op is fast angle by angle alone.
+        if left.is_cuda and not self._by_angles:
             return self.from_points(self.to_points(left) * self.to_points(right))
-        found = grid_product(self._to, self._to, self._back, self._rows(left), self._rows(right))
+        found = grid_product(
+            self._to, self._to, self._back, self._rows(left), self._rows(right), self._by_angles
+        )
         return self._coefficients(found, left.shape[2])
 
     @staticmethod

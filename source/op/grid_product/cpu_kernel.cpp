@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/panels.h"
+#include "grid_product/angles.h"
 #include "grid_product/grid_product.h"
 
 namespace mdops {
@@ -14,7 +15,8 @@ constexpr int64_t kPoints = 4, kVectors = 2;
 template <class T>
 constexpr int64_t kWide = kVectors * kLanes<T>;  // channels
 
-// The matrices by four points: of each column four numbers side by side, zeros behind the last point.
+// The matrices by four points: of each column four numbers side by side, zeros behind the last point. Of a
+// grid of rotations tables (angles.h).
 template <class T>
 struct PackedGrid {
   T *a, *b, *out;
@@ -22,6 +24,11 @@ struct PackedGrid {
 
   PackedGrid(const GridArgs<T>& args, void* memory) {
     Arena arena{static_cast<char*>(memory)};
+    if (grid_angles::fits(args)) {
+      for (T** table : {&a, &b, &out}) *table = arena.take<T>(4 * grid_angles::kTable);
+      bytes = arena.used;
+      return;
+    }
     const int64_t points = (args.points + kPoints - 1) / kPoints * kPoints;
     a = arena.take<T>(points * args.first);
     b = arena.take<T>(points * args.second);
@@ -91,9 +98,42 @@ void atoms_of(const GridArgs<T>& args, int64_t from, int64_t to, const void* pac
     }
 }
 
+// Of one channel after the other, or of as many as a vector has.
+template <class T>
+void atoms_by_angles(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed) {
+  const PackedGrid<T> tables(args, const_cast<void*>(packed));
+  constexpr int count = grid_angles::kCoefficients;
+  const int64_t channels = args.channels;
+  for (int64_t n = from; n < to; ++n) {
+    const auto run = [&](int64_t c, auto zero, const auto& read, const auto& write) {
+      const int64_t first = n * count * channels + c;
+      decltype(zero) u[count], v[count], y[count] = {};
+      for (int d = 0; d < count; ++d) {
+        u[d] = read(args.u + first + d * channels);
+        v[d] = read(args.v + first + d * channels);
+      }
+      grid_angles::add_product(tables.a, tables.b, tables.out, u, v, y);
+      for (int d = 0; d < count; ++d) write(args.y + first + d * channels, y[d]);
+    };
+    int64_t c = 0;
+    for (; c + kLanes<T> <= channels; c += kLanes<T>)
+      run(
+          c, Vector<T>{}, [](const T* p) { return vector_at(p); },
+          [](T* p, const Vector<T>& value) { store(p, value); });
+    for (; c < channels; ++c) run(c, T(0), [](const T* p) { return *p; }, [](T* p, T value) { *p = value; });
+  }
+}
+
 template <class T>
 void pack_all(const GridArgs<T>& args, void* packed) {
   const PackedGrid<T> to(args, packed);
+  if (grid_angles::fits(args)) {
+    for (int k = 0; k < 4 * grid_angles::kTable; ++k) {
+      to.a[k] = grid_angles::table_number(args.a, k), to.b[k] = grid_angles::table_number(args.b, k);
+      to.out[k] = grid_angles::table_number(args.out, k);
+    }
+    return;
+  }
   pack(args.a, args.points, args.first, to.a);
   pack(args.b, args.points, args.second, to.b);
   pack(args.out, args.points, args.results, to.out);
@@ -115,6 +155,7 @@ GridSizes sizes_of(const GridArgs<T>& args) {
     pack_all(args, packed);                                                                               \
   }                                                                                                       \
   void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) { \
+    if (grid_angles::fits(args)) return atoms_by_angles(args, from, to, packed);                          \
     atoms_of(args, from, to, packed, static_cast<T*>(scratch));                                           \
   }
 MDOPS_DEFINE(float)

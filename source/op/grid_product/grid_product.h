@@ -5,6 +5,9 @@
 //
 // It is linear in u and in v, and its gradients are such products, too: by u with matrices (out, b, a) of the
 // gradient and v, by v with (a, out, b) of u and the gradient.
+//
+// `by_angles`: the points are rotations by three angles each, evenly spaced ones about z (angles.h), if there
+// are as many of them, and as many coefficients, as a kernel knows.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +23,7 @@ struct GridArgs {
   int64_t atoms, channels;                 // N, C
   const T *a, *b, *out, *u, *v;
   T* y;
+  bool by_angles = false;
 };
 
 // Bytes of the CPU's packed matrices, and of a thread's memory.

@@ -10,7 +10,7 @@ namespace mdops {
 template <class Device>
 struct GridOps {
   static Tensor grid_product(const Tensor& a_, const Tensor& b_, const Tensor& out_, const Tensor& u_,
-                             const Tensor& v_) {
+                             const Tensor& v_, bool by_angles) {
     const auto op = Device::make("grid_product", "u", u_);
     const Tensor u = Device::placed(float_input(op, "u", u_, {kAny, kAny, kAny}));
     const ScalarType dtype = u.scalar_type();
@@ -21,9 +21,10 @@ struct GridOps {
     Tensor y = empty(op, {u.size(0), out.size(1), u.size(2)}, dtype);
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
-      run_grid(op, GridArgs<T>{a.size(0), a.size(1), b.size(1), out.size(1), u.size(0), u.size(2),
-                               a.const_data_ptr<T>(), b.const_data_ptr<T>(), out.const_data_ptr<T>(),
-                               u.const_data_ptr<T>(), v.const_data_ptr<T>(), y.mutable_data_ptr<T>()});
+      run_grid(op,
+               GridArgs<T>{a.size(0), a.size(1), b.size(1), out.size(1), u.size(0), u.size(2),
+                           a.const_data_ptr<T>(), b.const_data_ptr<T>(), out.const_data_ptr<T>(),
+                           u.const_data_ptr<T>(), v.const_data_ptr<T>(), y.mutable_data_ptr<T>(), by_angles});
     });
     return y;
   }

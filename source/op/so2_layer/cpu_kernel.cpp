@@ -25,11 +25,11 @@ Vector<T> sigmoid(const Vector<T>& x) {
   }
 }
 
-// The weights with columns in lanes, of m = 0, of both signs of m = 1 side by side, and of the gate; and for
-// backward passes their transposes.
+// The weights with columns in lanes, of m = 0, of both signs of m = 1 side by side, and of the gate. Backward
+// passes have the transposes of the first two, the columns that make scalars, and the gate both ways.
 template <class T>
 struct PackedSo2 {
-  Panels<T> middle, sides, gate, middle_back, sides_back, gate_back;
+  Panels<T> middle, sides, scalars, gate, gate_back;
   int64_t bytes;
 
   PackedSo2(const So2Args<T>& args, void* memory) {
@@ -38,9 +38,8 @@ struct PackedSo2 {
     middle = take_panels<T>(arena, m, padded<T>(m));
     sides = take_panels<T>(arena, s, padded<T>(s));
     gate = take_panels<T>(arena, c, padded<T>(a));
-    if (args.grad) {
-      middle_back = take_panels<T>(arena, m, padded<T>(m));
-      sides_back = take_panels<T>(arena, s, padded<T>(s));
+    if (args.grad && args.gate) {
+      scalars = take_panels<T>(arena, m, padded<T>(c));
       gate_back = take_panels<T>(arena, a, padded<T>(c));
     }
     bytes = arena.used;
@@ -72,13 +71,17 @@ void pack_all(const So2Args<T>& args, void* memory) {
   const auto flipped = [](const auto& value) {
     return [&value](int64_t row, int64_t column) { return value(column, row); };
   };
-  pack(to.middle, m, middle);
-  pack(to.sides, 2 * s, sides);
   if (args.gate) pack(to.gate, s, gate);
-  if (!args.grad) return;
-  pack(to.middle_back, m, flipped(middle));
-  pack(to.sides_back, 2 * s, flipped(sides));
-  if (args.gate) pack(to.gate_back, c, flipped(gate));
+  if (!args.grad) {
+    pack(to.middle, m, middle);
+    pack(to.sides, 2 * s, sides);
+    return;
+  }
+  pack(to.middle, m, flipped(middle));
+  pack(to.sides, 2 * s, flipped(sides));
+  if (!args.gate) return;
+  pack(to.scalars, c, middle);
+  pack(to.gate_back, c, flipped(gate));
 }
 
 template <class T>
@@ -117,7 +120,7 @@ class Block {
  private:
   void forward() {
     const T* x = args_.x + edge_ * row_;
-    multiply(x, row_, weights_.middle, weights_.sides, z_);
+    multiply(x, z_);
     T* y = args_.y + edge_ * row_;
     if (!args_.gate) {
       for (int64_t k = 0; k < count_ * row_; ++k) y[k] = x[k] + z_[k];
@@ -131,18 +134,20 @@ class Block {
   }
 
   void backward() {
-    const T *x = args_.x + edge_ * row_, *g = args_.grad + edge_ * row_;
+    const int64_t begin = edge_ * row_;
+    const T *const x = args_.x + begin, *const g = args_.grad + begin, *const result = args_.result + begin;
     if (args_.gate) {
-      multiply(x, row_, weights_.middle, weights_.sides, z_);
+      gemm(count_, args_.middle(), ByRow<T>{const_cast<T*>(x), row_}, weights_.scalars, scalars_, false);
+      for (int64_t e = 0; e < count_; ++e) store_row(scalars_, e, args_.channels, z_ + e * row_);
       make_factors();
       std::fill(slopes_, slopes_ + count_ * factors_row_, T(0));
       each_row([&](int64_t at, int64_t of_factor) {
         for (int64_t c = 0; c < args_.channels; ++c) {
-          slopes_[of_factor + c] += g[at + c] * z_[at + c];
+          slopes_[of_factor + c] += g[at + c] * (result[at + c] - x[at + c]);
           z_[at + c] = g[at + c] * factors_[of_factor + c];
         }
       });
-      for (int64_t k = 0; k < count_ * factors_row_; ++k) slopes_[k] *= factors_[k] * (T(1) - factors_[k]);
+      for (int64_t k = 0; k < count_ * factors_row_; ++k) slopes_[k] *= T(1) - factors_[k];
       gemm(count_, args_.side(), ByRow<T>{slopes_ + args_.channels, factors_row_}, weights_.gate_back,
            scalars_, false);
       for (int64_t e = 0; e < count_; ++e) {
@@ -154,19 +159,17 @@ class Block {
           for (int64_t k = 0; k < left; ++k) first[place.lane() + k] += slope[k] + added[k];
         });
       }
-    } else {
-      std::copy(g, g + count_ * row_, z_);
     }
-    T* const by_x = args_.y + edge_ * row_;
-    multiply(z_, row_, weights_.middle_back, weights_.sides_back, by_x);
+    T* const by_x = args_.y + begin;
+    multiply(args_.gate ? z_ : g, by_x);
     for (int64_t k = 0; k < count_ * row_; ++k) by_x[k] += g[k];
   }
 
   // Rows of both kinds times their matrices.
-  void multiply(const T* x, int64_t stride, const Panels<T>& middle, const Panels<T>& sides, T* to) {
+  void multiply(const T* x, T* to) {
     const int64_t m = args_.middle(), s = 2 * args_.side();
-    gemm(count_, m, ByRow<T>{const_cast<T*>(x), stride}, middle, middle_, false);
-    gemm(count_, s, ByRow<T>{const_cast<T*>(x) + m, stride}, sides, sides_, false);
+    gemm(count_, m, ByRow<T>{const_cast<T*>(x), row_}, weights_.middle, middle_, false);
+    gemm(count_, s, ByRow<T>{const_cast<T*>(x) + m, row_}, weights_.sides, sides_, false);
     for (int64_t e = 0; e < count_; ++e) {
       store_row(middle_, e, m, to + e * row_);
       store_row(sides_, e, s, to + e * row_ + m);

@@ -20,7 +20,7 @@ __device__ __forceinline__ T sigmoid(T x) {
     return T(1) / (T(1) + exp(-x));
 }
 
-// A warp's edge: z, which becomes dz, its factors, and their gradients.
+// A warp's edge: z, or dz in backward passes, its factors, and their gradients.
 template <class T>
 class PlainEdge {
  public:
@@ -36,7 +36,7 @@ class PlainEdge {
     const T *const x = args_.x + e * row, *const g = args_.grad ? args_.grad + e * row : nullptr;
     T* const y = args_.y + e * row;
     if (args_.gate || !g) {
-      each(row, [&](int64_t k) { z_[k] = product(x, k); });
+      each(g ? args_.channels : row, [&](int64_t k) { z_[k] = product(x, k); });
       __syncwarp();
     }
     if (args_.gate) {
@@ -46,18 +46,19 @@ class PlainEdge {
     if (!g)
       each(row, [&](int64_t k) { y[k] = x[k] + (args_.gate ? factors_[factor(k)] : T(1)) * z_[k]; });
     else
-      backward(g, y);
+      backward(x, g, args_.result + e * row, y);
     __syncwarp();
   }
 
  private:
-  __device__ void backward(const T* g, T* y) {
+  __device__ void backward(const T* x, const T* g, const T* result, T* y) {
     const int64_t row = args_.row(), c = args_.channels, s = args_.side();
     if (args_.gate) {
       each(args_.middle(), [&](int64_t k) {
-        T sum = g[k] * z_[k];
-        for (int64_t at = k - c + args_.middle(); k >= c && at < row; at += s) sum += g[at] * z_[at];
-        slopes_[k] = sum * factors_[k] * (T(1) - factors_[k]);
+        T sum = g[k] * (result[k] - x[k]);
+        for (int64_t at = k - c + args_.middle(); k >= c && at < row; at += s)
+          sum += g[at] * (result[at] - x[at]);
+        slopes_[k] = sum * (T(1) - factors_[k]);
       });
       __syncwarp();
       each(row, [&](int64_t k) {

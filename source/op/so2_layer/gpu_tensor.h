@@ -1,13 +1,15 @@
 // Layers of float32 by the tensor cores, to float32's accuracy (common/gpu_tf32.h), of 32 channels.
 //
-// A warp takes 16 edges at once. The rows of m = 0 stand in registers, in two parts of TF32 each, then those
-// of both m = -1 and m = 1, for which U and V are read once. The weights lie in shared memory once, in
-// float32, and are cut into two parts as they are read: so there is room for all, and the transposed products
-// read them, too. Rows of weights are four numbers apart beyond a multiple of 32, so that a product's reads
-// meet in no bank.
+// A warp takes 16 edges at once, their rows of m = 0 and then those of both m = -1 and m = 1, for which U and
+// V are read once. The rows stand in registers. Four eights of a product's columns are summed up side by side
+// (two of each side), so that no sum waits for another, and for each four the rows are cut into two parts of
+// TF32 anew: registers have no room for the parts of all. The weights lie in shared memory in the order in
+// which lanes take them, in two parts where these fit: one read for three products. Backward passes have the
+// transposed weights there, and beside them what gives the factors.
 //
-// What a lane has of z is what it has of x: so factors and their gradients stay with the lane, in its own
-// places of shared memory.
+// What a lane has of sums it has of x, too: so factors stay with the lane, in its own places of shared
+// memory. A lane reads and writes four numbers side by side, which are two of each of two eights: the
+// weights' rows and columns stand in that order.
 //
 // Tensor cores round sums towards zero: small products are summed up apart.
 #pragma once
@@ -23,45 +25,43 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-constexpr int kTensorChannels = 32, kTensorWarps = 8, kTile = 16;
-constexpr int kFour = kTensorChannels / 8;  // eights of a row of channels
+constexpr int kTensorChannels = 32, kTensorWarps = 12, kTile = 16;
+constexpr int kFour = kTensorChannels / 8;  // eights of a row of channels, and of columns at once
 
-// Where weights stand in shared memory, and the warps' numbers behind them.
-template <int kDegrees>
-struct Layout {
-  static constexpr int kMiddle = kFour * (kDegrees + 1), kSide = kFour * kDegrees;  // in eights
-  static constexpr int kMiddleRow = 8 * kMiddle + 4, kBothRow = 16 * kSide + 4, kGateRow = 8 * kSide + 4;
-  static constexpr int kBoth = 8 * kMiddle * kMiddleRow, kGate = kBoth + 8 * kSide * kBothRow;
-  static constexpr int kWeights = kGate + 8 * kFour * kGateRow;
-  // Of a warp: s, factors, and in backward passes their gradients; of each eight columns four numbers a lane.
-  static constexpr int kFactors = kFour, kSlopes = kFactors + kSide;
-  static __host__ __device__ constexpr int eights(bool back) { return kSlopes + (back ? kSide : 0); }
-  static __host__ __device__ constexpr int bytes(bool back) {
-    return 4 * (kWeights + kTensorWarps * eights(back) * 4 * kWarp);
+// A lane's two numbers of eight by eight of a matrix, in two parts or not yet.
+template <bool kParts>
+struct Weights {
+  using Stored = float2;
+  static __device__ __forceinline__ Stored stored(float a, float b) { return {a, b}; }
+  static __device__ __forceinline__ uint4 parts(const Stored& two) {
+    uint4 found;
+    split_to(found.x, found.z, two.x);
+    split_to(found.y, found.w, two.y);
+    return found;
   }
 };
+template <>
+struct Weights<true> {
+  using Stored = uint4;
+  static __device__ __forceinline__ Stored stored(float a, float b) { return Weights<false>::parts({a, b}); }
+  static __device__ __forceinline__ uint4 parts(const Stored& two) { return two; }
+};
 
-// A matrix in shared memory, or its transpose.
-template <bool kTransposed>
-struct Weights {
-  const float* base;
-  int row;
-
-  // A lane's two numbers of eight n of the columns, eight k of the depth, in two parts.
-  __device__ __forceinline__ uint4 at(int k, int n) const {
-    const int g = lane_index() / 4, t = lane_index() % 4;
-    float2 two;
-    if constexpr (kTransposed) {
-      two = *reinterpret_cast<const float2*>(base + (8 * n + g) * row + 8 * k + 2 * t);
-    } else {
-      const float* const from = base + (8 * k + 2 * t) * row + 8 * n + g;
-      two = {from[0], from[row]};
-    }
-    uint4 b;
-    split_to(b.x, b.z, two.x);
-    split_to(b.y, b.w, two.y);
-    return b;
-  }
+// Where weights stand in shared memory, in places of eight by eight numbers. Back: W, U, V and G are
+// transposed, and behind them stand the columns of W that make scalars, and G.
+template <int kDegrees, bool kBack, bool kGated>
+struct Layout {
+  static constexpr int kMiddle = kFour * (kDegrees + 1), kSide = kFour * kDegrees;  // in eights
+  static constexpr int kU = kMiddle * kMiddle, kV = kU + kSide * kSide, kGate = kV + kSide * kSide;
+  static constexpr int kScalars = kGate + (kGated ? kFour * kSide : 0);
+  static constexpr int kGateAgain = kScalars + (kBack && kGated ? kMiddle * kFour : 0);
+  static constexpr int kPlaces = kGateAgain + (kBack && kGated ? kFour * kSide : 0);
+  static constexpr int kOwn = kGated ? kSide * 4 * kWarp : 0;  // of a warp: factors
+  template <bool kParts>
+  static constexpr int kWeights =
+      kPlaces * kWarp * static_cast<int>(sizeof(typename Weights<kParts>::Stored));
+  template <bool kParts>
+  static constexpr int kBytes = kWeights<kParts> + kTensorWarps * kOwn * static_cast<int>(sizeof(float));
 };
 
 // A lane's numbers of eight columns: two of row l / 4, two of row l / 4 + 8.
@@ -69,246 +69,296 @@ struct Four {
   float v[4];
 };
 
-template <int kEights>
-__device__ __forceinline__ void split_rows(TensorRows<kEights>& to, int eight, const Four& from) {
-  split_to(to.high[eight][0], to.low[eight][0], from.v[0]);
-  split_to(to.high[eight][1], to.low[eight][1], from.v[2]);
-  split_to(to.high[eight][2], to.low[eight][2], from.v[1]);
-  split_to(to.high[eight][3], to.low[eight][3], from.v[3]);
-}
+// The same of a sum of products, large and small ones apart.
+struct Sum {
+  float large[4] = {}, small[4] = {};
 
-// Eight columns of rows times a matrix.
-template <int kEights, bool kTransposed>
-__device__ __forceinline__ Four multiply(const TensorRows<kEights>& rows, const Weights<kTransposed>& matrix,
-                                         int n) {
-  float large[4] = {}, small[2][4] = {};
-#pragma unroll
-  for (int k = 0; k < kEights; ++k) multiply_parts(large, small, rows.high[k], rows.low[k], matrix.at(k, n));
-  Four found;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) found.v[k] = large[k] + (small[0][k] + small[1][k]);
-  return found;
-}
-
-struct Two {
-  Four negative, positive;
+  __device__ __forceinline__ Four all() const {
+    return {large[0] + small[0], large[1] + small[1], large[2] + small[2], large[3] + small[3]};
+  }
 };
 
-// Eight columns of both signs: [a U - b V, a V + b U] of the rows a of m = -1 and b of m = 1; transposed
-// [a U^T + b V^T, b U^T - a V^T].
-template <int kEights, bool kTransposed>
-__device__ __forceinline__ Two multiply_both(const TensorRows<kEights>& a, const TensorRows<kEights>& b,
-                                             const Weights<kTransposed>& u, const Weights<kTransposed>& v,
-                                             int n) {
-  float of_sum[4] = {}, first[4] = {}, second[4] = {}, small[3][2][4] = {};
-  const TensorRows<kEights>&from = kTransposed ? b : a, &less = kTransposed ? a : b;
-#pragma unroll
-  for (int k = 0; k < kEights; ++k) {
-    const uint4 of_u = u.at(k, n), of_v = v.at(k, n);
-    multiply_parts(first, small[0], from.high[k], from.low[k], of_u);
-    multiply_parts(second, small[1], less.high[k], less.low[k], of_v);
-    multiply_parts(of_sum, small[2], from.high[k], from.low[k], of_v);
-    multiply_parts(of_sum, small[2], less.high[k], less.low[k], of_u);
+// Eight numbers of the depth of 16 rows, in two parts.
+struct Depth {
+  uint32_t high[4], low[4];
+
+  __device__ __forceinline__ explicit Depth(const Four& from) {
+    split_to(high[0], low[0], from.v[0]);
+    split_to(high[1], low[1], from.v[2]);
+    split_to(high[2], low[2], from.v[1]);
+    split_to(high[3], low[3], from.v[3]);
   }
-  Two found;
-  Four &sum = kTransposed ? found.negative : found.positive,
-       &rest = kTransposed ? found.positive : found.negative;
+
+  __device__ __forceinline__ Depth operator-() const {
+    Depth found(*this);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    sum.v[k] = of_sum[k] + (small[2][0][k] + small[2][1][k]);
-    rest.v[k] = first[k] - second[k] + (small[0][0][k] + small[0][1][k]) - (small[1][0][k] + small[1][1][k]);
+    for (int k = 0; k < 4; ++k) found.high[k] ^= 0x80000000u, found.low[k] ^= 0x80000000u;
+    return found;
   }
-  return found;
+};
+
+__device__ __forceinline__ void add_product(Sum& to, const Depth& rows, const uint4& weights) {
+  multiply_8(to.small, rows.low, weights.x, weights.y);
+  multiply_8(to.small, rows.high, weights.z, weights.w);
+  multiply_8(to.large, rows.high, weights.x, weights.y);
 }
 
-template <int kDegrees, bool kBack, bool kGated>
+template <int kDegrees, bool kBack, bool kGated, bool kParts>
 class Tile {
-  using Places = Layout<kDegrees>;
+  using Stored = typename Weights<kParts>::Stored;
+  using Places = Layout<kDegrees, kBack, kGated>;
   static constexpr int kMiddle = Places::kMiddle, kSide = Places::kSide;
   static constexpr int kNumbers = 8 * (kMiddle + 2 * kSide);  // of an edge
 
  public:
-  __device__ explicit Tile(const So2Args<float>& args) : args_(args) {
-    const float* const shared = reinterpret_cast<const float*>(net_memory());
-    middle_ = shared, both_ = shared + Places::kBoth, gate_ = shared + Places::kGate;
-    own_ = reinterpret_cast<float*>(net_memory()) + Places::kWeights +
-           threadIdx.x / kWarp * Places::eights(kBack) * 4 * kWarp + 4 * lane_index();
+  __device__ explicit Tile(const So2Args<float>& args)
+      : args_(args), weights_(reinterpret_cast<const Stored*>(net_memory()) + lane_index()) {
+    own_ = reinterpret_cast<float*>(net_memory() + Places::template kWeights<kParts>) +
+           threadIdx.x / kWarp * Places::kOwn + 4 * lane_index();
   }
 
   // The block's weights to shared memory.
   static __device__ void place_weights(const So2Args<float>& args) {
-    float* const shared = reinterpret_cast<float*>(net_memory());
-    place(shared, args.weight, 8 * kMiddle, 8 * kMiddle, Places::kMiddleRow);
-    place(shared + Places::kBoth, args.both, 8 * kSide, 16 * kSide, Places::kBothRow);
-    if (kGated) place(shared + Places::kGate, args.gate, 8 * kFour, 8 * kSide, Places::kGateRow);
+    const float *const w = args.weight, *const both = args.both, *const gate = args.gate;
+    constexpr int middle = 8 * kMiddle, side = 8 * kSide, row = 2 * side;
+    if constexpr (kBack) {
+      // With -V^T in the place of V the products of both ways are the same.
+      place(0, kMiddle, kMiddle, [&](int k, int n) { return w[n * middle + k]; });
+      place(Places::kU, kSide, kSide, [&](int k, int n) { return both[n * row + k]; });
+      place(Places::kV, kSide, kSide, [&](int k, int n) { return -both[n * row + side + k]; });
+      if constexpr (kGated) {
+        place(Places::kGate, kSide, kFour, [&](int k, int n) { return gate[n * side + k]; });
+        place(Places::kScalars, kMiddle, kFour, [&](int k, int n) { return w[k * middle + n]; });
+        place(Places::kGateAgain, kFour, kSide, [&](int k, int n) { return gate[k * side + n]; });
+      }
+    } else {
+      place(0, kMiddle, kMiddle, [&](int k, int n) { return w[k * middle + n]; });
+      place(Places::kU, kSide, kSide, [&](int k, int n) { return both[k * row + n]; });
+      place(Places::kV, kSide, kSide, [&](int k, int n) { return both[k * row + side + n]; });
+      if constexpr (kGated)
+        place(Places::kGate, kFour, kSide, [&](int k, int n) { return gate[k * side + n]; });
+    }
   }
 
   __device__ void run(int64_t tile) {
     edge_ = tile * kTile + lane_index() / 4;
-    if constexpr (kBack)
+    if constexpr (kBack && kGated)
       backward();
     else
-      forward();
+      forward(kBack ? args_.grad : args_.x);
   }
 
  private:
-  static __device__ void place(float* to, const float* from, int rows, int columns, int row) {
-    for (int k = 4 * threadIdx.x; k < rows * columns; k += 4 * blockDim.x)
-      *reinterpret_cast<float4*>(to + k / columns * row + k % columns) =
-          __ldg(reinterpret_cast<const float4*>(from + k));
+  // value(k, n) of a matrix of so many eights of rows and columns.
+  template <class F>
+  static __device__ __forceinline__ void place(int begin, int depth, int columns, const F& value) {
+    Stored* const to = reinterpret_cast<Stored*>(net_memory()) + begin * kWarp;
+    const int t = threadIdx.x % 4, g = threadIdx.x / 4 % 8;
+#pragma unroll 4
+    for (int k = threadIdx.x; k < depth * columns * kWarp; k += kTensorWarps * kWarp) {
+      const int from = number(k / kWarp / columns, 2 * t), n = number(k / kWarp % columns, g);
+      to[k] = Weights<kParts>::stored(value(from, n), value(from + 1, n));
+    }
   }
 
-  __device__ void forward() {
+  // Which number of a row is number k of an eight: a lane has four side by side of two eights.
+  static __device__ __forceinline__ int number(int eight, int k) {
+    return 16 * (eight / 2) + 4 * (k / 2) + 2 * (eight % 2) + k % 2;
+  }
+
+  // y = x + f z of rows x; backward passes without a gate have the gradient in the place of x.
+  __device__ __forceinline__ void forward(const float* x) {
     {
-      TensorRows<kMiddle> x;
-      load(x, args_.x, 0);
+      Four rows[kMiddle];
+      load(rows, x, 0);
       if constexpr (kGated) {
-        const auto scalars = make_scalars(x);
+        Four scalars[kFour];
+        Sum sums[kFour];
+        add_all(sums, rows, 0, kMiddle);
+#pragma unroll
+        for (int n = 0; n < kFour; ++n) scalars[n] = sums[n].all();
+#pragma unroll
+        for (int n = 0; n < kFour; n += 2)
+          write(n, plus(rows[n], times(scalars[n], sigmoids(scalars[n]))),
+                plus(rows[n + 1], times(scalars[n + 1], sigmoids(scalars[n + 1]))));
+        keep_factors(scalars, Places::kGate);
+      }
 #pragma unroll 1
-        for (int n = kFour; n < kMiddle; ++n) {
-          const Four z = multiply(x, middle(), n), f = sigmoids(multiply(scalars, gates(), n - kFour));
-          keep(Places::kFactors + n - kFour, f);
-          add(n, z, f);
-        }
-      } else {
-#pragma unroll 1
-        for (int n = 0; n < kMiddle; ++n) add(n, multiply(x, middle(), n));
+      for (int begin = kGated ? kFour : 0; begin < kMiddle; begin += kFour) {
+        Sum z[kFour];
+        add_all(z, rows, begin, kMiddle);
+#pragma unroll
+        for (int n = 0; n < kFour; n += 2) add(x, begin + n, z[n].all(), z[n + 1].all(), begin + n - kFour);
       }
     }
-    TensorRows<kSide> negative, positive;
-    load(negative, args_.x, kMiddle), load(positive, args_.x, kMiddle + kSide);
-#pragma unroll 1
-    for (int n = 0; n < kSide; ++n) {
-      const Two z = multiply_both(negative, positive, u(), v(), n);
-      if constexpr (kGated) {
-        const Four f = kept(Places::kFactors + n);
-        add(kMiddle + n, z.negative, f), add(kMiddle + kSide + n, z.positive, f);
-      } else {
-        add(kMiddle + n, z.negative), add(kMiddle + kSide + n, z.positive);
-      }
-    }
+    Four negative[kSide], positive[kSide];
+    load(negative, x, kMiddle), load(positive, x, kMiddle + kSide);
+    sides(negative, positive,
+          [&](int eight, const Four& a, const Four& b, int factor) { add(x, eight, a, b, factor); });
   }
 
-  __device__ void backward() {
-    if constexpr (kGated) {
+  // With a gate: f z is y - x of the layer.
+  __device__ __forceinline__ void backward() {
+    const float* const grad = args_.grad;
+    Four first[kFour];  // of dz
+    {
+      Four scalars[kFour];
+      Sum sums[kFour];
       {
-        TensorRows<kMiddle> x;
-        load(x, args_.x, 0);
-        const auto scalars = make_scalars(x);
+        Four rows[kMiddle];
+        load(rows, args_.x, 0);
+        add_all(sums, rows, Places::kScalars, kFour);
+      }
+#pragma unroll
+      for (int n = 0; n < kFour; ++n) scalars[n] = sums[n].all(), sums[n] = Sum();
+      keep_factors(scalars, Places::kGateAgain);
 #pragma unroll 1
-        for (int n = kFour; n < kMiddle; ++n) {
-          const Four z = multiply(x, middle(), n);
-          keep(Places::kFactors + n - kFour, sigmoids(multiply(scalars, gates(), n - kFour)));
-          keep(Places::kSlopes + n - kFour, times(z, given(args_.grad, n)));
+      for (int n = 0; n < kSide; n += 2) {
+        Four slope[2] = {};
+        add_slopes(slope, kFour + n), add_slopes(slope, kMiddle + n), add_slopes(slope, kMiddle + kSide + n);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const Four f = kept(n + m);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) slope[m].v[k] *= 1.0f - f.v[k];
+          add_products(sums, Depth(slope[m]), Places::kGate + (n + m) * kFour);
         }
       }
-      TensorRows<kSide> negative, positive;
-      load(negative, args_.x, kMiddle), load(positive, args_.x, kMiddle + kSide);
-#pragma unroll 1
-      for (int n = 0; n < kSide; ++n) {
-        const Two z = multiply_both(negative, positive, u(), v(), n);
-        const Four f = kept(Places::kFactors + n), of_middle = kept(Places::kSlopes + n);
-        const Four a = times(z.negative, given(args_.grad, kMiddle + n));
-        const Four b = times(z.positive, given(args_.grad, kMiddle + kSide + n));
-        Four slope;
+      Four g[kFour];
+      load(g, grad, 0);
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          slope.v[k] = (of_middle.v[k] + a.v[k] + b.v[k]) * f.v[k] * (1.0f - f.v[k]);
-        keep(Places::kSlopes + n, slope);
+      for (int n = 0; n < kFour; ++n) {
+        const Four s = scalars[n], f = sigmoids(s);
+        first[n] = sums[n].all();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) first[n].v[k] += g[n].v[k] * f.v[k] * (1.0f + s.v[k] * (1.0f - f.v[k]));
       }
     }
     {
-      TensorRows<kMiddle> dz;
-      load_gradients(dz, 0);
-      if constexpr (kGated) add_scalars(dz);
+      Four dz[kMiddle];
+      load(dz, grad, 0);
+#pragma unroll
+      for (int k = 0; k < kMiddle; ++k) dz[k] = k < kFour ? first[k % kFour] : times(dz[k], kept(k - kFour));
 #pragma unroll 1
-      for (int n = 0; n < kMiddle; ++n)
-        write(n, plus(given(args_.grad, n), multiply(dz, Weights<true>{middle_, Places::kMiddleRow}, n)));
+      for (int begin = 0; begin < kMiddle; begin += kFour) {
+        Sum sums[kFour];
+        add_all(sums, dz, begin, kMiddle);
+#pragma unroll
+        for (int n = 0; n < kFour; n += 2) add_plain(grad, begin + n, sums[n].all(), sums[n + 1].all());
+      }
     }
-    TensorRows<kSide> negative, positive;
-    load_gradients(negative, kMiddle), load_gradients(positive, kMiddle + kSide);
-    const Weights<true> u_back{both_, Places::kBothRow}, v_back{both_ + 8 * kSide, Places::kBothRow};
+    Four negative[kSide], positive[kSide];
+    load(negative, grad, kMiddle), load(positive, grad, kMiddle + kSide);
+#pragma unroll
+    for (int k = 0; k < kSide; ++k) {
+      const Four f = kept(k);
+      negative[k] = times(negative[k], f), positive[k] = times(positive[k], f);
+    }
+    sides(negative, positive,
+          [&](int eight, const Four& a, const Four& b, int) { add_plain(grad, eight, a, b); });
+  }
+
+  // += g (y - x) of two eights of the columns.
+  __device__ __forceinline__ void add_slopes(Four (&to)[2], int eight) const {
+    Four g[2], x[2], y[2];
+    load(g, args_.grad, eight), load(x, args_.x, eight), load(y, args_.result, eight);
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int k = 0; k < 4; ++k) to[m].v[k] += g[m].v[k] * (y[m].v[k] - x[m].v[k]);
+  }
+
+  // sums += rows times four eights of the columns of a matrix, which has so many of them.
+  template <int kDepth>
+  __device__ __forceinline__ void add_all(Sum (&sums)[kFour], Four (&rows)[kDepth], int begin,
+                                          int columns) const {
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k) add_products(sums, Depth(anew(rows[k])), begin + k * columns);
+  }
+
+  __device__ __forceinline__ void add_products(Sum (&sums)[kFour], const Depth& rows, int begin) const {
+#pragma unroll
+    for (int n = 0; n < kFour; ++n) add_product(sums[n], rows, at(begin + n));
+  }
+
+  // So that the compiler cuts rows into parts each time, rather than to keep the parts of all.
+  static __device__ __forceinline__ const Four& anew(Four& rows) {
+#ifdef __CUDACC__
+    asm volatile("" : "+f"(rows.v[0]), "+f"(rows.v[1]), "+f"(rows.v[2]), "+f"(rows.v[3]));
+#endif
+    return rows;
+  }
+
+  // f(eight, two eights of a U - b V or of a V + b U, the place of their factors).
+  template <class F>
+  __device__ __forceinline__ void sides(Four (&a)[kSide], Four (&b)[kSide], const F& f) const {
 #pragma unroll 1
-    for (int n = 0; n < kSide; ++n) {
-      const Two found = multiply_both(negative, positive, u_back, v_back, n);
-      write(kMiddle + n, plus(given(args_.grad, kMiddle + n), found.negative));
-      write(kMiddle + kSide + n, plus(given(args_.grad, kMiddle + kSide + n), found.positive));
+    for (int begin = 0; begin < kSide; begin += 2) {
+      Sum negative[2], positive[2];
+#pragma unroll
+      for (int k = 0; k < kSide; ++k) {
+        const Depth own(anew(a[k])), other(anew(b[k])), turned = -other;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const int place = k * kSide + begin + n;
+          const uint4 u = at(Places::kU + place), v = at(Places::kV + place);
+          add_product(negative[n], own, u), add_product(positive[n], own, v);
+          add_product(negative[n], turned, v), add_product(positive[n], other, u);
+        }
+      }
+      f(kMiddle + begin, negative[0].all(), negative[1].all(), begin);
+      f(kMiddle + kSide + begin, positive[0].all(), positive[1].all(), begin);
     }
   }
 
-  // s as the gates take it; kept, too, and forward what its rows become is written.
-  __device__ __forceinline__ TensorRows<kFour> make_scalars(const TensorRows<kMiddle>& x) {
-    TensorRows<kFour> found;
+  __device__ __forceinline__ void keep_factors(Four (&scalars)[kFour], int gate) const {
+#pragma unroll 1
+    for (int begin = 0; begin < kSide; begin += kFour) {
+      Sum sums[kFour];
+      add_all(sums, scalars, gate + begin, kSide);
 #pragma unroll
-    for (int n = 0; n < kFour; ++n) {
-      const Four s = multiply(x, middle(), n);
-      split_rows(found, n, s);
-      if constexpr (kBack)
-        keep(n, s);
-      else
-        add(n, s, sigmoids(s));
-    }
-    return found;
-  }
-
-  // The gradients of the scalars: the first rows of dz, of which nothing is there yet.
-  __device__ __forceinline__ void add_scalars(TensorRows<kMiddle>& dz) {
-    TensorRows<kSide> slopes;
-#pragma unroll
-    for (int n = 0; n < kSide; ++n) split_rows(slopes, n, kept(Places::kSlopes + n));
-#pragma unroll
-    for (int n = 0; n < kFour; ++n) {
-      const Four s = kept(n), f = sigmoids(s), g = given(args_.grad, n);
-      Four own = multiply(slopes, Weights<true>{gate_, Places::kGateRow}, n);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) own.v[k] += g.v[k] * f.v[k] * (1.0f + s.v[k] * (1.0f - f.v[k]));
-      split_rows(dz, n, own);
+      for (int n = 0; n < kFour; ++n) keep(begin + n, sigmoids(sums[n].all()));
     }
   }
 
-  __device__ Weights<false> middle() const { return {middle_, Places::kMiddleRow}; }
-  __device__ Weights<false> gates() const { return {gate_, Places::kGateRow}; }
-  __device__ Weights<false> u() const { return {both_, Places::kBothRow}; }
-  __device__ Weights<false> v() const { return {both_ + 8 * kSide, Places::kBothRow}; }
-
-  // A lane's numbers of eight columns of an array of edges.
-  __device__ __forceinline__ Four given(const float* array, int eight) const {
-    const float* const from = array + edge_ * kNumbers + 8 * eight + 2 * (lane_index() % 4);
-    constexpr float2 nothing{0.0f, 0.0f};
-    const float2 a = edge_ < args_.edges ? read_two(from) : nothing;
-    const float2 b = edge_ + 8 < args_.edges ? read_two(from + 8 * kNumbers) : nothing;
-    return {a.x, a.y, b.x, b.y};
+  __device__ __forceinline__ uint4 at(int place) const {
+    return Weights<kParts>::parts(weights_[place * kWarp]);
   }
 
-  __device__ __forceinline__ void write(int eight, const Four& y) const {
-    float* const to = args_.y + edge_ * kNumbers + 8 * eight + 2 * (lane_index() % 4);
-    if (edge_ < args_.edges) write_two(to, y.v[0], y.v[1]);
-    if (edge_ + 8 < args_.edges) write_two(to + 8 * kNumbers, y.v[2], y.v[3]);
-  }
-
+  // A lane's numbers of eights of the columns of an array of edges, an even number of them.
   template <int kEights>
-  __device__ __forceinline__ void load(TensorRows<kEights>& rows, const float* array, int begin) const {
+  __device__ __forceinline__ void load(Four (&rows)[kEights], const float* array, int begin) const {
+    const float* const from = array + edge_ * kNumbers + 8 * begin + 4 * (lane_index() % 4);
+    constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int k = 0; k < kEights; ++k) split_rows(rows, k, given(array, begin + k));
-  }
-
-  // g times its factors, of the rows from an eight on; the scalars' are left out.
-  template <int kEights>
-  __device__ __forceinline__ void load_gradients(TensorRows<kEights>& rows, int begin) const {
-    constexpr int kNone = kGated && kEights == kMiddle ? kFour : 0;
-#pragma unroll
-    for (int k = kNone; k < kEights; ++k) {
-      const Four g = given(args_.grad, begin + k);
-      split_rows(rows, k, kGated ? times(g, kept(Places::kFactors + k - kNone)) : g);
+    for (int k = 0; k < kEights; k += 2) {
+      const float4 a = edge_ < args_.edges ? *reinterpret_cast<const float4*>(from + 8 * k) : nothing;
+      const float4 b =
+          edge_ + 8 < args_.edges ? *reinterpret_cast<const float4*>(from + 8 * kNumbers + 8 * k) : nothing;
+      rows[k] = {a.x, a.y, b.x, b.y}, rows[k + 1] = {a.z, a.w, b.z, b.w};
     }
   }
 
-  // x + z f, and x + z.
-  __device__ __forceinline__ void add(int eight, const Four& z, const Four& f) const {
-    write(eight, plus(given(args_.x, eight), times(z, f)));
+  __device__ __forceinline__ void write(int eight, const Four& y, const Four& z) const {
+    float* const to = args_.y + edge_ * kNumbers + 8 * eight + 4 * (lane_index() % 4);
+    if (edge_ < args_.edges) *reinterpret_cast<float4*>(to) = {y.v[0], y.v[1], z.v[0], z.v[1]};
+    if (edge_ + 8 < args_.edges)
+      *reinterpret_cast<float4*>(to + 8 * kNumbers) = {y.v[2], y.v[3], z.v[2], z.v[3]};
   }
-  __device__ __forceinline__ void add(int eight, const Four& z) const {
-    write(eight, plus(given(args_.x, eight), z));
+
+  // x + z of two eights, with the factors that are kept from `factor` on where there is a gate.
+  __device__ __forceinline__ void add(const float* x, int eight, const Four& z, const Four& next,
+                                      int factor) const {
+    if constexpr (kGated)
+      add_plain(x, eight, times(z, kept(factor)), times(next, kept(factor + 1)));
+    else
+      add_plain(x, eight, z, next);
+  }
+  __device__ __forceinline__ void add_plain(const float* x, int eight, const Four& z,
+                                            const Four& next) const {
+    Four rows[2];
+    load(rows, x, eight);
+    write(eight, plus(rows[0], z), plus(rows[1], next));
   }
 
   static __device__ __forceinline__ Four times(const Four& a, const Four& b) {
@@ -331,33 +381,42 @@ class Tile {
   }
 
   const So2Args<float>& args_;
-  const float *middle_, *both_, *gate_;
+  const Stored* weights_;  // a lane's
   float* own_;
   int64_t edge_ = 0;  // of the lane's first row
 };
 
-template <int kDegrees, bool kBack, bool kGated>
+template <int kDegrees, bool kBack, bool kGated, bool kParts>
 __global__ void __launch_bounds__(kTensorWarps* kWarp, 1)
     tensor_kernel(const __grid_constant__ So2Args<float> args) {
-  Tile<kDegrees, kBack, kGated>::place_weights(args);
+  using Own = Tile<kDegrees, kBack, kGated, kParts>;
+  Own::place_weights(args);
   __syncthreads();
-  Tile<kDegrees, kBack, kGated> own(args);
+  Own own(args);
   const int64_t tiles = (args.edges + kTile - 1) / kTile;
   // Neighbouring tiles go to different multiprocessors: so a few fill them all.
   for (int64_t tile = blockIdx.x + static_cast<int64_t>(gridDim.x) * (threadIdx.x / kWarp); tile < tiles;
-       tile += static_cast<int64_t>(gridDim.x) * kTensorWarps)
+       tile += static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp))
     own.run(tile);
 }
 
 inline bool by_tensor_cores(const Gpu& gpu, const So2Args<float>& args) {
   return gpu.limits().capability >= 80 && args.channels == kTensorChannels && args.degrees == 2 &&
-         Layout<2>::bytes(args.grad != nullptr) <= gpu.limits().shared_bytes;
+         Layout<2, true, true>::kBytes<false> <= gpu.limits().shared_bytes;
 }
 
 template <bool kBack, bool kGated>
 void run_tensor(const Gpu& gpu, const So2Args<float>& args) {
   const int64_t blocks = std::min<int64_t>(blocks_for(args.edges, kTile), gpu.limits().multiprocessors);
-  gpu.launch(tensor_kernel<2, kBack, kGated>, blocks, kTensorWarps * kWarp, Layout<2>::bytes(kBack), args);
+  using Places = Layout<2, kBack, kGated>;
+  const auto launch = [&]<bool kParts>() {
+    gpu.launch(tensor_kernel<2, kBack, kGated, kParts>, blocks, kTensorWarps * kWarp,
+               Places::template kBytes<kParts>, args);
+  };
+  if (Places::template kBytes<true> <= gpu.limits().shared_bytes)
+    launch.template operator()<true>();
+  else
+    launch.template operator()<false>();
 }
 
 }  // namespace gpu_so2

@@ -44,6 +44,7 @@ struct So2Inputs {
             both.const_data_ptr<T>(),
             gated,
             nullptr,
+            nullptr,
             y.mutable_data_ptr<T>()};
   }
 };
@@ -59,16 +60,18 @@ struct So2Ops {
   }
 
   static Tensor so2_layer_backward(const Tensor& grad_, const Tensor& x, const Tensor& weight,
-                                   const Tensor& both, const Tensor& gate) {
+                                   const Tensor& both, const Tensor& gate, const Tensor& result_) {
     const auto op = Device::make("so2_layer_backward", "x", x);
     const So2Inputs in(op, Device{}, x, weight, both, gate);
-    const Tensor grad =
-        Device::placed(input(op, "grad", grad_, in.dtype, {in.x.size(0), in.rows, in.channels}));
+    const auto placed = [&](const char* name, const Tensor& given) {
+      return Device::placed(input(op, name, given, in.dtype, {in.x.size(0), in.rows, in.channels}));
+    };
+    const Tensor grad = placed("grad", grad_), result = placed("result", result_);
     Tensor by_x = empty(op, {in.x.size(0), in.rows, in.channels}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
-      args.grad = grad.const_data_ptr<T>();
+      args.grad = grad.const_data_ptr<T>(), args.result = result.const_data_ptr<T>();
       run_so2(op, args);
     });
     return by_x;

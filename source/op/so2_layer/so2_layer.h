@@ -5,9 +5,9 @@
 //   f_0 = sigmoid(s)   f_l = sigmoid(s G_l)   of s, the C first numbers of z_0      G (C, L C)
 //   y = x + f_l z, in the rows of degree l                       without G: y = x + z
 //
-// Backward, for the gradient g by y:
+// Backward, for the gradient g by y, which gives f z = y - x without the whole product:
 //
-//   a_l = f_l (1 - f_l) sum of g z over the rows of degree l
+//   a_l = (1 - f_l) sum of g (y - x) over the rows of degree l
 //   dz = f_l g, and in its first C numbers a_0 + sum_l a_l G_l^T more
 //   by x   g + [dz_0 W^T,   dz_- U^T + dz_+ V^T,   dz_+ U^T - dz_- V^T]
 #pragma once
@@ -19,12 +19,14 @@
 
 namespace mdops {
 
-// `gate` is null without a gate. Backward has `grad`, and y is the gradient by x then.
+// `gate` is null without a gate. Backward has `grad` and the layer's `result`, and y is the gradient by x
+// then.
 template <class T>
 struct So2Args {
-  int64_t edges, degrees, channels;                    // degrees: L
-  const T *x, *weight, *both, *gate, *grad = nullptr;  // (E, R, C), W, [U V], G, (E, R, C)
-  T* y;                                                // (E, R, C)
+  int64_t edges, degrees, channels;            // degrees: L
+  const T *x, *weight, *both, *gate;           // (E, R, C), W, [U V], G
+  const T *grad = nullptr, *result = nullptr;  // (E, R, C)
+  T* y;                                        // (E, R, C)
 
   MDOPS_HD int64_t middle() const { return (degrees + 1) * channels; }  // numbers of m = 0
   MDOPS_HD int64_t side() const { return degrees * channels; }          // of m = -1, and of m = 1
