@@ -94,11 +94,7 @@ def install(compiler: str, folder: Path, sanitize: str) -> Path:
     run(sys.executable, "-m", "venv", venv)
     packages = next((venv / "lib").glob("python3*/site-packages"))
     (packages / "packages.pth").write_text("\n".join(p for p in sys.path if "site-packages" in p))
-    options = [
-        f"CMAKE_CXX_COMPILER={compiler}",
-        "MDOPS_CUDA=OFF",
-        f"MDOPS_SANITIZE={sanitize}",
-    ]
+    options = [f"CMAKE_CXX_COMPILER={compiler}", "MDOPS_CUDA=OFF", f"MDOPS_SANITIZE={sanitize}"]
     defines = [word for option in options for word in ("-C", f"cmake.define.{option}")]
     pip = [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     build = ["-C", f"build-dir={folder / 'build'}", "--no-build-isolation", "--no-deps", "--ignore-installed"]

@@ -116,10 +116,7 @@ def dpa3(layers=2, **options):
     return {
         **own,
         **{key: value for key, value in options.items() if key in DPA3_KEYS},
-        "repflow": {
-            **repflow,
-            **{key: value for key, value in options.items() if key not in DPA3_KEYS},
-        },
+        "repflow": {**repflow, **{key: value for key, value in options.items() if key not in DPA3_KEYS}},
     }
 
 

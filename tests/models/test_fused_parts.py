@@ -23,12 +23,7 @@ from parts_cases import (
     potential_of,
     systems_of,
 )
-from reference_cases import (
-    SHARED,
-    assert_close,
-    assert_deepmd_kits_answers,
-    relative_error,
-)
+from reference_cases import SHARED, assert_close, assert_deepmd_kits_answers, relative_error
 
 import mdops
 from mdops.evaluators import Autograd

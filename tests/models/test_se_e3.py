@@ -2,14 +2,7 @@
 
 import pytest
 import torch
-from kind_cases import (
-    DescriptorTests,
-    cases,
-    check_statistics,
-    load_case,
-    refuses,
-    training_input,
-)
+from kind_cases import DescriptorTests, cases, check_statistics, load_case, refuses, training_input
 
 from mdops.errors import ConfigError
 

@@ -6,15 +6,7 @@ import warnings
 
 import pytest
 import torch
-from reference_cases import (
-    CASES,
-    DATA,
-    composed,
-    loaded,
-    model_path,
-    references,
-    relative_error,
-)
+from reference_cases import CASES, DATA, composed, loaded, model_path, references, relative_error
 
 from mdops import Potential, load
 from mdops.cli.sample_model import sample_model
