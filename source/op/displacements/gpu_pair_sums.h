@@ -1,8 +1,8 @@
 // Sums over pairs on a GPU: what each pair gives to its row's atom, to its neighbour and to its system.
 //
 // The row's part is summed by the warp that owns the row. The other two meet in fixed point
-// (common/fixed_point.h), so that the result has the same bits in every run. Three kernels: the largest
-// terms, the sums, their floats.
+// (common/fixed_point.h), so that the result has the same bits in every run; but one system alone has the
+// sums of blocks, which are added in their order. Three kernels: the largest terms, the sums, their floats.
 #pragma once
 
 #include "common/fixed_point.h"
@@ -21,7 +21,8 @@ __device__ __forceinline__ double largest_of(const T* v) {
 }
 
 // The terms of one pair: three for the row, kNeighbor for the neighbour (the first three as large as the
-// row's), nine for the system. `bounds` gives what the first three, and all the others, do not exceed.
+// row's), nine for the system. `bounds` gives what the first three, and all the others, do not exceed;
+// `bound` the first of these.
 template <class T>
 struct PositionGradient {
   using Value = T;
@@ -32,8 +33,9 @@ struct PositionGradient {
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_gradient(grad + 3 * slot, images[slot], row, neighbor, system);
   }
+  __device__ double bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
   __device__ void bounds(int64_t slot, double* most) const {
-    most[0] = largest_of(grad + 3 * slot);
+    most[0] = bound(slot);
     most[1] = 512 * most[0];  // shifts are -512 to 511
   }
 };
@@ -48,8 +50,9 @@ struct PairForce {
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, OfAtoms ? neighbor + 3 : nullptr);
   }
+  __device__ double bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
   __device__ void bounds(int64_t slot, double* most) const {
-    most[0] = largest_of(grad + 3 * slot);
+    most[0] = bound(slot);
     most[1] = most[0] * largest_of(d + 3 * slot);
   }
 };
@@ -71,6 +74,8 @@ constexpr int kLimbs = sizeof(typename Terms::Value) == 8 ? 2 : 1;
 struct PairSumSpace {
   double* largest;               // of the row's and of the system's terms
   int64_t *neighbors, *systems;  // (limbs, atoms, stride), (limbs, systems, stride)
+  double* blocks;                // (blocks of add_terms, kSystem), of one system; or null
+  int64_t count;                 // of these
 };
 
 __device__ __forceinline__ bool finite_terms(const double* terms, int size) {
@@ -85,8 +90,11 @@ __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slo
   for (int64_t slot = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; slot < slots;
        slot += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     if (neighbors[slot] < 0) continue;
-    double bounds[2];
-    terms.bounds(slot, bounds);
+    double bounds[2] = {0, 0};
+    if (space.blocks && Terms::kNeighbor == 3)  // nothing else meets in fixed point
+      bounds[0] = terms.bound(slot);
+    else
+      terms.bounds(slot, bounds);
     for (int k = 0; k < 2; ++k)
       if (isfinite(bounds[k])) most[k] = fmax(most[k], bounds[k]);
   }
@@ -166,7 +174,7 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
   int32_t current = -1;
   for (int64_t i = begin; i < end; ++i) {
     const int32_t named = rows.batch[rows.first + i], system = named >= 0 && named < systems ? named : -1;
-    if (system != current && current >= 0)
+    if (!space.blocks && system != current && current >= 0)
       flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
     current = system;
     double row[3] = {};
@@ -191,11 +199,30 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
       if (lane == 0) row_sums[3 * (rows.first + i) + a] = row[a];
     }
   }
-  if (current >= 0) flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
+  if (space.blocks) {
+    __shared__ double of_warps[kSumWarps][kSystem];
+    for (int k = 0; k < kSystem; ++k) {
+      const double sum = warp_sum(of_system[k]);
+      if (lane == 0) of_warps[warp][k] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < kSystem) {
+      double sum = 0;
+      for (int w = 0; w < kSumWarps; ++w) sum += of_warps[w][threadIdx.x];
+      space.blocks[blockIdx.x * kSystem + threadIdx.x] = sum;
+    }
+  } else if (current >= 0) {
+    flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
+  }
+}
+
+MDOPS_HD int64_t whole_warps(int64_t threads) {
+  return (threads + kWarp - 1) / kWarp * kWarp;
 }
 
 // A thread a number of the result: `row_sums` grows by the first three terms of each neighbour, `others` (N,
-// 9) gets the rest, `of_systems` (S, 9) the systems' sums.
+// 9) gets the rest, `of_systems` (S, 9) the systems' sums; behind whole warps a warp has a number of one
+// system.
 template <class Terms>
 __global__ void finish_sums(PairRows rows, PairSumSpace space, double* row_sums, double* of_systems,
                             double* others) {
@@ -218,6 +245,15 @@ __global__ void finish_sums(PairRows rows, PairSumSpace space, double* row_sums,
       row_sums[3 * i + k] += value;
     else
       others[9 * i + k - 3] = value;
+  } else if (space.blocks) {
+    const int64_t k = (item - whole_warps(atoms * size)) / kWarp;
+    if (item < whole_warps(atoms * size) || k >= kSystem) return;
+    double sum = 0;
+#pragma unroll 8
+    for (int64_t block = lane_index(); block < space.count; block += kWarp)
+      sum += space.blocks[block * kSystem + k];
+    sum = warp_sum(sum);
+    if (lane_index() == 0) of_systems[k] = sum;
   } else if (item < atoms * size + systems * kSystem) {
     const int64_t rest = item - atoms * size, s = rest / kSystem;
     const int k = static_cast<int>(rest - s * kSystem);
@@ -232,31 +268,41 @@ struct PairSums {
   PairRows rows;
 
   // Of memory, for `run`.
-  int64_t words() const { return kFirst + neighbor_words() + kLimbs<Terms> * rows.systems * kSystemStride; }
+  int64_t words() const {
+    return kFirst + neighbor_words() +
+           (rows.systems == 1 ? blocks() * kSystem : kLimbs<Terms> * rows.systems * kSystemStride);
+  }
 
   // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
   void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
     constexpr int threads = kWarp * kSumWarps;
     gpu.clear(memory, 8 * words());
     if (rows.rows < rows.atoms) gpu.clear(row_sums, 24 * rows.atoms);
-    const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst,
-                             memory + kFirst + neighbor_words()};
-    // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
-    // times.
-    const int64_t most = gpu.resident_blocks(add_terms<Terms>, threads) * kSumWarps;
-    const int64_t rows_per_warp = blocks_for(rows.rows, most < rows.rows ? most : rows.rows + 1);
+    int64_t* const behind = memory + kFirst + neighbor_words();
+    const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst, behind,
+                             rows.systems == 1 ? reinterpret_cast<double*>(behind) : nullptr, blocks()};
     const int64_t slots = rows.rows * rows.width, reading = blocks_for(slots, threads);
     gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
                rows.neighbors, slots, space);
-    gpu.launch(add_terms<Terms>, rows.rows ? blocks_for(blocks_for(rows.rows, rows_per_warp), kSumWarps) : 0,
-               threads, 0, terms, rows, rows_per_warp, space, row_sums);
-    gpu.launch(finish_sums<Terms>,
-               blocks_for(rows.atoms * Terms::kNeighbor + rows.systems * kSystem, threads), threads, 0, rows,
-               space, row_sums, of_systems, others);
+    gpu.launch(add_terms<Terms>, blocks(), threads, 0, terms, rows, rows_per_warp(), space, row_sums);
+    const int64_t numbers = rows.atoms * Terms::kNeighbor;
+    const int64_t items =
+        rows.systems == 1 ? whole_warps(numbers) + kSystem * kWarp : numbers + rows.systems * kSystem;
+    gpu.launch(finish_sums<Terms>, blocks_for(items, threads), threads, 0, rows, space, row_sums, of_systems,
+               others);
   }
 
  private:
   static constexpr int64_t kFirst = 16;  // the largest terms stand before
+  // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
+  // times.
+  int64_t rows_per_warp() const {
+    const int64_t most = gpu.resident_blocks(add_terms<Terms>, kWarp * kSumWarps) * kSumWarps;
+    return blocks_for(rows.rows, most < rows.rows ? most : rows.rows + 1);
+  }
+  int64_t blocks() const {
+    return rows.rows ? blocks_for(blocks_for(rows.rows, rows_per_warp()), kSumWarps) : 0;
+  }
   int64_t neighbor_words() const { return kLimbs<Terms> * rows.atoms * kNeighborStride<Terms>; }
 };
 
