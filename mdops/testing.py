@@ -12,7 +12,7 @@ from mdops.ops.activation import kernel_code
 from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
 from mdops.ops.attention import plan_of, ragged_plan
 from mdops.ops.attention_moments import WIDTHS, has_moments
-from mdops.ops.harmonic_moment import knot_slopes, padded_basis
+from mdops.ops.harmonic_moment import knot_slopes, padded_basis, spline_pieces
 from mdops.ops.moment_invariants import Polynomial, Terms, term_gradients
 
 __all__ = ["Sample", "has_kernel", "op_samples"]
@@ -677,28 +677,40 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
         backward = (random(*shape), random(*shape), *args)
         samples.append(Sample("harmonic_moment_backward", backward, bad=moved))
-        # Of few functions of degree 0, and of more than lanes.
-        tables = [
-            random(2, 2 * padded_basis(intervals), size) for size in (70 if degree == 3 else 3, 2**degree)
-        ]
-        rows = [table.mT.contiguous() for table in tables]
-        slopes = [knot_slopes(r.unflatten(2, (2, -1)), CUTOFF, intervals).flatten(2) for r in rows]
-        sums = (*args[:4], *tables, *rows, *slopes, *args[4:])
-        bad = {name: (k + 6 * (k > 3), value) for name, (k, value) in bad.items()}
-        bad["second"] = (5, tables[1][..., :3].contiguous())
+        # Of few functions, all of them with polynomials, and of more than lanes.
+        size, seconds = {2: (8, 4), 3: (70, 8), 4: (16, 16)}[degree]
+        tables = harmonic_tables(random(2, size, 2, padded_basis(intervals)), intervals, seconds)
+        sums = (*args[:4], *tables, *args[4:], seconds)
+        bad = {name: (k + 4 * (k > 3), value) for name, (k, value) in bad.items()}
+        bad |= {"seconds": (11, 3), "table": (4, tables[0][:, :-1]), "pieces": (7, tables[3][..., :3])}
         samples.append(Sample("harmonic_sums", sums, (0,), bad=bad))
-        grads = random(5, tables[0].shape[2]), random(5, (degree + 1) ** 2, tables[1].shape[2])
+        grads = random(5, size + 2), random(5, (degree + 1) ** 2, seconds)
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
         samples.append(Sample("harmonic_sums_backward", (*grads, *sums), bad=moved))
     return samples
 
 
+def harmonic_tables(
+    rows: torch.Tensor, intervals: int, seconds: int, cutoff: float = CUTOFF
+) -> tuple[torch.Tensor, ...]:
+    """Tables of `harmonic_sums` for coefficients (ntypes, F, ntypes, B), with the polynomials of up to 16 functions, or
+    else of the first `seconds`."""
+    exact = rows.double()
+    known = exact if rows.shape[1] <= 16 else exact[:, :seconds]
+    pieces = spline_pieces(known.transpose(1, 2), intervals).to(rows)
+    slopes = knot_slopes(exact, cutoff, intervals).flatten(2).to(rows)
+    flat = rows.flatten(2)
+    return flat.mT.contiguous(), flat, slopes, pieces
+
+
 def _invariant_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list[Sample]:
-    """Of three sums and six, with mixtures and with none, and terms of no factor to four."""
+    """Of three sums and six, with mixtures, with what is made of them, and with none, and terms of no factor to
+    four."""
     samples = []
-    for count in (2, 0):
+    for count, own in ((2, 0), (0, 0), (2, 2), (0, 1)):
         mixtures: list[Polynomial] = [{(k, k + 1): 0.3, (k + 4,): -1.2} for k in range(count)]
-        last = 10 + count
+        made: list[Polynomial] = [{(k, 10 + count): 0.8, (k, k, 2): 0.4} for k in range(own)]
+        last = 10 + count + own
         features: list[Polynomial] = [
             {(0,): 1.0, (): -0.2},
             {(1, 9): 0.7, (2, 2, last): 1.3},
@@ -707,9 +719,9 @@ def _invariant_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -
             {(0, 8): 0.5},
         ]
         scalars = torch.cat([random(5, 3), 0.5 + random(5, 2).abs()], 1)
-        forth = Terms.of([*mixtures, *features], scalars)
-        back = Terms.of(term_gradients(mixtures, features, 11), scalars)
-        args = (scalars, random(5, 6), p["types"], random(2, 2), *forth, *back, count)
+        forth = Terms.of([*mixtures, *made, *features], scalars)
+        back = Terms.of(term_gradients(mixtures, made, features, 11), scalars)
+        args = (scalars, random(5, 6), p["types"], random(2, 2), *forth, *back, count, own)
         wrong = forth.numbers.clone()
         wrong[2, 0] = 2000  # the second mixture's, or the second feature's
         bad = {"types": (2, p["types"] + 2), "forth_index": (4, wrong), "mixed": (10, -1)}

@@ -24,7 +24,7 @@ from compile import library_of  # noqa: E402
 from mdops.models.dpa4c import DPA4C, DPA4COptions  # noqa: E402
 from mdops.ops.harmonic_moment import padded_basis  # noqa: E402
 from mdops.tables.invariant_terms import invariant_terms  # noqa: E402
-from mdops.testing import op_samples  # noqa: E402
+from mdops.testing import harmonic_tables, op_samples  # noqa: E402
 
 OPS = torch.ops.mdops
 DTYPES = (torch.float32, torch.float64)
@@ -39,15 +39,23 @@ def pointers_of(tensors: Sequence[torch.Tensor | None]) -> Any:
 
 def invariants(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) -> list[torch.Tensor]:
     grad, *rest = args if op.endswith("backward") else [None, *args]
-    given = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in (grad, *rest[:-1])]
+    given = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in (grad, *rest[:-2])]
     scalars, others, _, behind, *lists = given[1:]
-    features = len(lists[2]) - 1 - rest[-1]
+    features = len(lists[2]) - 1 - sum(rest[-2:])
     shapes = [scalars.shape, others.shape]
     if grad is None:
         shapes = [(len(scalars), features + behind.shape[1])]
     out = [torch.full(shape, 77, dtype=scalars.dtype) for shape in shapes]
     rows = [size for k in (0, 3) for size in (len(lists[k + 2]) - 1, len(lists[k]))]
-    sizes = *rows, len(scalars), scalars.shape[1] - 2, others.shape[1], *behind.shape[::-1], rest[-1], shared
+    sizes = (
+        *rows,
+        len(scalars),
+        scalars.shape[1] - 2,
+        others.shape[1],
+        *behind.shape[::-1],
+        *rest[-2:],
+        shared,
+    )
     called = pointers_of([*given, *out]), (ctypes.c_int64 * len(sizes))(*sizes)
     library.run_moment_invariants(scalars.dtype == torch.float64, *called)
     return out
@@ -57,18 +65,21 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) ->
     if op.startswith("moment_invariants"):
         return invariants(library, op, args, shared)
     grads, rest = (args[:2], args[2:]) if op.endswith("backward") else ([None, None], args)
-    *listed, cutoff, intervals, degree = rest
+    listed = [value for value in rest if isinstance(value, torch.Tensor)]
+    cutoff, intervals, degree, *seconds = rest[len(listed) :]
     d, counts, _, _, *tables = listed
-    given = [None if t is None else t.contiguous() for t in (*listed, *[None] * (6 - len(tables)), *grads)]
-    widths = [table.shape[2] for table in tables[:2]] or [0, 0]
+    given = [None if t is None else t.contiguous() for t in (*listed, *[None] * (4 - len(tables)), *grads)]
+    widths = (tables[0].shape[2], *seconds, tables[3].shape[4]) if tables else (0, 0, 0)
     components = (degree + 1) ** 2
+    dtypes = [d.dtype]
     if grads[0] is not None:
         shapes = [d.shape]
     elif tables:
-        shapes = [(len(d), widths[0]), (len(d), components, widths[1])]
+        shapes = [(len(d), widths[0] + 2), (len(d), components, widths[1]), (len(d),), (len(d),)]
+        dtypes = [d.dtype, d.dtype, torch.int32, d.dtype]
     else:
         shapes = [(len(d), components, counts.shape[1], padded_basis(intervals))]
-    out = [torch.full(shape, 77, dtype=d.dtype) for shape in shapes]
+    out = [torch.full(shape, 77, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     sizes = *d.shape[:2], counts.shape[1], intervals, degree, shared, *widths
     called = pointers_of([*given, *out]), (ctypes.c_int64 * len(sizes))(*sizes)
     library.run_harmonic(d.dtype == torch.float64, ctypes.c_double(cutoff), *called)
@@ -82,7 +93,7 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> None:
     for shared in SHARED:
         for found, want in zip(emulated(library, op, args, shared), every, strict=True):
             scale = max(1.0, float(want.abs().max())) if want.numel() else 1.0
-            torch.testing.assert_close(found, want, rtol=0, atol=TOLERANCE[want.dtype] * scale)
+            torch.testing.assert_close(found, want, rtol=0, atol=TOLERANCE.get(want.dtype, 0) * scale)
 
 
 def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
@@ -110,15 +121,21 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
     shape = atoms, (degree + 1) ** 2, ntypes, padded_basis(intervals)
     grads = torch.randn(2, *shape, generator=gen, dtype=torch.float64).to(dtype)
     check(library, "harmonic_moment_backward", (*grads, *args))
-    widths = [{2: 10, 3: 130, 4: 34}[degree], {2: 4, 3: 16, 4: 8}[degree]]
-    tables = [torch.randn(ntypes, shape[2] * shape[3], width, generator=gen).to(dtype) for width in widths]
-    tables += [torch.randn(t.mT.shape, generator=gen).to(dtype) for t in 2 * tables]
-    sums = *args[:4], *tables, *args[4:]
-    check(library, "harmonic_sums", sums)
-    grads = (
-        torch.randn(atoms, *more, generator=gen).to(dtype) for more in (widths[:1], (shape[1], widths[1]))
-    )
-    check(library, "harmonic_sums_backward", (*grads, *sums))
+    row = padded_basis(intervals)
+    for functions, seconds in (
+        (8, 4),
+        (16, 4),
+        (32, 8),
+        ({2: 34, 3: 130, 4: 34}[degree], {2: 4, 3: 16, 4: 8}[degree]),
+    ):
+        knots = torch.randn(ntypes, functions, ntypes, row, generator=gen, dtype=torch.float64).to(dtype)
+        sums = *args[:4], *harmonic_tables(knots, intervals, seconds, 2.0), *args[4:], seconds
+        check(library, "harmonic_sums", sums)
+        grads = (
+            torch.randn(atoms, *more, generator=gen).to(dtype)
+            for more in ((functions + 2,), (shape[1], seconds))
+        )
+        check(library, "harmonic_sums_backward", (*grads, *sums))
 
 
 def check_features(library: ctypes.CDLL, channels: int, lmax: int, dtype: torch.dtype) -> None:
@@ -129,11 +146,11 @@ def check_features(library: ctypes.CDLL, channels: int, lmax: int, dtype: torch.
         return torch.randn(shape, generator=gen, dtype=torch.float64).to(dtype)
 
     d = DPA4C.random(DPA4COptions(rcut=5.0, channels=channels, lmax=lmax), ["Cu", "Al"], [0], dtype)
-    behind, forth, back, mixed = invariant_terms(d)
+    behind, forth, back, *counts = invariant_terms(d)
     scalars = torch.cat([numbers(45, channels), numbers(45, 2).abs()], 1)
     others = numbers(45, (lmax + 1) ** 2 * d.invariants.channels[1])
     types = torch.randint(-1, 2, (45,), generator=gen).int()
-    args = scalars, others, types, behind, *forth, *back, mixed
+    args = scalars, others, types, behind, *forth, *back, *counts
     check(library, "moment_invariants", args)
     check(library, "moment_invariants_backward", (numbers(45, d.width), *args))
 

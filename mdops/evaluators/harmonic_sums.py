@@ -8,7 +8,7 @@ import torch
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.models.dpa4c import DPA4C
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.ways import Way
 from mdops.ops import harmonic_sums, moment_invariants
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
@@ -37,7 +37,7 @@ class HarmonicSums:
         assert potential.spline_tolerance is not None
         self._descriptor, self._tolerance = descriptor, potential.spline_tolerance
         self._splines_of = OfTypes(
-            self._made, lambda made: 0 if made is None else made.tables.scalars.numel()
+            self._made, lambda made: 0 if made is None else made.tables.coefficients.numel()
         )
         self._invariants = invariant_terms(descriptor)
 
@@ -75,11 +75,15 @@ class HarmonicSums:
     def _features(self, near: Neighborhood, known: _Splines) -> torch.Tensor:
         d, tables, counts = self._descriptor, known.tables, near.counts
         absent = d.excluded if near.absent_pairs is None else d.excluded | near.absent_pairs
+        types = near.types
         if len(known.kinds) < near.ntypes:
             counts, absent = counts[:, known.types], absent[known.types][:, known.types]
-        listed = near.displacements, counts, known.place[near.types.long()], tables.tables
+            types = known.place[types.long()]
+        listed = near.displacements, counts, types, tables.tables
         settings = {"cutoff": d.cutoff, "intervals": tables.intervals, "degree": d.options.lmax}
-        scalars, others = harmonic_sums(*listed, **settings, pair_mask=absent)
+        settings["seconds"] = d.invariants.channels[1]
+        scalars, others, within, nearest = harmonic_sums(*listed, **settings, pair_mask=absent)
+        near.reports[d] = NeighborReport((within[:, None],), nearest)
         terms = self._invariants
-        more = terms.forth, terms.back, terms.mixed
+        more = terms.forth, terms.back, terms.mixed, terms.made
         return moment_invariants(scalars, others.flatten(1), near.types, terms.behind, *more)

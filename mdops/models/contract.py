@@ -781,11 +781,13 @@ class AtomicModel(ModelComponent, ABC):
             InputError: a parameter is missing, has another shape, or is not one that the model takes.
         """
         near = near.within(min(near.cutoff, self.cutoff)).without(self.absent_pairs)
-        return self.finish(self.atomic_outputs(near, fparam, aparam), near.types)
+        return self.finish(self.atomic_outputs(near, fparam, aparam), near.types, near.centers)
 
-    def finish(self, responses: dict[str, torch.Tensor], types: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What `forward` returns, of what `atomic_outputs` did."""
-        kind = types.long().clamp(min=0)
+    def finish(
+        self, responses: dict[str, torch.Tensor], types: torch.Tensor, kind: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """What `forward` returns, of what `atomic_outputs` did; `kind`: `Neighborhood.centers`, if known."""
+        kind = types.long().clamp(min=0) if kind is None else kind
         left_out = ~self.has_energy[kind] | (types < 0)
         result = {}
         for output in self.outputs:

@@ -53,27 +53,34 @@ def harmonic_sums(
     cutoff: float,
     intervals: int,
     degree: int,
+    seconds: int,
     pair_mask: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Products of `harmonic_moment` with coefficients of each type of centre, without writing it: sums over neighbours
-    of functions of the distance times harmonics. Differentiable once, in `displacements`.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sums over neighbours of functions F of the distance, of each pair of types, that splines are coefficients of:
+    chi F, and for all components but the first of the first G functions chi^2 F B_lm, with chi and B as of
+    `harmonic_moment`. Differentiable once, in `displacements`.
 
     Args:
         displacements, counts, types, pair_mask, cutoff, intervals, degree: as for `harmonic_moment`.
-        tables: of degree 0 (ntypes, ntypes B, F), and of the others (ntypes, ntypes B, G), G 4, 8, 16 or 32; both
-            transposed, (ntypes, F or G, ntypes B); and the slopes of both (`knot_slopes`), transposed.
+        tables: coefficients (ntypes, ntypes B, F) of each type of centre; transposed, (ntypes, F, ntypes B); those of
+            the slopes (`knot_slopes`), transposed; and the polynomials of the intervals (`spline_pieces`), (ntypes,
+            ntypes, intervals, 6, F or G).
+        seconds: G, 4, 8, 16 or 32.
 
     Returns:
-        (N, F); and (N, (degree + 1)^2, G), whose first component is zero.
+        (N, F + 2), with the sums of chi^2 and chi^4 behind those of F; (N, (degree + 1)^2, G), whose first component
+        is zero; (N,) int32, how many neighbours are within the cutoff, those of `pair_mask` among them; and (N,), the
+        distance of the nearest, the cutoff where there is none.
 
     Raises:
         RuntimeError: as of `harmonic_moment`.
     """
     mask = no_mask(counts) if pair_mask is None else pair_mask
-    found = torch.ops.mdops.harmonic_sums(
-        displacements, counts, types, mask, *tables, cutoff, intervals, degree
+    listed = displacements, counts, types, mask, *tables
+    first, second, within, nearest = torch.ops.mdops.harmonic_sums(
+        *listed, cutoff, intervals, degree, seconds
     )
-    return found[0], found[1]
+    return first, second, within, nearest
 
 
 def padded_basis(intervals: int) -> int:
@@ -92,11 +99,13 @@ register_fake_like("harmonic_moment_backward", 2)
 
 
 @register_fake("harmonic_sums")
-def _(displacements: Any, counts: Any, types: Any, mask: Any, first: Any, second: Any, *args: Any) -> Any:
-    n, degree = len(counts), args[-1]
+def _(displacements: Any, counts: Any, types: Any, mask: Any, table: Any, *args: Any) -> Any:
+    n, (degree, seconds) = len(counts), args[-2:]
     return (
-        displacements.new_empty(n, first.shape[2]),
-        displacements.new_empty(n, (degree + 1) ** 2, second.shape[2]),
+        displacements.new_empty(n, table.shape[2] + 2),
+        displacements.new_empty(n, (degree + 1) ** 2, seconds),
+        counts.new_empty(n),
+        displacements.new_empty(n),
     )
 
 
@@ -110,6 +119,24 @@ def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tens
     return torch.nn.functional.pad(inside, (0, rows.shape[-1] - inside.shape[-1]))
 
 
+# The six splines of an interval by powers of t in [0, 1], times 120 (source/op/spline_moment/spline.h).
+_POWERS = (
+    (1, 26, 66, 26, 1, 0),
+    (-5, -50, 0, 50, 5, 0),
+    (10, 20, -60, 20, 10, 0),
+    (-10, 20, 0, -20, 10, 0),
+    (5, -20, 30, -20, 5, 0),
+    (-1, 5, -10, 10, -5, 1),
+)
+
+
+def spline_pieces(rows: torch.Tensor, intervals: int) -> torch.Tensor:
+    """(..., intervals, 6, F): the polynomials of splines with coefficients (..., F, B), by powers of t in [0, 1]."""
+    powers = torch.tensor(_POWERS, dtype=rows.dtype, device=rows.device) / 120
+    six = rows[..., : intervals + 5].unfold(-1, _SUPPORT, 1)  # (..., F, intervals, 6)
+    return (six @ powers.mT).movedim(-3, -1).contiguous()
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     cutoff, intervals, _ = args[-3:]
     slope = knot_slopes(grads[0], cutoff, intervals)
@@ -117,8 +144,8 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (last_derivative("harmonic_sums_backward", *grads, *args),)
+    return (last_derivative("harmonic_sums_backward", *grads[:2], *args),)
 
 
 register_formula("harmonic_moment", _formula, (0,))
-register_formula("harmonic_sums", _sums_formula, (0,))
+register_formula("harmonic_sums", _sums_formula, (0,), constant=(2, 3))

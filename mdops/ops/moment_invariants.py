@@ -30,7 +30,9 @@ class Terms(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Polynomial], like: torch.Tensor) -> "Terms":
-        """Of these rows, on the device of `like` and with its dtype."""
+        """Of these rows, on the device of `like` and with its dtype. Terms of as many numbers stand beside each other:
+        GPUs take these together."""
+        rows = [dict(sorted(row.items(), key=lambda term: len(term[0]))) for row in rows]
         index = [[*term, *[-1] * (FACTORS - len(term))] for row in rows for term in row]
         factor = [f for row in rows for f in row.values()]
         offsets = [0, *itertools.accumulate(len(row) for row in rows)]
@@ -42,19 +44,21 @@ class Terms(NamedTuple):
 
 
 def term_gradients(
-    mixtures: Sequence[Polynomial], features: Sequence[Polynomial], raw: int
+    mixtures: Sequence[Polynomial], made: Sequence[Polynomial], features: Sequence[Polynomial], raw: int
 ) -> list[Polynomial]:
     """The rows of `back` for those of `forth`, with so many numbers before the mixtures."""
-    known = raw + len(mixtures)
+    known, mixed = raw + len(mixtures) + len(made), raw + len(mixtures)
     found: list[dict[tuple[int, ...], float]] = [{} for _ in range(known)]
-    for first, sums in ((known, features), (known + len(features), mixtures)):
+    first = known
+    for sums in (features, made, mixtures):
         for k, one in enumerate(sums):
             for index, factor in one.items():
                 for number, times in Counter(index).items():
                     rest = list(index)
                     rest.remove(number)
                     found[number][(first + k, *rest)] = factor * times
-    return [*found[raw:], *found[:raw]]
+        first += len(sums)
+    return [*found[mixed:], *found[raw:mixed], *found[:raw]]
 
 
 def moment_invariants(
@@ -65,20 +69,21 @@ def moment_invariants(
     forth: Terms,
     back: Terms,
     mixed: int,
+    made: int,
 ) -> torch.Tensor:
     """Polynomials of an atom's numbers, for models of DPA-4C's form. Differentiable once, in `scalars` and `others`.
 
     An atom's numbers are, one after the other: r, the sums `scalars` over d_0 and `others` over d_1, and d_0 and d_1,
-    with d = (m + 1/4)^(1/2) of the two masses m that stand behind the sums of `scalars`; v, `mixed` sums of terms of r;
-    and y, sums of terms of r and v, which are the results. `back` has the derivatives, which are sums of terms, too:
-    of v, and then of r, of all numbers before, of the gradients by y, which stand in the place of y, and of those by v,
-    which stand behind them.
+    with d = (m + 1/4)^(1/2) of the two masses m that stand behind the sums of `scalars`; v, `mixed` sums of terms of r
+    and `made` of r and these; and y, sums of terms of r and v, which are the results. `back` has the derivatives, which
+    are sums of terms, too: of v, those that are `made` first, and then of r, of all numbers before, of the gradients by
+    y, which stand in the place of y, and of those by v, which stand behind them in the order of `back`.
 
     Args:
         scalars: (N, C + 2), the masses last; others: (N, K).
         types: (N,) int32, -1 for a virtual atom.
         behind: (ntypes, E), what stands behind y for atoms of each type; zeros for virtual ones.
-        forth, back: of mixed + F and mixed + C + K + 2 rows.
+        forth, back: of mixed + made + F and mixed + made + C + K + 2 rows.
 
     Returns:
         (N, F + E).
@@ -86,13 +91,13 @@ def moment_invariants(
     Raises:
         RuntimeError: a shape, dtype, device or number does not match, or an index is out of range.
     """
-    return torch.ops.mdops.moment_invariants(scalars, others, types, behind, *forth, *back, mixed)
+    return torch.ops.mdops.moment_invariants(scalars, others, types, behind, *forth, *back, mixed, made)
 
 
 @register_fake("moment_invariants")
 def _(scalars: Any, others: Any, types: Any, behind: Any, *args: Any) -> torch.Tensor:
-    forth_offsets, mixed = args[2], args[6]
-    features = forth_offsets.shape[0] - 1 - mixed
+    forth_offsets, mixed, made = args[2], *args[6:]
+    features = forth_offsets.shape[0] - 1 - mixed - made
     return scalars.new_empty(scalars.shape[0], features + behind.shape[1])
 
 

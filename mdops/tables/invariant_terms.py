@@ -21,13 +21,14 @@ class InvariantTerms(NamedTuple):
     forth: Terms
     back: Terms
     mixed: int
+    made: int
 
 
 @torch.no_grad()
 def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
     """For sums (N, (lmax + 1)^2, C_1), of which the first component is left out of account."""
-    d, made = descriptor.double_copy(), descriptor.invariants
-    width, lmax, channels = d.options.channels, made.lmax, made.channels
+    d, made_of = descriptor.double_copy(), descriptor.invariants
+    width, lmax, channels = d.options.channels, made_of.lmax, made_of.channels
     components = (lmax + 1) ** 2 * channels[1]
     raw = width + components + 2
     mixtures: list[Polynomial] = []
@@ -55,36 +56,65 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
         probe = d.invariants.probes[degree - 1]
         if probe is not None:
             z[degree] = mixed(x, whole @ probe.numpy())
+    made: list[Polynomial] = []
+
+    def products(terms: Iterable[tuple[tuple[int, ...], float]]) -> int:
+        """The number of what is made of these."""
+        made.append(_collected(terms))
+        return raw + len(mixtures) + len(made) - 1
+
     outputs: list[Polynomial] = [{(c,): 1.0} for c in range(width)]
     for degree in range(1, lmax + 1):
         for a, b in itertools.combinations_with_replacement(range(channels[degree]), 2):
             factor = 1.0 if a == b else math.sqrt(2)
             outputs.append(_collected(((line[a], line[b]), factor) for line in y[degree]))
-    gaunt = gaunt_tensors(lmax)
-    for triple in made.triples:
-        ranks = [len(z[degree][0]) for degree in triple]
-        places, scales = independent_products(triple, made.ranks)
-        nonzero = [(index, gaunt[triple][index]) for index in zip(*np.nonzero(gaunt[triple]), strict=True)]
-        for place, scale in zip(places.tolist(), scales.tolist(), strict=True):
-            abc = np.unravel_index(place, ranks)
-            outputs.append(
-                _collected(
-                    (tuple(z[n][i][c] for n, i, c in zip(triple, index, abc, strict=True)), scale * g)
-                    for index, g in nonzero
-                )
-            )
+    # T_b v_a, by [b][a][line]: it goes into squares, and into the triples of two vectors and a tensor.
     tensors = tensor_basis().reshape(5, 3, 3)
-    for b, a in itertools.product(range(made.ranks[1]), range(made.ranks[0])):
-        square: defaultdict[tuple[int, ...], float] = defaultdict(float)
-        for line in range(3):
-            turned = [
-                ((z[2][m][b], z[1][n][a]), tensors[m, line, n])
-                for m, n in itertools.product(range(5), range(3))
-                if tensors[m, line, n]
+    turned = [
+        [
+            [
+                products(
+                    ((z[1][n][a], z[2][m][b]), tensors[m, line, n]) for m, n in _places(tensors[:, line])
+                )
+                for line in range(3)
             ]
-            for (one, f), (other, g) in itertools.product(turned, repeat=2):
-                square[tuple(sorted(one + other))] += f * g
-        outputs.append(square)
+            for a in range(made_of.ranks[0])
+        ]
+        for b in range(made_of.ranks[1])
+    ]
+    gaunt = gaunt_tensors(lmax)
+    for triple in made_of.triples:
+        ranks = [len(z[degree][0]) for degree in triple]
+        independent, scales = independent_products(triple, made_of.ranks)
+        partial: dict[tuple[int, int], list[int]] = {}  # the sums over two of three, by their channels
+        for place, scale in zip(independent.tolist(), scales.tolist(), strict=True):
+            a, b, c = map(int, np.unravel_index(place, ranks))
+            if triple == (1, 1, 2):  # v_a T_c v_b but for a factor
+                own, factor = turned[c][b], -1 / math.sqrt(5)
+            elif triple[0] == 1:  # vectors are many
+                if (b, c) not in partial:
+                    partial[b, c] = [
+                        products(
+                            ((z[triple[1]][j][b], z[triple[2]][k][c]), gaunt[triple][i, j, k])
+                            for j, k in _places(gaunt[triple][i])
+                        )
+                        for i in range(3)
+                    ]
+                own, factor = partial[b, c], 1.0
+            else:
+                outputs.append(
+                    _collected(
+                        (
+                            tuple(z[n][i][q] for n, i, q in zip(triple, index, (a, b, c), strict=True)),
+                            scale * gaunt[triple][index],
+                        )
+                        for index in _places(gaunt[triple])
+                    )
+                )
+                continue
+            outputs.append(_collected(((z[1][i][a], own[i]), scale * factor) for i in range(3)))
+    squares = itertools.chain.from_iterable(turned)
+    outputs += [{(line, line): 1.0 for line in own} for own in squares]
     outputs += [{(raw - 2,): 1.0}, {(raw - 1,): 1.0}]
     mean, scale = d.mean.numpy(), 1 / d.stddev.numpy()
     scaled = [
@@ -93,8 +123,14 @@ def invariant_terms(descriptor: DPA4C) -> InvariantTerms:
     ]
     behind = (d.type_embedding - d.mean[-width:]) / d.stddev[-width:]
     like = descriptor.mean
-    forth, back = [*mixtures, *scaled], term_gradients(mixtures, scaled, raw)
-    return InvariantTerms(behind.to(like), Terms.of(forth, like), Terms.of(back, like), len(mixtures))
+    forth, back = [*mixtures, *made, *scaled], term_gradients(mixtures, made, scaled, raw)
+    lists = Terms.of(forth, like), Terms.of(back, like)
+    return InvariantTerms(behind.to(like), *lists, len(mixtures), len(made))
+
+
+def _places(values: np.ndarray) -> list[tuple[int, ...]]:
+    """Of those that are not zero."""
+    return [tuple(map(int, index)) for index in np.argwhere(values)]
 
 
 def _collected(products: Iterable[tuple[tuple[int, ...], float]]) -> Polynomial:

@@ -148,6 +148,14 @@ T __ldg(const T* from) {
 inline int __ffs(unsigned x) {
   return __builtin_ffs(static_cast<int>(x));
 }
+inline int __clz(int x) {
+  return x ? __builtin_clz(static_cast<unsigned>(x)) : 32;
+}
+inline int atomicAdd(int* to, int x) {
+  const int old = *to;
+  *to = old + x;
+  return old;
+}
 inline unsigned atomicOr(unsigned* to, unsigned x) {
   const unsigned old = *to;
   *to |= x;

@@ -20,9 +20,8 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   a.displacements = next(), a.counts = next.template operator()<int32_t>();
   a.types = next.template operator()<int32_t>(), a.pair_mask = next.template operator()<bool>();
   HarmonicSumArgs<T> sums{};
-  sums.first = next(), sums.second = next();
-  for (int of = 0; of < 2; ++of) sums.first_rows[of] = next(), sums.second_rows[of] = next();
-  sums.firsts = sizes[6], sums.seconds = sizes[7];
+  sums.table = next(), sums.rows[0] = next(), sums.rows[1] = next(), sums.pieces = next();
+  sums.firsts = sizes[6], sums.seconds = sizes[7], sums.known = sizes[8];
   const T *grad = next(), *slope = next();
   const Gpu gpu({2, 90, static_cast<int>(sizes[5])});
   std::vector<char> memory;
@@ -32,13 +31,15 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   };
   T* const out = next();
   using namespace gpu_harmonic;
-  if (grad && sums.first)
-    run_gradients(gpu, a, SumGradients<T>{sums, grad, slope}, out, room);
+  if (grad && sums.table)
+    run_sum_gradients(gpu, a, sums, grad, slope, out, room);
   else if (grad)
     run_gradients(gpu, a, MomentGradients<T>{grad, slope}, out, room);
-  else if (sums.first)
-    run_moments(gpu, a, SumResults<T>{sums, out, next()}, room);
-  else
+  else if (sums.table) {
+    T* const second = next();
+    int32_t* const within = next.template operator()<int32_t>();
+    run_sums(gpu, a, sums, HarmonicSums<T>{out, second, within, next()}, room);
+  } else
     run_moments(gpu, a, MomentResults<T>{out}, room);
 }
 
@@ -54,8 +55,8 @@ void run_invariants(void** pointers, const int64_t* sizes) {
   a.scalars = next(), a.others = next(), a.types = next.template operator()<int32_t>(), a.behind = next();
   terms(a.forth), terms(a.back);
   a.atoms = sizes[0], a.channels = sizes[1], a.components = sizes[2], a.extra = sizes[3];
-  a.ntypes = static_cast<int>(sizes[4]), a.mixed = sizes[5];
-  const Gpu gpu({2, 90, static_cast<int>(sizes[6])});
+  a.ntypes = static_cast<int>(sizes[4]), a.mixed = sizes[5], a.made = sizes[6];
+  const Gpu gpu({2, 90, static_cast<int>(sizes[7])});
   T* const out = next();
   if (grad)
     gpu_invariants::run(gpu, a, grad, out, next());

@@ -407,21 +407,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor "
       "types, Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
   m.def(
-      "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor first, "
-      "Tensor second, Tensor first_rows, Tensor second_rows, Tensor first_slopes, Tensor second_slopes, "
-      "float cutoff, int intervals, int degree) -> (Tensor, Tensor)");
+      "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor table, "
+      "Tensor rows, Tensor slopes, Tensor pieces, float cutoff, int intervals, int degree, int seconds) -> "
+      "(Tensor first, Tensor second, Tensor within, Tensor nearest)");
   m.def(
       "harmonic_sums_backward(Tensor by_first, Tensor by_second, Tensor displacements, Tensor counts, Tensor "
-      "types, Tensor pair_mask, Tensor first, Tensor second, Tensor first_rows, Tensor second_rows, Tensor "
-      "first_slopes, Tensor second_slopes, float cutoff, int intervals, int degree) -> Tensor");
+      "types, Tensor pair_mask, Tensor table, Tensor rows, Tensor slopes, Tensor pieces, float cutoff, int "
+      "intervals, int degree, int seconds) -> Tensor");
   m.def(
       "moment_invariants(Tensor scalars, Tensor others, Tensor types, Tensor behind, Tensor forth_index, "
       "Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, Tensor "
-      "back_offsets, int mixed) -> Tensor");
+      "back_offsets, int mixed, int made) -> Tensor");
   m.def(
       "moment_invariants_backward(Tensor grad, Tensor scalars, Tensor others, Tensor types, Tensor behind, "
       "Tensor forth_index, Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, "
-      "Tensor back_offsets, int mixed) -> (Tensor, Tensor)");
+      "Tensor back_offsets, int mixed, int made) -> (Tensor, Tensor)");
   m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
       "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "

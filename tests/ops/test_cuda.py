@@ -6,7 +6,7 @@ import pytest
 import torch
 from op_cases import find, samples, tensors
 
-from mdops.testing import CUTOFF, PROTECTION, SMOOTH, has_kernel
+from mdops.testing import CUTOFF, PROTECTION, SMOOTH, harmonic_tables, has_kernel
 
 pytestmark = pytest.mark.gpu
 
@@ -130,16 +130,16 @@ def test_harmonic_moments_of_large_lists(atoms, width, ntypes, intervals, degree
     def numbers(*shape):
         return torch.randn(shape, generator=p["gen"], dtype=torch.float64).to(dtype)
 
-    first, second, row = 34, 2**degree, ntypes * wanted.shape[3]
-    tables = [numbers(ntypes, row, size) for size in (first, second)]
-    tables += [numbers(ntypes, size, row) for size in 2 * (first, second)]
-    sums = (*args[:4], *tables, *args[4:])
-    results = OPS.harmonic_sums(*sums)
-    assert_agree(OPS.harmonic_sums(*map(on_gpu, sums)), results, dtype)
-    back = (*(numbers(*result.shape) for result in results), *sums)
-    found = [OPS.harmonic_sums_backward(*map(on_gpu, back)) for _ in range(2)]
-    assert torch.equal(*found)
-    assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype)
+    # By polynomials of all functions in float32, and by splines.
+    for functions, seconds in ((8, 4), (34, 2**degree)):
+        knots = numbers(ntypes, functions, ntypes, wanted.shape[3])
+        sums = (*args[:4], *harmonic_tables(knots, intervals, seconds), *args[4:], seconds)
+        results = OPS.harmonic_sums(*sums)
+        assert_agree(OPS.harmonic_sums(*map(on_gpu, sums)), results, dtype)
+        back = (*(numbers(*result.shape) for result in results[:2]), *sums)
+        found = [OPS.harmonic_sums_backward(*map(on_gpu, back)) for _ in range(2)]
+        assert torch.equal(*found)
+        assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype)
 
 
 def pair_forces_gradients(p, g):

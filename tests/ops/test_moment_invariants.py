@@ -34,7 +34,7 @@ def test_features_of_dpa4c(channels, lmax, dtype, device):
 
     terms = invariant_terms(exact.to(device=device, dtype=dtype))
     moved = [x.detach().to(device, dtype).requires_grad_() for x in given]
-    lists = terms.forth, terms.back, terms.mixed
+    lists = terms.forth, terms.back, terms.mixed, terms.made
     kinds = types.int().to(device)
     found = moment_invariants(moved[0], moved[1].flatten(1), kinds, terms.behind, *lists)
     by_found = torch.autograd.grad(found, moved, grad.to(found))

@@ -22,9 +22,9 @@ static void run_harmonic_moment_gradients(const Op&, const HarmonicMomentArgs<T>
 
 template <class T>
 static void run_harmonic_sums(const Op&, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
-                              T* first, T* second) {
+                              const HarmonicSums<T>& out) {
   parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
-    MDOPS_RUN(harmonic_sums_forward, args, sums, begin, end, first, second);
+    MDOPS_RUN(harmonic_sums_forward, args, sums, begin, end, out);
   });
 }
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "common/vectors.h"
+#include "env_mat/env_mat.h"
 #include "harmonic_moment/harmonic_moment.h"
 
 namespace mdops {
@@ -75,17 +76,28 @@ struct Neighbors {
   }
 };
 
+// What there is within the cutoff.
+template <class T>
+struct Seen {
+  int32_t within = 0;
+  T nearest2;
+};
+
 // work(neighbors) for atom i's neighbours, so many at a time.
 template <int Degree, class T, class Work>
-void for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& work) {
+Seen<T> for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& work) {
   const T cutoff2 = args.cutoff * args.cutoff;
+  Seen<T> seen{0, cutoff2};
   Neighbors<T, Degree> near;
   int64_t slot = i * args.width;
   for (int t = 0; t < args.ntypes; ++t) {
     const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
     for (int32_t end = args.counts[i * args.ntypes + t], k = 0; k < end; ++k, ++slot) {
       const T* d = args.displacements + 3 * slot;
-      if (masked || d[0] * d[0] + d[1] * d[1] + d[2] * d[2] >= cutoff2) continue;
+      const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+      if (r2 >= cutoff2) continue;
+      ++seen.within, seen.nearest2 = nearest_of(seen.nearest2, r2);
+      if (masked) continue;
       const int n = near.size++;
       near.x[n] = d[0], near.y[n] = d[1], near.z[n] = d[2];
       near.table[n] = static_cast<int32_t>(t * args.basis),
@@ -101,22 +113,30 @@ void for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& wor
     near.evaluate(args);
     work(near);
   }
+  return seen;
 }
 
-// The moments of atom i.
-template <int Degree, class T>
-void forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out) {
+// The moments of atom i; `Squared`: with the square of chi from degree 1 on, and the masses.
+template <int Degree, bool Squared, class T>
+Seen<T> forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out, T* masses) {
   using V = Eight<T>;
   constexpr int components = (Degree + 1) * (Degree + 1);
   const int64_t row = args.row();
   for (int64_t k = 0; k < args.numbers(); ++k) out[k] = 0;
-  if (args.types[i] < 0) return;
-  for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
+  if (args.types[i] < 0) return {0, args.cutoff * args.cutoff};
+  return for_neighbors<Degree>(args, i, [&](const Neighbors<T, Degree>& near) {
     for (int k = 0; k < near.size; ++k) {
-      const V w = splines(near.t[k]) * (near.chi[k] / T(120));
+      const T chi = near.chi[k];
+      V w = splines(near.t[k]) * (chi / T(120));
       T* to = out + near.first[k];
+      store(to, load<V>(to) + w);
+      if constexpr (Squared) {
+        w *= chi;
+        masses[0] += chi * chi, masses[1] += chi * chi * (chi * chi);
+      }
+      to += row;
       MDOPS_UNROLL
-      for (int n = 0; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
+      for (int n = 1; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
     }
   });
 }
@@ -143,9 +163,10 @@ struct Gradients {
   }
 };
 
-// The gradient by the pair vectors of atom i, from those by its moments.
-template <int Degree, class T>
-void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const T* slope, T* out) {
+// The gradient by the pair vectors of atom i, from those by its moments, and by the masses if `Squared`.
+template <int Degree, bool Squared, class T>
+void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const T* slope, const T* by_masses,
+              T* out) {
   using V = Eight<T>;
   const int64_t row = args.row();
   Gradients<T, Degree> slopes;
@@ -155,9 +176,12 @@ void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const
     slopes.evaluate(near);
     for (int k = 0; k < near.size; ++k) {
       const V phi = splines(near.t[k]) * (T(1) / T(120));
-      const T chi = near.chi[k], dchi = near.dchi[k], inv_r = near.inv_r[k];
+      const T inv_r = near.inv_r[k];
       const T *from = grad + near.first[k], *steep = slope + near.first[k];
-      V along = load<V>(from) * dchi, rise = load<V>(steep), across[3], of_degree = V{};
+      V along = load<V>(from) * near.dchi[k], rise = V{}, across[3], of_degree = V{};
+      const V first_rise = load<V>(steep) * near.chi[k];
+      const T chi = Squared ? near.chi[k] * near.chi[k] : near.chi[k];
+      const T dchi = Squared ? T(2) * near.chi[k] * near.dchi[k] : near.dchi[k];
       for (int a = 0; a < 3; ++a) {
         across[a] = load<V>(from + (1 + a) * row);
         of_degree += across[a] * near.b[1 + a][k];
@@ -177,8 +201,10 @@ void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const
         }
         along += of_degree * (dchi - T(l) * chi * inv_r);
       }
-      const V steepness = quartics(near.t[k]) * (chi / T(24));
-      const T radial = sum_eight<T>(along * phi + rise * steepness), e[3] = {near.x[k], near.y[k], near.z[k]};
+      const V steepness = quartics(near.t[k]) * (T(1) / T(24));
+      T radial = sum_eight<T>(along * phi + (first_rise + rise * chi) * steepness);
+      if constexpr (Squared) radial += dchi * (by_masses[0] + T(2) * chi * by_masses[1]);
+      const T e[3] = {near.x[k], near.y[k], near.z[k]};
       T* const to = out + 3 * near.slot[k];
       for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + inv_r * chi * sum_eight<T>(across[a] * phi);
     }
@@ -200,22 +226,25 @@ void multiply_four(const T* a, int64_t length, const T* table, int64_t columns, 
 
 template <int Degree, class T>
 void sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p, int64_t i, T* moments,
-                  T* first, T* second) {
+                  const HarmonicSums<T>& out) {
   constexpr int components = (Degree + 1) * (Degree + 1);
-  forward<Degree>(args, i, moments);
-  const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i];
-  const T *of_first = p.first + type * row * p.firsts, *of_second = p.second + type * row * p.seconds;
+  T *const first = out.first + i * p.width(), *const second = out.second + i * components * p.seconds;
+  T* const masses = first + p.firsts;
+  masses[0] = masses[1] = 0;
+  const Seen<T> seen = forward<Degree, true>(args, i, moments, masses);
+  out.within[i] = seen.within, out.nearest[i] = std::sqrt(seen.nearest2);
+  const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i], columns = p.firsts;
+  const T* const table = p.table + type * row * columns;
   int64_t c = 0;
-  for (; c + 4 <= p.firsts; c += 4) multiply_four<1>(moments, row, of_first + c, p.firsts, first + c, 0);
-  for (; c < p.firsts; ++c) {
+  for (; c + 4 <= columns; c += 4) multiply_four<1>(moments, row, table + c, columns, first + c, 0);
+  for (; c < columns; ++c) {
     T sum = 0;
-    for (int64_t k = 0; k < row; ++k) sum += moments[k] * of_first[k * p.firsts + c];
+    for (int64_t k = 0; k < row; ++k) sum += moments[k] * table[k * columns + c];
     first[c] = sum;
   }
   for (c = 0; c < p.seconds; ++c) second[c] = 0;
   for (c = 0; c < p.seconds; c += 4)
-    multiply_four<components - 1>(moments + row, row, of_second + c, p.seconds, second + p.seconds + c,
-                                  p.seconds);
+    multiply_four<components - 1>(moments + row, row, table + c, columns, second + p.seconds + c, p.seconds);
 }
 
 // The gradients by the moments: to[n][k] = sum_c by[n][c] rows[c][k].
@@ -240,11 +269,11 @@ void sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& 
   const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i];
   for (int of = 0; of < 2; ++of) {
     T* const to = moments + of * args.numbers();
-    multiply_back<1>(by_first, p.firsts, p.first_rows[of] + type * row * p.firsts, row, to);
-    multiply_back<components - 1>(by_second + p.seconds, p.seconds,
-                                  p.second_rows[of] + type * row * p.seconds, row, to + row);
+    const T* const rows = p.rows[of] + type * row * p.firsts;
+    multiply_back<1>(by_first, p.firsts, rows, row, to);
+    multiply_back<components - 1>(by_second + p.seconds, p.seconds, rows, row, to + row);
   }
-  backward<Degree>(args, i, moments, moments + args.numbers(), out);
+  backward<Degree, true>(args, i, moments, moments + args.numbers(), by_first + p.firsts, out);
 }
 
 template <class Work>
@@ -262,24 +291,23 @@ void with_degree(int degree, const Work& work) {
 #define MDOPS_DEFINE(T)                                                                                     \
   void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) { \
     with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i) forward<degree()>(args, i, moments + i * args.numbers());       \
+      for (int64_t i = begin; i < end; ++i)                                                                 \
+        forward<degree(), false>(args, i, moments + i * args.numbers(), static_cast<T*>(nullptr));          \
     });                                                                                                     \
   }                                                                                                         \
   void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope,           \
                                 int64_t begin, int64_t end, T* pair_grad) {                                 \
     with_degree(args.degree, [&](auto degree) {                                                             \
       for (int64_t i = begin; i < end; ++i)                                                                 \
-        backward<degree()>(args, i, grad + i * args.numbers(), slope + i * args.numbers(),                  \
-                           pair_grad + 3 * i * args.width);                                                 \
+        backward<degree(), false>(args, i, grad + i * args.numbers(), slope + i * args.numbers(),           \
+                                  static_cast<const T*>(nullptr), pair_grad + 3 * i * args.width);          \
     });                                                                                                     \
   }                                                                                                         \
   void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,             \
-                             int64_t begin, int64_t end, T* first, T* second) {                             \
+                             int64_t begin, int64_t end, const HarmonicSums<T>& out) {                      \
     std::vector<T> moments(args.numbers());                                                                 \
     with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i)                                                                 \
-        sums_forward<degree()>(args, sums, i, moments.data(), first + i * sums.firsts,                      \
-                               second + i * components_to(degree()) * sums.seconds);                        \
+      for (int64_t i = begin; i < end; ++i) sums_forward<degree()>(args, sums, i, moments.data(), out);     \
     });                                                                                                     \
   }                                                                                                         \
   void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,            \
@@ -288,7 +316,7 @@ void with_degree(int degree, const Work& work) {
     std::vector<T> moments(2 * args.numbers());                                                             \
     with_degree(args.degree, [&](auto degree) {                                                             \
       for (int64_t i = begin; i < end; ++i)                                                                 \
-        sums_backward<degree()>(args, sums, i, by_first + i * sums.firsts,                                  \
+        sums_backward<degree()>(args, sums, i, by_first + i * sums.width(),                                 \
                                 by_second + i * components_to(degree()) * sums.seconds, moments.data(),     \
                                 pair_grad + 3 * i * args.width);                                            \
     });                                                                                                     \

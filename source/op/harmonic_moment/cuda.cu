@@ -35,9 +35,9 @@ static void run_harmonic_moment_gradients(const CudaOp& op, const HarmonicMoment
 
 template <class T>
 static void run_harmonic_sums(const CudaOp& op, const HarmonicMomentArgs<T>& args,
-                              const HarmonicSumArgs<T>& sums, T* first, T* second) {
+                              const HarmonicSumArgs<T>& sums, const HarmonicSums<T>& out) {
   Room room(op);
-  gpu_harmonic::run_moments(op, args, gpu_harmonic::SumResults<T>{sums, first, second}, room);
+  gpu_harmonic::run_sums(op, args, sums, out, room);
 }
 
 template <class T>
@@ -45,8 +45,7 @@ static void run_harmonic_sum_gradients(const CudaOp& op, const HarmonicMomentArg
                                        const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
                                        T* pair_grad) {
   Room room(op);
-  gpu_harmonic::run_gradients(op, args, gpu_harmonic::SumGradients<T>{sums, by_first, by_second}, pair_grad,
-                              room);
+  gpu_harmonic::run_sum_gradients(op, args, sums, by_first, by_second, pair_grad, room);
 }
 
 }  // namespace mdops

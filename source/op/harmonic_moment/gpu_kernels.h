@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/rows.h"
+#include "env_mat/gpu_nearest.h"
 #include "gemm/gpu_memory.h"
 #include "harmonic_moment/harmonic_moment.h"
 #include "spline_moment/gpu_moments.h"
@@ -34,12 +35,14 @@ struct LanePair {
   T d[3];
   bool near;
   int place, count;
+  T r2;
 
   __device__ LanePair(const HarmonicMomentArgs<T>& args, const T* slots, int64_t slot, int64_t end)
       : d{0, 0, 0}, near(slot < end) {
     if (near)
       for (int a = 0; a < 3; ++a) d[a] = slots[3 * slot + a];
-    near = near && !(d[0] * d[0] + d[1] * d[1] + d[2] * d[2] >= args.cutoff * args.cutoff);
+    r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+    near = near && !(r2 >= args.cutoff * args.cutoff);
     const unsigned all = __ballot_sync(kAllLanes, near);
     place = __popc(all & ((1u << lane_index()) - 1)), count = __popc(all);
   }
@@ -49,18 +52,22 @@ struct LanePair {
 template <class T>
 constexpr int kAtOnce = 16 / sizeof(T);
 
-template <class T, int Degree>
-__device__ __forceinline__ void stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane,
-                                           Staged<T, Degree>* stage) {
+// Gives chi of the lane's; zero where there is none. `Squared`: with its square from degree 1 on.
+template <bool Squared, class T, int Degree>
+__device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane,
+                                        Staged<T, Degree>* stage) {
   using Pair = HarmonicPair<T>;
+  T chi = 0;
   __syncwarp();
   if (lane.near) {
     const Pair pair(lane.d, args.cutoff, args.grid);
     const T* const e = pair.direction;
+    chi = pair.chi;
     T value[kSplineSupport];
     spline_values(pair.place.t, value);
     for (int k = 0; k < kSplineSupport; ++k) stage->weight[k][lane.place] = value[k] * pair.chi;
-    Pair::each(T(1), e[0], e[1], e[2], Degree, [&](int, int n, T b) { stage->harmonic[n][lane.place] = b; });
+    Pair::each(T(1), e[0], e[1], e[2], Degree,
+               [&](int l, int n, T b) { stage->harmonic[n][lane.place] = Squared && l > 0 ? b * chi : b; });
     stage->first[lane.place] = pair.place.interval;
   }
   // Up to a multiple of `kAtOnce` places that add zero.
@@ -71,6 +78,7 @@ __device__ __forceinline__ void stage_pair(const HarmonicMomentArgs<T>& args, co
     stage->first[beyond] = 0;
   }
   __syncwarp();
+  return chi;
 }
 
 // A warp an atom. `Results` say what becomes of the moments of each type of neighbours, spline by spline.
@@ -101,16 +109,23 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
   const bool has_last = lane + (kItems - 1) * kWarp < kNumbers;
   const T* const slots = args.displacements + 3 * i * args.width;
+  T masses[2] = {0, 0}, nearest2 = args.cutoff * args.cutoff;
+  int within = 0;
   int64_t slot = 0;
   for (int t = 0; t < args.ntypes; ++t) {
     const int64_t begin = slot, end = slot + counts[t];
     slot = end;
-    if (begin == end || args.pair_mask[args.types[i] * args.ntypes + t]) continue;
+    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
+    if (begin == end || (masked && !Results::kTells)) continue;
     __syncwarp();
     for (int k = lane; k < numbers; k += kWarp) sums[k] = T(0);
     for (int64_t first = begin; first < end; first += kWarp) {
       const LanePair<T> own(args, slots, first + lane, end);
-      stage_pair(args, own, stage);
+      within += own.count;
+      if (own.near) nearest2 = nearest_of(nearest2, own.r2);
+      if (masked) continue;
+      const T chi = stage_pair<Results::kTells>(args, own, stage), chi2 = chi * chi;
+      masses[0] += chi2, masses[1] += chi2 * chi2;
       for (int j = 0; j < own.count; j += kAtOnce<T>) {
         Numbers weight[kItems], harmonic[kItems];
 #pragma unroll
@@ -134,13 +149,15 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       }
     }
     __syncwarp();
-    results.template take<kComponents>(args, i, t, sums);
+    if (!masked) results.template take<kComponents>(args, i, t, sums);
   }
+  results.end(i, masses, within, nearest2);
 }
 
 // The moments themselves.
 template <class T>
 struct MomentResults {
+  static constexpr bool kTells = false;  // what there is within the cutoff, and masses
   T* moments;
 
   __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T value) const {
@@ -159,19 +176,31 @@ struct MomentResults {
       for (int b = lane_index() % kAcross; b < basis; b += kAcross)
         of_type[n * args.row() + b] = sums[b * kComponents + n];
   }
+
+  __device__ void end(int64_t, const T*, int, T) const {}
 };
 
 // Their products with a table.
 template <class T>
 struct SumResults {
+  static constexpr bool kTells = true;
   HarmonicSumArgs<T> p;
-  T *first, *second;
+  HarmonicSums<T> out;
 
   __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T value) const {
     const int64_t numbers = components_to(args.degree) * p.seconds;
-    for (int64_t c = lane_index(); c < p.firsts; c += kWarp) first[i * p.firsts + c] = value;
-    for (int64_t c = lane_index(); c < numbers; c += kWarp) second[i * numbers + c] = value;
+    for (int64_t c = lane_index(); c < p.width(); c += kWarp) out.first[i * p.width() + c] = value;
+    for (int64_t c = lane_index(); c < numbers; c += kWarp) out.second[i * numbers + c] = value;
+    if (lane_index() == 0) out.within[i] = 0, out.nearest[i] = value + args.cutoff;
     __syncwarp();
+  }
+
+  __device__ void end(int64_t i, const T* masses, int within, T nearest2) const {
+    const T own[2] = {warp_sum(masses[0]), warp_sum(masses[1])}, nearest = warp_nearest(nearest2);
+    if (lane_index() > 0) return;
+    T* const to = out.first + i * p.width() + p.firsts;
+    to[0] = own[0], to[1] = own[1];
+    out.within[i] = within, out.nearest[i] = std::sqrt(nearest);
   }
 
   template <int kComponents>
@@ -180,20 +209,19 @@ struct SumResults {
     const int basis = static_cast<int>(args.basis), lane = lane_index();
     const int firsts = static_cast<int>(p.firsts), seconds = static_cast<int>(p.seconds);
     const int64_t begin = args.types[i] * args.row() + t * args.basis;
-    const T *of_first = p.first + begin * firsts, *of_second = p.second + begin * seconds;
-    T* const to_first = first + i * firsts;
-    T* const to_second = second + i * kComponents * seconds;
+    const T* const table = p.table + begin * firsts;
+    T* const to_first = out.first + i * p.width();
+    T* const to_second = out.second + i * kComponents * seconds;
     if (firsts <= kHalf) {  // each half of the warp has every other spline
       const int c = lane % kHalf, mine = c < firsts ? c : 0;
       T sum = 0;
 #pragma unroll 8
-      for (int b = lane / kHalf; b < basis; b += 2)
-        sum += sums[b * kComponents] * of_first[b * firsts + mine];
+      for (int b = lane / kHalf; b < basis; b += 2) sum += sums[b * kComponents] * table[b * firsts + mine];
       sum += __shfl_xor_sync(kAllLanes, sum, kHalf);
       if (lane < firsts) to_first[c] += sum;
     } else {
       for (int from = 0; from < firsts; from += kEach * kWarp)
-        each_column<kComponents>(sums, basis, of_first, firsts, from + lane, to_first);
+        each_column<kComponents>(sums, basis, table, firsts, from + lane, to_first);
     }
     // A column of the others' table is a lane's own, and components so far from each other.
     const int c = lane & (seconds - 1), apart = kWarp / seconds;
@@ -204,7 +232,7 @@ struct SumResults {
       for (int u = 0; u < kEach; ++u) at[u] = m + u * apart < kComponents ? m + u * apart : 0;
 #pragma unroll 4
       for (int b = 0; b < basis; ++b) {
-        const T x = of_second[b * seconds + c];
+        const T x = table[b * firsts + c];
 #pragma unroll
         for (int u = 0; u < kEach; ++u) sum[u] += sums[b * kComponents + at[u]] * x;
       }
@@ -271,6 +299,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   T* const tables = InShared ? reinterpret_cast<T*>(stages + warps) : room + i * 2 * basis * kStride;
   T* const own_room = reinterpret_cast<T*>(stages + warps) + (InShared ? 2 * basis * kStride : 0);
   source.begin(args, i, own_room);
+  T by_masses[2];
+  source.masses(i, by_masses);
   const int beside = lane / kComponents, n = lane % kComponents;
   const T *const from = tables + n, *const steep = from + basis * kStride;
   const T* const slots = args.displacements + 3 * i * args.width;
@@ -312,7 +342,11 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       }
       __syncwarp();
       T v[3] = {0, 0, 0};
-      if (own.near) pair.gradient(Degree, stage->sum[0][own.place], stage->sum[1][own.place], v);
+      if (own.near) {
+        const T along = Source::kSquared ? pair.by_masses(by_masses[0], by_masses[1]) : T(0);
+        pair.template gradient<Source::kSquared>(Degree, stage->sum[0][own.place], stage->sum[1][own.place],
+                                                 along, v);
+      }
       const int64_t left = end - first;
       store_triples(v, stage->triples, out + 3 * first, left < kWarp ? static_cast<int>(left) : kWarp);
     }
@@ -323,10 +357,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 // Gradients that are there.
 template <class T>
 struct MomentGradients {
+  static constexpr bool kSquared = false;
   const T *grad, *slope;
 
   static int64_t room(int) { return 0; }  // numbers of shared memory
   __device__ void begin(const HarmonicMomentArgs<T>&, int64_t, T*) const {}
+  __device__ void masses(int64_t, T* by) const { by[0] = by[1] = T(0); }
 
   template <int kComponents, int kStride>
   __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T*, T* tables) const {
@@ -345,8 +381,13 @@ struct MomentGradients {
 // Those that follow from gradients by products with a table.
 template <class T>
 struct SumGradients {
+  static constexpr bool kSquared = true;
   HarmonicSumArgs<T> p;
   const T *by_first, *by_second;
+
+  __device__ void masses(int64_t i, T* by) const {
+    for (int w = 0; w < 2; ++w) by[w] = by_first[i * p.width() + p.firsts + w];
+  }
 
   static constexpr int kEach = 4;  // functions at once
   int64_t padded_firsts() const { return (p.firsts + kEach - 1) / kEach * kEach; }
@@ -356,7 +397,8 @@ struct SumGradients {
     const int threads = blockDim.x, firsts = static_cast<int>(p.firsts);
     const int numbers = components_to(args.degree) * static_cast<int>(p.seconds);
     const int padded = (firsts + kEach - 1) / kEach * kEach;
-    for (int k = threadIdx.x; k < padded; k += threads) own[k] = k < firsts ? by_first[i * firsts + k] : T(0);
+    for (int k = threadIdx.x; k < padded; k += threads)
+      own[k] = k < firsts ? by_first[i * p.width() + k] : T(0);
     for (int k = threadIdx.x; k < numbers; k += threads) own[padded + k] = by_second[i * numbers + k];
   }
 
@@ -371,8 +413,8 @@ struct SumGradients {
       const bool second = task >= basis;
       const int b = second ? task - basis : task;
       const int64_t place = t * args.basis + b;
-      const T* of_first = (second ? p.first_rows[1] : p.first_rows[0]) + type * firsts * row + place;
-      const T* of_second = (second ? p.second_rows[1] : p.second_rows[0]) + type * seconds * row + place;
+      const T* of_first = (second ? p.rows[1] : p.rows[0]) + type * firsts * row + place;
+      const T* of_second = of_first;
       T sum[kComponents] = {};
       for (int c = 0; c < padded; c += kEach, of_first += kEach * row) {
         const Numbers by = *reinterpret_cast<const Numbers*>(own + c);

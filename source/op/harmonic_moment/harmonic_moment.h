@@ -75,15 +75,31 @@ struct HarmonicPair {
     each_harmonic<T>(x, y, z, degree, [&](int l, int n, const S& value) { f(l, 4 + n, value); });
   }
 
-  // dL/dd of sums P and of those of their slopes, Q, both without chi.
-  template <class Sums>
-  MDOPS_HD void gradient(int degree, const Sums& p, const Sums& q, T* out) const {
+  // chi of degree 0, or that of the others (`Squared`: the square), and its slope.
+  template <bool Squared>
+  MDOPS_HD T fade() const {
+    return Squared ? chi * chi : chi;
+  }
+  template <bool Squared>
+  MDOPS_HD T slope() const {
+    return Squared ? T(2) * chi * dchi : dchi;
+  }
+  // The gradient along the direction by the masses, sums of chi^2 and chi^4.
+  MDOPS_HD T by_masses(T second, T fourth) const {
+    return T(2) * chi * dchi * (second + T(2) * chi * chi * fourth);
+  }
+
+  // dL/dd of sums P and of those of their slopes, Q, both without chi, and of what else there is along the
+  // direction.
+  template <bool Squared, class Sums>
+  MDOPS_HD void gradient(int degree, const Sums& p, const Sums& q, T radial, T* out) const {
     using Number = Jet<T, 3>;
-    const T *e = direction, along_one = chi * inv_r;
-    T radial = 0, across[3] = {0, 0, 0};
+    const T *e = direction, own = fade<Squared>(), steep = slope<Squared>(), along_one = own * inv_r;
+    T across[3] = {0, 0, 0};
     const Number one{T(1), {0, 0, 0}}, x{e[0], {1, 0, 0}}, y{e[1], {0, 1, 0}}, z{e[2], {0, 0, 1}};
     each(one, x, y, z, degree, [&](int l, int n, const Number& b) {
-      radial += (p[n] * (dchi - T(l) * along_one) + q[n] * chi) * b.value;
+      radial +=
+          (l == 0 ? p[n] * dchi + q[n] * chi : p[n] * (steep - T(l) * along_one) + q[n] * own) * b.value;
       for (int a = 0; a < 3; ++a) across[a] += p[n] * b.slope[a];
     });
     for (int a = 0; a < 3; ++a) out[a] = e[a] * radial + along_one * across[a];
@@ -106,18 +122,29 @@ struct HarmonicMomentArgs {
   MDOPS_HD int64_t numbers() const { return row() * components_to(degree); }
 };
 
-// Coefficients by which moments become sums, of each type of centre, and the gradients by these sums: for the
-// degree 0 `firsts` functions, for the others `seconds`.
+// Functions F of each pair of types as coefficients of splines, and what is summed of them:
 //
-//   first[c] = sum_tb A[0][t][b] table_first[t][b][c],   second[lm][c] = sum_tb A[lm][t][b]
-//   table_second[t][b][c]
+//   first[c]      = sum_j chi F_c                  c < firsts,   behind them sum_j chi^2 and sum_j chi^4
+//   second[lm][c] = sum_j chi^2 F_c B_lm(u_j)      c < seconds
 //
-// second[0] is zero. Backward the tables are transposed: of the splines, and of their slopes.
+// second[0] is zero. `pieces` are the polynomials of each interval, of powers of t, of all functions or of
+// those that `second` has.
 template <class T>
 struct HarmonicSumArgs {
-  const T *first, *second;                  // (ntypes, row, functions)
-  const T *first_rows[2], *second_rows[2];  // (ntypes, functions, row)
-  int64_t firsts, seconds;
+  const T* table;    // (ntypes, row, firsts)
+  const T* rows[2];  // (ntypes, firsts, row): of the splines, and of their slopes
+  const T* pieces;   // (ntypes, ntypes, intervals, kSplineSupport, known)
+  int64_t firsts, seconds, known;
+
+  MDOPS_HD int64_t width() const { return firsts + 2; }
+};
+
+// What there is of the neighbours: how many are within the cutoff, and the distance of the nearest.
+template <class T>
+struct HarmonicSums {
+  T *first, *second;
+  int32_t* within;  // (N,)
+  T* nearest;       // (N,), the cutoff where there is none
 };
 
 constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two
@@ -132,7 +159,7 @@ constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two
                                                      T* pair_grad))                                    \
   MDOPS_DECLARE_KERNEL(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args,                   \
                                                   const HarmonicSumArgs<T>& sums, int64_t begin,       \
-                                                  int64_t end, T* first, T* second))                   \
+                                                  int64_t end, const HarmonicSums<T>& out))            \
   MDOPS_DECLARE_KERNEL(void harmonic_sums_backward(                                                    \
       const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums, const T* by_first,            \
       const T* by_second, int64_t begin, int64_t end, T* pair_grad))

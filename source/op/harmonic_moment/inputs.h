@@ -62,48 +62,45 @@ struct HarmonicMomentInputs {
 };
 
 struct HarmonicSumInputs : HarmonicMomentInputs {
-  using Given = Listed<Times<10, const Tensor&>, double, Times<2, int64_t>>;
+  using Given = Listed<Times<8, const Tensor&>, double, Times<3, int64_t>>;
 
-  Tensor first, second;
-  std::vector<Tensor> first_rows, second_rows;  // of the splines and of their slopes
+  Tensor table, rows, slopes, pieces;
+  int64_t seconds;
 
   HarmonicSumInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                    const Tensor& pair_mask, const Tensor& first_, const Tensor& second_,
-                    const Tensor& first_rows_, const Tensor& second_rows_, const Tensor& first_slopes,
-                    const Tensor& second_slopes, double cutoff, int64_t intervals, int64_t degree)
+                    const Tensor& pair_mask, const Tensor& table_, const Tensor& rows_, const Tensor& slopes_,
+                    const Tensor& pieces_, double cutoff, int64_t intervals, int64_t degree, int64_t seconds_)
       : HarmonicMomentInputs(op, displacements, counts, types, pair_mask, cutoff, intervals, degree),
-        first(input(op, "first", first_, list.dtype, {list.ntypes, row(), kAny})),
-        second(input(op, "second", second_, list.dtype, {list.ntypes, row(), kAny})) {
-    const int64_t firsts = first.size(2), seconds = second.size(2);
+        table(input(op, "table", table_, list.dtype, {list.ntypes, row(), kAny})),
+        rows(input(op, "rows", rows_, list.dtype, {list.ntypes, table.size(2), row()})),
+        slopes(input(op, "slopes", slopes_, list.dtype, {list.ntypes, table.size(2), row()})),
+        pieces(input(op, "pieces", pieces_, list.dtype,
+                     {list.ntypes, list.ntypes, intervals, kSplineSupport, kAny})),
+        seconds(seconds_) {
     if (seconds < kLeastSeconds || seconds > kMostSeconds || (seconds & (seconds - 1)))
-      fail(op, "argument `second` has " + std::to_string(seconds) + " functions, expected 4, 8, 16 or 32");
-    for (const auto& [name, tensor, size, to] :
-         {std::tuple("first_rows", &first_rows_, firsts, &first_rows),
-          std::tuple("second_rows", &second_rows_, seconds, &second_rows),
-          std::tuple("first_slopes", &first_slopes, firsts, &first_rows),
-          std::tuple("second_slopes", &second_slopes, seconds, &second_rows)})
-      to->push_back(input(op, name, *tensor, list.dtype, {list.ntypes, size, row()}));
+      fail(op, "argument `seconds` is " + std::to_string(seconds) + ", expected 4, 8, 16 or 32");
+    if (table.size(2) < seconds)
+      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions, expected `seconds`, " +
+                   std::to_string(seconds) + ", at least");
+    if (pieces.size(4) != table.size(2) && pieces.size(4) != seconds)
+      fail(op, "argument `pieces` has " + std::to_string(pieces.size(4)) +
+                   " functions, expected those of `table` or `seconds` of them");
   }
 
   int64_t row() const { return list.ntypes * padded_basis(intervals); }
-  std::vector<int64_t> first_shape() const { return {list.atoms, first.size(2)}; }
-  std::vector<int64_t> second_shape() const { return {list.atoms, components(), second.size(2)}; }
+  std::vector<int64_t> first_shape() const { return {list.atoms, table.size(2) + 2}; }
+  std::vector<int64_t> second_shape() const { return {list.atoms, components(), seconds}; }
   Tensor by_first(const Op& op, const Tensor& grad) const {
-    return input(op, "by_first", grad, list.dtype, {list.atoms, first.size(2)});
+    return input(op, "by_first", grad, list.dtype, {list.atoms, table.size(2) + 2});
   }
   Tensor by_second(const Op& op, const Tensor& grad) const {
-    return input(op, "by_second", grad, list.dtype, {list.atoms, components(), second.size(2)});
+    return input(op, "by_second", grad, list.dtype, {list.atoms, components(), seconds});
   }
 
   template <class T>
   HarmonicSumArgs<T> sums() const {
     const auto data = [](const Tensor& t) { return t.const_data_ptr<T>(); };
-    return {data(first),
-            data(second),
-            {data(first_rows[0]), data(first_rows[1])},
-            {data(second_rows[0]), data(second_rows[1])},
-            first.size(2),
-            second.size(2)};
+    return {data(table), {data(rows), data(slopes)}, data(pieces), table.size(2), seconds, pieces.size(4)};
   }
 };
 

@@ -29,14 +29,17 @@ struct HarmonicMomentOps {
     return result;
   }
 
-  static std::tuple<Tensor, Tensor> harmonic_sums(const Call& op, const HarmonicSumInputs& in) {
-    Tensor to_first = empty(op, in.first_shape(), in.list.dtype),
-           to_second = empty(op, in.second_shape(), in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_harmonic_sums(op, in.args<T>(), in.sums<T>(), to_first.mutable_data_ptr<T>(),
-                        to_second.mutable_data_ptr<T>());
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> harmonic_sums(const Call& op,
+                                                                  const HarmonicSumInputs& in) {
+    const ScalarType dtype = in.list.dtype;
+    Tensor first = empty(op, in.first_shape(), dtype), second = empty(op, in.second_shape(), dtype),
+           within = empty(op, {in.list.atoms}, ScalarType::Int), nearest = empty(op, {in.list.atoms}, dtype);
+    dispatch_float(op, dtype, [&]<class T>(T) {
+      run_harmonic_sums(op, in.args<T>(), in.sums<T>(),
+                        HarmonicSums<T>{first.mutable_data_ptr<T>(), second.mutable_data_ptr<T>(),
+                                        within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>()});
     });
-    return {to_first, to_second};
+    return {first, second, within, nearest};
   }
 
   static Tensor harmonic_sums_backward(const Call& op, const HarmonicSumInputs& in, const Tensor& by_first_,

@@ -30,12 +30,12 @@ class Atoms {
       for (int64_t c = 0; c < p_.channels; ++c) lane(c, k) = s[c] / lane(sums, k);
       for (int64_t c = 0; c < p_.components; ++c) lane(p_.channels + c, k) = x[c] / lane(sums + 1, k);
     }
-    for (int64_t k = 0; k < p_.mixed; ++k) set(raw + k, sum(p_.forth, k));
+    for (int64_t k = 0; raw + k < p_.known(); ++k) set(raw + k, sum(p_.forth, k));
   }
 
   void write_features(T* out) {
-    const int64_t width = p_.width(), features = p_.features();
-    for (int64_t k = 0; k < features; ++k) set(p_.known() + k, sum(p_.forth, p_.mixed + k));
+    const int64_t width = p_.width(), features = p_.features(), before = p_.forth.rows - features;
+    for (int64_t k = 0; k < features; ++k) set(p_.known() + k, sum(p_.forth, before + k));
     for (int n = 0; n < count_; ++n) {
       T* const to = out + (first_ + n) * width;
       for (int64_t k = 0; k < features; ++k) to[k] = lane(p_.known() + k, n);
@@ -51,18 +51,19 @@ class Atoms {
       const T* const from = grad + (first_ + (n < count_ ? n : 0)) * p_.width();
       for (int64_t k = 0; k < features; ++k) lane(p_.known() + k, n) = from[k];
     }
-    for (int64_t k = 0; k < p_.mixed; ++k) set(p_.all() + k, sum(p_.back, k));
+    const int64_t made = p_.forth.rows - features;
+    for (int64_t k = 0; k < made; ++k) set(p_.all() + k, sum(p_.back, k));
     V along[2] = {};
     for (int64_t r = 0; r < sums; ++r) {
       const int w = p_.which(r);
-      const V g = sum(p_.back, p_.mixed + r), found = g / number(sums + w);
+      const V g = sum(p_.back, made + r), found = g / number(sums + w);
       along[w] += g * number(r);
       for (int n = 0; n < count_; ++n)
         (r < p_.channels ? by_scalars + (first_ + n) * columns + r
                          : by_others + (first_ + n) * p_.components + r - p_.channels)[0] = found[n];
     }
     for (int w = 0; w < 2; ++w) {
-      const V d = number(sums + w), g = sum(p_.back, p_.mixed + sums + w);
+      const V d = number(sums + w), g = sum(p_.back, made + sums + w);
       const V found = (g - along[w] / d) / (d * T(2));
       for (int n = 0; n < count_; ++n) by_scalars[(first_ + n) * columns + p_.channels + w] = found[n];
     }

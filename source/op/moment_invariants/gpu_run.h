@@ -10,11 +10,11 @@ namespace gpu_invariants {
 
 // work(number of atoms) with the most whose numbers fit.
 template <class T, class Work>
-void with_atoms(const Gpu& gpu, int64_t numbers, bool sums, const Work& work) {
+void with_atoms(const Gpu& gpu, const InvariantArgs<T>& args, int64_t numbers, const Work& work) {
   const int64_t most = gpu.limits().shared_bytes;
-  if (Block<T, 32>::bytes(numbers, sums) <= most)
+  if (Block<T, 32>::bytes(args, numbers) <= most)
     work(std::integral_constant<int, 32>{});
-  else if (Block<T, 8>::bytes(numbers, sums) <= most)
+  else if (Block<T, 8>::bytes(args, numbers) <= most)
     work(std::integral_constant<int, 8>{});
   else
     work(std::integral_constant<int, 1>{});
@@ -22,17 +22,18 @@ void with_atoms(const Gpu& gpu, int64_t numbers, bool sums, const Work& work) {
 
 template <class T>
 void run(const Gpu& gpu, const InvariantArgs<T>& args, T* out) {
-  with_atoms<T>(gpu, args.all(), false, [&](auto atoms) {
+  with_atoms<T>(gpu, args, args.all(), [&](auto atoms) {
     gpu.launch(forward_kernel<T, atoms()>, blocks_for(args.atoms, atoms()), kThreads,
-               Block<T, atoms()>::bytes(args.all(), false), args, out);
+               Block<T, atoms()>::bytes(args, args.all()), args, out);
   });
 }
 
 template <class T>
 void run(const Gpu& gpu, const InvariantArgs<T>& args, const T* grad, T* by_scalars, T* by_others) {
-  with_atoms<T>(gpu, args.all_backward(), true, [&](auto atoms) {
+  const int64_t numbers = args.all_backward() + 2;  // and the gradients by both divisors
+  with_atoms<T>(gpu, args, numbers, [&](auto atoms) {
     gpu.launch(backward_kernel<T, atoms()>, blocks_for(args.atoms, atoms()), kThreads,
-               Block<T, atoms()>::bytes(args.all_backward(), true), args, grad, by_scalars, by_others);
+               Block<T, atoms()>::bytes(args, numbers), args, grad, by_scalars, by_others);
   });
 }
 

@@ -3,12 +3,12 @@
 //
 //   r   its sums s (C) and x (K), divided by d_0 and d_1, and behind them both divisors, d = (m + 1/4)^(1/2)
 //       with the masses m that stand behind s;
-//   v   mixtures of these;
+//   v   mixtures of these, and polynomials of both that are made of them;
 //   y   polynomials of all before, which are the features.
 //
 // Each of v and y is a sum of terms, a factor times up to four numbers before it. Backward the same list of
-// numbers goes on with the gradients by v, which are sums of terms, too, as those by r are: of gradients by y
-// and v, and numbers. With r = raw / d,
+// numbers goes on with the gradients by v, those by what is made first, which are sums of terms, too, as
+// those by r are: of gradients by y and v, and numbers. With r = raw / d,
 //
 //   dE/draw = g / d,   dE/dm = g_d / (2 d) - sum_r g_r r / (2 d^2).
 #pragma once
@@ -41,16 +41,16 @@ struct InvariantArgs {
   const T* behind;       // (ntypes, extra): features of a type
   TermArgs<T> forth;     // of v, then y
   TermArgs<T> back;      // of the gradients by v, then by r
-  int64_t atoms, channels, components, extra, mixed;
+  int64_t atoms, channels, components, extra, mixed, made;
   int ntypes;
 
   MDOPS_HD int64_t raw() const { return channels + components + 2; }
-  MDOPS_HD int64_t features() const { return forth.rows - mixed; }
+  MDOPS_HD int64_t features() const { return forth.rows - mixed - made; }
   MDOPS_HD int64_t width() const { return features() + extra; }
   // Numbers up to v, to y, and to the gradients by v.
-  MDOPS_HD int64_t known() const { return raw() + mixed; }
+  MDOPS_HD int64_t known() const { return raw() + mixed + made; }
   MDOPS_HD int64_t all() const { return known() + features(); }
-  MDOPS_HD int64_t all_backward() const { return all() + mixed; }
+  MDOPS_HD int64_t all_backward() const { return all() + mixed + made; }
   // Which of both divisors a number has.
   MDOPS_HD int which(int64_t number) const { return number < channels ? 0 : 1; }
 };

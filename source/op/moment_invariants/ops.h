@@ -40,23 +40,24 @@ struct TermInputs {
 
 struct InvariantInputs {
   static constexpr const char* kFirst = "scalars";
-  using Given = Listed<Times<10, const Tensor&>, int64_t>;
+  using Given = Listed<Times<10, const Tensor&>, Times<2, int64_t>>;
 
   Tensor scalars, others, types, behind;
   ScalarType dtype;
-  int64_t mixed;
+  int64_t mixed, made;
   TermInputs forth, back;
 
   InvariantInputs(const Op& op, const Tensor& scalars_, const Tensor& others_, const Tensor& types_,
                   const Tensor& behind_, const Tensor& forth_index, const Tensor& forth_factor,
                   const Tensor& forth_offsets, const Tensor& back_index, const Tensor& back_factor,
-                  const Tensor& back_offsets, int64_t mixed_)
+                  const Tensor& back_offsets, int64_t mixed_, int64_t made_)
       : scalars(float_input(op, "scalars", scalars_, {kAny, kAny})),
         others(input(op, "others", others_, scalars.scalar_type(), {scalars.size(0), kAny})),
         types(input(op, "types", types_, ScalarType::Int, {scalars.size(0)})),
         behind(input(op, "behind", behind_, scalars.scalar_type(), {kAny, kAny})),
         dtype(scalars.scalar_type()),
         mixed(mixed_),
+        made(made_),
         forth(op, "forth", forth_index, forth_factor, forth_offsets, dtype, kAny),
         back(op, "back", back_index, back_factor, back_offsets, dtype,
              checked(op) + scalars.size(1) + others.size(1) + 1) {
@@ -82,6 +83,7 @@ struct InvariantInputs {
             others.size(1),
             behind.size(1),
             mixed,
+            made,
             static_cast<int>(behind.size(0))};
   }
 
@@ -89,10 +91,10 @@ struct InvariantInputs {
   int64_t checked(const Op& op) const {
     if (scalars.size(1) < 2)
       fail(op, "argument `scalars` has " + std::to_string(scalars.size(1)) + " columns, expected at least 2");
-    if (mixed < 0 || mixed > forth.offsets.size(0) - 1)
-      fail(op,
-           "argument `mixed` is " + std::to_string(mixed) + ", expected 0 to the rows of `forth_offsets`");
-    return mixed;
+    if (mixed < 0 || made < 0 || mixed > forth.offsets.size(0) - 1 - made)
+      fail(op, "arguments `mixed` and `made` are " + std::to_string(mixed) + " and " + std::to_string(made) +
+                   ", expected 0 to the rows of `forth_offsets` together");
+    return mixed + made;
   }
 };
 

@@ -110,6 +110,46 @@ MDOPS_HD void each_harmonic(const S& x, const S& y, const S& z, int degree, cons
   f(4, 20, by(k35_8, xx * xx - by(6, xx * yy) + yy * yy));
 }
 
+// out += sum_n by[n] grad B_n(x, y, z) of all components up to a degree: 1, (x, y, z) and these harmonics.
+template <int Degree, class T>
+MDOPS_HD void add_harmonic_gradients(T x, T y, T z, const T* by, T* out) {
+  const T xx = x * x, yy = y * y, zz = z * z, xy = x * y, yz = y * z, xz = x * z;
+  constexpr T k3 = T(1.7320508075688772), k15 = T(3.872983346207417);
+  T gx = by[1] + k3 * (y * by[4] + z * by[7] + x * by[8]) - x * by[6];
+  T gy = by[2] + k3 * (x * by[4] + z * by[5] - y * by[8]) - y * by[6];
+  T gz = by[3] + k3 * (y * by[5] + x * by[7]) + T(2) * z * by[6];
+  if constexpr (Degree >= 3) {
+    constexpr T k10 = T(0.7905694150420949), k6 = T(0.6123724356957945);
+    const T *p = by + 9, plane = T(3) * k10 * (xx - yy), across = T(6) * k10 * xy;
+    gx += across * p[0] + k15 * (yz * p[1] + xz * p[5]) + k6 * (T(4) * zz - T(3) * xx - yy) * p[4] -
+          T(2) * k6 * xy * p[2] - T(3) * xz * p[3] + plane * p[6];
+    gy += plane * p[0] + k15 * (xz * p[1] - yz * p[5]) + k6 * (T(4) * zz - xx - T(3) * yy) * p[2] -
+          T(2) * k6 * xy * p[4] - T(3) * yz * p[3] - across * p[6];
+    gz += k15 * (xy * p[1] + T(0.5) * (xx - yy) * p[5]) + T(8) * k6 * (yz * p[2] + xz * p[4]) +
+          (T(3) * zz - T(1.5) * (xx + yy)) * p[3];
+  }
+  if constexpr (Degree >= 4) {
+    constexpr T k35_2 = T(2.958039891549808), k35_8 = T(0.739509972887452), k70 = T(2.091650066335189);
+    constexpr T k10 = T(0.7905694150420949), k5 = T(1.118033988749895);
+    const T *p = by + 16, xyz = xy * z, r2 = xx + yy + zz;
+    gx += k35_2 * y * (T(3) * xx - yy) * p[0] + T(6) * k70 * xyz * p[1] +
+          k5 * y * (T(6) * zz - T(3) * xx - yy) * p[2] - T(6) * k10 * xyz * p[3] +
+          x * (T(1.5) * r2 - T(7.5) * zz) * p[4] + k10 * z * (T(4) * zz - T(9) * xx - T(3) * yy) * p[5] +
+          k5 * x * (T(6) * zz - T(2) * xx) * p[6] + T(3) * k70 * z * (xx - yy) * p[7] +
+          T(4) * k35_8 * x * (xx - T(3) * yy) * p[8];
+    gy += k35_2 * x * (xx - T(3) * yy) * p[0] + T(3) * k70 * z * (xx - yy) * p[1] +
+          k5 * x * (T(6) * zz - xx - T(3) * yy) * p[2] +
+          k10 * z * (T(4) * zz - T(3) * xx - T(9) * yy) * p[3] + y * (T(1.5) * r2 - T(7.5) * zz) * p[4] -
+          T(6) * k10 * xyz * p[5] + k5 * y * (T(2) * yy - T(6) * zz) * p[6] - T(6) * k70 * xyz * p[7] +
+          T(4) * k35_8 * y * (yy - T(3) * xx) * p[8];
+    gz += k70 * y * (T(3) * xx - yy) * p[1] + T(12) * k5 * xyz * p[2] +
+          k10 * y * (T(12) * zz - T(3) * (xx + yy)) * p[3] + z * (T(10) * zz - T(6) * r2) * p[4] +
+          k10 * x * (T(12) * zz - T(3) * (xx + yy)) * p[5] + T(6) * k5 * z * (xx - yy) * p[6] +
+          k70 * x * (xx - T(3) * yy) * p[7];
+  }
+  out[0] += gx, out[1] += gy, out[2] += gz;
+}
+
 // Of a row, what the formulas above are made of; all zero for a pair without a distance, which has no
 // direction.
 template <class T>
