@@ -14,6 +14,8 @@ namespace mdops {
 namespace gpu_graph_rows {
 
 constexpr int kThreads = 256, kAhead = 4;  // rows that a lane has on their way at once
+// What few nodes are, by the blocks of a multiprocessor, and how many rows are many for each.
+constexpr int kFewBlocks = 4, kManyRows = 8;
 
 // The row of a thread, and the first of its vectors there: 1 << lanes threads have a row.
 struct Place {
@@ -54,40 +56,85 @@ __device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p
   return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
-// The sum of term(row, column) over the rows of a node, which are loaded some ahead, to out (targets, W).
+// Adds term(row, column) of the rows of node m at places [p, end), which are loaded some ahead.
 template <class T, int size, class Args, class F>
-__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const F& term) {
-  const Place place(lanes);
-  const int64_t m = place.row;
-  if (m >= args.targets) return;
-  int64_t begin = args.offsets[m], end = args.offsets[m + 1];
-  const bool fits = begin >= 0 && begin <= end && end <= args.rows;
-  if (!fits) begin = end = 0;
-  for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
-    auto sum = all_of<T, size>(fits ? T(0) : not_a_number<T>());
-    for (int64_t p = begin; p < end; p += kAhead) {
-      Vector<T, size> ahead[kAhead];
+__device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p,
+                                         int64_t end, int64_t k, const F& term) {
+  for (; p < end; p += kAhead) {
+    Vector<T, size> ahead[kAhead];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) {
-        if (p + n >= end) break;
-        const int64_t row = row_at(args, m, p + n);
-        ahead[n] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
-      }
-#pragma unroll
-      for (int n = 0; n < kAhead; ++n) {
-        if (p + n >= end) break;
-#pragma unroll
-        for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
-      }
+    for (int n = 0; n < kAhead; ++n) {
+      if (p + n >= end) break;
+      const int64_t row = row_at(args, m, p + n);
+      ahead[n] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
     }
-    sum.store(out + m * args.width + k);
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      if (p + n >= end) break;
+#pragma unroll
+      for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
+    }
   }
 }
 
-template <class T, int size>
+// The rows of a node, none and wrong where its offsets are.
+struct RowsOfNode {
+  int64_t begin, end;
+  bool is_wrong;
+
+  template <class Args>
+  __device__ __forceinline__ RowsOfNode(const Args& args, int64_t m)
+      : begin(args.offsets[m]), end(args.offsets[m + 1]) {
+    is_wrong = begin < 0 || begin > end || end > args.rows;
+    if (is_wrong) begin = end = 0;
+  }
+};
+
+// The sum of term(row, column) over the rows of a node to out (targets, W). `kOfBlock`: a block has a node,
+// and as many threads as have a row each take some of its rows, one after the other.
+template <class T, int size, bool kOfBlock, class Args, class F>
+__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const F& term) {
+  const Place place(lanes);
+  const int64_t m = kOfBlock ? blockIdx.x : place.row;
+  if (m >= args.targets) return;
+  const RowsOfNode rows(args, m);
+  const auto nothing = all_of<T, size>(rows.is_wrong ? not_a_number<T>() : T(0));
+  if constexpr (kOfBlock) {
+    alignas(16) __shared__ T parts[kThreads * size];
+    const int64_t count = kThreads >> lanes, part = threadIdx.x >> lanes, own = rows.end - rows.begin;
+    const int64_t begin = rows.begin + own * part / count, end = rows.begin + own * (part + 1) / count;
+    for (int64_t at = 0; at < args.width; at += place.step * size) {
+      const int64_t k = at + place.first * size;
+      const bool in_bounds = k < args.width;
+      auto sum = all_of<T, size>(T(0));
+      if (in_bounds) add_rows(sum, args, m, begin, end, k, term);
+      sum.store(parts + threadIdx.x * size);
+      __syncthreads();
+      if (part == 0 && in_bounds) {
+        sum = nothing;
+        for (int64_t n = 0; n < count; ++n) {
+          const Vector<T, size> found(parts + (n * place.step + place.first) * size);
+#pragma unroll
+          for (int c = 0; c < size; ++c) sum[c] += found[c];
+        }
+        sum.store(out + m * args.width + k);
+      }
+      __syncthreads();
+    }
+  } else {
+    for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
+      auto sum = nothing;
+      add_rows(sum, args, m, rows.begin, rows.end, k, term);
+      sum.store(out + m * args.width + k);
+    }
+  }
+}
+
+template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
-  sum_rows<T, size>(args, lanes, args.x,
-                    [&](int64_t row, int64_t k) { return Vector<T, size>(args.y + row * args.width + k); });
+  sum_rows<T, size, kOfBlock>(args, lanes, args.x, [&](int64_t row, int64_t k) {
+    return Vector<T, size>(args.y + row * args.width + k);
+  });
 }
 
 // The numbers of a node at an edge from column k on: zeros where there is none, NaN where the index is wrong.
@@ -120,9 +167,9 @@ __global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, 
   }
 }
 
-template <class T, int size>
+template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
-  sum_rows<T, size>(args, lanes, args.z, [&](int64_t row, int64_t k) {
+  sum_rows<T, size, kOfBlock>(args, lanes, args.z, [&](int64_t row, int64_t k) {
     if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
     return times(Vector<T, size>(args.weight + row * args.width + k),
                  node_row<T, size>(args.x, row, args.width, k));
@@ -146,11 +193,23 @@ void run_gather(const Gpu& gpu, const GatherArgs<T>& args) {
   });
 }
 
+// launch(vector size, whether a block has a node, constants; log2 of the lanes that have a row; blocks): few
+// nodes with many rows each have a block each, so that they do not wait for one row after the other.
+template <class T, class Args, class F>
+void with_sums(const Gpu& gpu, const Args& args, const F& launch) {
+  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+    const int64_t blocks = blocks_for(args.targets << lanes, kThreads);
+    if (blocks < kFewBlocks * gpu.limits().multiprocessors && args.rows >= kManyRows * args.targets)
+      launch.template operator()<size, true>(lanes, args.targets);
+    else
+      launch.template operator()<size, false>(lanes, blocks);
+  });
+}
+
 template <class T>
 void run_scatter(const Gpu& gpu, const ScatterArgs<T>& args) {
-  with_lanes<T>(args.width, [&]<int size>(int lanes) {
-    gpu.launch(scatter_kernel<T, size>, blocks_for(args.targets << lanes, kThreads), kThreads, 0, args,
-               lanes);
+  with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
+    gpu.launch(scatter_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }
 
@@ -163,9 +222,8 @@ void run_products(const Gpu& gpu, const ProductArgs<T>& args) {
 
 template <class T>
 void run_weighted_sums(const Gpu& gpu, const WeightedSumArgs<T>& args) {
-  with_lanes<T>(args.width, [&]<int size>(int lanes) {
-    gpu.launch(weighted_sum_kernel<T, size>, blocks_for(args.targets << lanes, kThreads), kThreads, 0, args,
-               lanes);
+  with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
+    gpu.launch(weighted_sum_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }
 
