@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
+#include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_parts.h"
@@ -95,17 +96,20 @@ __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)
 }
 
 // Shared memory of a block, in numbers: the weights, transposed behind them in backward passes, and of each
-// warp sums of what is sent and of what is by P; of whole groups (gpu_groups.h) also rows of Q, of u_Q and of
-// what is by Q, of 16 seconds each.
+// warp sums of what is sent and of what is by P. Of whole groups (gpu_groups.h) also rows of Q, of u_Q and of
+// what is by Q, of 16 seconds each, and what is asked for before it is needed: x of 16 rows, and twice the
+// small things of a first and of its rows.
 struct TensorShared {
-  int64_t weights, sums, rows;
+  int64_t weights, sums, rows, x, small;
 
   __host__ __device__ TensorShared(Pass pass, int inputs, int columns, bool of_groups)
-      : weights(int64_t{inputs} * columns), sums(2 * columns), rows(0) {
+      : weights(int64_t{inputs} * columns), sums(2 * columns), rows(0), x(0), small(0) {
     if (pass != Pass::forward) weights *= 2;
-    if (of_groups) rows = 16 * columns * (pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3);
+    if (!of_groups) return;
+    rows = 16 * columns * (pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3);
+    x = 16 * inputs, small = 2 * columns + 3 * 16;
   }
-  __host__ __device__ int64_t of_warp() const { return sums + rows; }
+  __host__ __device__ int64_t of_warp() const { return sums + rows + x + 2 * small; }
   int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp()); }
 };
 
@@ -135,6 +139,7 @@ class TensorTeam {
     team_memory_ = memory_of_block + shared.weights + int64_t{threadIdx.x / kWarp / team * team} * of_warp_;
     sums_ = team_memory_ + warp_ * of_warp_;
     rows_of_q_ = reinterpret_cast<float4*>(sums_ + shared.sums) + lane_index();
+    asked_x_ = sums_ + shared.sums + shared.rows;
   }
 
   // The weights to shared memory: of each sixteen of the depth and eight of the columns four numbers a lane.
@@ -176,19 +181,24 @@ class TensorTeam {
 
   __device__ void run(int64_t f) {
     const RowsOfFirst<float> rows(args_, f);
-    begin_first(f);
-    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
+    begin_first(f, false);
+    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_)
+      add_rows(row, rows.end, [] {});
     wait();
-    write_sums(rows.is_wrong, false);
+    write_sums(rows.is_wrong);
     wait();
   }
 
  protected:
-  __device__ void begin_first(int64_t f) {
-    const int column = columns_.begin + 4 * (lane_index() % 4);
+  // Sums begin with what is there, if `goes_on`.
+  __device__ void begin_first(int64_t f, bool goes_on) {
+    const int column = columns_.begin + 4 * (lane_index() % 4), width = columns_.end - columns_.begin;
     first_ = f, p_ = args_.p + f * all_ + column, grad_sent_ = args_.grad_sent + f * sent_ + column;
     if (kIsSecond) along_p_ = args_.along_p + f * all_ + column;
-    for (int c = lane_index(); c < 2 * (columns_.end - columns_.begin); c += kWarp) sums_[c] = 0.0f;
+    for (int c = lane_index(); c < width; c += kWarp) {
+      if (pass != Pass::backward) sums_[c] = goes_on && columns_.begin + c < sent_ ? *to_sent(c) : 0.0f;
+      if (!kIsForward) sums_[width + c] = goes_on ? *to_p(c) : 0.0f;
+    }
     __syncwarp();
   }
 
@@ -199,35 +209,36 @@ class TensorTeam {
       sync_threads(barrier_, warps_ * kWarp);
   }
 
-  // What the warps have found, one after the other; `adds`: to what is there.
-  __device__ void write_sums(bool is_wrong, bool adds) const {
+  // What the warps have found, one after the other.
+  __device__ void write_sums(bool is_wrong) const {
     const int width = columns_.end - columns_.begin;
     for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
-      const int column = columns_.begin + c;
-      float* const to_sent = args_.to_sent + first_ * sent_ + column;
-      float* const to_p = args_.by_p + first_ * all_ + column;
-      const bool is_sent = pass != Pass::backward && column < sent_;
-      float sent = is_wrong ? not_a_number<float>() : adds && is_sent ? *to_sent : 0.0f;
-      float by_p = is_wrong ? not_a_number<float>() : adds && !kIsForward ? *to_p : 0.0f;
+      float sent = is_wrong ? not_a_number<float>() : 0.0f, by_p = sent;
       for (int w = 0; w < warps_; ++w) {
         const float* const own = team_memory_ + w * of_warp_;
-        if (is_sent) sent += own[c];
+        if (pass != Pass::backward) sent += own[c];
         if (!kIsForward) by_p += own[width + c];
       }
-      if (is_sent) *to_sent = sent;
-      if (!kIsForward) *to_p = by_p;
+      if (pass != Pass::backward && columns_.begin + c < sent_) *to_sent(c) = sent;
+      if (!kIsForward) *to_p(c) = by_p;
     }
   }
+  // Where the sums of a column of this run go.
+  __device__ float* to_sent(int c) const { return args_.to_sent + first_ * sent_ + columns_.begin + c; }
+  __device__ float* to_p(int c) const { return args_.by_p + first_ * all_ + columns_.begin + c; }
 
   // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
-  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
-  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
+  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second. Calls
+  // when_read() once x is in registers.
+  template <class F>
+  __device__ __forceinline__ void add_rows(int64_t row, int64_t end, const F& when_read) {
     row_ = row + lane_index() / 4;
     left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
     HalfRows<kSixteens> x, along[1];
-    load_rows(x, at, args_.x);
-    if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
+    load_rows<kOfGroups>(x, at, args_.x);
+    when_read();
+    if constexpr (kIsSecond) load_rows<false>(*along, at, args_.along_x);
     float by_weight[2] = {}, by_x[kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
     add_columns<true>(0, sent, x, along, at, by_weight, by_x);
@@ -259,13 +270,18 @@ class TensorTeam {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t row = row_ + 8 * h;
+      found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
+      if constexpr (kOfGroups) {
+        const int own = lane_index() / 4 + 8 * h;
+        const int2 ends = ends_of_row(own);
+        found.weight[h] = is_there(h) ? asked_[2 * (columns_.end - columns_.begin) + own] : 0.0f;
+        found.is_wrong[h] = is_there(h) && (ends.x != first_ || ends.y != second_ + own);
+        continue;
+      }
       int64_t second = is_there(h) ? args_.second[row] : -1;
       found.is_wrong[h] = is_there(h) && !is_right(args_, row, first_, second);
-      if (kOfGroups) found.is_wrong[h] |= is_there(h) && second != second_ + lane_index() / 4 + 8 * h;
       found.has_second[h] = second >= 0 && !found.is_wrong[h];
       found.weight[h] = is_there(h) ? args_.row_weight[row] : 0.0f;
-      found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
-      if constexpr (kOfGroups) continue;
       if (!found.has_second[h]) second = 0;
       found.q[h] = args_.q + second * all_ + column;
       if constexpr (kIsSecond) found.along_q[h] = args_.along_q + second * all_ + column;
@@ -273,6 +289,7 @@ class TensorTeam {
     return found;
   }
 
+  template <bool kIsAsked>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens>& to, const Places& at, const float* x) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
@@ -280,8 +297,13 @@ class TensorTeam {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int n = 0; n < kSixteens; ++n) {
-        const float* const from = x + (row_ + 8 * h) * kInputs + 16 * n + 4 * (lane_index() % 4);
-        rows[h][n] = is_there(h) ? read_four(from) : float4{0.0f, 0.0f, 0.0f, 0.0f};
+        const int own = lane_index() / 4 + 8 * h, column = 16 * n + 4 * (lane_index() % 4);
+        if (!is_there(h))
+          rows[h][n] = {0.0f, 0.0f, 0.0f, 0.0f};
+        else if (kIsAsked)
+          rows[h][n] = *reinterpret_cast<const float4*>(asked_x_ + own * kInputs + column);
+        else
+          rows[h][n] = read_four(x + (row_ + 8 * h) * kInputs + column);
 #pragma unroll
         for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
       }
@@ -356,13 +378,13 @@ class TensorTeam {
     for (int n = begin; n < end; ++n) {
       Given given = next;
       if (n + 1 < end) load<kIsSent>(next, at, n + 1);
-      const float4 p = read_four(p_ + 16 * n);
+      const float4 p = kOfGroups ? asked_four(0, n) : read_four(p_ + 16 * n);
       float4 along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
       if constexpr (kIsSecond) along_p = read_four(along_p_ + 16 * n);
       if constexpr (!kIsSent)
         factor = read_four(args_.scale + columns_.begin + 4 * (lane_index() % 4) - sent_ + 16 * n);
       else if constexpr (!kIsForward)
-        factor = read_four(grad_sent_ + 16 * n);
+        factor = kOfGroups ? asked_four(1, n) : read_four(grad_sent_ + 16 * n);
       if constexpr (kOfGroups) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -511,6 +533,41 @@ class TensorTeam {
   }
 
  protected:
+  // Of whole groups: asks for what 16 rows from `row` on need, of which so many are there, and for P and the
+  // gradients of their first; `asked` is 0 and 1 in turn.
+  __device__ __forceinline__ void ask(int64_t f, int64_t row, int count, int asked) const {
+    const int width = columns_.end - columns_.begin;
+    float* const to = asked_x_ + 16 * kInputs + asked * (2 * width + 3 * 16);
+    for (int k = 4 * lane_index(); k < count * kInputs; k += 4 * kWarp)
+      copy_to_shared<16>(asked_x_ + k, args_.x + row * kInputs + k, true);
+    for (int k = 4 * lane_index(); k < width; k += 4 * kWarp)
+      copy_to_shared<16>(to + k, args_.p + f * all_ + k, true);
+    for (int k = 4 * lane_index(); !kIsForward && k < sent_; k += 4 * kWarp)
+      copy_to_shared<16>(to + width + k, args_.grad_sent + f * sent_ + k, true);
+    if (lane_index() < count) {
+      float* const of_row = to + 2 * width + lane_index();
+      copy_to_shared<4>(of_row, args_.row_weight + row + lane_index(), true);
+      copy_to_shared<4>(of_row + 16, args_.first + row + lane_index(), true);
+      copy_to_shared<4>(of_row + 32, args_.second + row + lane_index(), true);
+      if (!kIsForward && args_.kept) prefetch(args_.grad_kept + (row + lane_index()) * kInputs);
+    }
+  }
+  __device__ __forceinline__ void take_asked(int asked) {
+    wait_for_copies();
+    __syncwarp();
+    asked_ = asked_x_ + 16 * kInputs + asked * (2 * (columns_.end - columns_.begin) + 3 * 16);
+  }
+  // The lane's four columns of P (0) or of the gradient of what is sent (1).
+  __device__ __forceinline__ float4 asked_four(int which, int n) const {
+    const int at = which * (columns_.end - columns_.begin) + 16 * n + 4 * (lane_index() % 4);
+    return *reinterpret_cast<const float4*>(asked_ + at);
+  }
+  // First and second of a row.
+  __device__ __forceinline__ int2 ends_of_row(int row) const {
+    const float* const at = asked_ + 2 * (columns_.end - columns_.begin) + 16 + row;
+    return {__float_as_int(at[0]), __float_as_int(at[16])};
+  }
+
   // Of whole groups: the lane's four columns of Q (0), of what is by Q (1), or of u_Q (2), for its rows h.
   __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
     return rows_of_q_[(2 * (which * columns_.sixteens() + n) + h) * kWarp];
@@ -525,6 +582,7 @@ class TensorTeam {
   int of_warp_;                        // numbers of a warp in shared memory
   float *team_memory_, *sums_;
   float4* rows_of_q_;
+  float *asked_x_, *asked_ = nullptr;
   // Of the first, from the lane's first column on.
   const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
