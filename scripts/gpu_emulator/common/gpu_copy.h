@@ -23,6 +23,5 @@ template <int Pending>
 void wait_for_copies() {
   emulated_wait(Pending);
 }
-inline void prefetch(const void*) {}
 
 }  // namespace mdops

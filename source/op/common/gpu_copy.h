@@ -45,11 +45,6 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
-// Device memory's bytes at this address will be read.
-__device__ __forceinline__ void prefetch(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 // So many bytes, which the barrier counts when they have come.
 __device__ __forceinline__ void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
   asm volatile(

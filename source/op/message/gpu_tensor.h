@@ -24,6 +24,7 @@
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_parts.h"
 #include "message/gpu_number.h"
+#include "message/gpu_prefetch.h"
 
 namespace mdops {
 

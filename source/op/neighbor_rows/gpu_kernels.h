@@ -14,8 +14,8 @@ namespace mdops {
 namespace gpu_neighbor_rows {
 
 constexpr int kWarps = 8, kScanThreads = 1024;
-constexpr int kScanEach = 4;   // numbers of a thread: all wait for each other a turn
-constexpr int kAtomWarps = 4;  // of a block that has one atom
+constexpr int kScanEach = 4;                      // numbers of a thread: all wait for each other a turn
+constexpr int kAtomWarps = 4, kFewAtomWarps = 8;  // of a block that has one atom, of many or of few
 constexpr int kRowThreads = 128;
 
 // Of the 32 slots from `first` on of an atom: whether this lane's has a neighbour within the cutoff, and of
@@ -366,10 +366,10 @@ __device__ __forceinline__ void load_components(const T* row, int first, int com
   for (int a = 0; a < Count; ++a) r[a] = kIsAll<Count> || first + a < components ? row[first + a] : T(0);
 }
 
-// A block an atom, a warp each fourth of its rows.
-template <class T, int V, int Count>
-__global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
-  __shared__ T sums[kAtomWarps][Count][V * kWarp];
+// A block an atom, whose rows the warps have in turn.
+template <class T, int V, int Count, int Warps>
+__global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
+  __shared__ T sums[Warps][Count][V * kWarp];
   const int64_t atom = blockIdx.x, components = kIsAll<Count> ? Count : args.components;
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
   const RowRange rows(args, atom);
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArg
       T sum[Count][V] = {};
       if (in_bounds) {
 #pragma unroll 4
-        for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
+        for (int j = rows.begin + warp; j < rows.end; j += Warps) {
           const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
           T r[Count];
           load_components(args.environment + components * j, first, components, r);
@@ -395,11 +395,11 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp) moments_kernel(RowMomentArg
 #pragma unroll
         for (int v = 0; v < V; ++v) sums[warp][a][V * lane + v] = sum[a][v];
       __syncthreads();
-      for (int n = threadIdx.x; n < Count * V * kWarp; n += kAtomWarps * kWarp) {
+      for (int n = threadIdx.x; n < Count * V * kWarp; n += Warps * kWarp) {
         const int a = n / (V * kWarp), column = n % (V * kWarp);
         if (at + column >= args.channels || (!kIsAll<Count> && first + a >= components)) continue;
         T total = rows.is_wrong ? not_a_number<T>() : T(0);
-        for (int w = 0; w < kAtomWarps; ++w) total += sums[w][a][column];
+        for (int w = 0; w < Warps; ++w) total += sums[w][a][column];
         out[(components * atom + first + a) * args.channels + at + column] = total;
       }
       __syncthreads();
@@ -426,8 +426,8 @@ __device__ __forceinline__ T sums_of_warp(T (&x)[Count]) {
 
 // A block an atom, which writes the rows that it has. The atom's gradient stays in registers where it is all
 // of three or four components of up to V x 32 channels, else it comes from the caches.
-template <class T, int V, int Count>
-__global__ void __launch_bounds__(kAtomWarps* kWarp)
+template <class T, int V, int Count, int Warps>
+__global__ void __launch_bounds__(Warps* kWarp)
     moments_backward_kernel(RowMomentArgs<T> args, const T* grad, T* by_environment, T* by_g) {
   const int64_t atom = blockIdx.x, components = kIsAll<Count> ? Count : args.components;
   const int lane = lane_index(), warp = threadIdx.x / kWarp;
@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(kAtomWarps* kWarp)
   const bool stays = kIsAll<Count> && at_once;
   if (stays && V * lane < args.channels) load(0, V * lane);
 #pragma unroll 2
-  for (int j = rows.begin + warp; j < rows.end; j += kAtomWarps) {
+  for (int j = rows.begin + warp; j < rows.end; j += Warps) {
     Numbers<T, V> x{};
     each_components<Count>(components, [&](int first) {
       T r[Count], sum[(Count + 3) / 4 * 4] = {};

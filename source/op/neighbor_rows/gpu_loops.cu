@@ -43,6 +43,15 @@ void with_gate(bool gated, const Work& work) {
     work(std::false_type{});
 }
 
+// work(warps of an atom's block), a constant.
+template <class Work>
+void with_atom_warps(const Gpu& gpu, int64_t atoms, const Work& work) {
+  if (atoms < 4 * gpu.limits().multiprocessors)
+    work(std::integral_constant<int, kFewAtomWarps>{});
+  else
+    work(std::integral_constant<int, kAtomWarps>{});
+}
+
 // work(how many components at once), a constant.
 template <class Work>
 void with_components(int components, const Work& work) {
@@ -134,7 +143,9 @@ template <class T>
 void run_row_moments(const Gpu& gpu, const RowMomentArgs<T>& args, T* out) {
   with_numbers_of_lanes<T>(args.channels, {args.g}, [&](auto at_once) {
     with_components(args.components, [&](auto count) {
-      gpu.launch(moments_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args, out);
+      with_atom_warps(gpu, args.atoms, [&](auto warps) {
+        gpu.launch(moments_kernel<T, at_once(), count(), warps()>, args.atoms, warps() * kWarp, 0, args, out);
+      });
     });
   });
 }
@@ -147,8 +158,10 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   gpu.launch_early(clear_rows_kernel<T>, args.rows > 0 ? blocks : 0, 256, 0, args, environment, g);
   with_numbers_of_lanes<T>(args.channels, {args.g, grad, g}, [&](auto at_once) {
     with_components(args.components, [&](auto count) {
-      gpu.launch(moments_backward_kernel<T, at_once(), count()>, args.atoms, kAtomWarps * kWarp, 0, args,
-                 grad, environment, g);
+      with_atom_warps(gpu, args.atoms, [&](auto warps) {
+        gpu.launch(moments_backward_kernel<T, at_once(), count(), warps()>, args.atoms, warps() * kWarp, 0,
+                   args, grad, environment, g);
+      });
     });
   });
 }

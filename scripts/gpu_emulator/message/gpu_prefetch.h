@@ -1,0 +1,8 @@
+// In the place of source/op/message/gpu_prefetch.h: an emulated GPU has no caches.
+#pragma once
+
+namespace mdops {
+
+inline void prefetch(const void*) {}
+
+}  // namespace mdops
