@@ -48,8 +48,12 @@ INPUTS = {
     "dpa2_medium": "dpa2/input_torch_medium.json",
     "dpa3": "dpa3/input_torch.json",
     "dpa4": "dpa4/input.json",
+    "dpa4_wide": "dpa4/input.json",
 }
-SIZES = {"se_e3": {"rcut": 6.0, "sel": [46, 92]}}
+SIZES = {
+    "se_e3": {"rcut": 6.0, "sel": [46, 92]},
+    "dpa4_wide": {"lmax": 3, "n_blocks": 4, "channels": 64},
+}
 
 
 @torch.no_grad()

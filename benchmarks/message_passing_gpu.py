@@ -5,11 +5,12 @@
         [--commit HASH]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
-dpa2_medium, dpa3, dpa4), weights random. `--system` is a folder of its data, whose first frame is repeated. A step has
-its neighbour list given, with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine
-also a step of NVE in the engine, which makes the list anew where it must. --eager has `Potential.compute` in the place
-of graphs, the second of two calls, for boxes whose atoms go in runs. --check compares with float64; --training: a
-step on one frame of that system (docs/notes/message-passing-gpu.md).
+dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels), weights random. `--system` is a
+folder of its data, whose first frame is repeated. A step has its neighbour list given, with a skin of 1 A, and is the
+replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine, which makes the list
+anew where it must. --eager has `Potential.compute` in the place of graphs, the second of two calls, for boxes whose
+atoms go in runs. --check compares with float64; --training: a step on one frame of that system
+(docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from cuda_inference import SKIN, kernels, listed, milliseconds, repeated, structure
-from deepmd_examples import INPUTS, model_of
+from deepmd_examples import INPUTS, SIZES, model_of
 from machine import machine
 
 from mdops import Potential
@@ -119,6 +120,7 @@ def check(name: str, folder: Path, box: Atoms) -> dict[str, float]:
 def training_step(name: str, inputs: Path, system: Path, *, count: int = 60) -> dict[str, Any]:
     """Milliseconds of a step on one frame, after steps that are not timed."""
     tree = json.loads((inputs / INPUTS[name]).read_text())
+    tree["model"]["descriptor"] |= SIZES.get(name, {})
     tree["training"] |= {"training_data": {"systems": [str(system)], "batch_size": 1}, "numb_steps": 10**6}
     for unused in ("validation_data", "stat_file"):
         tree["training"].pop(unused, None)
@@ -146,7 +148,9 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--system", type=Path, required=True)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288])
-    parser.add_argument("--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4"), default="dpa3")
+    parser.add_argument(
+        "--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4", "dpa4_wide"), default="dpa3"
+    )
     parser.add_argument("--engine", action="store_true")
     parser.add_argument("--eager", action="store_true", help="outside of CUDA graphs")
     parser.add_argument("--training", action="store_true")

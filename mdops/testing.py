@@ -925,6 +925,9 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         (3, 2, 5, False),
         (19, 2, 32, True),
         (4, 2, 32, False),
+        (5, 1, 64, True),
+        (3, 3, 64, True),
+        (3, 2, 64, False),
         (6, 3, 4, True),
     ):
         middle, side = (degrees + 1) * channels, degrees * channels
@@ -959,6 +962,9 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
     for atoms, points, first, second, results, channels in (
         (2, 5, 3, 4, 6, 7),
         (3, 10, 27, 27, 27, 8),
+        (2, 21, 48, 48, 48, 20),
+        (2, 7, 50, 60, 49, 9),
+        (2, 5, 65, 3, 4, 5),
         (4, 3, 2, 2, 2, 33),
     ):
         matrices = random(points, first), random(points, second), random(points, results)

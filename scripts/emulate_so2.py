@@ -76,7 +76,7 @@ def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
 
 def main() -> None:
     gen = torch.Generator().manual_seed(0)
-    with library_of("so2", __doc__) as library:
+    with library_of("so2", __doc__, "-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL") as library:
         for dtype in TOLERANCE:
             for sample in op_samples("cpu", dtype):
                 if sample.op.startswith("so2_layer"):
@@ -87,18 +87,27 @@ def main() -> None:
                     print(f"{sample.op}, {dtype}: {off:.1e}")
                 if sample.op == "grid_product":
                     print(f"{sample.op}, {dtype}: {check_grid(library, sample.args):.1e}")
-        shapes = (112, 27), (112, 27), (112, 27), (9, 27, 96), (9, 27, 96)
-        grid = *(torch.randn(shape, generator=gen) for shape in shapes), True
-        print(f"grid_product by angles: {check_grid(library, grid):.1e}")
-        for gated in (True, False):
-            shapes = (305, 7, 32), (305, 7, 32), (96, 96), (64, 128), ((32, 64) if gated else (0, 0))
-            grad, x, *weights = (torch.randn(shape, generator=gen) for shape in shapes)
-            given = x, *(0.1 * weight for weight in weights)
-            results = grad, *given, OPS.so2_layer(*given)
-            for plain, shared in ((False, SHARED[0]), (False, SHARED[1]), (True, SHARED[0])):
-                for op, args in (("so2_layer", given), ("so2_layer_backward", results)):
-                    off = check(library, op, args, plain=plain, shared=shared)
-                    print(f"{op}, gated {gated}, plain {plain}, {shared} bytes: {off:.1e}")
+        for points, columns in ((112, 27), (200, 48), (50, 16), (190, 49)):
+            for by_angles in (False, True) if columns == 27 else (False,):
+                shapes = *((points, columns),) * 3, *((5, columns, 40),) * 2
+                grid = *(torch.randn(shape, generator=gen) for shape in shapes), by_angles
+                off = check_grid(library, grid)
+                print(f"grid_product of {points} points, {columns} columns, by angles {by_angles}: {off:.1e}")
+        for edges, degrees, channels in ((305, 2, 32), (300, 1, 64), (140, 2, 64), (203, 3, 64)):
+            middle, side = (degrees + 1) * channels, degrees * channels
+            for gated in (True, False):
+                shapes = (edges, 3 * degrees + 1, channels), (middle, middle), (side, 2 * side)
+                gates = (channels, side) if gated else (0, 0)
+                x, *weights = (torch.randn(shape, generator=gen) for shape in (*shapes, gates))
+                given = x, *(0.1 * weight for weight in weights)
+                results = torch.randn(x.shape, generator=gen), *given, OPS.so2_layer(*given)
+                ways = (False, SHARED[0]), (False, SHARED[1]), (True, SHARED[0])
+                for plain, shared in ways if channels == 32 else ways[:1]:
+                    for op, args in (("so2_layer", given), ("so2_layer_backward", results)):
+                        off = check(library, op, args, plain=plain, shared=shared)
+                        print(
+                            f"{op}, {degrees} x {channels}, gated {gated}, plain {plain}, {shared} bytes: {off:.1e}"
+                        )
 
 
 if __name__ == "__main__":

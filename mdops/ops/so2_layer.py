@@ -5,6 +5,15 @@ import torch
 from mdops.ops._register import as_non_leaf, register_fake_like, register_formulas_by
 
 
+def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:
+    """Whether `so2_layer` of rows on x's device takes less time than PyTorch's products, gates and sums: on a GPU by
+    tensor cores alone, which take rows of some sizes."""
+    if not x.is_cuda:
+        return degrees > 0
+    wide = channels == 64 and 0 < degrees <= 3 and torch.cuda.get_device_capability(x.device) == (9, 0)
+    return x.dtype == torch.float32 and (wide or (channels, degrees) == (32, 2))
+
+
 def so2_layer(
     x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor | None = None
 ) -> torch.Tensor:

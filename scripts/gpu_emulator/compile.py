@@ -35,10 +35,10 @@ def compiled(name: str, headers: Path, folder: Path, *flags: str) -> ctypes.CDLL
 
 
 @contextmanager
-def library_of(name: str, doc: str) -> Iterator[ctypes.CDLL]:
+def library_of(name: str, doc: str, *flags: str) -> Iterator[ctypes.CDLL]:
     """The library of `name`.cpp while a script with this docstring runs, whose command line may name the headers."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--cuda", type=Path, help="a folder with the headers of CUDA")
     headers = cuda_headers(parser.parse_args().cuda)
     with tempfile.TemporaryDirectory() as folder:
-        yield compiled(name, headers, Path(folder))
+        yield compiled(name, headers, Path(folder), *flags)

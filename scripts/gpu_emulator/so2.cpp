@@ -1,6 +1,8 @@
 // Layers of edges, products at points and mixed degrees as on a GPU, launched on the host.
 // scripts/emulate_so2.py calls them with the pointers of their tensors, arguments first, and with their
 // sizes.
+#include <vector>
+
 #include "fibers.h"
 #include "grid_product/gpu_kernels.h"
 #include "order_mix/gpu_kernels.h"
@@ -16,7 +18,9 @@ void run(void** pointers, const int64_t* sizes) {
   for (const T** array : {&a.grad, &a.x, &a.weight, &a.both, &a.gate, &a.result})
     *array = static_cast<T*>(*pointers++);
   a.y = static_cast<T*>(*pointers);
-  gpu_so2::run(Gpu({2, static_cast<int>(sizes[3]), sizes[4]}), a);
+  const Gpu gpu({2, static_cast<int>(sizes[3]), static_cast<int>(sizes[4])});
+  const std::vector<float4> memory(gpu_so2::memory_for(gpu, a) / sizeof(float4) + 1);
+  gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()));
 }
 
 template <class T>

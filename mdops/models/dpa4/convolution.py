@@ -38,6 +38,7 @@ from mdops.ops import (
     order_mix,
     so2_layer,
 )
+from mdops.ops.so2_layer import has_fused_layer
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -423,9 +424,8 @@ class Convolution(nn.Module):
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
         """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
-        its own, and on a GPU tensor cores take rows of such a size alone."""
-        fits = not x.is_cuda or (x.dtype == torch.float32 and (self.width, self.lmax) == (32, 2))
-        return edges.once and fits and self.lmax > 0 and self.mmax == 1
+        its own."""
+        return edges.once and self.mmax == 1 and has_fused_layer(x, self.lmax, self.width)
 
     def _blocks(self, x: torch.Tensor, edges: Edges, numbers: torch.Tensor) -> list[torch.Tensor]:
         """What `_in_frame` gives, block by block, of the numbers of edges' mixtures."""

@@ -26,6 +26,7 @@ from mdops.nn.equivariant.linear import (
 )
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
 from mdops.ops import grid_product, scalar_gate
+from mdops.ops.grid_product import multiplies_at_points
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
 
@@ -231,8 +232,7 @@ class GridNet(nn.Module):
 
     def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The product of two functions (N, D, F, K, C)."""
-        # On a GPU the op is fast angle by angle alone.
-        if left.is_cuda and not self._by_angles:
+        if not (self._by_angles or multiplies_at_points(left, *self._to.shape)):
             return self.from_points(self.to_points(left) * self.to_points(right))
         found = grid_product(
             self._to, self._to, self._back, self._rows(left), self._rows(right), self._by_angles

@@ -5,6 +5,8 @@
 
 namespace mdops {
 
+constexpr int kGroupThreads = 128, kGroupWarps = 4;
+
 // Products of warpgroups: each thread finds its own numbers. A matrix is its place in shared memory and the
 // bytes of a row.
 template <int RowBytes>

@@ -1,14 +1,16 @@
 // Products at points on a GPU. On a grid of rotations (angles.h) a thread has a channel of an atom, all of
-// its numbers in registers. Other points: a warp has 32 channels of an atom, its coefficients in shared
-// memory.
+// its numbers in registers. Other points: float32 goes by the tensor cores (gpu_tensor.h) where the matrices
+// fit into shared memory; else a warp has 32 channels of an atom, its coefficients in shared memory.
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
 #include "grid_product/angles.h"
+#include "grid_product/gpu_tensor.h"
 #include "grid_product/grid_product.h"
 
 namespace mdops {
@@ -70,6 +72,8 @@ void run(const Gpu& gpu, const GridArgs<T>& args) {
   if (grid_angles::fits(args))
     return gpu.launch(angle_kernel<T>, blocks_for(args.atoms * args.channels, kAngleThreads), kAngleThreads,
                       0, args);
+  if constexpr (std::is_same_v<T, float>)
+    if (by_tensor_cores(gpu, args)) return run_tensor(gpu, args);
   const int64_t pieces = args.atoms * ((args.channels + kWarp - 1) / kWarp);
   gpu.launch(plain_kernel<T>, std::min<int64_t>(pieces, 32 * gpu.limits().multiprocessors), kWarp,
              (args.first + args.second + args.results) * kWarp * static_cast<int64_t>(sizeof(T)), args);

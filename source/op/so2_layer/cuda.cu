@@ -6,7 +6,8 @@ namespace mdops {
 
 template <class T>
 static void run_so2(const CudaOp& op, const So2Args<T>& args) {
-  gpu_so2::run(op, args);
+  Tensor memory = empty(op, {gpu_so2::memory_for(op, args)}, ScalarType::Byte);
+  gpu_so2::run(op, args, memory.mutable_data_ptr());
 }
 
 }  // namespace mdops
