@@ -1,8 +1,8 @@
 """The optimizer HybridMuon: matrices are changed as far in every direction, and all other weights by Adam."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,9 @@ _LEAST_NORM, _ADAM_EPS, _LEAST_PRODUCT = 1e-7, 1e-20, 1e-12
 # How a step is damped where a gradient does not go with the mean of gradients (arXiv:2602.15322, in a form without
 # chance): scores are kept for ten steps, and the least factor is a tenth.
 _TEMPERATURE, _MEMORY, _LEAST = 2.0, 0.9, 0.1
+# Zeros that may be added to matrices for them to go together on a GPU. To move so many takes as long as to begin an
+# operation, which is what steps of small matrices take their time for.
+_PADDING = 2**20
 MODES = ("slice", "flat", "2d")
 
 
@@ -78,6 +81,13 @@ class HybridMuon(torch.optim.Optimizer):
         }
         shared = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "lr_adjust": lr_adjust, **of_muon}
         super().__init__([{"params": own, "way": way} for way, own in groups.items() if own], shared)
+        self._made: dict[tuple[Any, ...], Any] = {}
+        for group in self.param_groups:  # a CUDA graph cannot make them
+            _ = (
+                self._stacks(group["params"], group)
+                if group["way"] == "muon"
+                else self._owners(group["params"])
+            )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -107,9 +117,28 @@ class HybridMuon(torch.optim.Optimizer):
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_lerp_(squares, torch._foreach_mul(gradients, gradients), 1 - beta2)
         torch._foreach_add_(steps, 1)
-        for p, mean, square, step in zip(weights, means, squares, steps, strict=True):
-            size = (square / (1 - beta2**step).float()).sqrt_().add_(_ADAM_EPS)
-            p.sub_((mean / size * (rate / (1 - beta1**step)).float()).to(p.dtype))
+        taken, owners = torch.stack(steps), self._owners(weights)
+        of_square, of_mean = (1 - beta2**taken).float(), (rate / (1 - beta1**taken)).float()
+        mean, square = (_flat(own) for own in (means, squares))
+        size = (square / of_square.index_select(0, owners)).sqrt_().add_(_ADAM_EPS)
+        _subtract(weights, mean / size * of_mean.index_select(0, owners))
+
+    def _owners(self, weights: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+        """Which weight each number is of, of all numbers in turn."""
+
+        def make() -> torch.Tensor:
+            sizes = torch.tensor([p.numel() for p in weights])
+            return torch.repeat_interleave(sizes).to(weights[0].device)
+
+        found: torch.Tensor = self._kept("owners", weights, make)
+        return found
+
+    def _kept(self, name: str, weights: Sequence[torch.nn.Parameter], make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for these weights where they are."""
+        key = name, weights[0].device, *map(id, weights)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def _muon(self, weights: Sequence[torch.nn.Parameter], group: dict[str, Any]) -> None:
         rate, mu = group["lr"], group["momentum"]
@@ -124,29 +153,127 @@ class HybridMuon(torch.optim.Optimizer):
         if group["weight_decay"] > 0:
             torch._foreach_mul_(list(weights), 1 - rate * group["weight_decay"])
         torch._foreach_lerp_(means, gradients, 1 - mu)
-        updates = torch._foreach_lerp(gradients, means, mu)
-        alike: dict[tuple[int, int, torch.dtype], list[int]] = {}
-        for k, p in enumerate(weights):
-            alike.setdefault((*_view(p, group["mode"])[1:], p.dtype), []).append(k)
-        for (rows, columns, _), places in alike.items():
-            joined = torch.cat([updates[k].reshape(-1, rows, columns) for k in places])
-            found = _orthogonal(joined, group["gram"] and rows != columns) * _length(rows, columns, group)
+        for stack in self._stacks(weights, group):
+            own = [weights[k] for k in stack.owners]
+            gradient, mean = (stack.of([all_of[k] for k in stack.owners]) for all_of in (gradients, means))
+            found = _orthogonal(torch.lerp(gradient, mean, mu), stack.gram)
+            found = (found.to(stack.lengths.dtype) * stack.lengths).to(found.dtype)
             if group["magma"]:
-                damping = [self._damping(weights[k], gradients[k], means[k]) for k in places]
-                found = found * torch.cat(damping).view(-1, 1, 1).to(found.dtype)
-            counts = [_view(weights[k], group["mode"])[0] for k in places]
-            for k, own in zip(places, found.split(counts), strict=True):
-                weights[k].sub_(own.reshape(weights[k].shape).to(weights[k].dtype) * rate)
+                damping = _damping([self.state[p]["score"] for p in own], gradient, mean)
+                found = found * damping.view(-1, 1, 1).to(found.dtype)
+            _subtract(own, (found.to(own[0].dtype) * rate).view(-1).index_select(0, stack.back))
 
-    def _damping(self, p: torch.nn.Parameter, gradient: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-        """(B,), of each matrix. The score that is kept is the difference from 1/2, so that a new one is zero."""
-        score = self.state[p]["score"]
-        g, m = (x.reshape(len(score), -1).float() for x in (gradient, mean))
-        cosine = (g * m).sum(1) / (g.norm(dim=1) * m.norm(dim=1)).clamp(min=_LEAST_PRODUCT)
-        low = 1 / (1 + math.exp(1 / _TEMPERATURE))
-        found = (torch.sigmoid(cosine.clamp(-1, 1) / _TEMPERATURE) - low) / (1 - 2 * low)
-        score.lerp_(found.clamp(0, 1) - 0.5, 1 - _MEMORY)
-        return _LEAST + (1 - _LEAST) * (score + 0.5)
+    def _stacks(self, weights: Sequence[torch.nn.Parameter], group: dict[str, Any]) -> "list[_Stack]":
+        """The matrices that go together: on a GPU all, so far as `_PADDING` lets them, else those of one shape."""
+        most = _PADDING if weights[0].is_cuda else 0
+        found: list[_Stack] = self._kept("stacks", weights, lambda: _stacked(weights, group, most))
+        return found
+
+
+class _Stack(NamedTuple):
+    """Matrices (B, m, n), m up to n, with zeros behind those that are smaller.
+
+    Attributes:
+        owners: the places of the weights that they are.
+        gram: whether they are made orthogonal by their Gram matrices.
+        places: (B, m, n) int32, where a number stands among those of the weights in turn; behind all: a zero.
+        back: (numbers,) int32, where a number of the weights stands among the matrices.
+        lengths: (B, 1, 1), s.
+        zero: (1,).
+    """
+
+    owners: list[int]
+    gram: bool
+    places: torch.Tensor
+    back: torch.Tensor
+    lengths: torch.Tensor
+    zero: torch.Tensor
+
+    def of(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """(B, m, n), of what weights have, in their shapes."""
+        flat = torch.cat([*(value.reshape(-1) for value in values), self.zero])
+        return flat.index_select(0, self.places.view(-1)).view(self.places.shape)
+
+
+def _stacked(weights: Sequence[torch.Tensor], group: dict[str, Any], most: int) -> list[_Stack]:
+    """Stacks with no more than so many zeros. Shapes that need the fewest go together."""
+    shapes = [_view(p, group["mode"]) for p in weights]
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for k, (_, rows, columns) in enumerate(shapes):
+        sides = max(rows, columns), min(rows, columns)
+        alike.setdefault((weights[k].dtype, group["gram"] and rows != columns, sides), []).append(k)
+    chosen: list[tuple[tuple[Any, ...], list[int]]] = []
+    for (*kind, _), owners in sorted(alike.items(), key=lambda one: (str(one[0][0]), one[0][1:])):
+        if chosen and chosen[-1][0] == tuple(kind) and _zeros(shapes, chosen[-1][1] + owners) <= most:
+            chosen[-1][1].extend(owners)
+        else:
+            chosen.append((tuple(kind), list(owners)))
+    return [_stack(weights, shapes, sorted(owners), kind[1], group) for kind, owners in chosen]
+
+
+def _sides(shapes: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
+    """The longest of the short sides, and of the long ones."""
+    return max(min(shape[1:]) for shape in shapes), max(max(shape[1:]) for shape in shapes)
+
+
+def _zeros(shapes: Sequence[tuple[int, int, int]], owners: Sequence[int]) -> int:
+    """How many there are in a stack of these weights."""
+    own = [shapes[k] for k in owners]
+    return sum(shape[0] for shape in own) * math.prod(_sides(own)) - sum(map(math.prod, own))
+
+
+def _stack(
+    weights: Sequence[torch.Tensor],
+    shapes: Sequence[tuple[int, int, int]],
+    owners: list[int],
+    gram: bool,
+    group: dict[str, Any],
+) -> _Stack:
+    own = [shapes[k] for k in owners]
+    count, total = sum(shape[0] for shape in own), sum(map(math.prod, own))
+    places = torch.full((count, *_sides(own)), total, dtype=torch.int32)
+    matrix = at = 0
+    for number, rows, columns in own:
+        numbers = torch.arange(at, at + number * rows * columns, dtype=torch.int32).view(
+            number, rows, columns
+        )
+        numbers = numbers if rows <= columns else numbers.mT
+        places[matrix : matrix + number, : numbers.shape[1], : numbers.shape[2]] = numbers
+        matrix, at = matrix + number, at + number * rows * columns
+    back = torch.empty(total + 1, dtype=torch.int32)
+    back[places.view(-1).long()] = torch.arange(places.numel(), dtype=torch.int32)
+    p = weights[owners[0]]
+    lengths = torch.tensor([_length(*shape[1:], group) for shape in own for _ in range(shape[0])])
+    dtype = p.dtype if gram else torch.float32
+    return _Stack(
+        owners,
+        gram,
+        places.to(p.device),
+        back[:total].to(p.device),
+        lengths.to(p.device, dtype).view(-1, 1, 1),
+        p.new_zeros(1, requires_grad=False),
+    )
+
+
+def _flat(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([value.reshape(-1) for value in values])
+
+
+def _subtract(weights: Sequence[torch.nn.Parameter], numbers: torch.Tensor) -> None:
+    """Takes numbers off weights, of all of them in turn."""
+    parts = numbers.split([p.numel() for p in weights])
+    torch._foreach_sub_(list(weights), [part.view(p.shape) for part, p in zip(parts, weights, strict=True)])
+
+
+def _damping(scores: Sequence[torch.Tensor], gradient: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """(B,), of each matrix. The scores that are kept are the differences from 1/2, so that a new one is zero."""
+    g, m = (x.flatten(1).float() for x in (gradient, mean))
+    cosine = (g * m).sum(1) / (g.norm(dim=1) * m.norm(dim=1)).clamp(min=_LEAST_PRODUCT)
+    low = 1 / (1 + math.exp(1 / _TEMPERATURE))
+    found = (torch.sigmoid(cosine.clamp(-1, 1) / _TEMPERATURE) - low) / (1 - 2 * low)
+    score = torch.cat(list(scores)).lerp_(found.clamp(0, 1) - 0.5, 1 - _MEMORY)
+    torch._foreach_copy_(list(scores), score.split([len(own) for own in scores]))
+    return _LEAST + (1 - _LEAST) * (score + 0.5)
 
 
 def _way(p: torch.Tensor, mode: str) -> str:
@@ -174,10 +301,8 @@ def _length(rows: int, columns: int, group: dict[str, Any]) -> float:
 
 
 def _orthogonal(x: torch.Tensor, gram: bool) -> torch.Tensor:
-    """(B, m, n): the orthogonal matrices next to x, of its dtype if `gram`, else bfloat16."""
-    wide = x if x.shape[1] <= x.shape[2] else x.mT
-    found = _by_gram(wide.float()).to(x.dtype) if gram else _by_iterations(wide.bfloat16())
-    return found if wide is x else found.mT
+    """(B, m, n), m up to n: the orthogonal matrices next to x, of its dtype if `gram`, else bfloat16."""
+    return _by_gram(x.float()).to(x.dtype) if gram else _by_iterations(x.bfloat16())
 
 
 def _by_iterations(x: torch.Tensor) -> torch.Tensor:
