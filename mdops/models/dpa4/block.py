@@ -158,14 +158,14 @@ class Block(nn.Module):
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(N, D, C), zeros in degrees that no message has."""
-        sent = self.pre_so2_norm(x[:, : self.sent, None])[:, :, 0]
-        found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None])[:, :, 0]
+        sent = self.pre_so2_norm(x[:, : self.sent, None]).squeeze(2)
+        found = self.post_so2_norm(self.so2_conv(sent, edges)[:, :, None]).squeeze(2)
         return found if self.sent == self.own else nn.functional.pad(found, (0, 0, 0, self.own - self.sent))
 
     def _within(self, x: torch.Tensor, k: int, edges: Edges) -> torch.Tensor:
         def found(x: torch.Tensor) -> torch.Tensor:
             rows: torch.Tensor = self.post_ffn_norms[k](self.ffns[k](self.pre_ffn_norms[k](x[:, :, None])))
-            return rows[:, :, 0]
+            return rows.squeeze(2)
 
         y = edges.of_atoms(found, x)
         return y if self.adam_ffn_layer_scales is None else y * self.adam_ffn_layer_scales[k]

@@ -286,7 +286,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(N, D, C) of rows of that shape."""
-        x = self.pre_focus_mix(x[:, :, None])[:, :, 0]
+        x = self.pre_focus_mix(x[:, :, None]).squeeze(2)
         if self.options.n_atten_head:
             found = self._attended(x, edges)
         else:
@@ -300,7 +300,7 @@ class Convolution(nn.Module):
             rows = rows + self.message_node_grid_product(rows, nodes)
         if self.node_cartesian_tp is not None:
             rows = self.node_cartesian_tp(rows, nodes)
-        mixed: torch.Tensor = self.post_focus_mix(rows.flatten(2)[:, :, None])[:, :, 0]
+        mixed: torch.Tensor = self.post_focus_mix(rows.flatten(2)[:, :, None]).squeeze(2)
         return mixed
 
     def _sums(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
@@ -380,7 +380,7 @@ class Convolution(nn.Module):
         (rows,) = blocks
         local = self._turned_back(rows, edges)
         if self.attn_focus_mix is not None:
-            local = self.attn_focus_mix(local[:, :, None])[:, :, 0]
+            local = self.attn_focus_mix(local[:, :, None]).squeeze(2)
         if self.attn_v_proj is not None:
             local = self.attn_v_proj(local.unflatten(2, (groups, width))).flatten(2)
         return self._summed(_weighted(local, weights), edges)
@@ -444,7 +444,7 @@ class Convolution(nn.Module):
         for linear, gate in zip(layers[:-1], self.non_linearities[:-1], strict=True):
             rows = gate.added(rows, linear.by_blocks(rows))
         found = layers[-1].by_blocks(rows)
-        return [(own + new)[:, :, 0] for own, new in zip(rows, found, strict=True)]
+        return [(own + new).squeeze(2) for own, new in zip(rows, found, strict=True)]
 
     def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
         turn = edges.rotations[self.lmax, self.mmax]

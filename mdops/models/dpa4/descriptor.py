@@ -434,7 +434,7 @@ class DPA4(GraphDescriptor):
         """(N, C) of rows (N, D, 1, C)."""
         for reader in self.readout_pre_layers:
             x = x + reader(x)
-        return (x + self.output_ffn(x))[:, 0, 0]
+        return (x + self.output_ffn(x)).squeeze(2)[:, 0]
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4":

@@ -59,7 +59,7 @@ class Gate(nn.Module):
         Of one group, with silu and no bias: all factors are sigmoids then, which one product makes for all degrees.
         """
         assert self.is_silu and self.groups == 1 and (not self.lmax or self.gate_linear.bias is None)
-        width, scalars = self.channels, x[0][:, 0, 0]
+        width, scalars = self.channels, x[0].squeeze(2)[:, 0]
         if self.lmax:
             weight = self.gate_linear.weight
             one = torch.eye(width, dtype=weight.dtype, device=weight.device)

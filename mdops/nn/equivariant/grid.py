@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from mdops.nn.equivariant.gate import swiglu
-from mdops.nn.equivariant.indices import coefficients, degree_index, places
+from mdops.nn.equivariant.indices import coefficients, degree_table, of_each, places
 from mdops.nn.equivariant.linear import (
     ChannelLinear,
     DegreeLinear,
     GroupLinear,
-    degree_product,
     draw_uniform,
     plus_scalar,
+    product_of_each,
     zeros,
 )
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
@@ -100,17 +100,18 @@ def rotation_grid(
 class FrameLinear(nn.Module):
     """x_lm W_l of rows (N, D, F, inputs), into frames or out of them."""
 
-    _degrees: torch.Tensor
+    _table: torch.Tensor
 
     def __init__(self, chosen: Sequence[tuple[int, int]], inputs: int, outputs: int) -> None:
         super().__init__()
         self.weight = zeros(max(ell for ell, _ in chosen) + 1, inputs, outputs)
-        self.register_buffer("_degrees", degree_index(chosen), persistent=False)
+        self.register_buffer("_table", degree_table(chosen), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = of_each(self.weight, self._table)
         if x.shape[2] == 1:
-            return degree_product(x[:, :, 0], self.weight, self._degrees)[:, :, None]
-        return torch.einsum("ndfi,dio->ndfo", x, self.weight[self._degrees])
+            return product_of_each(x.squeeze(2), weight)[:, :, None]
+        return torch.einsum("ndfi,dio->ndfo", x, weight)
 
     def reset(self, random: np.random.Generator) -> None:
         draw_uniform(self.weight, random, self.weight.shape[1])
@@ -276,10 +277,7 @@ class GridNet(nn.Module):
         if self.grid_op is not None:
             sides = self.grid_op.sides(*sides)
         left, right = (
-            degree_product(x[:, :, 0], own.flatten(2), product.expand_index).unflatten(
-                -1, (1, self.frames, -1)
-            )
-            for own in sides
+            product.product(x.squeeze(2), own.flatten(2)).unflatten(-1, (1, self.frames, -1)) for own in sides
         )
         return self._found(left, right, scalars)
 

@@ -30,6 +30,18 @@ def degree_index(chosen: Sequence[tuple[int, int]]) -> torch.Tensor:
     return torch.tensor([ell for ell, _ in chosen], dtype=torch.int64)
 
 
+def degree_table(chosen: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """(D, L + 1) float64: 1 where a coefficient has the degree, else 0."""
+    degrees = degree_index(chosen)
+    return (degrees[:, None] == torch.arange(int(degrees.max()) + 1)).double()
+
+
+def of_each(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Of values (L + 1, ...) of degrees those of each coefficient, (D, ...), by a `degree_table`. Products choose them:
+    the gradient of a choice by indices takes several operations."""
+    return (table @ values.flatten(1)).view(len(table), *values.shape[1:])
+
+
 def runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
     """Places as runs of one place or of rising ones: (how many, the first, how many different ones)."""
     found: list[tuple[int, int, int]] = []

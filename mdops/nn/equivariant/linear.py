@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.nn.equivariant.indices import coefficients, degree_index
+from mdops.nn.equivariant.indices import coefficients, degree_index, degree_table, of_each
 from mdops.ops._register import as_non_leaf, is_wanted
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
@@ -52,13 +52,13 @@ def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
     return torch.cat([first + added, others], 1)
 
 
-class _ByDegree(torch.autograd.Function):
-    """y[n, d] = x[n, d] W[degree of d]. One product of all coefficients reads and writes rows where they stand."""
+class _ByCoefficient(torch.autograd.Function):
+    """y[n, d] = x[n, d] W[d]. One product of all coefficients reads and writes rows where they stand."""
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = x.new_empty(*x.shape[:2], weight.shape[2])
-        torch.bmm(x.transpose(0, 1), weight[degrees], out=y.transpose(0, 1))
+        torch.bmm(x.transpose(0, 1), weight, out=y.transpose(0, 1))
         return y
 
     @staticmethod
@@ -66,26 +66,21 @@ class _ByDegree(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        x, weight, degrees = ctx.saved_tensors
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        x, weight = ctx.saved_tensors
         by_x = by_weight = None
         if ctx.needs_input_grad[0]:
-            by_x = _ByDegree.apply(grad, weight.transpose(1, 2), degrees)
+            by_x = _ByCoefficient.apply(grad, weight.transpose(1, 2))
         if ctx.needs_input_grad[1] and is_wanted(ctx.next_functions[1][0]):
-            of_each = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1))
-            by_weight = torch.zeros_like(weight).index_add(0, degrees, of_each)
-        return by_x, by_weight, None
+            by_weight = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1))
+        return by_x, by_weight
 
 
-def degree_product(x: torch.Tensor, weight: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
-    """Rows of coefficients times the matrix of each one's degree, (N, D, inputs) to (N, D, outputs).
-
-    Args:
-        weight: (L + 1, inputs, outputs). degrees: (D,) int64.
-    """
+def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Rows of coefficients times the matrix of each, (N, D, inputs) and (D, inputs, outputs) to (N, D, outputs)."""
     if torch.compiler.is_compiling() or is_exported():
-        return torch.bmm(x.transpose(0, 1), weight[degrees]).transpose(0, 1)
-    found: torch.Tensor = _ByDegree.apply(x, as_non_leaf(weight), degrees)
+        return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
+    found: torch.Tensor = _ByCoefficient.apply(x, as_non_leaf(weight))
     return found
 
 
@@ -168,14 +163,25 @@ class DegreeLinear(nn.Module):
         self.weight = zeros(lmax + 1, inputs, groups * outputs)
         self.bias = zeros(groups * outputs) if bias else None
         self.register_buffer("expand_index", degree_index(coefficients(lmax)))
+        self.register_buffer("_table", degree_table(coefficients(lmax)), persistent=False)
+
+    _table: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.groups == 1:
-            found = degree_product(x[:, :, 0], self.weight, self.expand_index)[:, :, None]
+            found = self.product(x.squeeze(2), self.weight)[:, :, None]
         else:
-            weight = self.weight.view(-1, self.inputs, self.groups, self.outputs)[self.expand_index]
+            weight = of_each(self.weight, self._table).view(-1, self.inputs, self.groups, self.outputs)
             found = torch.einsum("ndfi,difo->ndfo", x, weight)
         return found if self.bias is None else plus_scalar(found, self.bias.view(self.groups, -1))
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Rows of coefficients times the matrix of each one's degree, (N, D, inputs) to (N, D, outputs).
+
+        Args:
+            weight: (lmax + 1, inputs, outputs).
+        """
+        return product_of_each(x, of_each(weight, self._table))
 
     def reset(self, random: np.random.Generator) -> None:
         if not self.zero:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mdops.nn.equivariant.indices import by_order, coefficients, degree_index
+from mdops.nn.equivariant.indices import by_order, coefficients, degree_index, degree_table, of_each
 from mdops.ops import degree_norm
 
 
@@ -43,11 +43,14 @@ class _TurningNorm(nn.Module):
         degrees = [ell for ell, _ in chosen]
         weights = [1 / (degrees.count(ell) * (max(degrees) + 1) * channels) for ell in degrees]
         self.register_buffer("balance_weight", torch.tensor(weights, dtype=torch.float64))
+        self.register_buffer("_table", degree_table(chosen), persistent=False)
+
+    _table: torch.Tensor
 
     def normalized(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Of (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
         if x.shape[2] == 1:
-            given = x[:, :, 0], scale[:, 0], bias[0], self.balance_weight
+            given = x.squeeze(2), scale.squeeze(1), bias.squeeze(0), self.balance_weight
             return degree_norm(*given, eps=self.eps, centered=True)[:, :, None]
         first = x[:, :1] - x[:, :1].mean(-1, keepdim=True)
         x = torch.cat([first, x[:, 1:]], 1)
@@ -68,7 +71,7 @@ class DegreeNorm(_TurningNorm):
         self.register_buffer("expand_index", degree_index(coefficients(lmax)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.normalized(x, self.adam_scale[self.expand_index], self.bias)
+        return self.normalized(x, of_each(self.adam_scale, self._table), self.bias)
 
 
 class OrderNorm(_TurningNorm):
@@ -83,4 +86,4 @@ class OrderNorm(_TurningNorm):
         self.register_buffer("degree_index_m", degree_index(by_order(lmax, mmax)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.normalized(x, self.adam_scale[:, self.degree_index_m].transpose(0, 1), self.bias0)
+        return self.normalized(x, of_each(self.adam_scale.transpose(0, 1), self._table), self.bias0)
