@@ -1063,14 +1063,23 @@ def _atom_row_samples(random: Callable[..., Any]) -> list[Sample]:
         }
         samples.append(Sample("degree_norm", args, (0, 1, 2) if channels < 32 else (0,), bad=bad))
         grad, bad = random(atoms, rows, channels), {"grad": (0, random(atoms, rows + 1, channels))}
-        places = (0, 1, 2, 3) if channels < 32 else (0, 1)
+        places = (0, 1, 2) if channels < 32 else (0, 1)
         samples.append(Sample("degree_norm_backward", (grad, *args), places, bad=bad))
+        of_terms = grad, args[0], *args[3:]
+        samples.append(Sample("degree_norm_terms", of_terms, (0, 1) if channels < 32 else (), bad=bad))
+        args = random(atoms, rows, channels), grad, *args[:2], *args[3:]
+        bad = {"direction": (0, random(atoms + 1, rows, channels)), "factors": (3, random(rows))}
+        samples.append(Sample("degree_norm_backward_backward", args, bad=bad))
     for atoms, rows, channels in ((4, 3, 5), (2, 1, 19), (3, 2, 16)):
         of_gate = random(atoms, rows, channels), random(atoms, channels), random(atoms, 2 * channels)
         bad = {"gate": (1, random(atoms, channels + 1)), "scalars": (2, random(atoms, channels))}
         samples.append(Sample("scalar_gate", of_gate, (0, 1, 2), bad=bad))
         grad, bad = random(atoms, rows, channels), {"grad": (0, random(atoms, rows + 1, channels))}
         samples.append(Sample("scalar_gate_backward", (grad, *of_gate), (0, 1, 2, 3), bad=bad))
+        along = random(atoms, rows, channels), random(atoms, channels), random(atoms, 2 * channels)
+        bad = {"along_gate": (1, random(atoms, channels + 1)), "along_scalars": (2, random(atoms, channels))}
+        args = *along, grad, *of_gate
+        samples.append(Sample("scalar_gate_backward_backward", args, bad=bad))
     return samples
 
 

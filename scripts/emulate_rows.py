@@ -27,6 +27,16 @@ NAMES = ("edge_frames", "edge_splines", "edge_softmax", "degree_norm", "scalar_g
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
+def passes_of(op: str) -> tuple[str, int]:
+    """The op that goes forward, and which of its passes it is: that, 1 and 2 back, 3 of what is summed over atoms."""
+    name = op.removesuffix("_terms")
+    if name != op:
+        return name, 3
+    name = op.removesuffix("_backward")
+    again = name.removesuffix("_backward")
+    return again, (again != name) + (name != op)
+
+
 def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
     """What `rows.cpp` takes as sizes, and the number beside them, of the arguments of the op that goes forward."""
     shape = args[0].shape
@@ -38,7 +48,7 @@ def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
     if name == "edge_softmax":
         return [len(args[2]), shape[0], len(args[1]), args[2].shape[1], shape[1]], args[-1]
     if name == "degree_norm":
-        return [*shape, int(args[5])], args[4]
+        return [*shape, int(args[-1])], args[-2]
     return list(shape), 0.0
 
 
@@ -50,9 +60,9 @@ def emulated(
     before: float = torch.nan,
 ) -> list[torch.Tensor]:
     """The results of the op, such as `like`, from memory with these numbers `before`."""
-    back, name = op.endswith("_backward"), op.removesuffix("_backward")
+    name, back = passes_of(op)
     grads = 2 if name == "edge_frames" else 1
-    sizes, number = sizes_of(name, args[grads:] if back else args)
+    sizes, number = sizes_of(name, args[grads:] if back == 1 else args)
     found = [torch.full_like(one, before) for one in like]
     tensors = [a for a in args if a is None or isinstance(a, torch.Tensor)]
     given = [None if a is None else a.contiguous() for a in tensors]
@@ -105,7 +115,7 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
     softmax = random(atoms, 32), random(atoms, 32), random(edges, 1), random(edges, 1).sigmoid()
     softmax += random(1).exp(), of_atom.nodes, of_atom.offsets, *of_node, 0.2
     norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
-    gate = random(50, 27, 96), random(50, 96), random(50, 192)
+    gate, along = ((random(50, 27, 96), random(50, 96), random(50, 192)) for _ in range(2))
     return [
         ("edge_frames", (random(edges, 3), 2, 1)),
         ("edge_frames_backward", (random(edges, 9), random(edges, 7, 9), random(edges, 3), 2, 1)),
@@ -115,17 +125,18 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
         ("edge_softmax_backward", (random(edges, 1), *softmax)),
         ("degree_norm", norm),
         ("degree_norm_backward", (random(50, 9, 32), *norm)),
+        ("degree_norm_terms", (random(50, 9, 32), norm[0], *norm[3:])),
+        ("degree_norm_backward_backward", (random(50, 9, 32), random(50, 9, 32), *norm[:2], *norm[3:])),
         ("scalar_gate", gate),
         ("scalar_gate_backward", (random(50, 27, 96), *gate)),
+        ("scalar_gate_backward_backward", (*along, random(50, 27, 96), *gate)),
     ]
 
 
 def main() -> None:
     with library_of("rows", __doc__) as library:
         for dtype in TOLERANCE:
-            calls = [
-                (s.op, s.args) for s in op_samples("cpu", dtype) if s.op.removesuffix("_backward") in NAMES
-            ]
+            calls = [(s.op, s.args) for s in op_samples("cpu", dtype) if passes_of(s.op)[0] in NAMES]
             for op, args in [*calls, *larger(dtype)]:
                 print(f"{op}, {tuple(args[0].shape)}, {dtype}: {check(library, op, args):.1e}", flush=True)
                 if op == "edge_softmax" and len(args[2]) > 100:

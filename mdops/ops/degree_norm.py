@@ -1,8 +1,16 @@
 """Norms of rows of coefficients, by a length that does not turn."""
 
+from typing import Any
+
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake_like, register_formulas_by
+from mdops.ops._register import (
+    as_non_leaf,
+    last_derivative,
+    register_fake,
+    register_fake_like,
+    register_formula,
+)
 
 
 def degree_norm(
@@ -14,8 +22,8 @@ def degree_norm(
     eps: float,
     centered: bool,
 ) -> torch.Tensor:
-    """y_dc = x_dc f_dc / sqrt(sum_d v_d sum_c x_dc^2 + eps), with a bias in the first row. One kernel each way; second
-    derivatives, and those by factors and bias, go by PyTorch's operations.
+    """y_dc = x_dc f_dc / sqrt(sum_d v_d sum_c x_dc^2 + eps), with a bias in the first row. One kernel each way, and for
+    second derivatives; those by factors and bias are sums over atoms beside it.
 
     Args:
         x: (N, D, C), float32 or float64.
@@ -34,24 +42,40 @@ def degree_norm(
     return y
 
 
-def _by_pytorch(
-    x: torch.Tensor,
-    factors: torch.Tensor,
-    bias: torch.Tensor,
-    shares: torch.Tensor,
-    eps: float,
-    centered: bool,
-) -> torch.Tensor:
-    first, others = x.split([1, x.shape[1] - 1], 1)
-    if centered:
-        x = torch.cat([first - first.mean(2, keepdim=True), others], 1)
-    square = (x.square() * shares[:, None]).sum((1, 2), keepdim=True)
-    y = x * (torch.rsqrt(square + eps) * factors)
-    return torch.cat([y[:, :1] + bias, y[:, 1:]], 1)
-
-
 register_fake_like("degree_norm", 0)
 register_fake_like("degree_norm_backward", 1)
+register_fake_like("degree_norm_terms", 1)
 
 
-register_formulas_by("degree_norm", _by_pytorch, range(3))
+@register_fake("degree_norm_backward_backward")
+def _(direction: Any, grad: Any, x: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for _ in range(3))
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    (grad,), (x, _, _, *shape) = grads, args
+    by_x = torch.ops.mdops.degree_norm_backward(grad, *args) if needs[0] else None
+    by_factors = torch.ops.mdops.degree_norm_terms(grad, x, *shape).sum(0) if needs[1] else None
+    return by_x, by_factors, grad[:, 0].sum(0) if needs[2] else None
+
+
+def _terms_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    (direction,), (grad, x, *shape) = grads, args
+    by_grad = torch.ops.mdops.degree_norm_terms(direction, x, *shape) if needs[0] else None
+    by_x = None
+    if needs[1]:
+        constant = x.new_ones(x.shape[1:]), x.new_zeros(x.shape[2])
+        by_x = torch.ops.mdops.degree_norm_backward(direction * grad, x, *constant, *shape)
+    return by_grad, by_x
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    grad, x, factors, _, *shape = args
+    found = last_derivative("degree_norm_backward_backward", grads[0], grad, x, factors, *shape)
+    by_grad, by_x, terms = found
+    return by_grad, by_x, terms.sum(0) if needs[2] else None
+
+
+register_formula("degree_norm", _formula, (0, 1, 2))
+register_formula("degree_norm_terms", _terms_formula, (0, 1))
+register_formula("degree_norm_backward", _backward_formula, (0, 1, 2))

@@ -3,14 +3,13 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_fake_like, register_formulas_by
+from mdops.ops._register import last_derivative, register_fake, register_formula
 
 
 def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
-    """y_rc = x_rc sigmoid(g_c), in the first row with silu(a_c) b_c added. One kernel each way; second derivatives go
-    by PyTorch's operations.
+    """y_rc = x_rc sigmoid(g_c), in the first row with silu(a_c) b_c added. One kernel each way, and for
+    second derivatives.
 
     Args:
         x: (N, R, C), float32 or float64.
@@ -26,13 +25,9 @@ def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> t
     return y
 
 
-def _by_pytorch(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
-    a, b = scalars.chunk(2, 1)
-    y = x * gate.sigmoid()[:, None]
-    return torch.cat([y[:, :1] + (F.silu(a) * b)[:, None], y[:, 1:]], 1)
-
-
-register_fake_like("scalar_gate", 0)
+@register_fake("scalar_gate")
+def _(x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
 
 
 @register_fake("scalar_gate_backward")
@@ -40,4 +35,20 @@ def _(grad: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value.new_empty(value.shape) for value in args)
 
 
-register_formulas_by("scalar_gate", _by_pytorch, range(3), own=3)
+@register_fake("scalar_gate_backward_backward")
+def _(along_x: Any, along_gate: Any, along_scalars: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in args)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = torch.ops.mdops.scalar_gate_backward(grads[0], *args)
+    return found
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = last_derivative("scalar_gate_backward_backward", *grads, *args)
+    return found
+
+
+register_formula("scalar_gate", _formula, (0, 1, 2))
+register_formula("scalar_gate_backward", _backward_formula, (0, 1, 2, 3))

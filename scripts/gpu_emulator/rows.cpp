@@ -27,7 +27,7 @@ struct Call {
 };
 
 template <class T>
-void frames(Call c, bool back) {
+void frames(Call c, int back) {
   const FrameShape shape{c.sizes[0], static_cast<int>(c.sizes[2])};
   with_degree(c.sizes[1], [&]<int kDegree>() {
     if (back) {
@@ -42,7 +42,7 @@ void frames(Call c, bool back) {
 }
 
 template <class T>
-void splines(Call c, bool back) {
+void splines(Call c, int back) {
   const int intervals = static_cast<int>(c.sizes[2]);
   EdgeSplineArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[3], {static_cast<T>(intervals / c.number), intervals}};
   if (back) a.grad = c.next<T>();
@@ -51,7 +51,7 @@ void splines(Call c, bool back) {
 }
 
 template <class T>
-void softmax(Call c, bool back) {
+void softmax(Call c, int back) {
   EdgeSoftmaxArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3], c.sizes[4], static_cast<T>(c.number)};
   if (back) a.grad = c.next<T>();
   for (const T** array : {&a.q, &a.k, &a.bias, &a.fades, &a.nothing}) *array = c.next<T>();
@@ -64,19 +64,28 @@ void softmax(Call c, bool back) {
 }
 
 template <class T>
-void norm(Call c, bool back) {
+void norm(Call c, int back) {
   NormArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3] != 0, static_cast<T>(c.number)};
+  if (back == 2) a.direction = c.next<T>();
   if (back) a.grad = c.next<T>();
-  for (const T** array : {&a.x, &a.factors, &a.bias, &a.shares}) *array = c.next<T>();
-  a.y = c.next<T>();
+  a.x = c.next<T>();
+  if (back < 3) a.factors = c.next<T>();
+  if (back < 2) a.bias = c.next<T>();
+  a.shares = c.next<T>();
+  if (back == 2) a.by_grad = c.next<T>();
+  if (back < 3) a.y = c.next<T>();
+  if (back > 1) a.terms = c.next<T>();
   gpu_degree_norm::run(gpu, a);
 }
 
 template <class T>
-void gate(Call c, bool back) {
+void gate(Call c, int back) {
   ScalarGateArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2]};
+  if (back == 2)
+    for (const T** array : {&a.along_x, &a.along_gate, &a.along_scalars}) *array = c.next<T>();
   if (back) a.grad = c.next<T>();
   for (const T** array : {&a.x, &a.gate, &a.scalars}) *array = c.next<T>();
+  if (back == 2) a.by_grad = c.next<T>();
   a.y = c.next<T>();
   if (back) a.by_gate = c.next<T>(), a.by_scalars = c.next<T>();
   gpu_scalar_gate::run(gpu, a);
@@ -84,10 +93,10 @@ void gate(Call c, bool back) {
 
 }  // namespace
 
-#define MDOPS_EMULATED(name, function)                                                                    \
-  extern "C" void run_##name(bool is_double, bool back, double number, void** pointers, int64_t* sizes) { \
-    is_double ? function<double>({pointers, sizes, number}, back)                                         \
-              : function<float>({pointers, sizes, number}, back);                                         \
+#define MDOPS_EMULATED(name, function)                                                                   \
+  extern "C" void run_##name(bool is_double, int back, double number, void** pointers, int64_t* sizes) { \
+    is_double ? function<double>({pointers, sizes, number}, back)                                        \
+              : function<float>({pointers, sizes, number}, back);                                        \
   }
 MDOPS_EMULATED(edge_frames, frames)
 MDOPS_EMULATED(edge_splines, splines)

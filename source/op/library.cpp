@@ -69,9 +69,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "degree_norm_backward(Tensor grad, Tensor x, Tensor factors, Tensor bias, Tensor shares, float eps, "
       "bool "
       "centered) -> Tensor");
+  m.def("degree_norm_terms(Tensor grad, Tensor x, Tensor shares, float eps, bool centered) -> Tensor");
+  m.def(
+      "degree_norm_backward_backward(Tensor direction, Tensor grad, Tensor x, Tensor factors, Tensor shares, "
+      "float eps, bool centered) -> (Tensor by_grad, Tensor by_x, Tensor terms)");
   m.def("scalar_gate(Tensor x, Tensor gate, Tensor scalars) -> Tensor");
   m.def(
       "scalar_gate_backward(Tensor grad, Tensor x, Tensor gate, Tensor scalars) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "scalar_gate_backward_backward(Tensor along_x, Tensor along_gate, Tensor along_scalars, Tensor grad, "
+      "Tensor x, Tensor gate, Tensor scalars) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("edge_frames(Tensor vectors, int degree, int order) -> (Tensor harmonics, Tensor turn)");
   m.def(
       "edge_frames_backward(Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree, int order) -> "

@@ -18,6 +18,7 @@ DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 LAST = (
     "angle_features",
     "angle_moment_backward",
+    "degree_norm_backward",
     "edge_frames",
     "edge_rotate_back",
     "edge_softmax",
@@ -34,6 +35,7 @@ LAST = (
     "unit_backward",
     "unit_three_backward",
     "add_norm_backward",
+    "scalar_gate_backward",
     "segment_softmax_backward",
     "message_backward",
     "edge_attention_backward",

@@ -3,53 +3,127 @@
 #pragma once
 
 #include <string>
+#include <tuple>
 
 #include "common/tensor.h"
 #include "degree_norm/degree_norm.h"
 
 namespace mdops {
 
-template <class Device>
-struct DegreeNormOps {
-  static Tensor degree_norm(const Tensor& x, const Tensor& factors, const Tensor& bias, const Tensor& shares,
-                            double eps, bool centered) {
-    return run(Device::make("degree_norm", "x", x), x, factors, bias, shares, eps, centered, nullptr);
+struct NormInputs {
+  Tensor x, shares;
+  ScalarType dtype;
+  int64_t atoms, rows, channels;
+  bool centered;
+  double eps;
+
+  NormInputs(const Op& op, const Tensor& x_, const Tensor& shares_, double eps_, bool centered_)
+      : x(float_input(op, "x", x_, {kAny, kAny, kAny})),
+        shares(input(op, "shares", shares_, x.scalar_type(), {x.size(1)})),
+        dtype(x.scalar_type()),
+        atoms(x.size(0)),
+        rows(x.size(1)),
+        channels(x.size(2)),
+        centered(centered_),
+        eps(eps_) {
+    if (rows < 1 || channels < 1)
+      fail(op, "argument `x` has " + std::to_string(rows) + " rows of " + std::to_string(channels) +
+                   " channels, expected 1 or more of both");
+    if (!(eps > 0)) fail(op, "argument `eps` is " + std::to_string(eps) + ", expected more than 0");
   }
 
-  static Tensor degree_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& factors,
-                                     const Tensor& bias, const Tensor& shares, double eps, bool centered) {
-    return run(Device::make("degree_norm_backward", "x", x), x, factors, bias, shares, eps, centered, &grad);
+  Tensor factors(const Op& op, const Tensor& given) const {
+    return input(op, "factors", given, dtype, {rows, channels});
+  }
+  Tensor bias(const Op& op, const Tensor& given) const { return input(op, "bias", given, dtype, {channels}); }
+  Tensor of_atoms(const Op& op, const char* name, const Tensor& given) const {
+    return input(op, name, given, dtype, {atoms, rows, channels});
+  }
+  Tensor result(const Op& op) const { return empty(op, {atoms, rows, channels}, dtype); }
+
+  template <class T>
+  NormArgs<T> args() const {
+    NormArgs<T> found{atoms, rows, channels, centered, static_cast<T>(eps)};
+    found.x = x.const_data_ptr<T>(), found.shares = shares.const_data_ptr<T>();
+    return found;
+  }
+};
+
+template <class Device>
+struct DegreeNormOps {
+  static Tensor degree_norm(const Tensor& x, const Tensor& factors_, const Tensor& bias_,
+                            const Tensor& shares, double eps, bool centered) {
+    const auto op = Device::make("degree_norm", "x", x);
+    const NormInputs in(op, x, shares, eps, centered);
+    const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
+    Tensor y = in.result(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.factors = factors.const_data_ptr<T>(), args.bias = bias.const_data_ptr<T>();
+      args.y = y.mutable_data_ptr<T>();
+      run_norm(op, args);
+    });
+    return y;
+  }
+
+  static Tensor degree_norm_backward(const Tensor& grad_, const Tensor& x, const Tensor& factors_,
+                                     const Tensor& bias_, const Tensor& shares, double eps, bool centered) {
+    const auto op = Device::make("degree_norm_backward", "x", x);
+    const NormInputs in(op, x, shares, eps, centered);
+    const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
+    const Tensor grad = in.of_atoms(op, "grad", grad_);
+    Tensor by_x = in.result(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.factors = factors.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
+      args.y = by_x.mutable_data_ptr<T>();
+      run_norm(op, args);
+    });
+    return by_x;
+  }
+
+  static Tensor degree_norm_terms(const Tensor& grad_, const Tensor& x, const Tensor& shares, double eps,
+                                  bool centered) {
+    const auto op = Device::make("degree_norm_terms", "x", x);
+    const NormInputs in(op, x, shares, eps, centered);
+    const Tensor grad = in.of_atoms(op, "grad", grad_);
+    Tensor terms = in.result(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad = grad.const_data_ptr<T>(), args.terms = terms.mutable_data_ptr<T>();
+      run_norm(op, args);
+    });
+    return terms;
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> degree_norm_backward_backward(
+      const Tensor& direction_, const Tensor& grad_, const Tensor& x, const Tensor& factors_,
+      const Tensor& shares, double eps, bool centered) {
+    const auto op = Device::make("degree_norm_backward_backward", "x", x);
+    const NormInputs in(op, x, shares, eps, centered);
+    const Tensor factors = in.factors(op, factors_), grad = in.of_atoms(op, "grad", grad_);
+    const Tensor direction = in.of_atoms(op, "direction", direction_);
+    Tensor by_grad = in.result(op), by_x = in.result(op), terms = in.result(op);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.factors = factors.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
+      args.direction = direction.const_data_ptr<T>();
+      args.by_grad = by_grad.mutable_data_ptr<T>(), args.terms = terms.mutable_data_ptr<T>();
+      args.y = by_x.mutable_data_ptr<T>();
+      run_norm(op, args);
+    });
+    return {by_grad, by_x, terms};
   }
 
   static void implement(torch::stable::detail::StableLibrary& m) {
     m.impl("degree_norm", TORCH_BOX(&DegreeNormOps::degree_norm));
     m.impl("degree_norm_backward", TORCH_BOX(&DegreeNormOps::degree_norm_backward));
-  }
-
- private:
-  template <class Call>
-  static Tensor run(const Call& op, const Tensor& x_, const Tensor& factors_, const Tensor& bias_,
-                    const Tensor& shares_, double eps, bool centered, const Tensor* grad_) {
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny, kAny});
-    const ScalarType dtype = x.scalar_type();
-    const int64_t rows = x.size(1), channels = x.size(2);
-    const Tensor factors = input(op, "factors", factors_, dtype, {rows, channels});
-    const Tensor bias = input(op, "bias", bias_, dtype, {channels});
-    const Tensor shares = input(op, "shares", shares_, dtype, {rows});
-    if (rows < 1 || channels < 1)
-      fail(op, "argument `x` has " + std::to_string(rows) + " rows of " + std::to_string(channels) +
-                   " channels, expected 1 or more of both");
-    if (!(eps > 0)) fail(op, "argument `eps` is " + std::to_string(eps) + ", expected more than 0");
-    const Tensor grad = grad_ ? input(op, "grad", *grad_, dtype, {x.size(0), rows, channels}) : x;
-    Tensor y = empty(op, {x.size(0), rows, channels}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
-      run_norm(op,
-               NormArgs<T>{x.size(0), rows, channels, centered, static_cast<T>(eps), x.const_data_ptr<T>(),
-                           factors.const_data_ptr<T>(), bias.const_data_ptr<T>(), shares.const_data_ptr<T>(),
-                           grad_ ? grad.const_data_ptr<T>() : nullptr, y.mutable_data_ptr<T>()});
-    });
-    return y;
+    m.impl("degree_norm_terms", TORCH_BOX(&DegreeNormOps::degree_norm_terms));
+    m.impl("degree_norm_backward_backward", TORCH_BOX(&DegreeNormOps::degree_norm_backward_backward));
   }
 };
 

@@ -14,7 +14,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> args) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k < args.atoms * args.channels) gate_channels<1>(args, k / args.channels, k % args.channels, 1);
+  if (k < args.atoms * args.channels) pass_channels<1>(args, k / args.channels, k % args.channels, 1);
 }
 
 template <class T>

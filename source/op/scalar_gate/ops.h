@@ -67,9 +67,36 @@ struct ScalarGateOps {
     return {by_x, by_gate, by_scalars};
   }
 
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> scalar_gate_backward_backward(
+      const Tensor& along_x_, const Tensor& along_gate_, const Tensor& along_scalars_, const Tensor& grad_,
+      const Tensor& x, const Tensor& gate, const Tensor& scalars) {
+    const auto op = Device::make("scalar_gate_backward_backward", "x", x);
+    const ScalarGateInputs in(op, x, gate, scalars);
+    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.rows, in.channels});
+    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.atoms, in.rows, in.channels});
+    const Tensor along_gate = input(op, "along_gate", along_gate_, in.dtype, {in.atoms, in.channels});
+    const Tensor along_scalars =
+        input(op, "along_scalars", along_scalars_, in.dtype, {in.atoms, 2 * in.channels});
+    Tensor by_grad = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
+    Tensor by_x = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
+    Tensor by_gate = empty(op, {in.atoms, in.channels}, in.dtype);
+    Tensor by_scalars = empty(op, {in.atoms, 2 * in.channels}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>(by_x);
+      args.grad = grad.const_data_ptr<T>(), args.by_grad = by_grad.mutable_data_ptr<T>();
+      args.by_gate = by_gate.mutable_data_ptr<T>(), args.by_scalars = by_scalars.mutable_data_ptr<T>();
+      args.along_x = along_x.const_data_ptr<T>(), args.along_gate = along_gate.const_data_ptr<T>();
+      args.along_scalars = along_scalars.const_data_ptr<T>();
+      run_scalar_gate(op, args);
+    });
+    return {by_grad, by_x, by_gate, by_scalars};
+  }
+
   static void implement(torch::stable::detail::StableLibrary& m) {
     m.impl("scalar_gate", TORCH_BOX(&ScalarGateOps::scalar_gate));
     m.impl("scalar_gate_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward));
+    m.impl("scalar_gate_backward_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward_backward));
   }
 };
 

@@ -6,6 +6,13 @@
 //
 //   by x_rc = h_rc sigmoid(g_c)       by g_c = sigmoid(g_c) (1 - sigmoid(g_c)) sum_r h_rc x_rc
 //   by a_c = h_0c b_c sigmoid(a_c) (1 + a_c (1 - sigmoid(a_c)))       by b_c = h_0c silu(a_c)
+//
+// Backward of these, for the gradients U, u_g, u_a, u_b by them, with f', f'' for the derivatives of sigmoid
+// at g and s for silu at a:
+//
+//   by h_rc = U_rc f + u_g f' x_rc + u_a b s' + u_b s in row 0        by x_rc = u_g f' h_rc
+//   by g_c = f' sum_r U_rc h_rc + u_g f'' sum_r h_rc x_rc
+//   by a_c = h_0c (u_a b s'' + u_b s')                                by b_c = h_0c u_a s'
 #pragma once
 
 #include <cmath>
@@ -21,6 +28,9 @@ struct ScalarGateArgs {
   int64_t atoms, rows, channels;       // N, R, C
   const T *x, *gate, *scalars, *grad;  // (N, R, C), g (N, C), a and b side by side (N, 2 C), h or null
   T *y, *by_gate, *by_scalars;         // (N, R, C), y or the gradient by x; the others of backward passes
+  // U, u_g, u_a and u_b side by side, or null; and the gradient by h.
+  const T *along_x, *along_gate, *along_scalars;
+  T* by_grad;
 };
 
 template <class T>
@@ -61,6 +71,46 @@ MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c,
     }
   for (int k = 0; k < count; ++k)
     args.by_gate[n * channels + c + k] = factors[k] * (T(1) - factors[k]) * sums[k];
+}
+
+// The same for the passes back through those backward.
+template <int kCount, class T>
+MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+  const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
+  const int64_t at = n * args.rows * channels + c;
+  const T *const a = args.scalars + of_scalars, *const b = a + channels;
+  const T *const by_a = args.along_scalars + of_scalars, *const by_b = by_a + channels;
+  const T *const h = args.grad + at, *const u = args.along_x + at, *const x = args.x + at;
+  T factor[kCount], slope[kCount], added[kCount], grads[kCount] = {}, rows[kCount] = {};
+  for (int k = 0; k < count; ++k) {
+    const T s = sigmoid_of(a[k]), fall = s * (T(1) - s);
+    const T first = s + a[k] * fall, second = fall * (T(2) + a[k] * (T(1) - T(2) * s));
+    added[k] = by_a[k] * b[k] * first + by_b[k] * a[k] * s;
+    args.by_scalars[of_scalars + k] = h[k] * (by_a[k] * b[k] * second + by_b[k] * first);
+    args.by_scalars[of_scalars + channels + k] = h[k] * by_a[k] * first;
+    factor[k] = sigmoid_of(args.gate[of_atom + k]);
+    slope[k] = args.along_gate[of_atom + k] * factor[k] * (T(1) - factor[k]);
+  }
+  for (int64_t r = 0; r < args.rows; ++r)
+    for (int k = 0; k < count; ++k) {
+      const int64_t own = r * channels + k;
+      const T grad = u[own] * factor[k] + slope[k] * x[own];
+      args.by_grad[at + own] = r ? grad : grad + added[k];
+      args.y[at + own] = slope[k] * h[own];
+      grads[k] += u[own] * h[own], rows[k] += h[own] * x[own];
+    }
+  for (int k = 0; k < count; ++k)
+    args.by_gate[of_atom + k] =
+        factor[k] * (T(1) - factor[k]) * grads[k] + slope[k] * (T(1) - T(2) * factor[k]) * rows[k];
+}
+
+// Either.
+template <int kCount, class T>
+MDOPS_HD void pass_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
+  if (args.along_x)
+    gate_channels_twice<kCount>(args, n, c, count);
+  else
+    gate_channels<kCount>(args, n, c, count);
 }
 
 }  // namespace mdops
