@@ -1013,7 +1013,9 @@ def _frame_samples(random: Callable[..., Any]) -> list[Sample]:
         samples.append(Sample("edge_frames", (vectors, degree, order), (0,), bad=bad))
         given = random(edges, columns), random(edges, rows, columns), vectors, degree, order
         bad = {"degree": (3, -1), "by_turn": (1, random(edges, rows + 1, columns))}
-        samples.append(Sample("edge_frames_backward", given, bad=bad))
+        samples.append(Sample("edge_frames_backward", given, (0, 1, 2) if degree < 4 else (2,), bad=bad))
+        bad = {"changes": (0, random(edges, 4)), "order": (5, 2)}
+        samples.append(Sample("edge_frames_backward_backward", (random(edges, 3), *given), bad=bad))
     return samples
 
 
@@ -1080,6 +1082,10 @@ def _atom_row_samples(random: Callable[..., Any]) -> list[Sample]:
         bad = {"along_gate": (1, random(atoms, channels + 1)), "along_scalars": (2, random(atoms, channels))}
         args = *along, grad, *of_gate
         samples.append(Sample("scalar_gate_backward_backward", args, bad=bad))
+        bad = {"gate": (1, random(atoms, channels + 1))}
+        samples.append(Sample("row_gate", of_gate[:2], (0, 1), bad=bad))
+        samples.append(Sample("row_gate_backward", (grad, *of_gate[:2]), (0, 1, 2)))
+        samples.append(Sample("row_gate_backward_backward", (*along[:2], grad, *of_gate[:2])))
     return samples
 
 

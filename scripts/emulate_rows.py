@@ -1,5 +1,5 @@
-"""Runs the GPU kernels of `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm` and `scalar_gate` on the CPU,
-thread by thread, and compares them with those of the CPU.
+"""Runs the GPU kernels of `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm`, `scalar_gate` and `row_gate` on
+the CPU, thread by thread, and compares them with those of the CPU.
 
     python scripts/emulate_rows.py [--cuda DIR]
 
@@ -23,7 +23,7 @@ from compile import library_of  # noqa: E402
 from mdops.ops import EdgeIndex  # noqa: E402
 from mdops.testing import op_samples  # noqa: E402
 
-NAMES = ("edge_frames", "edge_splines", "edge_softmax", "degree_norm", "scalar_gate")
+NAMES = ("edge_frames", "edge_splines", "edge_softmax", "degree_norm", "scalar_gate", "row_gate")
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
@@ -41,7 +41,7 @@ def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
     """What `rows.cpp` takes as sizes, and the number beside them, of the arguments of the op that goes forward."""
     shape = args[0].shape
     if name == "edge_frames":
-        return [shape[0], *args[1:]], 0.0
+        return [shape[0], *args[-2:]], 0.0
     if name == "edge_splines":
         kinds, splines, functions = args[2].shape
         return [shape[0], functions, splines - 5, kinds], args[3]
@@ -114,11 +114,12 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
     of_node = EdgeIndex.of(torch.randint(0, atoms, (edges,), generator=gen, dtype=torch.int32), atoms)
     softmax = random(atoms, 32), random(atoms, 32), random(edges, 1), random(edges, 1).sigmoid()
     softmax += random(1).exp(), of_atom.nodes, of_atom.offsets, *of_node, 0.2
+    by_frames = random(edges, 9), random(edges, 7, 9)
     norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
     gate, along = ((random(50, 27, 96), random(50, 96), random(50, 192)) for _ in range(2))
     return [
         ("edge_frames", (random(edges, 3), 2, 1)),
-        ("edge_frames_backward", (random(edges, 9), random(edges, 7, 9), random(edges, 3), 2, 1)),
+        ("edge_frames_backward", (*by_frames, random(edges, 3), 2, 1)),
         ("edge_splines", (lengths, kinds, table, 6.0)),
         ("edge_splines_backward", (random(edges, 32), lengths, kinds, table, 6.0)),
         ("edge_softmax", softmax),
@@ -127,6 +128,8 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
         ("degree_norm_backward", (random(50, 9, 32), *norm)),
         ("degree_norm_terms", (random(50, 9, 32), norm[0], *norm[3:])),
         ("degree_norm_backward_backward", (random(50, 9, 32), random(50, 9, 32), *norm[:2], *norm[3:])),
+        ("edge_frames_backward_backward", (random(edges, 3), *by_frames, random(edges, 3), 2, 1)),
+        ("row_gate_backward_backward", (*along[:2], random(50, 27, 96), *gate[:2])),
         ("scalar_gate", gate),
         ("scalar_gate_backward", (random(50, 27, 96), *gate)),
         ("scalar_gate_backward_backward", (*along, random(50, 27, 96), *gate)),

@@ -69,7 +69,7 @@ from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.pair_table import near_weight, pair_table
-from mdops.ops.scalar_gate import scalar_gate
+from mdops.ops.scalar_gate import row_gate, scalar_gate
 from mdops.ops.so2_layer import so2_layer
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
@@ -147,6 +147,7 @@ __all__ = [
     "quantize",
     "ragged_attention",
     "ragged_plan",
+    "row_gate",
     "row_moments",
     "scalar_gate",
     "segment_softmax",

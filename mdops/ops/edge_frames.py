@@ -11,7 +11,7 @@ MOST_FRAME_DEGREE = 6
 
 def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Harmonics, and rows of the matrices that turn coefficients of real harmonics into a frame whose z is the
-    edge's direction. Differentiable once.
+    edge's direction. Differentiable twice.
 
     Harmonics are as of `mdops.nn.equivariant.rotation`: the squares of a degree sum up to 1. The turn about z that a
     frame leaves free is smooth in each half of space and jumps where z = 0: what is made with rows of |m| = 1 must not
@@ -43,8 +43,19 @@ def _(vectors: Any, degree: int, order: int) -> tuple[torch.Tensor, ...]:
 register_fake_like("edge_frames_backward", 2)
 
 
+@register_fake("edge_frames_backward_backward")
+def _(changes: Any, by_harmonics: Any, by_turn: Any, vectors: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(value.new_empty(value.shape) for value in (by_harmonics, by_turn, vectors))
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (last_derivative("edge_frames_backward", *grads, *args),)
+    return (torch.ops.mdops.edge_frames_backward(*grads, *args),)
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = last_derivative("edge_frames_backward_backward", *grads, *args)
+    return found
 
 
 register_formula("edge_frames", _formula, (0,))
+register_formula("edge_frames_backward", _backward_formula, (0, 1, 2))

@@ -25,30 +25,48 @@ def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> t
     return y
 
 
-@register_fake("scalar_gate")
-def _(x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(x.shape)
+def row_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """`scalar_gate` without scalars: y_rc = x_rc sigmoid(g_c).
+
+    Args:
+        x: (N, R, C), float32 or float64.
+        gate: g (N, C).
+
+    Returns:
+        (N, R, C).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    y: torch.Tensor = torch.ops.mdops.row_gate(x, gate)
+    return y
 
 
-@register_fake("scalar_gate_backward")
-def _(grad: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(value.new_empty(value.shape) for value in args)
+def _register(name: str, count: int) -> None:
+    """Of an op of so many arguments: each has a gradient, and each gradient its own."""
+
+    def forward(x: Any, *args: Any) -> torch.Tensor:
+        return x.new_empty(x.shape)
+
+    def backward(grad: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(value.new_empty(value.shape) for value in args)
+
+    def twice(*args: Any) -> tuple[torch.Tensor, ...]:
+        return tuple(value.new_empty(value.shape) for value in args[count:])
+
+    def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = getattr(torch.ops.mdops, f"{name}_backward")(grads[0], *args)
+        return found
+
+    def backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = last_derivative(f"{name}_backward_backward", *grads, *args)
+        return found
+
+    for end, fake in (("", forward), ("_backward", backward), ("_backward_backward", twice)):
+        register_fake(f"{name}{end}")(fake)
+    register_formula(name, formula, range(count))
+    register_formula(f"{name}_backward", backward_formula, range(count + 1))
 
 
-@register_fake("scalar_gate_backward_backward")
-def _(along_x: Any, along_gate: Any, along_scalars: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(value.new_empty(value.shape) for value in args)
-
-
-def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = torch.ops.mdops.scalar_gate_backward(grads[0], *args)
-    return found
-
-
-def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = last_derivative("scalar_gate_backward_backward", *grads, *args)
-    return found
-
-
-register_formula("scalar_gate", _formula, (0, 1, 2))
-register_formula("scalar_gate_backward", _backward_formula, (0, 1, 2, 3))
+_register("scalar_gate", 3)
+_register("row_gate", 2)

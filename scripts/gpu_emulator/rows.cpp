@@ -30,7 +30,13 @@ template <class T>
 void frames(Call c, int back) {
   const FrameShape shape{c.sizes[0], static_cast<int>(c.sizes[2])};
   with_degree(c.sizes[1], [&]<int kDegree>() {
-    if (back) {
+    if (back == 2) {
+      FrameTwiceArgs<T> args{shape};
+      args.changes = c.next<T>(), args.by_harmonics = c.next<T>(), args.by_turn = c.next<T>();
+      args.vectors = c.next<T>(), args.harmonics = c.next<T>(), args.turn = c.next<T>();
+      args.by_vectors = c.next<T>();
+      gpu_frames::run<kDegree>(gpu, args);
+    } else if (back) {
       const T *const by_harmonics = c.next<T>(), *const by_turn = c.next<T>(), *const vectors = c.next<T>();
       gpu_frames::run<kDegree>(gpu, FrameBackwardArgs<T>{shape, vectors, by_harmonics, by_turn, c.next<T>()});
     } else {
@@ -79,16 +85,28 @@ void norm(Call c, int back) {
 }
 
 template <class T>
-void gate(Call c, int back) {
+void gates(Call c, int back, bool adds) {
   ScalarGateArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2]};
-  if (back == 2)
-    for (const T** array : {&a.along_x, &a.along_gate, &a.along_scalars}) *array = c.next<T>();
+  if (back == 2) a.along_x = c.next<T>(), a.along_gate = c.next<T>();
+  if (back == 2 && adds) a.along_scalars = c.next<T>();
   if (back) a.grad = c.next<T>();
-  for (const T** array : {&a.x, &a.gate, &a.scalars}) *array = c.next<T>();
+  a.x = c.next<T>(), a.gate = c.next<T>();
+  if (adds) a.scalars = c.next<T>();
   if (back == 2) a.by_grad = c.next<T>();
   a.y = c.next<T>();
-  if (back) a.by_gate = c.next<T>(), a.by_scalars = c.next<T>();
+  if (back) a.by_gate = c.next<T>();
+  if (back && adds) a.by_scalars = c.next<T>();
   gpu_scalar_gate::run(gpu, a);
+}
+
+template <class T>
+void gate(Call c, int back) {
+  gates<T>(c, back, true);
+}
+
+template <class T>
+void plain_gate(Call c, int back) {
+  gates<T>(c, back, false);
 }
 
 }  // namespace
@@ -103,3 +121,4 @@ MDOPS_EMULATED(edge_splines, splines)
 MDOPS_EMULATED(edge_softmax, softmax)
 MDOPS_EMULATED(degree_norm, norm)
 MDOPS_EMULATED(scalar_gate, gate)
+MDOPS_EMULATED(row_gate, plain_gate)

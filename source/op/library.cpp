@@ -79,10 +79,19 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "scalar_gate_backward_backward(Tensor along_x, Tensor along_gate, Tensor along_scalars, Tensor grad, "
       "Tensor x, Tensor gate, Tensor scalars) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("row_gate(Tensor x, Tensor gate) -> Tensor");
+  m.def("row_gate_backward(Tensor grad, Tensor x, Tensor gate) -> (Tensor, Tensor)");
+  m.def(
+      "row_gate_backward_backward(Tensor along_x, Tensor along_gate, Tensor grad, Tensor x, Tensor gate) -> "
+      "(Tensor, Tensor, Tensor)");
   m.def("edge_frames(Tensor vectors, int degree, int order) -> (Tensor harmonics, Tensor turn)");
   m.def(
       "edge_frames_backward(Tensor by_harmonics, Tensor by_turn, Tensor vectors, int degree, int order) -> "
       "Tensor");
+  m.def(
+      "edge_frames_backward_backward(Tensor changes, Tensor by_harmonics, Tensor by_turn, Tensor vectors, "
+      "int "
+      "degree, int order) -> (Tensor harmonics, Tensor turn, Tensor by_vectors)");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
   m.def(
       "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, Tensor result) -> "

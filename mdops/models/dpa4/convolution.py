@@ -36,6 +36,7 @@ from mdops.ops import (
     edge_scatter,
     edge_softmax,
     order_mix,
+    row_gate,
     so2_layer,
 )
 from mdops.ops.so2_layer import has_fused_layer
@@ -313,6 +314,7 @@ class Convolution(nn.Module):
 
     def _attended(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         o, groups, width = self.options, self.attention_groups, self.attention_width
+        size = width // o.n_atten_head
         scalars = x[:, 0].view(-1, groups, width)
         normed = self.attn_qk_norm(scalars)
         ends = self.attn_q_proj(normed).flatten(1), self.attn_k_proj(normed).flatten(1)
@@ -325,7 +327,7 @@ class Convolution(nn.Module):
                 nothing,
                 edges.of_center,
                 edges.of_neighbor,
-                scale=1 / math.sqrt(width // o.n_atten_head),
+                scale=1 / math.sqrt(size),
             )
         else:
             weights = attention_weights(
@@ -336,8 +338,7 @@ class Convolution(nn.Module):
             )
         gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
         found = edges.sums(functools.partial(self._attended_sums, x), weights)
-        parts = found.unflatten(2, (groups * o.n_atten_head, -1))
-        found = (parts * gates.flatten(1).sigmoid()[:, None, :, None]).flatten(2)
+        found = row_gate(found, gates.flatten(1)[:, :, None].expand(-1, -1, size).flatten(1))
         if self.attn_o_proj is not None:
             found = self.attn_o_proj(found.unflatten(2, (groups, width))).flatten(2)
         return found

@@ -244,7 +244,7 @@ class DPA4(GraphDescriptor):
             ends = (edge_gather(types, of_neighbor) + edge_gather(types, of_center)) * present
             radial = self._radial(basis, fades)
             of_edge = radial + ends[:, None]
-        harmonics, rotations = self._frames(vectors, once)
+        harmonics, rotations = self._frames(vectors)
         return Edges(
             of_center=of_center,
             of_neighbor=of_neighbor,
@@ -320,15 +320,13 @@ class DPA4(GraphDescriptor):
         """Degrees above 0, and the names of their radial numbers."""
         return [(ell, f"degree {ell}") for ell in range(1, self.options.first_node_degree + 1)]
 
-    def _frames(
-        self, vectors: torch.Tensor, once: bool
-    ) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
+    def _frames(self, vectors: torch.Tensor) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
         """`harmonics` and `rotations` of edges."""
         degree = self.options.first_node_degree if self.options.use_env_seed else None
         wanted = sorted({(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames})
         harmonics, rotations, quaternions = None, {}, None
         for ell, m in wanted:
-            if once and m <= 1 and ell <= MOST_FRAME_DEGREE:
+            if m <= 1 and ell <= MOST_FRAME_DEGREE:
                 found, turn = edge_frames(vectors, ell, min(m, ell))
                 harmonics = found if ell == degree else harmonics
             else:

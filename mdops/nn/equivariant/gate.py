@@ -9,6 +9,7 @@ from mdops.nn.equivariant.indices import degree_index, runs
 from mdops.nn.equivariant.linear import GroupLinear
 from mdops.ops.activation import activation
 from mdops.ops.linear import linear
+from mdops.ops.scalar_gate import row_gate
 
 
 def swiglu(x: torch.Tensor) -> torch.Tensor:
@@ -60,16 +61,14 @@ class Gate(nn.Module):
         """
         assert self.is_silu and self.groups == 1 and (not self.lmax or self.gate_linear.bias is None)
         width, scalars = self.channels, x[0].squeeze(2)[:, 0]
+        gates = [scalars]
         if self.lmax:
-            weight = self.gate_linear.weight
-            one = torch.eye(width, dtype=weight.dtype, device=weight.device)
-            factors = linear(scalars, torch.cat([one, weight], 1)).sigmoid()
-        else:
-            factors = scalars.sigmoid()
+            of_degrees = linear(scalars, self.gate_linear.weight)
+            gates = [torch.cat([scalars, of_degrees], 1), of_degrees][: len(x)]
+            gates += [of_degrees[:, m * width :] for m in range(1, len(x) - 1)]
         found = []
-        for m, (own, other) in enumerate(zip(rows, x, strict=True)):
+        for m, (own, other, gate) in enumerate(zip(rows, x, gates, strict=True)):
             parts = 1 if m == 0 else 2
-            shape = (len(own), parts, own.shape[1:].numel() // parts)
-            y = torch.addcmul(own.reshape(shape), other.view(shape), factors[:, None, m * width :])
-            found.append(y.view(own.shape))
+            gated = row_gate(other.view(len(own), parts, own.shape[1:].numel() // parts), gate)
+            found.append(own + gated.view(own.shape))
         return found

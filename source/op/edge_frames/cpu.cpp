@@ -29,6 +29,13 @@ static void run_frames(const Op&, const FrameBackwardArgs<T>& args) {
   });
 }
 
+template <int kDegree, class T>
+static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
+  parallel(args.shape.edges, kEdges, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) frame_twice_of<kDegree>(args, e);
+  });
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

@@ -14,6 +14,11 @@ static void run_frames(const CudaOp& op, const FrameBackwardArgs<T>& args) {
   gpu_frames::run<kDegree>(op, args);
 }
 
+template <int kDegree, class T>
+static void run_frames(const CudaOp& op, const FrameTwiceArgs<T>& args) {
+  gpu_frames::run<kDegree>(op, args);
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {

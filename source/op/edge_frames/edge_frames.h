@@ -11,7 +11,8 @@
 //   Y_lm = s_lm Q_lm(z) Re (x + iy)^m,   Y_l-m the same of Im,
 //   (l - m) Q_lm = (2l - 1) z Q_l-1,m - (l + m - 1) Q_l-2,m,   Q_mm = (-1)^m (2m - 1)!!
 //
-// Backward the same goes with numbers that have derivatives by x, y and z.
+// Backward the same goes with numbers that have derivatives by x, y and z, and the second time with such that
+// have one along a change of the vector as well.
 #pragma once
 
 #include <cmath>
@@ -50,6 +51,14 @@ struct FrameBackwardArgs {
   T* by_vectors;  // (E, 3)
 };
 
+// The derivatives of that along changes of vectors, by which also those by its gradients are known.
+template <class T>
+struct FrameTwiceArgs {
+  FrameShape shape;
+  const T *vectors, *changes, *by_harmonics, *by_turn;
+  T *harmonics, *turn, *by_vectors;  // as the gradients, and (E, 3)
+};
+
 MDOPS_HD constexpr int frame_columns(int degree) {
   return (degree + 1) * (degree + 1);
 }
@@ -57,35 +66,36 @@ MDOPS_HD constexpr int frame_rows(int degree, int order) {
   return degree + 1 + (order ? 2 * degree : 0);
 }
 
-// A number and its derivatives by the direction.
+// A number and its derivative along a change of the vector.
 template <class T>
-struct Derived {
-  T value, by[3];
+struct Along {
+  T value, along;
 
-  MDOPS_HD Derived(T value_ = 0) : value(value_), by{0, 0, 0} {}
-  MDOPS_HD Derived(T value_, int axis) : value(value_), by{T(axis == 0), T(axis == 1), T(axis == 2)} {}
+  MDOPS_HD Along(T value_ = 0, T along_ = 0) : value(value_), along(along_) {}
 
-  MDOPS_HD Derived operator+(const Derived& other) const {
-    Derived found(value + other.value);
-    for (int a = 0; a < 3; ++a) found.by[a] = by[a] + other.by[a];
-    return found;
+  MDOPS_HD Along operator+(const Along& other) const { return {value + other.value, along + other.along}; }
+  MDOPS_HD Along operator-(const Along& other) const { return {value - other.value, along - other.along}; }
+  MDOPS_HD Along operator*(const Along& other) const {
+    return {value * other.value, along * other.value + value * other.along};
   }
-  MDOPS_HD Derived operator-(const Derived& other) const {
-    Derived found(value - other.value);
-    for (int a = 0; a < 3; ++a) found.by[a] = by[a] - other.by[a];
-    return found;
-  }
-  MDOPS_HD Derived operator*(const Derived& other) const {
-    Derived found(value * other.value);
-    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * other.value + value * other.by[a];
-    return found;
-  }
-  MDOPS_HD Derived operator*(T factor) const {
-    Derived found(value * factor);
-    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * factor;
-    return found;
+  MDOPS_HD Along operator*(T factor) const { return {value * factor, along * factor}; }
+  MDOPS_HD Along operator/(const Along& other) const {
+    const T quotient = value / other.value;
+    return {quotient, (along - quotient * other.along) / other.value};
   }
 };
+
+MDOPS_HD float root_of(float x) {
+  return std::sqrt(x);
+}
+MDOPS_HD double root_of(double x) {
+  return std::sqrt(x);
+}
+template <class T>
+MDOPS_HD Along<T> root_of(const Along<T>& x) {
+  const T root = std::sqrt(x.value);
+  return {root, x.along / (T(2) * root)};
+}
 
 MDOPS_HD float inverse_of(float x) {
   return 1.0f / x;
@@ -94,9 +104,51 @@ MDOPS_HD double inverse_of(double x) {
   return 1.0 / x;
 }
 template <class T>
-MDOPS_HD Derived<T> inverse_of(const Derived<T>& x) {
-  Derived<T> found(T(1) / x.value);
-  for (int a = 0; a < 3; ++a) found.by[a] = -found.value * found.value * x.by[a];
+MDOPS_HD Along<T> inverse_of(const Along<T>& x) {
+  const T inverse = T(1) / x.value;
+  return {inverse, -inverse * inverse * x.along};
+}
+
+// A number and its derivatives by the direction, each of V: T, or one along a change.
+template <class T, class V = T>
+struct Derived {
+  V value, by[3];
+
+  MDOPS_HD Derived(T value_ = 0) : value(value_), by{V(T(0)), V(T(0)), V(T(0))} {}
+  MDOPS_HD Derived(const V& value_, int axis)
+      : value(value_), by{V(T(axis == 0)), V(T(axis == 1)), V(T(axis == 2))} {}
+
+  MDOPS_HD Derived operator+(const Derived& other) const {
+    Derived found;
+    found.value = value + other.value;
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] + other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator-(const Derived& other) const {
+    Derived found;
+    found.value = value - other.value;
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] - other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator*(const Derived& other) const {
+    Derived found;
+    found.value = value * other.value;
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * other.value + value * other.by[a];
+    return found;
+  }
+  MDOPS_HD Derived operator*(T factor) const {
+    Derived found;
+    found.value = value * factor;
+    for (int a = 0; a < 3; ++a) found.by[a] = by[a] * factor;
+    return found;
+  }
+};
+
+template <class T, class V>
+MDOPS_HD Derived<T, V> inverse_of(const Derived<T, V>& x) {
+  Derived<T, V> found;
+  found.value = inverse_of(x.value);
+  for (int a = 0; a < 3; ++a) found.by[a] = found.value * found.value * x.by[a] * T(-1);
   return found;
 }
 
@@ -165,15 +217,33 @@ MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int
   }
 }
 
+MDOPS_HD bool is_up(float z) {
+  return z >= 0;
+}
+MDOPS_HD bool is_up(double z) {
+  return z >= 0;
+}
 template <class T>
-struct Direction {
-  T length, n[3];
+MDOPS_HD bool is_up(const Along<T>& z) {
+  return z.value >= 0;
+}
 
-  MDOPS_HD explicit Direction(const T* vector) {
-    length = std::sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2]);
+// Of numbers V.
+template <class V>
+struct Direction {
+  V length, n[3];
+
+  MDOPS_HD explicit Direction(const V* vector)
+      : length(root_of(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2])) {
     for (int a = 0; a < 3; ++a) n[a] = vector[a] / length;
   }
-  MDOPS_HD bool up() const { return n[2] >= T(0); }
+  MDOPS_HD bool up() const { return is_up(n[2]); }
+
+  // The gradient by the vector, of that by the direction.
+  MDOPS_HD V by_vector(const V* by_n, int axis) const {
+    const V along = by_n[0] * n[0] + by_n[1] * n[1] + by_n[2] * n[2];
+    return (by_n[axis] - along * n[axis]) / length;
+  }
 };
 
 // The numbers of an edge: harmonics (D,) and rows (R, D).
@@ -203,9 +273,39 @@ MDOPS_HD void frame_backward(const T* vector, int order, const T* by_harmonics, 
                                   if (row <= kDegree) grad += by_harmonics[column];
                                   for (int a = 0; a < 3; ++a) by_n[a] += grad * number.by[a];
                                 });
-  T along = 0;
-  for (int a = 0; a < 3; ++a) along += by_n[a] * direction.n[a];
-  for (int a = 0; a < 3; ++a) by_vector[a] = (by_n[a] - along * direction.n[a]) / direction.length;
+  for (int a = 0; a < 3; ++a) by_vector[a] = direction.by_vector(by_n, a);
+}
+
+// Of the gradient by its vector the derivatives along a change of that, which are those by the gradients that
+// it is made of, and by the vector.
+template <int kDegree, class T>
+MDOPS_HD void frame_twice(const T* vector, const T* change, int order, const T* by_harmonics,
+                          const T* by_turn, T* harmonics, T* turn, T* by_vector) {
+  using V = Along<T>;
+  using N = Derived<T, V>;
+  constexpr int columns = frame_columns(kDegree);
+  const V moved[3] = {{vector[0], change[0]}, {vector[1], change[1]}, {vector[2], change[2]}};
+  const Direction<V> direction(moved);
+  for (int k = 0; k < frame_rows(kDegree, order) * columns; ++k) turn[k] = 0;
+  V by_n[3];
+  each_frame_number<kDegree, T>(N(direction.n[0], 0), N(direction.n[1], 1), N(direction.n[2], 2),
+                                direction.up(), order, [&](int row, int column, const N& number) {
+                                  T grad = by_turn[row * columns + column];
+                                  if (row <= kDegree) grad += by_harmonics[column];
+                                  for (int a = 0; a < 3; ++a) by_n[a] = by_n[a] + number.by[a] * grad;
+                                  turn[row * columns + column] = number.value.along;
+                                  if (row <= kDegree) harmonics[column] = number.value.along;
+                                });
+  for (int a = 0; a < 3; ++a) by_vector[a] = direction.by_vector(by_n, a).along;
+}
+
+template <int kDegree, class T>
+MDOPS_HD void frame_twice_of(const FrameTwiceArgs<T>& args, int64_t e) {
+  constexpr int columns = frame_columns(kDegree);
+  const int order = args.shape.order, numbers = frame_rows(kDegree, order) * columns;
+  frame_twice<kDegree>(args.vectors + 3 * e, args.changes + 3 * e, order, args.by_harmonics + e * columns,
+                       args.by_turn + e * numbers, args.harmonics + e * columns, args.turn + e * numbers,
+                       args.by_vectors + 3 * e);
 }
 
 // f(the degree as a constant).

@@ -82,6 +82,19 @@ __global__ void __launch_bounds__(kBlock<kDegree>) backward_kernel(const FrameBa
     frame_backward<kDegree>(args.vectors + 3 * e, order, own + rows, own, args.by_vectors + 3 * e);
 }
 
+// Without shared memory: trainings alone come here, of few edges.
+template <int kDegree, class T>
+__global__ void __launch_bounds__(kBlock<kDegree>) twice_kernel(const FrameTwiceArgs<T> args) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (e < args.shape.edges) frame_twice_of<kDegree>(args, e);
+}
+
+template <int kDegree, class T>
+void run(const Gpu& gpu, const FrameTwiceArgs<T>& args) {
+  constexpr int threads = kBlock<kDegree>;
+  gpu.launch(twice_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads, 0, args);
+}
+
 template <int kDegree, class T>
 void run(const Gpu& gpu, const FrameArgs<T>& args) {
   constexpr int threads = kBlock<kDegree>;

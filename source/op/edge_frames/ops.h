@@ -49,9 +49,41 @@ struct EdgeFrameOps {
     return by_vectors;
   }
 
+  static std::tuple<Tensor, Tensor, Tensor> edge_frames_backward_backward(const Tensor& changes_,
+                                                                          const Tensor& by_harmonics_,
+                                                                          const Tensor& by_turn_,
+                                                                          const Tensor& vectors_,
+                                                                          int64_t degree, int64_t order) {
+    const auto op = Device::make("edge_frames_backward_backward", "vectors", vectors_);
+    const Tensor vectors = float_input(op, "vectors", vectors_, {kAny, 3});
+    const FrameShape shape = shape_of(op, vectors, degree, order);
+    const ScalarType dtype = vectors.scalar_type();
+    const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
+    const int64_t rows = degree + 1 + 2 * degree * order;
+    const Tensor changes = input(op, "changes", changes_, dtype, {edges, 3});
+    const Tensor by_harmonics = input(op, "by_harmonics", by_harmonics_, dtype, {edges, columns});
+    const Tensor by_turn = input(op, "by_turn", by_turn_, dtype, {edges, rows, columns});
+    Tensor harmonics = empty(op, {edges, columns}, dtype), turn = empty(op, {edges, rows, columns}, dtype);
+    Tensor by_vectors = empty(op, {edges, 3}, dtype);
+    dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const FrameTwiceArgs<T> args{shape,
+                                   vectors.const_data_ptr<T>(),
+                                   changes.const_data_ptr<T>(),
+                                   by_harmonics.const_data_ptr<T>(),
+                                   by_turn.const_data_ptr<T>(),
+                                   harmonics.mutable_data_ptr<T>(),
+                                   turn.mutable_data_ptr<T>(),
+                                   by_vectors.mutable_data_ptr<T>()};
+      with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
+    });
+    return {harmonics, turn, by_vectors};
+  }
+
   static void implement(torch::stable::detail::StableLibrary& m) {
     m.impl("edge_frames", TORCH_BOX(&EdgeFrameOps::edge_frames));
     m.impl("edge_frames_backward", TORCH_BOX(&EdgeFrameOps::edge_frames_backward));
+    m.impl("edge_frames_backward_backward", TORCH_BOX(&EdgeFrameOps::edge_frames_backward_backward));
   }
 
  private:

@@ -2,6 +2,7 @@
 // `run_scalar_gate` on the call of an op.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -10,15 +11,18 @@
 
 namespace mdops {
 
+// With scalars, or without.
 struct ScalarGateInputs {
   Tensor x, gate, scalars;
+  bool adds;
   ScalarType dtype;
   int64_t atoms, rows, channels;
 
-  ScalarGateInputs(const Op& op, const Tensor& x_, const Tensor& gate_, const Tensor& scalars_)
+  ScalarGateInputs(const Op& op, const Tensor& x_, const Tensor& gate_, const Tensor* scalars_)
       : x(float_input(op, "x", x_, {kAny, kAny, kAny})),
         gate(input(op, "gate", gate_, x.scalar_type(), {x.size(0), x.size(2)})),
-        scalars(input(op, "scalars", scalars_, x.scalar_type(), {x.size(0), 2 * x.size(2)})),
+        scalars(scalars_ ? input(op, "scalars", *scalars_, x.scalar_type(), {x.size(0), 2 * x.size(2)}) : x),
+        adds(scalars_ != nullptr),
         dtype(x.scalar_type()),
         atoms(x.size(0)),
         rows(x.size(1)),
@@ -26,37 +30,83 @@ struct ScalarGateInputs {
     if (rows < 1) fail(op, "argument `x` has no rows, expected 1 or more");
   }
 
+  Tensor of_rows(const Op& op, const char* name, const Tensor& given) const {
+    return input(op, name, given, dtype, {atoms, rows, channels});
+  }
+  Tensor new_rows(const Op& op) const { return empty(op, {atoms, rows, channels}, dtype); }
+  Tensor new_gate(const Op& op) const { return empty(op, {atoms, channels}, dtype); }
+  Tensor new_scalars(const Op& op) const { return empty(op, {atoms, adds ? 2 * channels : 0}, dtype); }
+
   template <class T>
   ScalarGateArgs<T> args(Tensor& y) const {
-    return {atoms,
-            rows,
-            channels,
-            x.const_data_ptr<T>(),
-            gate.const_data_ptr<T>(),
-            scalars.const_data_ptr<T>(),
-            nullptr,
-            y.mutable_data_ptr<T>()};
+    ScalarGateArgs<T> found{atoms, rows, channels, x.const_data_ptr<T>(), gate.const_data_ptr<T>()};
+    found.scalars = adds ? scalars.const_data_ptr<T>() : nullptr;
+    found.y = y.mutable_data_ptr<T>();
+    return found;
   }
 };
 
 template <class Device>
 struct ScalarGateOps {
   static Tensor scalar_gate(const Tensor& x, const Tensor& gate, const Tensor& scalars) {
-    const auto op = Device::make("scalar_gate", "x", x);
+    return forward(Device::make("scalar_gate", "x", x), x, gate, &scalars);
+  }
+
+  static Tensor row_gate(const Tensor& x, const Tensor& gate) {
+    return forward(Device::make("row_gate", "x", x), x, gate, nullptr);
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> scalar_gate_backward(const Tensor& grad, const Tensor& x,
+                                                                 const Tensor& gate, const Tensor& scalars) {
+    return backward(Device::make("scalar_gate_backward", "x", x), grad, x, gate, &scalars);
+  }
+
+  static std::tuple<Tensor, Tensor> row_gate_backward(const Tensor& grad, const Tensor& x,
+                                                      const Tensor& gate) {
+    auto [by_x, by_gate, _] = backward(Device::make("row_gate_backward", "x", x), grad, x, gate, nullptr);
+    return {by_x, by_gate};
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> scalar_gate_backward_backward(
+      const Tensor& along_x, const Tensor& along_gate, const Tensor& along_scalars, const Tensor& grad,
+      const Tensor& x, const Tensor& gate, const Tensor& scalars) {
+    return twice(Device::make("scalar_gate_backward_backward", "x", x), along_x, along_gate, &along_scalars,
+                 grad, x, gate, &scalars);
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> row_gate_backward_backward(const Tensor& along_x,
+                                                                       const Tensor& along_gate,
+                                                                       const Tensor& grad, const Tensor& x,
+                                                                       const Tensor& gate) {
+    auto [by_grad, by_x, by_gate, _] = twice(Device::make("row_gate_backward_backward", "x", x), along_x,
+                                             along_gate, nullptr, grad, x, gate, nullptr);
+    return {by_grad, by_x, by_gate};
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("scalar_gate", TORCH_BOX(&ScalarGateOps::scalar_gate));
+    m.impl("scalar_gate_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward));
+    m.impl("scalar_gate_backward_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward_backward));
+    m.impl("row_gate", TORCH_BOX(&ScalarGateOps::row_gate));
+    m.impl("row_gate_backward", TORCH_BOX(&ScalarGateOps::row_gate_backward));
+    m.impl("row_gate_backward_backward", TORCH_BOX(&ScalarGateOps::row_gate_backward_backward));
+  }
+
+ private:
+  template <class Call>
+  static Tensor forward(const Call& op, const Tensor& x, const Tensor& gate, const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
-    Tensor y = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
+    Tensor y = in.new_rows(op);
     dispatch_float(op, in.dtype, [&](auto zero) { run_scalar_gate(op, in.args<decltype(zero)>(y)); });
     return y;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> scalar_gate_backward(const Tensor& grad_, const Tensor& x,
-                                                                 const Tensor& gate, const Tensor& scalars) {
-    const auto op = Device::make("scalar_gate_backward", "x", x);
+  template <class Call>
+  static std::tuple<Tensor, Tensor, Tensor> backward(const Call& op, const Tensor& grad_, const Tensor& x,
+                                                     const Tensor& gate, const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
-    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.rows, in.channels});
-    Tensor by_x = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
-    Tensor by_gate = empty(op, {in.atoms, in.channels}, in.dtype);
-    Tensor by_scalars = empty(op, {in.atoms, 2 * in.channels}, in.dtype);
+    const Tensor grad = in.of_rows(op, "grad", grad_);
+    Tensor by_x = in.new_rows(op), by_gate = in.new_gate(op), by_scalars = in.new_scalars(op);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
@@ -67,20 +117,20 @@ struct ScalarGateOps {
     return {by_x, by_gate, by_scalars};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> scalar_gate_backward_backward(
-      const Tensor& along_x_, const Tensor& along_gate_, const Tensor& along_scalars_, const Tensor& grad_,
-      const Tensor& x, const Tensor& gate, const Tensor& scalars) {
-    const auto op = Device::make("scalar_gate_backward_backward", "x", x);
+  template <class Call>
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> twice(const Call& op, const Tensor& along_x_,
+                                                          const Tensor& along_gate_,
+                                                          const Tensor* along_scalars_, const Tensor& grad_,
+                                                          const Tensor& x, const Tensor& gate,
+                                                          const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
-    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.rows, in.channels});
-    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.atoms, in.rows, in.channels});
+    const Tensor grad = in.of_rows(op, "grad", grad_), along_x = in.of_rows(op, "along_x", along_x_);
     const Tensor along_gate = input(op, "along_gate", along_gate_, in.dtype, {in.atoms, in.channels});
     const Tensor along_scalars =
-        input(op, "along_scalars", along_scalars_, in.dtype, {in.atoms, 2 * in.channels});
-    Tensor by_grad = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
-    Tensor by_x = empty(op, {in.atoms, in.rows, in.channels}, in.dtype);
-    Tensor by_gate = empty(op, {in.atoms, in.channels}, in.dtype);
-    Tensor by_scalars = empty(op, {in.atoms, 2 * in.channels}, in.dtype);
+        along_scalars_ ? input(op, "along_scalars", *along_scalars_, in.dtype, {in.atoms, 2 * in.channels})
+                       : along_gate;
+    Tensor by_grad = in.new_rows(op), by_x = in.new_rows(op);
+    Tensor by_gate = in.new_gate(op), by_scalars = in.new_scalars(op);
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
@@ -91,12 +141,6 @@ struct ScalarGateOps {
       run_scalar_gate(op, args);
     });
     return {by_grad, by_x, by_gate, by_scalars};
-  }
-
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("scalar_gate", TORCH_BOX(&ScalarGateOps::scalar_gate));
-    m.impl("scalar_gate_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward));
-    m.impl("scalar_gate_backward_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward_backward));
   }
 };
 

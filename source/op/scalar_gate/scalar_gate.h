@@ -1,4 +1,4 @@
-// Rows of an atom times gates, and a product of its scalars added to the first row:
+// Rows of an atom times gates, and a product of its scalars, where there are some, added to the first row:
 //
 //   y_rc = x_rc sigmoid(g_c) + silu(a_c) b_c in row 0          silu(a) = a sigmoid(a)
 //
@@ -25,9 +25,10 @@ namespace mdops {
 
 template <class T>
 struct ScalarGateArgs {
-  int64_t atoms, rows, channels;       // N, R, C
-  const T *x, *gate, *scalars, *grad;  // (N, R, C), g (N, C), a and b side by side (N, 2 C), h or null
-  T *y, *by_gate, *by_scalars;         // (N, R, C), y or the gradient by x; the others of backward passes
+  int64_t atoms, rows, channels;  // N, R, C
+  const T *x, *gate, *scalars,
+      *grad;                    // (N, R, C), g (N, C), a and b side by side (N, 2 C) or null, h or null
+  T *y, *by_gate, *by_scalars;  // (N, R, C), y or the gradient by x; the others of backward passes
   // U, u_g, u_a and u_b side by side, or null; and the gradient by h.
   const T *along_x, *along_gate, *along_scalars;
   T* by_grad;
@@ -38,39 +39,61 @@ MDOPS_HD T sigmoid_of(T x) {
   return T(1) / (T(1) + std::exp(-x));
 }
 
+// What the scalars add, and their gradients.
+template <class T>
+struct AddedScalars {
+  const T *a, *b;
+
+  MDOPS_HD AddedScalars(const ScalarGateArgs<T>& args, int64_t at)
+      : a(args.scalars + at), b(a + args.channels) {}
+
+  MDOPS_HD T added(int k) const { return a[k] * sigmoid_of(a[k]) * b[k]; }
+  MDOPS_HD void backward(int k, T h, T* by_a, T* by_b) const {
+    const T s = sigmoid_of(a[k]);
+    by_a[k] = h * b[k] * s * (T(1) + a[k] * (T(1) - s));
+    by_b[k] = h * a[k] * s;
+  }
+  // What is added to the gradient by h, for gradients by those of a and b.
+  MDOPS_HD T twice(int k, T h, T along_a, T along_b, T* by_a, T* by_b) const {
+    const T s = sigmoid_of(a[k]), fall = s * (T(1) - s);
+    const T first = s + a[k] * fall, second = fall * (T(2) + a[k] * (T(1) - T(2) * s));
+    by_a[k] = h * (along_a * b[k] * second + along_b * first);
+    by_b[k] = h * along_a * first;
+    return along_a * b[k] * first + along_b * a[k] * s;
+  }
+};
+
 // `count` channels of an atom from c on, side by side.
 template <int kCount, class T>
 MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
-  const int64_t channels = args.channels;
-  const T *const gate = args.gate + n * channels + c, *const a = args.scalars + 2 * n * channels + c;
-  const T* const b = a + channels;
-  T factors[kCount], added[kCount];
-  for (int k = 0; k < count; ++k) factors[k] = sigmoid_of(gate[k]), added[k] = a[k] * sigmoid_of(a[k]);
-  const T* x = args.x + n * args.rows * channels + c;
-  T* y = args.y + n * args.rows * channels + c;
+  const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
+  const int64_t at = n * args.rows * channels + c;
+  const T* x = args.x + at;
+  T* y = args.y + at;
+  T factors[kCount], added[kCount] = {};
+  for (int k = 0; k < count; ++k) factors[k] = sigmoid_of(args.gate[of_atom + k]);
   if (!args.grad) {
+    if (args.scalars)
+      for (int k = 0; k < count; ++k) added[k] = AddedScalars<T>(args, of_scalars).added(k);
     for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels)
       for (int k = 0; k < count; ++k) {
         const T own = x[k] * factors[k];
-        y[k] = r ? own : own + added[k] * b[k];
+        y[k] = r ? own : own + added[k];
       }
     return;
   }
-  const T* h = args.grad + n * args.rows * channels + c;
-  T* const by_a = args.by_scalars + 2 * n * channels + c;
+  const T* h = args.grad + at;
+  T* const by_a = args.by_scalars + of_scalars;
+  if (args.scalars)
+    for (int k = 0; k < count; ++k)
+      AddedScalars<T>(args, of_scalars).backward(k, h[k], by_a, by_a + channels);
   T sums[kCount] = {};
-  for (int k = 0; k < count; ++k) {
-    const T s = sigmoid_of(a[k]);
-    by_a[k] = h[k] * b[k] * s * (T(1) + a[k] * (T(1) - s));
-    by_a[channels + k] = h[k] * added[k];
-  }
   for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels, h += channels)
     for (int k = 0; k < count; ++k) {
       sums[k] += h[k] * x[k];
       y[k] = h[k] * factors[k];
     }
-  for (int k = 0; k < count; ++k)
-    args.by_gate[n * channels + c + k] = factors[k] * (T(1) - factors[k]) * sums[k];
+  for (int k = 0; k < count; ++k) args.by_gate[of_atom + k] = factors[k] * (T(1) - factors[k]) * sums[k];
 }
 
 // The same for the passes back through those backward.
@@ -78,16 +101,15 @@ template <int kCount, class T>
 MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
   const int64_t at = n * args.rows * channels + c;
-  const T *const a = args.scalars + of_scalars, *const b = a + channels;
-  const T *const by_a = args.along_scalars + of_scalars, *const by_b = by_a + channels;
   const T *const h = args.grad + at, *const u = args.along_x + at, *const x = args.x + at;
-  T factor[kCount], slope[kCount], added[kCount], grads[kCount] = {}, rows[kCount] = {};
+  T factor[kCount], slope[kCount], added[kCount] = {}, grads[kCount] = {}, rows[kCount] = {};
+  T* const by_a = args.by_scalars + of_scalars;
+  const T *const along_a = args.along_scalars + of_scalars, *const along_b = along_a + channels;
+  if (args.scalars)
+    for (int k = 0; k < count; ++k)
+      added[k] =
+          AddedScalars<T>(args, of_scalars).twice(k, h[k], along_a[k], along_b[k], by_a, by_a + channels);
   for (int k = 0; k < count; ++k) {
-    const T s = sigmoid_of(a[k]), fall = s * (T(1) - s);
-    const T first = s + a[k] * fall, second = fall * (T(2) + a[k] * (T(1) - T(2) * s));
-    added[k] = by_a[k] * b[k] * first + by_b[k] * a[k] * s;
-    args.by_scalars[of_scalars + k] = h[k] * (by_a[k] * b[k] * second + by_b[k] * first);
-    args.by_scalars[of_scalars + channels + k] = h[k] * by_a[k] * first;
     factor[k] = sigmoid_of(args.gate[of_atom + k]);
     slope[k] = args.along_gate[of_atom + k] * factor[k] * (T(1) - factor[k]);
   }
