@@ -139,6 +139,8 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     ]
     distances = 1 + 6 * numbers(14)(3, 4).sigmoid()
     samples += [Sample("switch_curve", (distances, 1.5, 6.0, order), (0,)) for order in range(7)]
+    orders = [(5, order) for order in range(11)] + [(1, 0), (1, 2), (7, 1)]
+    samples += [Sample("fade_curve", (distances, 6.0, *of), (0,), bad={"exponent": (2, 0)}) for of in orders]
     samples += _norm_samples(numbers(12)) + _layer_output_samples(numbers(15)) + _linear_samples(numbers(16))
     numbers_of_t = numbers(10)
     for width, axis in ((5, 3), (4, 4), (1, 1)):

@@ -19,6 +19,7 @@ from mdops.nn.net import Layer, array, tensor
 from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
+from mdops.ops.switch_curve import switch_curve
 from mdops.options import Most, Options, key
 
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
@@ -200,8 +201,7 @@ def switch(r: torch.Tensor, smooth: float, cutoff: float, exponential: bool) -> 
     """From 1 to 0 at the cutoff, of distances below it; the exponential one is not quite 0 there."""
     if exponential:
         return torch.exp(-torch.exp(20 / smooth * (r.clamp(0, cutoff) - smooth)))
-    u = (r.clamp(smooth, cutoff) - smooth) / (cutoff - smooth)
-    return u**3 * (-6 * u * u + 15 * u - 10) + 1
+    return switch_curve(r, smooth, cutoff)
 
 
 class Edges(NamedTuple):

@@ -1,4 +1,4 @@
-"""The switch from 1 to 0 between two cutoffs, and its derivatives."""
+"""Curves that fall from 1 to 0 towards a cutoff, and their derivatives."""
 
 import math
 from typing import Any
@@ -23,12 +23,36 @@ def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: in
     Raises:
         RuntimeError: the cutoffs are out of order, or the dtype is wrong.
     """
-    rows = r.reshape(math.prod(r.shape[:-1]), r.shape[-1])
-    w: torch.Tensor = torch.ops.mdops.switch_curve(rows, cutoff_smooth, cutoff, order)
+    w: torch.Tensor = torch.ops.mdops.switch_curve(_rows(r), cutoff_smooth, cutoff, order)
     return w.view(r.shape)
 
 
+def fade_curve(r: torch.Tensor, cutoff: float, exponent: int, order: int = 0) -> torch.Tensor:
+    """w(r) = (1 - x)^4 sum_k C(k + 3, 3) x^k, k below the exponent, of x = r/cutoff, 0 behind it, or its derivative of
+    that order: w and three derivatives are 0 at the cutoff, and so are `exponent` - 1 of 1 - w at 0. Differentiable any
+    number of times, each of them one pass.
+
+    Args:
+        r: (..., K), distances, A, float32 or float64.
+        cutoff: A.
+        exponent: 1 to 1000. order: 0 for w itself, up to 1000.
+
+    Returns:
+        As r, 1/A^order.
+
+    Raises:
+        RuntimeError: a number is out of range, or the dtype is wrong.
+    """
+    w: torch.Tensor = torch.ops.mdops.fade_curve(_rows(r), cutoff, exponent, order)
+    return w.view(r.shape)
+
+
+def _rows(r: torch.Tensor) -> torch.Tensor:
+    return r.reshape(math.prod(r.shape[:-1]), r.shape[-1])
+
+
 register_fake_like("switch_curve", 0)
+register_fake_like("fade_curve", 0)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -36,4 +60,10 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (grads[0] * switch_curve(r, cutoff_smooth, cutoff, order + 1),)
 
 
+def _fade_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    r, cutoff, exponent, order = args
+    return (grads[0] * fade_curve(r, cutoff, exponent, order + 1),)
+
+
 register_formula("switch_curve", _formula, (0,))
+register_formula("fade_curve", _fade_formula, (0,))

@@ -341,6 +341,8 @@ STABLE_TORCH_LIBRARY(mdops, m) {
 
   // The switch between two cutoffs, or its derivative of that order.
   m.def("switch_curve(Tensor r, float cutoff_smooth, float cutoff, int order) -> Tensor");
+  // The fade of DPA-4's edges, or its derivative of that order.
+  m.def("fade_curve(Tensor r, float cutoff, int exponent, int order) -> Tensor");
 
   // LayerNorm of a sum, or of x alone.
   m.def("add_norm(Tensor x, Tensor? y, Tensor weight, Tensor bias, float eps) -> Tensor");

@@ -11,7 +11,7 @@ from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.contract import Features, Tree, renumbered
 from mdops.models.dpa4.block import Block, FeedForward, scalars
-from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamped, envelope
+from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamped
 from mdops.models.dpa4.embedding import ChargeSpin, Moments, Surroundings, TypeTable
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.dpa4.variables import load_variables, variables_of
@@ -25,6 +25,7 @@ from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import EdgeIndex, edge_frames, edge_gather, edge_scatter, row_moments
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
+from mdops.ops.switch_curve import fade_curve
 from mdops.options import saved_precision
 
 VERSION = 1.2
@@ -269,7 +270,7 @@ class DPA4(GraphDescriptor):
 
     def _fades(self, r: torch.Tensor) -> torch.Tensor:
         # DeePMD-kit has this cutoff in float32.
-        return envelope(r, float(np.float32(self.options.rcut)), self.options.env_exp[1])
+        return fade_curve(r, float(np.float32(self.options.rcut)), self.options.env_exp[1])
 
     def _radial(self, basis: torch.Tensor, fades: torch.Tensor) -> torch.Tensor:
         """(E, l, C), numbers of each degree."""

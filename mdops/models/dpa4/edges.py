@@ -16,6 +16,7 @@ from mdops.nn.equivariant.linear import Dense
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.ops import EdgeIndex
 from mdops.ops.activation import activation
+from mdops.ops.switch_curve import fade_curve
 
 
 class Edges(NamedTuple):
@@ -99,16 +100,6 @@ class Edges(NamedTuple):
         return self.rooms[1].by_rows(function, *rows, size=max(1, -(-len(rows[0]) // len(self.runs))))
 
 
-def envelope(r: torch.Tensor, cutoff: float, exponent: int) -> torch.Tensor:
-    """u^4 sum_k C(k + 3, 3) (1 - u)^k, k below the exponent, of u = 1 - r/cutoff: it and three derivatives are 0 at the
-    cutoff, and so are `exponent` - 1 of 1 - envelope at 0."""
-    x = (r / cutoff).clamp(0, 1)
-    series = torch.full_like(x, math.comb(exponent + 2, 3))
-    for k in reversed(range(exponent - 1)):
-        series = math.comb(k + 3, 3) + x * series
-    return (1 - x) ** 4 * series
-
-
 def clamped(r: torch.Tensor, inner: float, outer: float) -> torch.Tensor:
     """r, but below `outer` it goes smoothly to `inner`, which it does not fall below."""
     t = ((r - inner) / (outer - inner)).clamp(0, 1)
@@ -139,7 +130,7 @@ class RadialBasis(nn.Module):
             values = torch.exp(-0.5 * ((r - self.adam_freqs) / self.width) ** 2)
         else:
             values = torch.sin(r * self.adam_freqs) / r
-        return values * envelope(r, self.cutoff, self.exponent)
+        return values * fade_curve(r, self.cutoff, self.exponent)
 
 
 class Function(nn.Module):

@@ -40,8 +40,8 @@ static void run_layer_output(const Op&, const LayerOutputArgs<T>& args) {
            [&](int64_t begin, int64_t end) { MDOPS_RUN(layer_output_rows, args, begin, end); });
 }
 
-template <class T>
-static void run_switch(const Op&, const SwitchArgs<T>& args) {
+template <class Curve>
+static void run_curve(const Op&, const Curve& args) {
   parallel(args.count, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) args.run(k);
   });

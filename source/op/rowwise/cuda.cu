@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads) layer_output_kernel(LayerOutputArgs<
   layer_output<kind>(args, n * args.columns, n * args.inputs, at - n * args.columns);
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) switch_kernel(SwitchArgs<T> args) {
+template <class Curve>
+__global__ void __launch_bounds__(kThreads) curve_kernel(Curve args) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (k < args.count) args.run(k);
 }
@@ -87,9 +87,9 @@ static void run_layer_output(const CudaOp& op, const LayerOutputArgs<T>& args) {
   });
 }
 
-template <class T>
-static void run_switch(const CudaOp& op, const SwitchArgs<T>& args) {
-  op.launch(switch_kernel<T>, blocks_for(args.count, kThreads), kThreads, 0, args);
+template <class Curve>
+static void run_curve(const CudaOp& op, const Curve& args) {
+  op.launch(curve_kernel<Curve>, blocks_for(args.count, kThreads), kThreads, 0, args);
 }
 
 }  // namespace mdops

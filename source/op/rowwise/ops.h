@@ -11,6 +11,7 @@
 #include "common/cutoff.h"
 #include "common/tensor.h"
 #include "rowwise/add_norm.h"
+#include "rowwise/fade_curve.h"
 #include "rowwise/layer_output.h"
 #include "rowwise/normalize.h"
 #include "rowwise/switch_curve.h"
@@ -341,8 +342,26 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
     fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more, as 32 bits count");
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-    run_switch(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
-                                 order < 6 ? order : 6, x.const_data_ptr<T>(), out.mutable_data_ptr<T>()});
+    run_curve(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
+                                order < 6 ? order : 6, x.const_data_ptr<T>(), out.mutable_data_ptr<T>()});
+  });
+  return out;
+}
+
+template <class Device>
+Tensor fade_curve(const Tensor& r, double cutoff, int64_t exponent, int64_t order) {
+  const auto op = Device::make("fade_curve", "r", r);
+  const Tensor x = float_input(op, "r", r, {kAny, kAny});
+  if (!(cutoff > 0)) fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected more than 0");
+  for (const auto& [name, value, least] :
+       {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
+    if (value < least || value > kMostOfFade)
+      fail(op, "argument `" + std::string(name) + "` is " + std::to_string(value) + ", expected " +
+                   std::to_string(least) + " to " + std::to_string(kMostOfFade));
+  Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
+  dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
+    run_curve(op, FadeArgs<T>{x.numel(), static_cast<T>(cutoff), exponent, order, x.const_data_ptr<T>(),
+                              out.mutable_data_ptr<T>()});
   });
   return out;
 }
@@ -353,6 +372,7 @@ void implement_rowwise(Library& m) {
   AddNormOps<Device>::implement(m);
   LayerOutputOps<Device>::implement(m);
   m.impl("switch_curve", TORCH_BOX(&switch_curve<Device>));
+  m.impl("fade_curve", TORCH_BOX(&fade_curve<Device>));
 }
 
 }  // namespace mdops
