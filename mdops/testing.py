@@ -1185,7 +1185,9 @@ def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
         samples.append(Sample("linear", (x, weight, bias), (0, 1, 2) if inputs == 3 else (0, 1), bad=wrong))
         wrong = {"outputs": (1, random(inputs, outputs + 1))}
         samples.append(Sample("linear_input", (grad, weight), (0, 1), bad=wrong))
-        samples.append(Sample("linear_weight", (x, grad), (0, 1), bad={"rows": (1, random(n + 1, outputs))}))
+        bad = {"rows": (1, random(n + 1, outputs))}
+        samples.append(Sample("linear_weight", (x, grad, True), (0, 1), bad=bad))
+        samples.append(Sample("linear_weight", (x, grad, False), (0, 1), bad=bad))
     return samples
 
 

@@ -106,7 +106,7 @@ class _LayerPasses:
             adjoint_z *= self.timestep
             grad_timestep = (adjoint_y * self.h).addcmul_(self.grad_y, self.dh).sum(0)
         grad_weight, grad_bias = linear_weight(self.x, adjoint_z)
-        grad_weight += linear_weight(self.dx, self.delta)[0]
+        grad_weight += linear_weight(self.dx, self.delta, False)[0]
         grads = [grad_weight, None if self.bias is None else grad_bias, grad_timestep]
         return self._input_gradient(adjoint_z, adjoint_y), grads
 

@@ -36,10 +36,12 @@ def linear_input(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return by_x
 
 
-def linear_weight(x: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x^T grad and grad's sums over its rows, (N, I) and (N, O) to (I, O) and (O,): `linear`'s gradients by weight and
-    bias. Everything else as there."""
-    by_weight, by_bias = torch.ops.mdops.linear_weight(x, grad)
+def linear_weight(
+    x: torch.Tensor, grad: torch.Tensor, sums: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x^T grad and grad's sums over its rows, (N, I) and (N, O) to (I, O) and (O,), or (0,) without `sums`: `linear`'s
+    gradients by weight and bias. Everything else as there."""
+    by_weight, by_bias = torch.ops.mdops.linear_weight(x, grad, sums)
     return by_weight, by_bias
 
 
@@ -54,27 +56,28 @@ def _(grad: Any, weight: Any) -> torch.Tensor:
 
 
 @register_fake("linear_weight")
-def _(x: Any, grad: Any) -> tuple[torch.Tensor, ...]:
-    return x.new_empty(x.shape[1], grad.shape[1]), x.new_empty(grad.shape[1])
+def _(x: Any, grad: Any, sums: bool = True) -> tuple[torch.Tensor, ...]:
+    return x.new_empty(x.shape[1], grad.shape[1]), x.new_empty(grad.shape[1] if sums else 0)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     x, weight, bias = args
     by_x = linear_input(grads[0], weight) if needs[0] else None
-    by_weight, by_bias = linear_weight(x, grads[0]) if needs[1] or needs[2] else (None, None)
-    return by_x, by_weight, by_bias if bias.numel() else None
+    sums = needs[2] and bias.numel() > 0
+    by_weight, by_bias = linear_weight(x, grads[0], sums) if needs[1] or sums else (None, None)
+    return by_x, by_weight, by_bias if sums else None
 
 
 def _input_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     grad, weight = args
     by_grad = linear(grads[0], weight) if needs[0] else None
-    return by_grad, linear_weight(grads[0], grad)[0] if needs[1] else None
+    return by_grad, linear_weight(grads[0], grad, False)[0] if needs[1] else None
 
 
 def _weight_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    x, grad = args
+    x, grad, sums = args
     by_x = linear_input(grad, grads[0]) if needs[0] else None
-    return by_x, linear(x, grads[0], grads[1]) if needs[1] else None
+    return by_x, linear(x, grads[0], grads[1] if sums else None) if needs[1] else None
 
 
 register_formula("linear", _formula, (0, 1, 2))

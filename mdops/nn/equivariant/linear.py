@@ -236,7 +236,7 @@ class OrderLinear(nn.Module):
         for rows, weight in zip(blocks, self._blocks(), strict=True):
             size = rows.shape[1]
             if self.groups == 1:
-                y = linear(rows.reshape(-1, size * self.inputs), weight[0])
+                y = linear(rows.reshape(-1, size * self.inputs), weight.squeeze(0))
                 found.append(y.view(-1, size, 1, self.outputs))
             else:
                 y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, size * self.inputs), weight)

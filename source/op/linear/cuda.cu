@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kFewest = int64_t{1} << 26;  // multiply-adds
+constexpr int64_t kFewRows = 1024;             // whose products with others of them PyTorch's do not divide
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -26,10 +27,10 @@ bool is_hopper(const CudaOp& op) {
 }
 
 // Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
-// there (linear.md). None is empty.
-bool use_3xtf32(ProductForm form, const Tensor& a, const Tensor& b) {
-  if (form == ProductForm::a_transposed) return a.numel() && b.numel();
-  return a.numel() * b.size(form == ProductForm::plain ? 1 : 0) >= kFewest;
+// there (linear.md), and for those of many rows. None is empty.
+bool use_3xtf32(ProductForm form, const Tensor& a, const Tensor& b, bool sums) {
+  if (form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows)) return a.numel() && b.numel();
+  return a.numel() * b.size(form == ProductForm::b_transposed ? 0 : 1) >= kFewest;
 }
 
 Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
@@ -66,7 +67,7 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                      Tensor* sums) {
   const bool by_tensor_cores =
-      a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b);
+      a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b, sums);
   return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
                          : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
 }

@@ -2,7 +2,7 @@
 //
 //   linear         y = x W + b                 (N, I) (I, O) (O,) to (N, O)
 //   linear_input   g W^T                       (N, O) (I, O) to (N, I)
-//   linear_weight  x^T g, and g's sums 1^T g   (N, I) (N, O) to (I, O) (O,)
+//   linear_weight  x^T g, and g's sums 1^T g   (N, I) (N, O) to (I, O) (O,), or (0,) without sums
 //
 // A device multiplies by its overload of `layer_product`. They are each other's derivatives: of <G, y> by x,
 // linear_input(G, W), by W and b, linear_weight(x, G); of the others by the same three (mdops/ops/linear.py).
@@ -50,12 +50,13 @@ struct LinearOps {
     return layer_product(op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
   }
 
-  static std::tuple<Tensor, Tensor> linear_weight(const Tensor& x_, const Tensor& grad_) {
+  static std::tuple<Tensor, Tensor> linear_weight(const Tensor& x_, const Tensor& grad_, bool with_sums) {
     const auto op = Device::make("linear_weight", "x", x_);
     const Tensor x = float_input(op, "x", x_, {kAny, kAny});
     const Tensor grad = input(op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
-    Tensor sums = empty(op, {grad.size(1)}, x.scalar_type());
-    const Tensor weight = layer_product(op, ProductForm::a_transposed, x, grad, nullptr, &sums);
+    Tensor sums = empty(op, {with_sums ? grad.size(1) : 0}, x.scalar_type());
+    const Tensor weight =
+        layer_product(op, ProductForm::a_transposed, x, grad, nullptr, with_sums ? &sums : nullptr);
     return {weight, sums};
   }
 
