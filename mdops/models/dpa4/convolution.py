@@ -30,6 +30,7 @@ from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
 from mdops.ops import (
     EdgeIndex,
     edge_gather,
+    edge_product,
     edge_rotate,
     edge_rotate_back,
     edge_rotate_sum,
@@ -347,7 +348,7 @@ class Convolution(nn.Module):
         """(E, H), of (N, C) of both ends and of the radial numbers of l = 0. What `edge_softmax` has inside."""
         groups, heads, width = self.attention_groups, self.options.n_atten_head, self.attention_width
         size = width // heads
-        products = edge_gather(queries, edges.of_center) * edge_gather(keys, edges.of_neighbor)
+        products = edge_product(queries, edges.of_center, keys, edges.of_neighbor)
         logits = products.view(-1, groups * heads, size).sum(2) / math.sqrt(size)
         return logits + self._bias_of_logits(edges)
 

@@ -106,14 +106,14 @@ class Surroundings(nn.Module):
     def _sums(self, edges: Edges) -> torch.Tensor:
         """(N, 4, C), or with moments (N, 7, C)."""
         g = edges.by_splines("surroundings")
-        if g is not None:
-            # The axes stand in another order, some of them turned around, which products E^T E do not see.
-            frame = edges.harmonics[:, :4]
-        else:
+        r, frame = edges.lengths, edges.harmonics[:, :4]
+        if frame.shape[1] < 4:
+            frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1)
+        # Else the axes stand in another order, some of them turned around, which products E^T E do not see.
+        if g is None:
             types = self.env_type_embed(edges.types)
             ends = (edge_gather(types, of) for of in (edges.of_neighbor, edges.of_center))
-            g, r = self.numbers(edges.basis, *ends), edges.lengths
-            frame = torch.cat([torch.ones_like(r), edges.vectors / r], 1) * (edges.envelope / r)
+            g, frame = self.numbers(edges.basis, *ends), frame * (edges.envelope / r)
         if edges.moments is not None:
             others = edge_gather(edges.moments, edges.of_neighbor) * edges.envelope
             frame = torch.cat([frame, others], 1)
