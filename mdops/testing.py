@@ -878,6 +878,18 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
     samples.append(Sample("segment_softmax_backward", (grad, x, segments), (0, 1), bad=bad))
     of_both = (direction, grad, x, segments)
     samples.append(Sample("segment_softmax_backward_backward", of_both, bad={"falls": (3, falls)}))
+    weight, nothing, of_segments = random(9, 1).sigmoid(), random(3).exp(), random(3, 3)
+    weight[1] = 0
+    args = x, weight, nothing, segments
+    samples.append(Sample("segment_weights", args, (0, 2), bad={"beyond": (3, beyond)}))
+    args = grad, *args
+    samples.append(Sample("segment_weights_backward", args, (0, 1, 3), bad={"falls": (4, falls)}))
+    args = direction, random(9, 3), of_segments, *args
+    bad = {"falls": (7, falls)}
+    samples.append(Sample("segment_weights_backward_backward", args, bad=bad))
+    args = random(9, 1), random(9, 1).exp(), random(1).exp(), segments
+    samples.append(Sample("segment_weights", args, (0, 1, 2), bad={"beyond": (3, beyond)}))
+    samples.append(Sample("segment_weights_backward", (random(9, 1), *args), (0, 1, 2, 3)))
     return samples
 
 

@@ -133,6 +133,14 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
             given = [*given[:2], None]
         out = results((len(given[1]), first.shape[1]), like=first.dtype)
         run("rows", out, (len(given[1]), *first.shape), is_double, False)
+    elif op.startswith("segment_weights"):
+        passes, segments = op.count("_backward"), len(given[-1]) - 1
+        x, like = given[-4], given[-4].dtype
+        given = [None] * (8 - len(given)) + given
+        out = results(*[x.shape] * (2 * passes or 1), like=like)[: passes + 1]
+        out += results((segments, x.shape[1]), like=like) if passes else []
+        shown = [*([None] * (passes < 2)), *out, *([None] * (2 * (passes == 0)))]
+        run("weights", shown, (*x.shape, segments), is_double)
     else:
         numbers = given[-2]
         given = [None] * (4 - len(given)) + given
@@ -211,6 +219,13 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
         check(library, "segment_softmax", (x, offsets))
         check(library, "segment_softmax_backward", (grad, x, offsets))
         check(library, "segment_softmax_backward_backward", (direction, grad, x, offsets))
+        weight, nothing = torch.rand(room, 1, generator=gen).to(dtype), torch.rand(5, generator=gen).to(dtype)
+        weight[::7], shares = 0, (x, weight, nothing, offsets)
+        check(library, "segment_weights", shares)
+        check(library, "segment_weights_backward", (grad, *shares))
+        of_segments = torch.randn(125, 5, generator=gen).to(dtype)
+        along = direction, grad.flip(0), of_segments
+        check(library, "segment_weights_backward_backward", (*along, grad, *shares))
 
 
 def main() -> None:
@@ -227,7 +242,7 @@ def main() -> None:
 
 def is_of_graphs(op: str) -> bool:
     others = op.startswith(("edge_attention", "edge_frames", "edge_layer", "edge_softmax", "edge_splines"))
-    return op == "neighbor_edges" or (op.startswith(("edge_", "segment_softmax")) and not others)
+    return op == "neighbor_edges" or (op.startswith(("edge_", "segment_")) and not others)
 
 
 if __name__ == "__main__":

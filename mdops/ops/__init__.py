@@ -40,6 +40,7 @@ from mdops.ops.graph import (
     edge_weighted_sum,
     neighbor_graph,
     segment_softmax,
+    segment_weights,
 )
 from mdops.ops.grid_product import grid_product
 from mdops.ops.harmonic_moment import harmonic_moment, harmonic_sums
@@ -151,6 +152,7 @@ __all__ = [
     "row_moments",
     "scalar_gate",
     "segment_softmax",
+    "segment_weights",
     "so2_layer",
     "spline_moment",
     "spline_potential",

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.errors import GraphOverflowError, InputError, NeighborOverflowError
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import (
+    as_non_leaf,
+    last_derivative,
+    register_fake,
+    register_fake_like,
+    register_formula,
+)
 from mdops.ops.displacements import displacements
 from mdops.ops.env_mat import no_mask
 from mdops.ops.neighbor import NeighborList, neighbor_list, neighbor_matrix, one_batch, unpack_images
@@ -456,6 +462,27 @@ def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def segment_weights(
+    x: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, offsets: torch.Tensor
+) -> torch.Tensor:
+    """w exp(x) over its sum in each segment and n, which stands for no row, a column for itself: `segment_softmax` of
+    x + log w, where one more row has log n. Twice differentiable.
+
+    Args:
+        x: (E, H) float32 or float64.
+        weight: w (E, 1), not negative. nothing: n (H,), positive.
+        offsets: (S + 1,) int32, as there.
+
+    Returns:
+        (E, H), zeros in rows of no segment and where w is zero.
+
+    Raises:
+        RuntimeError: as there.
+    """
+    y: torch.Tensor = torch.ops.mdops.segment_weights(x, weight, as_non_leaf(nothing), offsets)
+    return y
+
+
 @register_fake("neighbor_edges")
 def _(displacements: Any, neighbors: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     atoms, edges = displacements.shape[0], args[-1]
@@ -508,6 +535,20 @@ register_fake_like("segment_softmax_backward", 1)
 register_fake_like("segment_softmax_backward_backward", 2, 2)
 
 
+register_fake_like("segment_weights", 0)
+
+
+@register_fake("segment_weights_backward")
+def _(grad: Any, x: Any, weight: Any, nothing: Any, offsets: Any) -> tuple[torch.Tensor, ...]:
+    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(offsets.shape[0] - 1, x.shape[1])
+
+
+@register_fake("segment_weights_backward_backward")
+def _(along_x: Any, along_weight: Any, along_nothing: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    made = along_x, along_x, along_x, along_nothing
+    return tuple(value.new_empty(value.shape) for value in made)
+
+
 def _gather_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (edge_scatter(grads[0], EdgeIndex(*args[1:])),)
 
@@ -543,6 +584,23 @@ def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
     return last_derivative("segment_softmax_backward_backward", grads[0], *args)
 
 
+def _of_all(by_weight: torch.Tensor, by_nothing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients by weights and by what stands for nothing, of those of each column and of each segment."""
+    return by_weight if by_weight.shape[1] == 1 else by_weight.sum(1, keepdim=True), by_nothing.sum(0)
+
+
+def _weights_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    by_x, by_weight, by_nothing = torch.ops.mdops.segment_weights_backward(grads[0], *args)
+    return by_x, *_of_all(by_weight, by_nothing)
+
+
+def _weights_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    by_grad, by_x, by_weight, by_nothing = last_derivative("segment_weights_backward_backward", *grads, *args)
+    return by_grad, by_x, *_of_all(by_weight, by_nothing)
+
+
+register_formula("segment_weights", _weights_formula, (0, 1, 2))
+register_formula("segment_weights_backward", _weights_backward_formula, (0, 1, 2, 3))
 register_formula("edge_gather", _gather_formula, (0,))
 register_formula("edge_scatter", _scatter_formula, (0,))
 register_formula("edge_product", _product_formula, (0, 4))

@@ -162,6 +162,17 @@ void softmax(Call c) {
   gpu_softmax::run_softmax(gpu, a);
 }
 
+template <class T>
+void weights(Call c) {
+  SegmentWeightArgs<T> a{};
+  a.along_x = c.next<T>(), a.along_weight = c.next<T>(), a.along_nothing = c.next<T>();
+  a.grad = c.next<T>(), a.x = c.next<T>(), a.weight = c.next<T>(), a.nothing = c.next<T>();
+  a.offsets = c.next();
+  a.by_grad = c.next<T>(), a.y = c.next<T>(), a.by_weight = c.next<T>(), a.by_nothing = c.next<T>();
+  a.rows = c.size(), a.columns = c.size(), a.segments = c.size();
+  gpu_softmax::run_weights(gpu, a);
+}
+
 }  // namespace
 
 extern "C" {
@@ -213,6 +224,10 @@ void run_edge_rotate_outer(bool is_double, void** pointers, int64_t* sizes) {
 
 void run_softmax(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? softmax<double>({pointers, sizes}) : softmax<float>({pointers, sizes});
+}
+
+void run_weights(bool is_double, void** pointers, int64_t* sizes) {
+  is_double ? weights<double>({pointers, sizes}) : weights<float>({pointers, sizes});
 }
 
 void run_edge_reverse(void** pointers, int64_t* sizes) {

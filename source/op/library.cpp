@@ -97,6 +97,13 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, Tensor result) -> "
       "Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
+  m.def("segment_weights(Tensor x, Tensor weight, Tensor nothing, Tensor offsets) -> Tensor");
+  m.def(
+      "segment_weights_backward(Tensor grad, Tensor x, Tensor weight, Tensor nothing, Tensor offsets) -> "
+      "(Tensor by_x, Tensor by_weight, Tensor by_nothing)");
+  m.def(
+      "segment_weights_backward_backward(Tensor along_x, Tensor along_weight, Tensor along_nothing, Tensor "
+      "grad, Tensor x, Tensor weight, Tensor nothing, Tensor offsets) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("segment_softmax(Tensor x, Tensor offsets) -> Tensor");
   m.def("segment_softmax_backward(Tensor grad, Tensor x, Tensor offsets) -> Tensor");
   m.def(

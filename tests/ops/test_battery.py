@@ -38,6 +38,7 @@ LAST = (
     "row_gate_backward",
     "scalar_gate_backward",
     "segment_softmax_backward",
+    "segment_weights_backward",
     "message_backward",
     "edge_attention_backward",
 )
@@ -265,6 +266,7 @@ def test_no_atoms(sample):
         "row_moments",
         "edge_",
         "segment_softmax",
+        "segment_weights",
         "message",
     )
     if sample.op.startswith(told):
@@ -312,7 +314,7 @@ def is_of_fewer(sample, args):
         return args[5].is_cuda and len(args[2]) == 1 and has_one_less(5)
     if sample.op in ("ragged_plan", "edge_order"):
         return has_one_less(0)
-    if sample.op.startswith("segment_softmax") or sample.op == "edge_reverse":
+    if sample.op.startswith(("segment_softmax", "segment_weights")) or sample.op == "edge_reverse":
         return has_one_less(len(args) - 1)
     if sample.op == "edge_scatter":  # a row without a sum, which the CPU finds
         return args[3].is_cuda and has_one_less(3)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from mdops.models.dpa4.mixing import attention_weights
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import (
@@ -11,12 +10,13 @@ from mdops.ops import (
     degree_norm,
     edge_frames,
     edge_gather,
+    edge_scatter,
     edge_softmax,
     edge_splines,
+    row_gate,
     scalar_gate,
+    segment_weights,
 )
-from mdops.ops.degree_norm import _by_pytorch as norm_by_pytorch
-from mdops.ops.scalar_gate import _by_pytorch as gate_by_pytorch
 from mdops.tables.spline import collocation
 
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -41,6 +41,26 @@ def check_alike(function, other, free, dtype, limit=None):
         scale = max(1.0, float(want.detach().abs().max()))
         off = float((got.detach().double() - want.detach()).abs().max())
         assert off < (limit or LIMITS[dtype]) * scale
+
+
+def norm_by_pytorch(x, factors, bias, shares, eps, centered):
+    first, others = x.split([1, x.shape[1] - 1], 1)
+    if centered:
+        x = torch.cat([first - first.mean(2, keepdim=True), others], 1)
+    square = (x.square() * shares[:, None]).sum((1, 2), keepdim=True)
+    y = x * (torch.rsqrt(square + eps) * factors)
+    return torch.cat([y[:, :1] + bias, y[:, 1:]], 1)
+
+
+def gate_by_pytorch(x, gate, scalars):
+    a, b = scalars.chunk(2, 1)
+    y = x * gate.sigmoid()[:, None]
+    return torch.cat([y[:, :1] + (torch.nn.functional.silu(a) * b)[:, None], y[:, 1:]], 1)
+
+
+def weights_by_pytorch(logits, weight, nothing, of_center):
+    raised = torch.where(weight > 0, torch.exp(logits), 0.0) * weight
+    return raised / edge_gather(edge_scatter(raised, of_center) + nothing, of_center).clamp(min=1e-300)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -112,12 +132,23 @@ def test_weights_are_those_of_operations(heads, width, dtype, device):
     def wanted(q, k, bias, u):
         products = edge_gather(q, of_atom) * edge_gather(k, of_node)
         logits = 0.3 * products.view(count, heads, -1).sum(2) + bias
-        return attention_weights(logits, u**2, nothing, of_atom)
+        return weights_by_pytorch(logits, u**2, nothing, of_atom)
 
     def found(q, k, bias, u):
         return edge_softmax(q, k, bias, u, nothing.to(q), of_atom, of_node, scale=0.3)
 
     check_alike(found, wanted, [one.to(dtype) for one in free], dtype)
+
+    def of_segments(logits, u, n):
+        return segment_weights(logits, u**2, n, of_atom.offsets)
+
+    def of_operations(logits, u, n):
+        return weights_by_pytorch(logits, u**2, n, of_atom)
+
+    given = [one.to(dtype) for one in (random(count, heads), fades, nothing)]
+    check_alike(of_segments, of_operations, given, dtype)
+    logits = 1e4 + given[0]  # beyond what has an exponential
+    assert of_segments(logits, *given[1:]).isfinite().all()
     with pytest.raises(ValueError, match="atom after atom"):
         edge_softmax(*free, nothing, of_node, of_node, scale=0.3)
 
@@ -139,3 +170,4 @@ def test_norms_and_gates_are_those_of_operations(dtype, device):
     for rows, channels in ((27, 96), (3, 5)):
         free = [random(40, rows, channels), random(40, channels), random(40, 2 * channels)]
         check_alike(scalar_gate, gate_by_pytorch, free, dtype)
+        check_alike(row_gate, lambda x, gate: x * gate.sigmoid()[:, None], free[:2], dtype)

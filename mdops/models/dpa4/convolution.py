@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
 from mdops.models.dpa4.edges import Edges
-from mdops.models.dpa4.mixing import DepthMix, attention_weights, drawn, focus_weights, null_mass
+from mdops.models.dpa4.mixing import DepthMix, drawn, focus_weights, null_mass
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.graph import runs_again
 from mdops.nn.equivariant.gate import Gate
@@ -38,6 +38,7 @@ from mdops.ops import (
     edge_softmax,
     order_mix,
     row_gate,
+    segment_weights,
     so2_layer,
 )
 from mdops.ops.so2_layer import has_fused_layer
@@ -331,11 +332,11 @@ class Convolution(nn.Module):
                 scale=1 / math.sqrt(size),
             )
         else:
-            weights = attention_weights(
+            weights = segment_weights(
                 torch.cat(edges.of_each(functools.partial(self._logits, *ends))),
                 edges.envelope**2 * self._sent(edges),
                 nothing,
-                edges.of_center,
+                edges.of_center.offsets,
             )
         gates = torch.einsum("nfi,ifh->nfh", self.attn_output_gate_norm(scalars), self.adamw_attn_gate_w)
         found = edges.sums(functools.partial(self._attended_sums, x), weights)

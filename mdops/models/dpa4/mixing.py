@@ -1,4 +1,4 @@
-"""Softmaxes of DPA-4: over what came before in depth, and over the edges of an atom."""
+"""Softmaxes of DPA-4: over what came before in depth, and over groups of channels."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,6 @@ from torch import nn
 
 from mdops.nn.equivariant.linear import ChannelLinear, zeros
 from mdops.nn.equivariant.norm import ScalarNorm
-from mdops.ops import EdgeIndex, edge_gather, edge_scatter
 
 MODES = ("none", "independent", "dependent")
 
@@ -40,27 +39,6 @@ class DepthMix(nn.Module):
         weights = (query.unsqueeze(-2) * keys).sum(-1).softmax(1)
         stacked = torch.stack(list(sources), 1)
         return (weights.view(*weights.shape, *(1 for _ in stacked.shape[2:])) * stacked).sum(1)
-
-
-def attention_weights(
-    logits: torch.Tensor, weight: torch.Tensor, nothing: torch.Tensor, of_center: EdgeIndex
-) -> torch.Tensor:
-    """w_e exp(x_e) over the sum of an atom's edges and of what stands for no edge, (E, H).
-
-    Args:
-        logits: (E, H). weight: (E, 1), not negative, 0 behind the last edge.
-        nothing: (H,), positive.
-    """
-    with torch.no_grad():
-        centers = of_center.nodes.long().clamp(min=0)[:, None].expand_as(logits)
-        there = weight > torch.finfo(weight.dtype).tiny
-        seen = torch.where(there, logits + torch.where(there, weight, 1.0).log(), -torch.inf)
-        most = nothing.log().expand(of_center.offsets.shape[0] - 1, -1).contiguous()
-        most = most.scatter_reduce(0, centers, seen, "amax")
-    shift = edge_gather(most, of_center)
-    raised = torch.where(there, torch.exp(logits - shift), 0.0) * weight
-    total = edge_scatter(raised, of_center) + nothing * torch.exp(-most)
-    return raised * edge_gather(1 / total, of_center)
 
 
 def null_mass(raw: torch.Tensor, eps: float) -> torch.Tensor:

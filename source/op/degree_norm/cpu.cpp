@@ -1,3 +1,4 @@
+#include "common/team.h"
 #include "degree_norm/ops.h"
 
 namespace mdops {
@@ -5,17 +6,6 @@ namespace mdops {
 namespace {
 
 constexpr int64_t kAtoms = 16;  // a piece of work, at least
-
-struct Alone {
-  template <class F>
-  void each(int64_t count, const F& f) const {
-    for (int64_t k = 0; k < count; ++k) f(k);
-  }
-  template <class T>
-  T sum(T value) const {
-    return value;
-  }
-};
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_team.h"
 #include "common/rows.h"
 #include "degree_norm/degree_norm.h"
 
@@ -10,19 +11,6 @@ namespace mdops {
 namespace gpu_degree_norm {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-
-struct WarpTeam {
-  template <class F>
-  __device__ __forceinline__ void each(int64_t count, const F& f) const {
-    for (int64_t k = lane_index(); k < count; k += kWarp) f(k);
-  }
-  template <class T>
-  __device__ __forceinline__ T sum(T value) const {
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
-    return value;
-  }
-};
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs<T> args) {

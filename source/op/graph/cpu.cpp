@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/team.h"
 #include "graph/ops.h"
 
 namespace mdops {
@@ -159,6 +160,16 @@ static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
   const int64_t first = args.offsets[args.segments] * args.columns;
   std::fill(args.of_x + first, args.of_x + args.rows * args.columns, T(0));
   if (args.of_grad) std::fill(args.of_grad + first, args.of_grad + args.rows * args.columns, T(0));
+}
+
+template <class T>
+static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
+  parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m)
+      for (int64_t c = 0; c < args.columns; ++c) weigh_segment(args, m, c, Alone());
+  });
+  for (int64_t at = args.offsets[args.segments] * args.columns; at < args.rows * args.columns; ++at)
+    args.fill(at, T(0));
 }
 
 }  // namespace mdops

@@ -62,6 +62,11 @@ static void run_graph(const CudaOp& op, const SoftmaxArgs<T>& args) {
   gpu_softmax::run_softmax(op, args);
 }
 
+template <class T>
+static void run_graph(const CudaOp& op, const SegmentWeightArgs<T>& args) {
+  gpu_softmax::run_weights(op, args);
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {

@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "common/gpu.h"
+#include "common/gpu_team.h"
 #include "common/rows.h"
+#include "graph/segment_weights.h"
 #include "graph/softmax.h"
 
 namespace mdops {
@@ -62,6 +64,37 @@ __global__ void __launch_bounds__(kThreads) rest_kernel(SoftmaxArgs<T> args) {
     fill(args, at, not_a_number<T>());
   else if (at >= last * args.columns)
     fill(args, at, T(0));
+}
+
+// A warp a segment and column, and a thread a number of rows of no segment.
+template <class T>
+__global__ void __launch_bounds__(kThreads) weights_kernel(SegmentWeightArgs<T> args, unsigned blocks) {
+  if (blockIdx.x >= blocks) {
+    const int64_t at = static_cast<int64_t>(blockIdx.x - blocks) * kThreads + threadIdx.x;
+    const int64_t first = args.offsets[0], last = args.offsets[args.segments];
+    if (at >= args.rows * args.columns) return;
+    if (last < 0 || at < first * args.columns)
+      args.fill(at, not_a_number<T>());
+    else if (at >= last * args.columns)
+      args.fill(at, T(0));
+    return;
+  }
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const int64_t segment = warp / args.columns, column = warp % args.columns;
+  if (segment >= args.segments) return;
+  if (args.fits(segment)) return weigh_segment(args, segment, column, WarpTeam());
+  const int64_t a = args.offsets[segment], b = args.offsets[segment + 1];
+  const int64_t first = max(min(a, b), int64_t{0}), end = min(max(a, b), args.rows);
+  for (int64_t e = first + lane_index(); e < end; e += kWarp)
+    args.fill(e * args.columns + column, not_a_number<T>());
+  if (args.by_nothing && lane_index() == 0) args.by_nothing[warp] = not_a_number<T>();
+}
+
+template <class T>
+void run_weights(const Gpu& gpu, const SegmentWeightArgs<T>& args) {
+  const auto own = static_cast<unsigned>((args.segments * args.columns + kWarps - 1) / kWarps);
+  const auto rest = static_cast<unsigned>((args.rows * args.columns + kThreads - 1) / kThreads);
+  if (own + rest > 0) gpu.launch(weights_kernel<T>, own + rest, kThreads, 0, args, own);
 }
 
 template <class T>

@@ -10,6 +10,7 @@
 #include "graph/edges.h"
 #include "graph/row_index.h"
 #include "graph/rows.h"
+#include "graph/segment_weights.h"
 #include "graph/softmax.h"
 #include "neighbor_rows/inputs.h"
 
@@ -232,6 +233,25 @@ struct GraphOps {
     return gather(op, x, index, &inverse);
   }
 
+  static Tensor segment_weights(const Tensor& x, const Tensor& weight, const Tensor& nothing,
+                                const Tensor& offsets) {
+    return weights("segment_weights", nullptr, nullptr, x, weight, nothing, offsets)[0];
+  }
+  static std::tuple<Tensor, Tensor, Tensor> segment_weights_backward(const Tensor& grad, const Tensor& x,
+                                                                     const Tensor& weight,
+                                                                     const Tensor& nothing,
+                                                                     const Tensor& offsets) {
+    const auto all = weights("segment_weights_backward", nullptr, &grad, x, weight, nothing, offsets);
+    return {all[0], all[1], all[2]};
+  }
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> segment_weights_backward_backward(
+      const Tensor& along_x, const Tensor& along_weight, const Tensor& along_nothing, const Tensor& grad,
+      const Tensor& x, const Tensor& weight, const Tensor& nothing, const Tensor& offsets) {
+    const Tensor* const along[] = {&along_x, &along_weight, &along_nothing};
+    const auto all = weights("segment_weights_backward_backward", along, &grad, x, weight, nothing, offsets);
+    return {all[3], all[0], all[1], all[2]};
+  }
+
   static Tensor segment_softmax(const Tensor& x, const Tensor& offsets) {
     return softmax("segment_softmax", nullptr, nullptr, x, offsets)[0];
   }
@@ -255,6 +275,9 @@ struct GraphOps {
     m.impl("edge_product", TORCH_BOX(&GraphOps::edge_product));
     m.impl("edge_weighted_sum", TORCH_BOX(&GraphOps::edge_weighted_sum));
     m.impl("edge_permute", TORCH_BOX(&GraphOps::edge_permute));
+    m.impl("segment_weights", TORCH_BOX(&GraphOps::segment_weights));
+    m.impl("segment_weights_backward", TORCH_BOX(&GraphOps::segment_weights_backward));
+    m.impl("segment_weights_backward_backward", TORCH_BOX(&GraphOps::segment_weights_backward_backward));
     m.impl("segment_softmax", TORCH_BOX(&GraphOps::segment_softmax));
     m.impl("segment_softmax_backward", TORCH_BOX(&GraphOps::segment_softmax_backward));
     m.impl("segment_softmax_backward_backward", TORCH_BOX(&GraphOps::segment_softmax_backward_backward));
@@ -285,6 +308,45 @@ struct GraphOps {
       if (to[k] >= 0 && back[to[k]] != k)
         fail(op, std::string("argument `") + name + "` has " + std::to_string(to[k]) + " at " +
                      std::to_string(k) + ", from where the other leads to " + std::to_string(back[to[k]]));
+  }
+
+  // y, or the gradients by x, weight (of each column) and nothing (of each segment), and by the gradient by
+  // y.
+  static std::vector<Tensor> weights(const char* name, const Tensor* const* along, const Tensor* grad_,
+                                     const Tensor& x_, const Tensor& weight_, const Tensor& nothing_,
+                                     const Tensor& offsets_) {
+    const auto op = Device::make(name, "x", x_);
+    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
+    const ScalarType dtype = x.scalar_type();
+    const int64_t rows = x.size(0), columns = x.size(1);
+    const Tensor weight = input(op, "weight", weight_, dtype, {rows, 1});
+    const Tensor nothing = input(op, "nothing", nothing_, dtype, {columns});
+    const Tensor offsets = offsets_input(op, offsets_, rows);
+    const int64_t segments = offsets.size(0) - 1;
+    const Tensor grad = grad_ ? input(op, "grad", *grad_, dtype, {rows, columns}) : x;
+    const Tensor along_x = along ? input(op, "along_x", *along[0], dtype, {rows, columns}) : x;
+    const Tensor along_weight = along ? input(op, "along_weight", *along[1], dtype, {rows, columns}) : x;
+    const Tensor along_nothing =
+        along ? input(op, "along_nothing", *along[2], dtype, {segments, columns}) : x;
+    std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
+    if (grad_)
+      out.push_back(empty(op, {rows, columns}, dtype)), out.push_back(empty(op, {segments, columns}, dtype));
+    if (along) out.push_back(empty(op, {rows, columns}, dtype));
+    dispatch_float(op, dtype, [&]<class T>(T) {
+      SegmentWeightArgs<T> args{rows, columns, segments, offsets.const_data_ptr<int32_t>()};
+      args.x = x.const_data_ptr<T>(), args.weight = weight.const_data_ptr<T>();
+      args.nothing = nothing.const_data_ptr<T>(), args.y = out[0].mutable_data_ptr<T>();
+      if (grad_) {
+        args.grad = grad.const_data_ptr<T>();
+        args.by_weight = out[1].mutable_data_ptr<T>(), args.by_nothing = out[2].mutable_data_ptr<T>();
+      }
+      if (along) {
+        args.along_x = along_x.const_data_ptr<T>(), args.along_weight = along_weight.const_data_ptr<T>();
+        args.along_nothing = along_nothing.const_data_ptr<T>(), args.by_grad = out[3].mutable_data_ptr<T>();
+      }
+      run_graph(op, args);
+    });
+    return out;
   }
 
   // The forward pass has no gradient, the backward pass no direction.
