@@ -14,7 +14,7 @@ from mdops.data.frame_set import FrameSet, check, joined
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, silent_types
 from mdops.data.lmdb_file import elements_of_lmdb, is_lmdb, read_lmdb
 from mdops.data.storage import Storage
-from mdops.data.units_check import units_warning
+from mdops.data.units_check import pressure_warning, units_warning
 from mdops.errors import DataError, InputError
 from mdops.models.spin import Spin
 from mdops.system import checked_charge_spin
@@ -185,12 +185,13 @@ def load_dataset(
             check(part, len(type_map), known, labelled=labelled)
             _fill(data, part, first + start)
         first += block.frames
-    doubted = set[str]()
-    for block in joined(blocks):
-        message = None if block.system in doubted else units_warning(block)
-        if message:
-            doubted.add(block.system)
-            warnings.warn(message, stacklevel=2)
+    for doubt in (units_warning, pressure_warning):
+        doubted = set[str]()
+        for block in joined(blocks):
+            message = None if block.system in doubted else doubt(block)
+            if message:
+                doubted.add(block.system)
+                warnings.warn(message, stacklevel=2)
     _check_parameters(data)
     for label, name in (names or {}).items():
         if not data.has("virial" if label == "stress" else label):

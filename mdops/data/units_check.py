@@ -1,4 +1,4 @@
-"""Whether the forces of a system can be the slopes of its energies."""
+"""Whether the forces of a system can be the slopes of its energies, and its virials those of a material."""
 
 from collections.abc import Callable
 
@@ -13,6 +13,10 @@ _PROBES, _SEARCHED = (
 )  # frames that a near one is looked for of, and atoms that are looked at for each
 _FACTOR = 8.0  # energies and forces of mixed units differ by 14 (Rydberg, eV) or more
 _CORRELATED = 0.9
+_PRESSURE = (
+    2.0  # eV/A^3, 320 GPa: data of solids and liquids is below, and in GPa or kbar most of it seems above
+)
+_GPA = 160.2  # eV/A^3
 
 Pairs = list[tuple[int, int]]
 
@@ -40,6 +44,21 @@ def units_warning(block: FrameSet) -> str | None:
                 "expected are eV, A and eV/A"
             )
     return None
+
+
+def pressure_warning(block: FrameSet) -> str | None:
+    """A warning if pressures of periodic frames are such as other units than eV/A^3 would give, or None."""
+    if "virial" not in block.labels or not block.pbc.all():
+        return None
+    virial = np.asarray(block.labels["virial"], dtype=np.float64).reshape(-1, 3, 3)
+    volume = np.abs(np.linalg.det(np.asarray(block.cell, dtype=np.float64)))
+    pressure = float(np.median(np.abs(np.trace(virial, axis1=1, axis2=2)) / (3 * volume)))
+    if not pressure > _PRESSURE:
+        return None
+    return (
+        f"{block.source}: pressures are {pressure * _GPA:,.0f} GPa in the middle (from frame {block.first}): units may "
+        "be mixed; expected are stresses in eV/A^3 (1 GPa is 0.00624), and virials in eV"
+    )
 
 
 def _slope(block: FrameSet, pairs: Pairs) -> tuple[float, float] | None:

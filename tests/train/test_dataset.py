@@ -6,7 +6,7 @@ import ase.io
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
+from ase import Atoms, units
 from ase.calculators.emt import EMT
 from small_systems import alloy, write_system
 
@@ -342,6 +342,24 @@ def test_forces_in_other_units_give_a_warning(tmp_path, factor, warned, shuffled
         warnings.simplefilter("always")
         load_dataset(system, TYPES)
     assert any("units may be mixed" in str(w.message) for w in caught) == warned
+
+
+@pytest.mark.parametrize("unit", [units.GPa, 0.1 * units.GPa], ids=["GPa", "kbar"])
+def test_stresses_in_other_units_give_a_warning(tmp_path, unit):
+    frames = alloy(6)
+    for atoms in frames:
+        atoms.set_cell(0.95 * atoms.cell, scale_atoms=True)
+        atoms.get_forces(), atoms.get_stress()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ase.io.write(tmp_path / "right.extxyz", frames)
+        load_dataset(tmp_path / "right.extxyz", TYPES)
+    for atoms in frames:
+        atoms.calc.results["stress"] /= unit
+    ase.io.write(tmp_path / "frames.extxyz", frames)
+    told = r"frames\.extxyz: pressures are [\d,]+ GPa .* stresses in eV/A\^3"
+    with pytest.warns(UserWarning, match=told):
+        load_dataset(tmp_path / "frames.extxyz", TYPES)
 
 
 def test_units_are_looked_at_in_files_that_ase_reads_too(tmp_path):
