@@ -880,16 +880,16 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
     samples.append(Sample("segment_softmax_backward_backward", of_both, bad={"falls": (3, falls)}))
     weight, nothing, of_segments = random(9, 1).sigmoid(), random(3).exp(), random(3, 3)
     weight[1] = 0
-    args = x, weight, nothing, segments
-    samples.append(Sample("segment_weights", args, (0, 2), bad={"beyond": (3, beyond)}))
-    args = grad, *args
-    samples.append(Sample("segment_weights_backward", args, (0, 1, 3), bad={"falls": (4, falls)}))
-    args = direction, random(9, 3), of_segments, *args
+    weighted: tuple[Any, ...] = x, weight, nothing, segments
+    samples.append(Sample("segment_weights", weighted, (0, 2), bad={"beyond": (3, beyond)}))
+    weighted = grad, *weighted
+    samples.append(Sample("segment_weights_backward", weighted, (0, 1, 3), bad={"falls": (4, falls)}))
+    weighted = direction, random(9, 3), of_segments, *weighted
     bad = {"falls": (7, falls)}
-    samples.append(Sample("segment_weights_backward_backward", args, bad=bad))
-    args = random(9, 1), random(9, 1).exp(), random(1).exp(), segments
-    samples.append(Sample("segment_weights", args, (0, 1, 2), bad={"beyond": (3, beyond)}))
-    samples.append(Sample("segment_weights_backward", (random(9, 1), *args), (0, 1, 2, 3)))
+    samples.append(Sample("segment_weights_backward_backward", weighted, bad=bad))
+    weighted = random(9, 1), random(9, 1).exp(), random(1).exp(), segments
+    samples.append(Sample("segment_weights", weighted, (0, 1, 2), bad={"beyond": (3, beyond)}))
+    samples.append(Sample("segment_weights_backward", (random(9, 1), *weighted), (0, 1, 2, 3)))
     return samples
 
 
@@ -1070,7 +1070,7 @@ def _atom_row_samples(random: Callable[..., Any]) -> list[Sample]:
     samples = []
     for atoms, rows, channels, centered in ((5, 4, 3, True), (2, 1, 7, False), (3, 9, 32, True)):
         given = random(atoms, rows, channels), random(rows, channels), random(channels)
-        args = *given, random(rows).exp(), 1e-3, centered
+        args: tuple[Any, ...] = (*given, random(rows).exp(), 1e-3, centered)
         bad: dict[str, tuple[int, Any]] = {
             "factors": (1, random(rows + 1, channels)),
             "bias": (2, random(channels + 1)),
