@@ -326,8 +326,8 @@ def is_of_fewer(sample, args):
     if sample.op.startswith("message"):  # fewer groups than there are, which the CPU finds
         groups = len(args) - (4 if sample.op == "message_backward" else 3)
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)
-    if sample.op == "edge_rotate_sum":
-        return args[0].is_cuda and has_one_less(4)
+    if sample.op in ("edge_rotate_sum", "edge_rotate_back"):
+        return args[0].is_cuda and has_one_less(len(args) - 1)
     if sample.op == "moment_invariants":
         return args[0].is_cuda and has_one_less(6)
     if sample.op == "edge_permute":
