@@ -25,6 +25,7 @@ from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
 from mdops.jit import kernels
 from mdops.models import model_of_tree
+from mdops.models.charge_spin import takes_charge_spin
 from mdops.models.contract import AtomicModel, Tree
 from mdops.ops import NeighborList
 from mdops.system import System
@@ -385,7 +386,7 @@ class Potential(EvaluationContext):
             InputError: as `forward`, and for an element the model does not know.
         """
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system, spin = systems.from_atoms(frames, self.type_map, self.device), self.model.spin
+        system, spin = self._system(frames), self.model.spin
         of_atoms = self._parameter("aparam", aparam)
         if spin is not None:
             spins = torch.as_tensor(systems.atom_spins(frames), device=self.device)
@@ -395,6 +396,10 @@ class Potential(EvaluationContext):
         )
         result = result if spin is None else spin.of_atoms(result)
         return {name: value.cpu().numpy() for name, value in result.items()}
+
+    def _system(self, frames: Sequence[Any]) -> System:
+        charged = takes_charge_spin(self.model)
+        return systems.from_atoms(frames, self.type_map, self.device, charged=charged)
 
     def hessians(
         self,
@@ -408,7 +413,7 @@ class Potential(EvaluationContext):
         Raises InputError as `compute`, UnsupportedModelError for models of other outputs or of magnetic moments."""
         self.require_energies("a Hessian")
         frames = atoms if isinstance(atoms, list | tuple) else [atoms]
-        system = systems.from_atoms(frames, self.type_map, self.device)
+        system = self._system(frames)
         parts = self._parameter("fparam", fparam), self._parameter("aparam", aparam)
         found = hessians(self, system, self.neighbor_list(system), *parts).cpu().numpy()
         ends = np.cumsum([len(one) ** 2 for one in frames])[:-1]

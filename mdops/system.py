@@ -176,12 +176,17 @@ def from_tensors(
 
 
 def from_atoms(
-    frames: Sequence[Atoms], type_map: Sequence[str], device: torch.device | str = "cpu"
+    frames: Sequence[Atoms],
+    type_map: Sequence[str],
+    device: torch.device | str = "cpu",
+    *,
+    charged: bool = False,
 ) -> System:
-    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X.
+    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X. `charged`: the
+    model takes charges and multiplicities.
 
     Raises:
-        InputError: an element that is not in `type_map`, or a value that is not finite.
+        InputError: an element that is not in `type_map`, or a value that is not finite; and as `charges_and_spins`.
     """
     if not frames:
         raise InputError("there are no systems: an empty list was given")
@@ -199,19 +204,35 @@ def from_atoms(
         tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
         tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
     )
-    charge_spin = charges_and_spins(frames)
+    charge_spin = charges_and_spins(frames, charged=charged)
     system.charge_spin = None if charge_spin is None else tensor(charge_spin, torch.float64)
     _check_values(system, len(type_map))
     return system
 
 
-def charges_and_spins(frames: Sequence[Atoms]) -> np.ndarray | None:
+_OTHER_NAMES = (
+    "charge",
+    "spin",
+    "total_charge",
+    "total_spin",
+    "multiplicity",
+)  # in `info`, as of other programs
+
+
+def charges_and_spins(frames: Sequence[Atoms], *, charged: bool = False) -> np.ndarray | None:
     """(S, 2) float64: `atoms.info["charge_spin"]` of each frame, its charge and multiplicity; None if no frame has one.
 
-    Raises InputError where some frames have one and others do not, and as `checked_charge_spin`."""
+    Raises InputError where some frames have one and others do not, where a model that takes them (`charged`) would go
+    by its default in place of what other programs call a charge or a multiplicity, and as `checked_charge_spin`."""
     given = [atoms.info.get("charge_spin") for atoms in frames]
     lacking = [number for number, one in enumerate(given) if one is None]
     if len(lacking) == len(given):
+        other = next((name for atoms in frames for name in _OTHER_NAMES if name in atoms.info), None)
+        if charged and other is not None:
+            raise InputError(
+                f"the model takes `atoms.info['charge_spin'] = [charge, multiplicity]`, and `info` has {other!r} in "
+                "place of it: give charge_spin, or take the other away"
+            )
         return None
     if lacking:
         raise InputError(f"system {lacking[0]} has no `charge_spin` in its `info`, and others have one")

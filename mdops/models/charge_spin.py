@@ -1,6 +1,7 @@
 """Embeddings of a system's charge and multiplicity, which is 2 S + 1, in descriptors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -15,6 +16,11 @@ def is_charge_spin(given: Sequence[float] | None) -> bool:
     if given is None:
         return True
     return len(given) == 2 and int(given[0]) in CHARGES and int(given[1]) in MULTIPLICITIES
+
+
+def takes_charge_spin(model: Any) -> bool:
+    """Whether a part of the model has such an embedding."""
+    return any(one.takes_charge_spin for one in model.descriptors)
 
 
 def charge_spin_rows(

@@ -53,6 +53,29 @@ def test_answers_are_those_of_deepmd_kit(answers, dtype):
     assert_answers(potential.compute(frames_of(answers)), answers, dtype)
 
 
+def test_charges_under_other_names_are_refused(answers):
+    """The default would stand for them without a word."""
+    path, (atoms, *_) = KINDS / "dpa3_charged/model.dp", frames_of(answers)
+    given = atoms.info.pop("charge_spin")
+    potential = mdops.load(path, overflow="extend")
+    calculator, physics = MDOps(potential), EnsembleSettings("nve", timestep=1)
+    for name in ("charge", "spin"):
+        atoms.info = {name: 1}
+        for call in (
+            potential.compute,
+            calculator.get_potential_energy,
+            lambda a: Engine(a, potential, physics),
+        ):
+            with pytest.raises(InputError, match=rf"info\['charge_spin'\] = .* has '{name}' in place of it"):
+                call(atoms)
+    atoms.info["charge_spin"] = given
+    potential.compute(atoms)
+    neutral = mdops.load(KINDS / "dpa3_base/model.dp", overflow="extend")
+    neutral.compute(atoms)
+    del atoms.info["charge_spin"]
+    neutral.compute(atoms)
+
+
 def test_deep_pot_takes_them(answers):
     model = DeepPot(KINDS / "dpa3_charged/model.dp")
     given = (answers[name] for name in ("positions", "cell", "types"))
