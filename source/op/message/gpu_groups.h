@@ -14,7 +14,7 @@ namespace gpu_message {
 
 constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
 
-constexpr int kFewestGroupWarps = 8;
+constexpr int kFewestGroupWarps = 4;
 
 // Warps of a block at most: what registers they have follows.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights) {
@@ -37,17 +37,32 @@ class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
     const int64_t from = this->args_.first_offsets[begin], size = this->args_.first_offsets[begin + 1] - from;
     if (!is_right(begin, end, from, size)) return write(begin, end, not_a_number<float>());
     write(begin + size, end, 0.0f);
-    for (int64_t second = begin; second < begin + size; second += 16) {
-      begin_seconds(second, begin + size);
-      for (int64_t f = begin + member_; f < begin + size; f += team_) {
+    // What a step needs is asked for during the step before.
+    const int64_t last = begin + size;
+    const auto ask = [&](int64_t f, int64_t second, int asked) {
+      const int64_t row = from + (f - begin) * size + second - begin;
+      this->ask(f, row, static_cast<int>(min(last - second, int64_t{16})), asked);
+    };
+    int asked = 0;
+    if (begin + member_ < last) ask(begin + member_, begin, asked);
+    for (int64_t second = begin; second < last; second += 16) {
+      begin_seconds(second, last);
+      for (int64_t f = begin + member_; f < last; f += team_, asked ^= 1) {
         const int64_t rows = from + (f - begin) * size;
-        this->begin_first(f);
-        this->add_rows(rows + second - begin, rows + size);
+        this->take_asked(asked);
+        this->begin_first(f, second > begin);
+        this->add_rows(rows + second - begin, rows + size, [&] {
+          __syncwarp();
+          if (f + team_ < last)
+            ask(f + team_, second, asked ^ 1);
+          else if (second + 16 < last)
+            ask(begin + member_, second + 16, asked ^ 1);
+        });
         __syncwarp();
-        this->write_sums(false, second > begin);
+        this->write_sums(false);
         __syncwarp();
       }
-      if (pass != Pass::forward) write_by_q(second, begin + size);
+      if (pass != Pass::forward) write_by_q(second, last);
     }
   }
 
