@@ -14,7 +14,7 @@ namespace gpu_message {
 
 constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
 
-constexpr int kFewestGroupWarps = 4;
+constexpr int kFewestGroupWarps = 8;
 
 // Warps of a block at most: what registers they have follows.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights) {
