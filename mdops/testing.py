@@ -118,6 +118,7 @@ def op_samples(device: torch.device | str = "cpu", dtype: torch.dtype = torch.fl
     samples += _grid_samples(numbers(25)) + _order_samples(numbers(26))
     samples += _edge_attention_samples(p, numbers(23)) + _frame_samples(numbers(27))
     samples += _edge_function_samples(numbers(28)) + _atom_row_samples(numbers(29))
+    samples += _edge_environment_samples(numbers(31)) + _own_message_samples(numbers(32))
     rows = random(4, 21)
     samples += [
         Sample("unit", (rows,), (0,)),
@@ -1033,6 +1034,48 @@ def _frame_samples(random: Callable[..., Any]) -> list[Sample]:
     return samples
 
 
+def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Edges of three atoms, one of them virtual, below the switch, within it and beyond it; slots that are none, and
+    room behind the last edge."""
+    d = random(3, 4, 3)
+    d[0, 1] *= 9 / d[0, 1].norm()
+    d[0, 2] *= 1.5 / d[0, 2].norm()
+    slots = torch.tensor([2, 0, 1, 11, 8, -1], dtype=torch.int32, device=d.device)
+    edge_of_slot = slots.new_full((3, 4), -1)
+    edge_of_slot.view(-1)[slots[:5].long()] = torch.arange(5, dtype=torch.int32, device=d.device)
+    types = slots.new_tensor([1, -1, 0])
+    lists, rows = (slots, edge_of_slot, types), (random(2), random(2, 2).exp(), 1.0, 6.0, 0.1, 0.3, 0.7)
+    bad: dict[str, tuple[int, Any]] = {
+        "slots": (1, slots + 9),
+        "edge_of_slot": (2, edge_of_slot + 3),
+        "types": (3, types + 1),
+        "std": (5, random(2, 3)),
+        "smooth": (6, 6.0),
+        "protection": (8, -1.0),
+    }
+    grads = [random(6, width) for width in (1, 3, 1, 1, 3)]
+    return [
+        Sample("edge_environment", (d, *lists, *rows), (0,), bad=bad),
+        Sample(
+            "edge_environment_backward",
+            (*grads, d, *lists, *rows),
+            bad={"by_turning": (4, random(6, 1)), "types": (8, types + 1)},
+        ),
+    ]
+
+
+def _own_message_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Of rows as tensor cores take them, and of others."""
+    samples = []
+    for rows, width, code in ((19, 32, 1), (5, 7, 1), (4, 32, 2), (3, 40, 1)):
+        args = random(rows, width), random(width, width), random(width), random(width), 0.7, code, 0.0
+        bad: dict[str, tuple[int, Any]] = {"weight": (1, random(width, width + 1)), "activation": (5, 99)}
+        samples.append(Sample("own_message", args, (0,), bad=bad))
+        bad = {"grad": (0, random(rows + 1, width))}
+        samples.append(Sample("own_message_backward", (random(rows, width), *args), bad=bad))
+    return samples
+
+
 def _edge_function_samples(random: Callable[..., Any]) -> list[Sample]:
     """Splines of lengths, some beyond the cutoff, and weights of seven edges of three atoms, one of them without, to
     four nodes."""
@@ -1153,6 +1196,8 @@ def _layer_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         free = (0, 1, 2) if whole else (0, 2)
         samples.append(Sample("node_layer", args, free, opaque=(1, 2), bad=bad))
         _, *kept = torch.ops.mdops.node_layer(*args)
+        pack = own[0], own[1], args[7], args[8], whole
+        samples.append(Sample("node_layer_pack", pack, opaque=(0,), bad={"bias": (3, random(7))}))
         bad = {"every": (10, random(inputs - 1, 6))}
         samples.append(Sample("node_layer_backward", (random(4, 6), *kept, *args), bad=bad))
     return samples

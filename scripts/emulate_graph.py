@@ -241,7 +241,9 @@ def main() -> None:
 
 
 def is_of_graphs(op: str) -> bool:
-    others = op.startswith(("edge_attention", "edge_frames", "edge_layer", "edge_softmax", "edge_splines"))
+    others = op.startswith(
+        ("edge_attention", "edge_environment", "edge_frames", "edge_layer", "edge_softmax", "edge_splines")
+    )
     return op == "neighbor_edges" or (op.startswith(("edge_", "segment_")) and not others)
 
 

@@ -1,5 +1,5 @@
-"""Runs the GPU kernels of `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm`, `scalar_gate` and `row_gate` on
-the CPU, thread by thread, and compares them with those of the CPU.
+"""Runs the GPU kernels of `edge_environment`, `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm`,
+`scalar_gate`, `row_gate` and `own_message` on the CPU, thread by thread, and compares them with those of the CPU.
 
     python scripts/emulate_rows.py [--cuda DIR]
 
@@ -23,7 +23,16 @@ from compile import library_of  # noqa: E402
 from mdops.ops import EdgeIndex  # noqa: E402
 from mdops.testing import op_samples  # noqa: E402
 
-NAMES = ("edge_frames", "edge_splines", "edge_softmax", "degree_norm", "scalar_gate", "row_gate")
+NAMES = (
+    "edge_environment",
+    "edge_frames",
+    "edge_splines",
+    "edge_softmax",
+    "degree_norm",
+    "scalar_gate",
+    "row_gate",
+    "own_message",
+)
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
 
@@ -37,19 +46,23 @@ def passes_of(op: str) -> tuple[str, int]:
     return again, (again != name) + (name != op)
 
 
-def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], float]:
-    """What `rows.cpp` takes as sizes, and the number beside them, of the arguments of the op that goes forward."""
+def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], Sequence[float]]:
+    """What `rows.cpp` takes as sizes, and the numbers beside them, of the arguments of the op that goes forward."""
     shape = args[0].shape
+    if name == "edge_environment":
+        return [*shape[:2], len(args[1]), len(args[4])], args[6:]
     if name == "edge_frames":
-        return [shape[0], *args[-2:]], 0.0
+        return [shape[0], *args[-2:]], ()
     if name == "edge_splines":
         kinds, splines, functions = args[2].shape
-        return [shape[0], functions, splines - 5, kinds], args[3]
+        return [shape[0], functions, splines - 5, kinds], args[3:]
     if name == "edge_softmax":
-        return [len(args[2]), shape[0], len(args[1]), args[2].shape[1], shape[1]], args[-1]
+        return [len(args[2]), shape[0], len(args[1]), args[2].shape[1], shape[1]], args[-1:]
+    if name == "own_message":
+        return [*shape, args[5]], (args[4], args[6])
     if name == "degree_norm":
-        return [*shape, int(args[-1])], args[-2]
-    return list(shape), 0.0
+        return [*shape, int(args[-1])], args[-2:-1]
+    return list(shape), ()
 
 
 def emulated(
@@ -61,14 +74,15 @@ def emulated(
 ) -> list[torch.Tensor]:
     """The results of the op, such as `like`, from memory with these numbers `before`."""
     name, back = passes_of(op)
-    grads = 2 if name == "edge_frames" else 1
-    sizes, number = sizes_of(name, args[grads:] if back == 1 else args)
+    grads = {"edge_environment": 5, "edge_frames": 2}.get(name, 1)
+    sizes, numbers = sizes_of(name, args[grads:] if back == 1 else args)
     found = [torch.full_like(one, before) for one in like]
     tensors = [a for a in args if a is None or isinstance(a, torch.Tensor)]
     given = [None if a is None else a.contiguous() for a in tensors]
     pointers = [None if t is None else t.data_ptr() for t in (*given, *found)]
     called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
-    getattr(library, f"run_{name}")(like[0].dtype == torch.float64, back, ctypes.c_double(number), *called)
+    scalars = (ctypes.c_double * 8)(*numbers)
+    getattr(library, f"run_{name}")(like[0].dtype == torch.float64, back, scalars, *called)
     return found
 
 
@@ -117,6 +131,7 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
     by_frames = random(edges, 9), random(edges, 7, 9)
     norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
     gate, along = ((random(50, 27, 96), random(50, 96), random(50, 192)) for _ in range(2))
+    message = random(edges, 32), random(32, 32), random(32), random(32), 0.9, 1, 0.0
     return [
         ("edge_frames", (random(edges, 3), 2, 1)),
         ("edge_frames_backward", (*by_frames, random(edges, 3), 2, 1)),
@@ -133,6 +148,8 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
         ("scalar_gate", gate),
         ("scalar_gate_backward", (random(50, 27, 96), *gate)),
         ("scalar_gate_backward_backward", (*along, random(50, 27, 96), *gate)),
+        ("own_message", message),
+        ("own_message_backward", (random(edges, 32), *message)),
     ]
 
 

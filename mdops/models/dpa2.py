@@ -52,7 +52,7 @@ from mdops.models.shapes import (
 from mdops.models.statistics import EnvironmentSums
 from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
 from mdops.nn.net import Layer, NetCollection, tensor
-from mdops.ops import edge_gather
+from mdops.ops import NeighborGraph, edge_environment, edge_gather
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 
@@ -257,6 +257,9 @@ class DPA2Options(Options):
         return found
 
 
+_One = torch.Tensor
+_Rows = tuple[_One, _One, _One, _One, _One, _One, _One]  # of edges, as `Edges` has them
+
 _SUMS_NODE = schema.Node(
     {
         "embeddings": schema.part,
@@ -406,6 +409,50 @@ class DPA2(GraphDescriptor):
         graph = neighbor_graph_of(
             near, layers.rcut, sel=layers.nsel, excluded=self.excluded if o.exclude_types else None
         )
+        once = near.first_derivative_only and o.smooth and not layers.direct_dist
+        rows = self._rows_once(graph, near) if once else self._rows(graph, near)
+        return Edges(
+            graph,
+            near.centers,
+            self._sums(near),
+            *rows,
+            (float(layers.nsel) - graph.offsets.diff().to(self.mean.dtype)).clamp(min=0),
+            near.first_derivative_only,
+        )
+
+    def _rows_once(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
+        """As `_rows`, where all is smooth and differentiated once."""
+        layers = self.options.repformer
+        places = float(layers.nsel)
+        of_sums = places**-0.5 if layers.use_sqrt_nnei else 1 / places
+        of_axes = of_sums * 3**-0.5
+        rows = edge_environment(
+            near.displacements,
+            graph.slots,
+            graph.edge_of_slot,
+            near.types,
+            self.mean,
+            self.std,
+            smooth=layers.rcut_smth,
+            cutoff=layers.rcut,
+            protection=self.options.env_protection,
+            of_means=1 / places,
+            of_turning=of_axes,
+        )
+        weight = rows.weight
+        return (
+            rows.lengths,
+            rows.vectors,
+            weight,
+            rows.means,
+            weight * of_sums,
+            weight * of_axes,
+            rows.turning,
+        )
+
+    def _rows(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
+        """What edges begin with and are weighed with, as `Edges` has it."""
+        o, layers = self.options, self.options.repformer
         # Behind the last edge stand finite numbers, of which no sum takes any.
         present = (graph.i >= 0)[:, None]
         kinds = near.centers[graph.i.long().clamp(min=0)]
@@ -418,31 +465,18 @@ class DPA2(GraphDescriptor):
             inverse = 1 / (r + o.env_protection)
             lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
             turning = vectors * (inverse**2 * w) / self.std[kinds, 1:]
-        count = graph.offsets.diff().to(w.dtype)
         places = float(layers.nsel)
         if o.smooth:
             mean_weight, sum_weight = w / places, w / (math.sqrt(places) if layers.use_sqrt_nnei else places)
         else:
-            w = present.to(w.dtype)
+            w, count = present.to(w.dtype), graph.offsets.diff().to(w.dtype)
             root = count.sqrt() if layers.use_sqrt_nnei else count
             mean_weight, sum_weight = (
                 w / (COUNT_ADDED + edge_gather(divisor[:, None], graph.of_center))
                 for divisor in (count, root)
             )
-        return Edges(
-            graph,
-            near.centers,
-            self._sums(near),
-            lengths,
-            turning,
-            w,
-            mean_weight,
-            sum_weight,
-            axis_weight := sum_weight * 3**-0.5,
-            turning * axis_weight,
-            (places - count).clamp(min=0),
-            near.first_derivative_only,
-        )
+        axis_weight = sum_weight * 3**-0.5
+        return lengths, turning, w, mean_weight, sum_weight, axis_weight, turning * axis_weight
 
     def _sums(self, near: Neighborhood) -> torch.Tensor:
         """(N, g1_dim), what nodes begin with, before the function."""

@@ -278,9 +278,10 @@ class Neighborhood:
     def report(self, specs: Sequence[NeighborSpec]) -> NeighborReport:
         """What there is within the cutoffs of these specs, of the list that was made."""
         if all(spec.mixed for spec in specs):
-            # One op tells all that is asked.
-            within = [self.within(min(spec.cutoff, self.cutoff)).found.within[:, None] for spec in specs]
-            return NeighborReport(tuple(within), self.found.nearest)
+            # One op tells all that is asked of a cutoff.
+            cutoffs = [min(spec.cutoff, self.cutoff) for spec in specs]
+            found = {cutoff: self.within(cutoff).found.within[:, None] for cutoff in set(cutoffs)}
+            return NeighborReport(tuple(found[cutoff] for cutoff in cutoffs), self.found.nearest)
         within = []
         for spec in specs:
             counts = self.count(self.within(min(spec.cutoff, self.cutoff)).types_in_cutoff)

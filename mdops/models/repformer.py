@@ -29,6 +29,7 @@ from mdops.ops import (
     edge_gather,
     edge_scatter,
     edge_weighted_sum,
+    own_message,
     row_moments,
 )
 from mdops.ops._register import is_by_pytorch
@@ -38,7 +39,7 @@ from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import SHIFT
-from mdops.ops.node_layer import NodeLayerWeights
+from mdops.ops.node_layer import NodeLayerWeights, node_layer_packed
 from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
@@ -328,6 +329,9 @@ class RepformerLayer(nn.Module):
         new = self._nodes(nodes, e, h, edges)
         if form.is_last:
             return new, local
+        if edges.once and e.is_cuda and is_by_pytorch():
+            made, to_vectors = self._edges_once(nodes, e, h, edges)
+            return new, (made, self._added("h2", h, to_vectors))
         to_edges, to_vectors = [self._after("linear2", e)], []
         if form.multiplies_nodes:
             to_edges.append(self._of_both_ends(nodes, edges))
@@ -336,6 +340,22 @@ class RepformerLayer(nn.Module):
             to_edges += numbers
             to_vectors += turned
         return new, (self._added("g2", e, to_edges), self._added("h2", h, to_vectors))
+
+    def _edges_once(
+        self, nodes: torch.Tensor, e: torch.Tensor, h: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The new numbers of edges, differentiated once and not by weights, and the messages to their vectors."""
+        form, own, turned = self.form, self._product("linear2"), list[torch.Tensor]()
+        keep, factors = self._factors("g2", 1 + form.multiplies_nodes + form.attends)
+        assert own.bias is not None
+        activation = form.options.activation_function
+        made = own_message(e, own.weight, own.bias, factors[0], keep=keep, activation=activation)
+        if form.multiplies_nodes:
+            made = torch.addcmul(made, factors[1], self._of_both_ends(nodes, edges))
+        if form.attends or form.turns:
+            numbers, turned = self._attention(e, h, edges, factors[-1])
+            made = sum(numbers, made)
+        return made, turned
 
     def _once(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The same, for first derivatives alone."""
@@ -374,8 +394,10 @@ class RepformerLayer(nn.Module):
         if o.update_g1_has_conv:
             filters, of_sum = self._product("proj_g1g2").weight, factors[-2]
         assert every.bias is not None
+        weights = NodeLayerWeights(*own, of_own, of_sum, every.weight, every.bias, factors[-1])
         nodes = NodesOnce(
-            NodeLayerWeights(*own, of_own, of_sum, every.weight, every.bias, factors[-1]),
+            weights,
+            node_layer_packed(weights),
             filters,
             o.update_g1_has_grrg,
             o.update_g1_has_drrd,
@@ -528,9 +550,9 @@ class RepformerLayer(nn.Module):
         return share * edges.weight
 
     def _attention(
-        self, e: torch.Tensor, h: torch.Tensor, edges: Edges
+        self, e: torch.Tensor, h: torch.Tensor, edges: Edges, factor: torch.Tensor | None = None
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The messages of the edges of an atom to each other's numbers, and to their vectors."""
+        """The messages of the edges of an atom to each other's numbers, times a factor, and to their vectors."""
         o, form = self.form.options, self.form
         heads, width, smooth = o.attn2_nhead, o.g2_dim, form.smooth
         # Heads have the edges' own numbers as keys and values: the matrices of keys are multiplied with those of
@@ -551,7 +573,8 @@ class RepformerLayer(nn.Module):
         if form.attends:
             joined = self._product("attn2_mh_apply.head_map")
             x = linear(found[..., :width].flatten(1), self._of_values().flatten(0, 1), joined.bias)
-            numbers.append(add_norm(x, None, self.norm[0], self.norm[1], o.ln_eps or LN_EPS))
+            norm = self.norm if factor is None else [factor * weight for weight in self.norm]
+            numbers.append(add_norm(x, None, norm[0], norm[1], o.ln_eps or LN_EPS))
         if form.turns:
             of_heads = self._product("attn2_ev_apply.head_map").weight[:, 0]
             vectors.append(torch.einsum("ehx,h->ex", found[..., width:], of_heads))

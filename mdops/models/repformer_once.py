@@ -16,12 +16,13 @@ class NodesOnce(NamedTuple):
     """What nodes of C numbers get from edges of K numbers.
 
     Attributes:
-        weights: of `node_layer`. filters: (K, C), of the convolution; (0, C): there is none.
+        weights, packed: of `node_layer`. filters: (K, C), of the convolution; (0, C): there is none.
         sums_edges, sums_neighbors: whether symmetric sums of edges, and of neighbours, are there.
         takes_nodes, keep, axis: of `node_layer`.
     """
 
     weights: NodeLayerWeights
+    packed: tuple[torch.Tensor, torch.Tensor]
     filters: torch.Tensor
     sums_edges: bool
     sums_neighbors: bool
@@ -156,7 +157,7 @@ def _nodes(
         sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
     if own.sums_edges:
         of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False)
-    new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer))
+    new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer), own.packed[0])
     return new, (sums, of_edges, *inner)
 
 
@@ -178,7 +179,7 @@ def _by_nodes(
     """The gradients by nodes, e, mean_weight and turning."""
     own, by_e, by_mean, by_turning = layer.nodes, None, None, None
     given = nodes, sums, of_edges, *_node_arguments(layer)
-    by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given)
+    by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
     if own.sums_edges:
         offsets = graph.of_center.offsets
         by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, offsets, False)

@@ -22,6 +22,7 @@ from mdops.ops.displacements import displacements, pair_forces
 from mdops.ops.dynamics import begin_cell_step, begin_step, end_cell_step, end_step, next_step
 from mdops.ops.edge_attention import edge_attention
 from mdops.ops.edge_convolution import edge_convolution, edge_correlation
+from mdops.ops.edge_environment import edge_environment
 from mdops.ops.edge_frames import edge_frames
 from mdops.ops.edge_rotation import edge_rotate, edge_rotate_back, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.edge_softmax import edge_softmax
@@ -69,6 +70,7 @@ from mdops.ops.neighbor import (
 from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
 from mdops.ops.order_mix import order_mix, order_mix_outer
+from mdops.ops.own_message import own_message
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.scalar_gate import row_gate, scalar_gate
 from mdops.ops.so2_layer import so2_layer
@@ -99,6 +101,7 @@ __all__ = [
     "edge_attention",
     "edge_convolution",
     "edge_correlation",
+    "edge_environment",
     "edge_frames",
     "edge_gather",
     "edge_permute",
@@ -141,6 +144,7 @@ __all__ = [
     "next_step",
     "order_mix",
     "order_mix_outer",
+    "own_message",
     "pack_images",
     "pack_ternary",
     "pair_forces",

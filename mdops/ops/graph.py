@@ -251,9 +251,13 @@ class NeighborGraph:
         lists = pairs.neighbors, pairs.images, pairs.counts, types, mask
         given = displacements.detach(), *lists, float(cutoff), float(angle_cutoff), *places, nodes
 
-        def edges(capacity: int) -> "NeighborGraph":
-            i, j, *others = torch.ops.mdops.neighbor_edges(*given, capacity)
+        def edges(capacity: int | None) -> "NeighborGraph":
+            room = lists[0].numel() if capacity is None else capacity
+            i, j, *others = torch.ops.mdops.neighbor_edges(*given, room)
             images, slots, offsets, edge_of_slot, angle_neighbors, within, needed = others
+            if capacity is None:  # what is behind the last edge goes again
+                count = max(0, int(needed[0]))
+                i, j, images, slots = (own[:count] for own in (i, j, images, slots))
             first = i, j, images, slots, offsets, edge_of_slot
             return cls(*first, angle_neighbors, within, needed, EdgeIndex.of(j, nodes), pairs)
 
@@ -262,9 +266,6 @@ class NeighborGraph:
             return Angles(*torch.ops.mdops.edge_angles(graph.offsets, counts, graph.capacity, capacity))
 
         waits = edge_capacity is None or (angle_cutoff > 0 and angle_capacity is None)
-        if edge_capacity is None:
-            # With no room it only counts.
-            edge_capacity = max(0, int(torch.ops.mdops.neighbor_edges(*given, 0)[-1][0]))
         graph = edges(edge_capacity)
         if angle_cutoff > 0:
             if angle_capacity is None:

@@ -62,9 +62,17 @@ def node_layer(
     return torch.ops.mdops.node_layer(n, v, e, *fixed, *scalars)[0]
 
 
+def node_layer_packed(weights: NodeLayerWeights) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights as `torch.ops.mdops.node_layer` and its gradient read them, for many calls: as `packed` they spare
+    each of these a copy."""
+    given = weights.own, weights.own_bias, weights.every, weights.bias
+    forward, back = (torch.ops.mdops.node_layer_pack(*given, way) for way in (False, True))
+    return forward, back
+
+
 def _reference(n: Any, v: Any, e: Any, *args: Any) -> torch.Tensor:
     """The op by PyTorch's operations."""
-    w, (takes_nodes, keep, axis, code, threshold) = NodeLayerWeights(*args[:7]), args[7:]
+    w, (takes_nodes, keep, axis, code, threshold) = NodeLayerWeights(*args[:7]), args[7:12]
     f = of_code(code, threshold)
     parts = [n] if takes_nodes else []
     parts += [(t[:, :, :axis].mT @ t).flatten(1) for t in (e, v[:, 1:]) if t.shape[1]]
@@ -85,6 +93,11 @@ def _(n: Any, v: Any, e: Any, own: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
+@register_fake("node_layer_pack")
+def _(own: Any, own_bias: Any, every: Any, bias: Any, back: bool) -> torch.Tensor:
+    return every.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
+
+
 @register_fake("node_layer_backward")
 def _(grad: Any, z: Any, z_own: Any, n: Any, v: Any, e: Any, *args: Any) -> tuple[torch.Tensor, ...]:
     return tuple(value.new_empty(value.shape) for value in (n, v, e))
@@ -100,7 +113,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
         how = {"create_graph": True, "materialize_grads": True, "allow_unused": True}
         found = iter(torch.autograd.grad(made, variables, grads[0], **how))
         return tuple(next(found) if x.requires_grad else None for x in inputs[:3])
-    by: tuple[Any, ...] = torch.ops.mdops.node_layer_backward(grads[0], z, z_own, *inputs)
+    by: tuple[Any, ...] = torch.ops.mdops.node_layer_backward(grads[0], z, z_own, *inputs[:15])
     return by
 
 

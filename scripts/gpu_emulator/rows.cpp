@@ -1,11 +1,13 @@
-// Frames, splines and weights of edges, norms and gates of atoms' rows as on a GPU, launched on the host.
-// scripts/emulate_rows.py calls them with the pointers of their tensors, arguments first, and with their
-// sizes.
+// Environments, frames, splines and weights of edges, norms and gates of atoms' rows as on a GPU, launched on
+// the host. scripts/emulate_rows.py calls them with the pointers of their tensors, arguments first, and with
+// their sizes.
 #include "degree_norm/gpu_kernels.h"
+#include "edge_environment/gpu_kernels.h"
 #include "edge_frames/gpu_kernels.h"
 #include "edge_softmax/gpu_kernels.h"
 #include "edge_splines/gpu_kernels.h"
 #include "fibers.h"
+#include "own_message/gpu_kernels.h"
 #include "scalar_gate/gpu_kernels.h"
 
 namespace {
@@ -18,13 +20,31 @@ const Gpu gpu({2, 90, 232448});
 struct Call {
   void** pointers;
   const int64_t* sizes;
-  double number;
+  const double* numbers;
 
   template <class T>
   T* next() {
     return static_cast<T*>(*pointers++);
   }
 };
+
+template <class T>
+void environment(Call c, int back) {
+  EdgeEnvironmentArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3]};
+  T* const form[] = {&a.form.smooth, &a.form.cutoff, &a.form.protection, &a.form.of_means,
+                     &a.form.of_turning};
+  for (int k = 0; k < 5; ++k) *form[k] = static_cast<T>(c.numbers[k]);
+  if (back)
+    for (const T** array : {&a.by_lengths, &a.by_vectors, &a.by_weight, &a.by_means, &a.by_turning})
+      *array = c.next<T>();
+  a.displacements = c.next<T>(), a.slots = c.next<int32_t>(), a.edge_of_slot = c.next<int32_t>();
+  a.types = c.next<int32_t>(), a.mean = c.next<T>(), a.std = c.next<T>();
+  if (back)
+    a.by_displacements = c.next<T>();
+  else
+    for (T** array : {&a.lengths, &a.vectors, &a.weight, &a.means, &a.turning}) *array = c.next<T>();
+  gpu_edge_environment::run(gpu, a);
+}
 
 template <class T>
 void frames(Call c, int back) {
@@ -50,7 +70,8 @@ void frames(Call c, int back) {
 template <class T>
 void splines(Call c, int back) {
   const int intervals = static_cast<int>(c.sizes[2]);
-  EdgeSplineArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[3], {static_cast<T>(intervals / c.number), intervals}};
+  EdgeSplineArgs<T> a{
+      c.sizes[0], c.sizes[1], c.sizes[3], {static_cast<T>(intervals / c.numbers[0]), intervals}};
   if (back) a.grad = c.next<T>();
   a.lengths = c.next<T>(), a.of_edges = c.next<int32_t>(), a.table = c.next<T>(), a.out = c.next<T>();
   gpu_edge_splines::run(gpu, a);
@@ -58,7 +79,8 @@ void splines(Call c, int back) {
 
 template <class T>
 void softmax(Call c, int back) {
-  EdgeSoftmaxArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3], c.sizes[4], static_cast<T>(c.number)};
+  EdgeSoftmaxArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2],
+                       c.sizes[3], c.sizes[4], static_cast<T>(c.numbers[0])};
   if (back) a.grad = c.next<T>();
   for (const T** array : {&a.q, &a.k, &a.bias, &a.fades, &a.nothing}) *array = c.next<T>();
   a.atom_of = c.next<int32_t>(), a.offsets = c.next<int32_t>();
@@ -71,7 +93,7 @@ void softmax(Call c, int back) {
 
 template <class T>
 void norm(Call c, int back) {
-  NormArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3] != 0, static_cast<T>(c.number)};
+  NormArgs<T> a{c.sizes[0], c.sizes[1], c.sizes[2], c.sizes[3] != 0, static_cast<T>(c.numbers[0])};
   if (back == 2) a.direction = c.next<T>();
   if (back) a.grad = c.next<T>();
   a.x = c.next<T>();
@@ -109,16 +131,28 @@ void plain_gate(Call c, int back) {
   gates<T>(c, back, false);
 }
 
+template <class T>
+void message(Call c, int back) {
+  OwnMessageArgs<T> a{c.sizes[0], c.sizes[1], static_cast<T>(c.numbers[0]),
+                      static_cast<Activation>(c.sizes[2]), static_cast<T>(c.numbers[1])};
+  if (back) a.grad = c.next<T>();
+  for (const T** array : {&a.x, &a.weight, &a.bias, &a.factor}) *array = c.next<T>();
+  a.out = c.next<T>();
+  gpu_own_message::run(gpu, a);
+}
+
 }  // namespace
 
-#define MDOPS_EMULATED(name, function)                                                                   \
-  extern "C" void run_##name(bool is_double, int back, double number, void** pointers, int64_t* sizes) { \
-    is_double ? function<double>({pointers, sizes, number}, back)                                        \
-              : function<float>({pointers, sizes, number}, back);                                        \
+#define MDOPS_EMULATED(name, function)                                                                     \
+  extern "C" void run_##name(bool is_double, int back, double* numbers, void** pointers, int64_t* sizes) { \
+    is_double ? function<double>({pointers, sizes, numbers}, back)                                         \
+              : function<float>({pointers, sizes, numbers}, back);                                         \
   }
+MDOPS_EMULATED(edge_environment, environment)
 MDOPS_EMULATED(edge_frames, frames)
 MDOPS_EMULATED(edge_splines, splines)
 MDOPS_EMULATED(edge_softmax, softmax)
 MDOPS_EMULATED(degree_norm, norm)
 MDOPS_EMULATED(scalar_gate, gate)
 MDOPS_EMULATED(row_gate, plain_gate)
+MDOPS_EMULATED(own_message, message)

@@ -96,6 +96,21 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, Tensor result) -> "
       "Tensor");
+  m.def(
+      "edge_environment(Tensor displacements, Tensor slots, Tensor edge_of_slot, Tensor types, Tensor mean, "
+      "Tensor std, float smooth, float cutoff, float protection, float of_means, float of_turning) -> "
+      "(Tensor lengths, Tensor vectors, Tensor weight, Tensor means, Tensor turning)");
+  m.def(
+      "edge_environment_backward(Tensor by_lengths, Tensor by_vectors, Tensor by_weight, Tensor by_means, "
+      "Tensor by_turning, Tensor displacements, Tensor slots, Tensor edge_of_slot, Tensor types, Tensor "
+      "mean, Tensor std, float smooth, float cutoff, float protection, float of_means, float of_turning) -> "
+      "Tensor");
+  m.def(
+      "own_message(Tensor x, Tensor weight, Tensor bias, Tensor factor, float keep, int activation, float "
+      "threshold) -> Tensor");
+  m.def(
+      "own_message_backward(Tensor grad, Tensor x, Tensor weight, Tensor bias, Tensor factor, float keep, "
+      "int activation, float threshold) -> Tensor");
   m.def("edge_permute(Tensor x, Tensor index, Tensor inverse) -> Tensor");
   m.def("segment_weights(Tensor x, Tensor weight, Tensor nothing, Tensor offsets) -> Tensor");
   m.def(
@@ -151,12 +166,13 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "node_layer(Tensor n, Tensor v, Tensor e, Tensor own, Tensor own_bias, Tensor own_factor, Tensor "
       "sum_factor, Tensor every, Tensor bias, Tensor factor, bool takes_nodes, float keep, int axis, int "
-      "activation, float threshold) -> (Tensor out, Tensor z, Tensor z_own)");
+      "activation, float threshold, Tensor? packed=None) -> (Tensor out, Tensor z, Tensor z_own)");
+  m.def("node_layer_pack(Tensor own, Tensor own_bias, Tensor every, Tensor bias, bool back) -> Tensor");
   m.def(
       "node_layer_backward(Tensor grad, Tensor z, Tensor z_own, Tensor n, Tensor v, Tensor e, Tensor own, "
       "Tensor own_bias, Tensor own_factor, Tensor sum_factor, Tensor every, Tensor bias, Tensor factor, bool "
-      "takes_nodes, float keep, int axis, int activation, float threshold) -> (Tensor by_n, Tensor by_v, "
-      "Tensor by_e)");
+      "takes_nodes, float keep, int axis, int activation, float threshold, Tensor? packed=None) -> (Tensor "
+      "by_n, Tensor by_v, Tensor by_e)");
 
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(

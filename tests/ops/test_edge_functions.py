@@ -3,16 +3,19 @@
 import pytest
 import torch
 
+from mdops.models.repflow import switch
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import (
     EdgeIndex,
     degree_norm,
+    edge_environment,
     edge_frames,
     edge_gather,
     edge_scatter,
     edge_softmax,
     edge_splines,
+    own_message,
     row_gate,
     scalar_gate,
     segment_weights,
@@ -83,6 +86,53 @@ def test_frames_are_those_of_quaternions(degree, dtype, device):
             check_alike(found, wanted, [vectors[3:]], dtype)
         for got, want in zip(found(vectors), wanted(vectors.double()), strict=True):
             assert float((got.double() - want).abs().max()) < LIMITS[dtype]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "width"), [(1000, 32), (3, 32), (50, 20), (7, 130)])
+def test_own_messages_are_those_of_operations(rows, width, dtype, device):
+    random = numbers(5, torch.float64, device)
+    x, weights = random(rows, width), (random(width, width) / width**0.5, random(width), random(width))
+
+    def wanted(x):
+        return 0.7 * x + weights[2] * torch.tanh(x @ weights[0] + weights[1])
+
+    def found(x):
+        return own_message(x, *(w.to(dtype) for w in weights), keep=0.7, activation="tanh")
+
+    check_alike(found, wanted, [x.to(dtype)], dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("protection", [0.0, 0.2])
+def test_environments_are_those_of_operations(protection, dtype, device):
+    """Of edges below the switch, within it and beyond it, of atoms of two types; slots without an edge have zeros."""
+    random, (atoms, width, edges) = numbers(3, torch.float64, device), (40, 9, 250)
+    d = 2.5 * random(atoms, width, 3)
+    picked = torch.randperm(atoms * width, generator=torch.Generator().manual_seed(4)).to(device)
+    slots = torch.cat([picked[:edges], picked.new_full((3,), -1)]).int()
+    of_slot = torch.full((atoms * width,), -1, dtype=torch.int32, device=device)
+    of_slot[picked[:edges]] = torch.arange(edges, dtype=torch.int32, device=device)
+    types = torch.arange(atoms, dtype=torch.int32, device=device) % 3 - 1
+    mean, std, lengths = random(2), random(2, 2).exp(), {"smooth": 2.0, "cutoff": 6.0}
+
+    def wanted(given):
+        kinds = types.clamp(min=0).long()[slots[:edges].long() // width]
+        v = given.reshape(-1, 3)[slots[:edges].long()]
+        r = v.norm(dim=1, keepdim=True)
+        w, inverse = switch(r, 2.0, 6.0, False), 1 / (r + protection)
+        vectors = v * (inverse**2 * w) / std[kinds, 1:]
+        rows = (inverse * w - mean[kinds, None]) / std[kinds, :1], vectors, w, w * 0.3, vectors * w * 0.7
+        return tuple(torch.nn.functional.pad(row, (0, 0, 0, 3)) for row in rows)
+
+    def found(given):
+        others = slots, of_slot.view(atoms, width), types, mean.to(dtype), std.to(dtype)
+        factors = {"protection": protection, "of_means": 0.3, "of_turning": 0.7}
+        return tuple(edge_environment(given, *others, **lengths, **factors))
+
+    check_alike(found, wanted, [d.to(dtype)], dtype)
 
 
 @pytest.mark.parametrize("device", DEVICES)

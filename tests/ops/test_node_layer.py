@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from mdops.ops.activation import activation
-from mdops.ops.node_layer import NodeLayerWeights, node_layer
+from mdops.ops.node_layer import NodeLayerWeights, node_layer, node_layer_packed
+
+OPS = torch.ops.mdops
 
 HOW = {"keep": 0.9, "axis": 3}
 
@@ -68,6 +70,24 @@ def test_values_and_gradients_are_those_of_plain_operations(shape, options, name
         for a, b in zip((got, *found), (want, *wanted), strict=True):
             if b.numel():
                 assert (a - b).abs().max() <= tolerance * b.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_packed_weights_give_the_same_bits(dtype):
+    given, weights = inputs(3, 5, 4, 4, True, takes_nodes=True, dtype=dtype)
+    args = *given, *weights, True, *HOW.values(), 1, 0.0
+    forward, back = node_layer_packed(weights)
+    plain, packed = OPS.node_layer(*args), OPS.node_layer(*args, forward)
+    grad = (torch.ones_like(plain[0]), *plain[1:])
+    both = (
+        (*plain, *packed),
+        (*OPS.node_layer_backward(*grad, *args), *OPS.node_layer_backward(*grad, *args, back)),
+    )
+    for found in both:
+        half = len(found) // 2
+        assert all(torch.equal(a, b) for a, b in zip(found[:half], found[half:], strict=True))
+    with pytest.raises(RuntimeError, match="argument `packed`"):
+        OPS.node_layer(*args, forward[:-1])
 
 
 def test_derivatives_are_checked():

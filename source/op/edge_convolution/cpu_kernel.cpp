@@ -11,8 +11,9 @@ namespace MDOPS_ISA {
 namespace {
 
 constexpr int64_t kBlock = 2 * kRows;
+constexpr int64_t kMost = 64;  // edges of a node at once
 
-// W for sums of nodes, W^T for edges, in lanes.
+// W for sums by x, W^T for edges, in lanes.
 template <class T>
 struct PackedFilter {
   Panels<T> weight, transposed;
@@ -21,7 +22,7 @@ struct PackedFilter {
     Arena arena{static_cast<char*>(memory)};
     if (args.by_b)
       transposed = take_panels<T>(arena, args.width, padded<T>(args.inputs));
-    else
+    else if (!args.by_a)
       weight = take_panels<T>(arena, args.inputs, padded<T>(args.width));
     bytes = arena.used;
   }
@@ -31,6 +32,7 @@ struct PackedFilter {
 // A thread's memory, of one block.
 template <class T>
 struct FilterMemory {
+  T* rows;                 // of w b with t behind it
   T *b, *t, *pair;         // rows of w b, of t, and of products of nodes
   Panels<T> filter, by_b;  // b W, or products of nodes; z
   const T **a, **x;        // the nodes of each row
@@ -38,11 +40,12 @@ struct FilterMemory {
 
   FilterMemory(const EdgeConvolutionArgs<T>& args, void* memory) {
     Arena arena{static_cast<char*>(memory)};
+    rows = arena.take<T>(args.by_a ? kMost * (args.inputs + args.turns) : 0);
     b = arena.take<T>(kBlock * args.inputs), t = arena.take<T>(kBlock * args.turns);
     pair = arena.take<T>(kBlock * args.width);
     filter = take_panels<T>(arena, kBlock, padded<T>(args.width));
     by_b = take_panels<T>(arena, kBlock, padded<T>(args.inputs));
-    a = arena.take<const T*>(kBlock), x = arena.take<const T*>(kBlock);
+    a = arena.take<const T*>(kBlock), x = arena.take<const T*>(args.by_a ? kMost : kBlock);
     none = arena.take<T>(args.a_width());
     if (memory) std::fill_n(none, args.a_width(), T(0));
     bytes = arena.used;
@@ -58,40 +61,7 @@ class Convolution {
   Convolution(const EdgeConvolutionArgs<T>& args, const void* packed, void* memory)
       : args_(args), filter_(args, const_cast<void*>(packed)), memory_(args, memory) {}
 
-  void nodes(int64_t from, int64_t to) {
-    T* const out = args_.by_a ? args_.by_a : args_.by_x;
-    const int64_t stride = args_.by_a ? args_.a_width() : args_.width;
-    for (int64_t m = from; m < to; ++m)
-      if (args_.offsets[m] == args_.offsets[m + 1]) std::fill_n(out + m * stride, stride, T(0));
-    const int64_t end = args_.offsets[to];
-    for (int64_t p = args_.offsets[from]; p < end; p += kBlock) {
-      const int64_t count = std::min(kBlock, end - p);
-      for (int64_t r = 0; r < count; ++r) {
-        const int64_t e = args_.order ? args_.order[p + r] : p + r;
-        edges_[r] = e;
-        take_edge(e, r);
-      }
-      gemm(count, args_.inputs, ByRow<T>{memory_.b, args_.inputs}, filter_.weight, memory_.filter, false);
-      for (int64_t r = 0, last; r < count; r = last) {
-        const int64_t m = args_.index[edges_[r]];
-        last = std::min<int64_t>(count, args_.offsets[m + 1] - p);
-        const bool is_new = args_.offsets[m] >= p;
-        T* const to = out + m * stride;
-        if (args_.by_x)
-          each_columns(
-              [&]<int N>(auto lanes, const auto& at) { sum_by_x<N>(lanes, at, to, r, last, is_new); });
-        else
-          each_columns([&]<int N>(auto lanes, const auto& at) {
-            int64_t q = 0;
-            if (args_.turns >= 3)
-              sum_by_a<N, 3, true>(lanes, at, 0, to, r, last, is_new), q = 3;
-            else
-              sum_by_a<N, 0, true>(lanes, at, 0, to, r, last, is_new);
-            for (; q < args_.turns; ++q) sum_by_a<N, 1, false>(lanes, at, q, to, r, last, is_new);
-          });
-      }
-    }
-  }
+  void nodes(int64_t from, int64_t to) { args_.by_a ? nodes_of_a(from, to) : nodes_of_x(from, to); }
 
   void edges(int64_t from, int64_t to) {
     const int64_t inputs = args_.inputs, turns = args_.turns, width = args_.width;
@@ -138,27 +108,77 @@ class Convolution {
   }
 
  private:
+  // Sums by a: sum_e w_e b_ek x_jc and sum_e t_eq x_jc of the edges of a node, the first times W and summed
+  // over k.
+  void nodes_of_a(int64_t from, int64_t to) {
+    for (int64_t m = from; m < to; ++m) {
+      T* const out = args_.by_a + m * args_.a_width();
+      const int64_t begin = args_.offsets[m], end = args_.offsets[m + 1];
+      if (begin == end) std::fill_n(out, args_.a_width(), T(0));
+      for (int64_t p = begin; p < end; p += kMost) {
+        const int64_t count = std::min(kMost, end - p);
+        for (int64_t r = 0; r < count; ++r) stage(args_.order ? args_.order[p + r] : p + r, r);
+        each_columns([&]<int N>(auto lanes, const auto& at) {
+          sum_by_a<N>(lanes, at.column, out + at.column, count, p == begin);
+        });
+      }
+    }
+  }
+
+  void nodes_of_x(int64_t from, int64_t to) {
+    for (int64_t m = from; m < to; ++m)
+      if (args_.offsets[m] == args_.offsets[m + 1])
+        std::fill_n(args_.by_x + m * args_.width, args_.width, T(0));
+    const int64_t end = args_.offsets[to];
+    for (int64_t p = args_.offsets[from]; p < end; p += kBlock) {
+      const int64_t count = std::min(kBlock, end - p);
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t e = args_.order ? args_.order[p + r] : p + r;
+        edges_[r] = e;
+        take_edge(e, r);
+      }
+      gemm(count, args_.inputs, ByRow<T>{memory_.b, args_.inputs}, filter_.weight, memory_.filter, false);
+      for (int64_t r = 0, last; r < count; r = last) {
+        const int64_t m = args_.index[edges_[r]];
+        last = std::min<int64_t>(count, args_.offsets[m + 1] - p);
+        const bool is_new = args_.offsets[m] >= p;
+        T* const to = args_.by_x + m * args_.width;
+        each_columns([&]<int N>(auto lanes, const auto& at) { sum_by_x<N>(lanes, at, to, r, last, is_new); });
+      }
+    }
+  }
+
   // w b of an edge.
   void weigh(int64_t e, T* __restrict to) const {
     const T w = args_.w[e], *__restrict b = args_.b + e * args_.inputs;
     for (int64_t k = 0; k < args_.inputs; ++k) to[k] = w * b[k];
   }
 
-  // An edge whose other node adds to a sum, as row r; zeros where it has none.
+  // An edge that adds a node to a sum by a, as row r; zeros where there is none.
+  void stage(int64_t e, int64_t r) {
+    const int64_t inputs = args_.inputs, turns = args_.turns;
+    T* const row = memory_.rows + r * (inputs + turns);
+    if (args_.x.is_none(e)) {
+      memory_.x[r] = memory_.none;
+      std::fill_n(row, inputs + turns, T(0));
+      return;
+    }
+    memory_.x[r] = args_.x.at(e, args_.width);
+    weigh(e, row);
+    std::copy_n(args_.t + e * turns, turns, row + inputs);
+  }
+
+  // An edge whose a adds to a sum by x, as row r; zeros where there is none.
   void take_edge(int64_t e, int64_t r) {
     T *const b = memory_.b + r * args_.inputs, *const t = memory_.t + r * args_.turns;
-    const bool none = args_.by_a ? args_.x.is_none(e) : args_.a.is_none(e);
-    memory_.a[r] = memory_.x[r] = memory_.none;
-    if (none) {
+    if (args_.a.is_none(e)) {
+      memory_.a[r] = memory_.none;
       std::fill_n(b, args_.inputs, T(0)), std::fill_n(t, args_.turns, T(0));
       return;
     }
     weigh(e, b);
-    for (int64_t q = 0; q < args_.turns; ++q) t[q] = args_.t[e * args_.turns + q];
-    if (args_.by_a)
-      memory_.x[r] = args_.x.at(e, args_.width);
-    else
-      memory_.a[r] = args_.a.at(e, args_.a_width());
+    std::copy_n(args_.t + e * args_.turns, args_.turns, t);
+    memory_.a[r] = args_.a.at(e, args_.a_width());
   }
 
   // The nodes of a block of edges, and their products; zeros where one is none.
@@ -183,27 +203,53 @@ class Convolution {
     V filter_at(int64_t row, int n) const { return vector_at(filter + row * stride + n * kLanes<T>); }
   };
 
-  // Adds the rows [r, last) of a block, which are of one node: N vectors of the convolution, if it is asked
-  // for, and of Turns sums from q on.
-  template <int N, int Turns, bool Filters, class Lanes>
-  inline __attribute__((always_inline)) void sum_by_a(Lanes lanes, const Columns& at, int64_t q, T* to,
-                                                      int64_t r, int64_t last, bool is_new) const {
-    constexpr int kSums = Turns + Filters;
-    V sums[kSums][N];
-    const auto place = [&](int s, int n) {
-      return to + (Filters ? s : 1 + q + s) * args_.width + at.column + n * kLanes<T>;
-    };
-    for (int s = 0; s < kSums; ++s)
-      for (int n = 0; n < N; ++n) sums[s][n] = is_new ? V{} : lanes.load(place(s, n));
-    for (int64_t k = r; k < last; ++k) {
-      const T *x = memory_.x[k] + at.column, *t = memory_.t + k * args_.turns + q;
-      for (int n = 0; n < N; ++n) {
-        const V value = lanes.load(x + n * kLanes<T>);
-        if constexpr (Filters) sums[0][n] += at.filter_at(k, n) * value;
-        for (int s = 0; s < Turns; ++s) sums[s + Filters][n] += t[s] * value;
-      }
+  // Adds the staged edges of a node: N vectors of the convolution and of all other sums.
+  template <int N, class Lanes>
+  inline __attribute__((always_inline)) void sum_by_a(Lanes lanes, int64_t column, T* to, int64_t count,
+                                                      bool is_new) const {
+    V y[N];
+    for (int n = 0; n < N; ++n) y[n] = is_new ? V{} : lanes.load(to + n * kLanes<T>);
+    int64_t k = 0;
+    for (; k + kRows <= args_.inputs; k += kRows) filtered<N, kRows>(lanes, column, k, count, y);
+    for (; k < args_.inputs; ++k) filtered<N, 1>(lanes, column, k, count, y);
+    for (int n = 0; n < N; ++n) lanes.store(to + n * kLanes<T>, y[n]);
+    int64_t q = 0;
+    for (; q + 3 <= args_.turns; q += 3) turned<N, 3>(lanes, column, q, to, count, is_new);
+    for (; q < args_.turns; ++q) turned<N, 1>(lanes, column, q, to, count, is_new);
+  }
+
+  // sums += rows (count, Rows), from number `first` on, transposed times x.
+  template <int N, int Rows, class Lanes>
+  inline __attribute__((always_inline)) void add_products(Lanes lanes, int64_t column, int64_t first,
+                                                          int64_t count, V (&sums)[Rows][N]) const {
+    const int64_t stride = args_.inputs + args_.turns;
+    const T* row = memory_.rows + first;
+    for (int64_t e = 0; e < count; ++e, row += stride) {
+      const T* const x = memory_.x[e] + column;
+      V values[N];
+      for (int n = 0; n < N; ++n) values[n] = lanes.load(x + n * kLanes<T>);
+      for (int r = 0; r < Rows; ++r)
+        for (int n = 0; n < N; ++n) sums[r][n] += row[r] * values[n];
     }
-    for (int s = 0; s < kSums; ++s)
+  }
+  template <int N, int Rows, class Lanes>
+  inline __attribute__((always_inline)) void filtered(Lanes lanes, int64_t column, int64_t k, int64_t count,
+                                                      V (&y)[N]) const {
+    V sums[Rows][N] = {};
+    add_products<N, Rows>(lanes, column, k, count, sums);
+    for (int r = 0; r < Rows; ++r)
+      for (int n = 0; n < N; ++n)
+        y[n] += lanes.load(args_.weight + (k + r) * args_.width + column + n * kLanes<T>) * sums[r][n];
+  }
+  template <int N, int Turns, class Lanes>
+  inline __attribute__((always_inline)) void turned(Lanes lanes, int64_t column, int64_t q, T* to,
+                                                    int64_t count, bool is_new) const {
+    V sums[Turns][N];
+    const auto place = [&](int s, int n) { return to + (1 + q + s) * args_.width + n * kLanes<T>; };
+    for (int s = 0; s < Turns; ++s)
+      for (int n = 0; n < N; ++n) sums[s][n] = is_new ? V{} : lanes.load(place(s, n));
+    add_products<N, Turns>(lanes, column, args_.inputs + q, count, sums);
+    for (int s = 0; s < Turns; ++s)
       for (int n = 0; n < N; ++n) lanes.store(place(s, n), sums[s][n]);
   }
 
@@ -268,7 +314,7 @@ void pack(const EdgeConvolutionArgs<T>& args, void* memory) {
   };
   if (args.by_b)
     rows(to.transposed, args.inputs, [&](int64_t c, int64_t k) { return args.weight[k * args.width + c]; });
-  else
+  else if (!args.by_a)
     rows(to.weight, args.width, [&](int64_t k, int64_t c) { return args.weight[k * args.width + c]; });
 }
 

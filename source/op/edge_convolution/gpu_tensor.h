@@ -123,7 +123,7 @@ struct NodeEdges {
 // By a. sum_e w_e b_ek x_jc is a product, whose depth are the edges of a node; times W and summed over k it
 // is the convolution. A block has a node, a warp a quarter of its columns.
 template <bool kTurned>
-__global__ void __launch_bounds__(kQuarters* kWarp, 3) tensor_a_kernel(EdgeConvolutionArgs<float> args) {
+__global__ void __launch_bounds__(kQuarters* kWarp, 4) tensor_a_kernel(EdgeConvolutionArgs<float> args) {
   const int lane = lane_index(), g = lane / 4, t = lane % 4;
   const int first = threadIdx.x / kWarp * kQuarter;
   const int64_t m = blockIdx.x;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kQuarters* kWarp, 3) tensor_a_kernel(EdgeConvo
   for (int64_t p = edges.begin; p < edges.end; p += kWarp) {
     const OwnEdge own = own_edge(args, args.x, m, p + lane, edges.end);
     const int left = static_cast<int>(edges.end - p < kWarp ? edges.end - p : kWarp);
-#pragma unroll 2
+#pragma unroll 1
     for (int step = 0; step < left; step += 8) {
       Four b[2], x[2];
 #pragma unroll
@@ -350,12 +350,8 @@ __global__ void __launch_bounds__(kEdgeThreads, 2) tensor_edges_kernel(EdgeConvo
 }
 
 inline bool by_tensor_cores(const Gpu& gpu, const EdgeConvolutionArgs<float>& args) {
-  bool is_placed = true;
-  for (const float* from : {args.a.x, args.x.x, args.b, args.weight, const_cast<const float*>(args.by_b)})
-    is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(Four) == 0;
-  return gpu.limits().capability >= 80 && is_placed && args.inputs == kTensorInputs &&
-         args.width == kTensorWidth && (args.turns == kTensorTurns || args.turns == 0) &&
-         args.rows < int64_t{1} << 31;
+  return gpu.limits().capability >= 80 && args.inputs == kTensorInputs && args.width == kTensorWidth &&
+         (args.turns == kTensorTurns || args.turns == 0) && args.rows < int64_t{1} << 31;
 }
 
 // f.operator()<kTurned>()

@@ -4,13 +4,21 @@
 
 namespace mdops {
 
+// Bytes between arrays are zeros.
 template <class T>
-static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args) {
+static Tensor pack_node_layer(const Op& op, const NodeLayerArgs<T>& args) {
+  Tensor packed = zeros(op, {MDOPS_RUN(node_layer_sizes, args).packed}, ScalarType::Byte);
+  MDOPS_RUN(node_layer_pack, args, packed.mutable_data_ptr());
+  return packed;
+}
+
+template <class T>
+static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args, const std::optional<Tensor>& given) {
   struct Use;
   constexpr int64_t kNodes = 32;
   const NodeLayerSizes sizes = MDOPS_RUN(node_layer_sizes, args);
-  Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
-  MDOPS_RUN(node_layer_pack, args, packed.mutable_data_ptr());
+  const Tensor packed =
+      given ? input(op, "packed", *given, ScalarType::Byte, {sizes.packed}) : pack_node_layer(op, args);
   parallel(args.rows, kNodes, [&](int64_t begin, int64_t end) {
     const ScratchMemory<Use> memory(op, sizes.scratch);
     MDOPS_RUN(node_layer_rows, args, begin, end, packed.const_data_ptr(), memory.data());

@@ -1,6 +1,7 @@
 // The ops of a layer's nodes, their arguments checked at entry.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -82,7 +83,8 @@ struct NodeLayerOps {
   static Three node_layer(const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
                           const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
                           const Tensor& every, const Tensor& bias, const Tensor& factor, bool takes_nodes,
-                          double keep, int64_t axis, int64_t activation, double threshold) {
+                          double keep, int64_t axis, int64_t activation, double threshold,
+                          const std::optional<Tensor>& packed) {
     const auto op = Device::make("node_layer", "n", n);
     const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
                              takes_nodes, axis);
@@ -93,7 +95,7 @@ struct NodeLayerOps {
       auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
       args.out = out.mutable_data_ptr<T>(), args.z = z.mutable_data_ptr<T>();
       args.z_own = z_own.mutable_data_ptr<T>();
-      run_node_layer(op, args);
+      run_node_layer(op, args, packed);
     });
     return {out, z, z_own};
   }
@@ -104,7 +106,7 @@ struct NodeLayerOps {
                                    const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
                                    const Tensor& every, const Tensor& bias, const Tensor& factor,
                                    bool takes_nodes, double keep, int64_t axis, int64_t activation,
-                                   double threshold) {
+                                   double threshold, const std::optional<Tensor>& packed) {
     const auto op = Device::make("node_layer_backward", "n", n);
     const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
                              takes_nodes, axis);
@@ -122,13 +124,35 @@ struct NodeLayerOps {
       args.z = const_cast<T*>(z.const_data_ptr<T>()), args.z_own = const_cast<T*>(z_own.const_data_ptr<T>());
       args.out = by_n.mutable_data_ptr<T>(), args.by_v = by_v.mutable_data_ptr<T>();
       args.by_e = by_e.mutable_data_ptr<T>();
-      run_node_layer(op, args);
+      run_node_layer(op, args, packed);
     });
     return {by_n, by_v, by_e};
   }
 
+  // The weights as `node_layer` reads them, or with `back` its gradient.
+  static Tensor node_layer_pack(const Tensor& own_, const Tensor& own_bias_, const Tensor& every_,
+                                const Tensor& bias_, bool back) {
+    const auto op = Device::make("node_layer_pack", "every", every_);
+    const Tensor every = float_input(op, "every", every_, {kAny, kAny});
+    const ScalarType dtype = every.scalar_type();
+    const int64_t width = every.size(1), of_own = own_.numel() > 0 ? width : 0;
+    const Tensor own = input(op, "own", own_, dtype, {of_own, of_own});
+    const Tensor own_bias = input(op, "own_bias", own_bias_, dtype, {of_own});
+    const Tensor bias = input(op, "bias", bias_, dtype, {width});
+    return dispatch_float(op, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      NodeLayerArgs<T> args{};
+      args.width = width, args.inputs = every.size(0), args.every = every.const_data_ptr<T>();
+      args.own = of_own ? own.const_data_ptr<T>() : nullptr, args.own_bias = own_bias.const_data_ptr<T>();
+      args.bias = bias.const_data_ptr<T>();
+      if (back) args.grad = args.every;  // which tells the passes apart
+      return pack_node_layer(op, args);
+    });
+  }
+
   static void implement(torch::stable::detail::StableLibrary& m) {
     m.impl("node_layer", TORCH_BOX(&NodeLayerOps::node_layer));
+    m.impl("node_layer_pack", TORCH_BOX(&NodeLayerOps::node_layer_pack));
     m.impl("node_layer_backward", TORCH_BOX(&NodeLayerOps::node_layer_backward));
   }
 };

@@ -1,0 +1,74 @@
+"""Rows of the environment matrix at the edges of a graph."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from mdops.ops._register import last_derivative, register_fake, register_formula
+
+
+class EdgeEnvironment(NamedTuple):
+    """Of E edges, zeros behind the last one.
+
+    Attributes:
+        lengths: (E, 1), the first numbers of the rows, and vectors: (E, 3), the others.
+        weight: (E, 1), the switch. means: (E, 1), `weight` times a factor.
+        turning: (E, 3), `vectors` times `weight` times another.
+    """
+
+    lengths: torch.Tensor
+    vectors: torch.Tensor
+    weight: torch.Tensor
+    means: torch.Tensor
+    turning: torch.Tensor
+
+
+def edge_environment(
+    displacements: torch.Tensor,
+    slots: torch.Tensor,
+    edge_of_slot: torch.Tensor,
+    types: torch.Tensor,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    *,
+    smooth: float,
+    cutoff: float,
+    protection: float = 0.0,
+    of_means: float = 1.0,
+    of_turning: float = 1.0,
+) -> EdgeEnvironment:
+    """The rows of a graph's edges, and what sums over edges are weighed with. Differentiable once, in the pair vectors.
+
+    Args:
+        displacements: (N, K, 3), A, float32 or float64, the pair vectors of the graph's list.
+        slots: (E,) int32, n K + k, and edge_of_slot: (N, K) int32, of the graph (`NeighborGraph`).
+        types: (N,) int32, of the atoms; -1 is a virtual atom.
+        mean: (ntypes,), of the first number of a row, and std: (ntypes, 2), of the first and of the others.
+        smooth: where the switch begins to fall, A. cutoff: where it is 0.
+        protection: added to distances in denominators, A.
+        of_means, of_turning: the factors.
+
+    Raises:
+        RuntimeError: a shape, dtype, device or number does not match, or (on a CPU) an index is out of range. A GPU
+            answers NaN there.
+    """
+    given = displacements, slots, edge_of_slot, types, mean, std
+    numbers = smooth, cutoff, protection, of_means, of_turning
+    return EdgeEnvironment(*torch.ops.mdops.edge_environment(*given, *(float(x) for x in numbers)))
+
+
+@register_fake("edge_environment")
+def _(displacements: Any, slots: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(displacements.new_empty(slots.shape[0], width) for width in (1, 3, 1, 1, 3))
+
+
+@register_fake("edge_environment_backward")
+def _(a: Any, b: Any, c: Any, d: Any, e: Any, displacements: Any, *args: Any) -> torch.Tensor:
+    return displacements.new_empty(displacements.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (last_derivative("edge_environment_backward", *grads, *args),)
+
+
+register_formula("edge_environment", _formula, (0,))

@@ -1,0 +1,53 @@
+"""What rows add to their own numbers, as one op."""
+
+from typing import Any
+
+import torch
+
+from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops.activation import kernel_code
+
+
+def own_message(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    factor: torch.Tensor,
+    *,
+    keep: float,
+    activation: str,
+) -> torch.Tensor:
+    """keep x + factor f(x weight + bias). Differentiable once, in x; the weights are constants.
+
+    Args:
+        x: (R, C), float32 or float64.
+        weight: (C, C). bias, factor: (C,).
+        keep: the factor of x.
+        activation: f, by DeePMD-kit's name.
+
+    Returns:
+        (R, C).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    fixed = weight.detach(), bias.detach(), factor.detach()
+    y: torch.Tensor = torch.ops.mdops.own_message(x, *fixed, float(keep), *kernel_code(activation))
+    return y
+
+
+@register_fake("own_message")
+def _(x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@register_fake("own_message_backward")
+def _(grad: Any, x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    return (last_derivative("own_message_backward", grads[0], *args),)
+
+
+register_formula("own_message", _formula, (0,))

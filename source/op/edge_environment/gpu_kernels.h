@@ -1,0 +1,33 @@
+// A thread has an edge, or backward a slot.
+#pragma once
+
+#include "common/gpu.h"
+#include "edge_environment/edge_environment.h"
+
+namespace mdops {
+
+namespace gpu_edge_environment {
+
+constexpr int kThreads = 256;
+
+template <class T, bool kBack>
+__global__ void __launch_bounds__(kThreads) environment_kernel(EdgeEnvironmentArgs<T> args) {
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (n >= (kBack ? args.atoms * args.width : args.edges)) return;
+  if constexpr (kBack)
+    args.run_slot(n);
+  else
+    args.run_edge(n);
+}
+
+template <class T>
+void run(const Gpu& gpu, const EdgeEnvironmentArgs<T>& args) {
+  if (args.by_displacements)
+    gpu.launch(environment_kernel<T, true>, blocks_for(args.atoms * args.width, kThreads), kThreads, 0, args);
+  else
+    gpu.launch(environment_kernel<T, false>, blocks_for(args.edges, kThreads), kThreads, 0, args);
+}
+
+}  // namespace gpu_edge_environment
+
+}  // namespace mdops

@@ -1,0 +1,86 @@
+// The ops of rows' own messages, their arguments checked at entry. What a device does is an overload of
+// `run_own_message` on the call of an op.
+#pragma once
+
+#include <string>
+
+#include "common/tensor.h"
+#include "own_message/own_message.h"
+
+namespace mdops {
+
+struct OwnMessageInputs {
+  Tensor x;
+  ScalarType dtype;
+  int64_t rows, width;
+  Tensor weight, bias, factor;
+
+  template <class Device>
+  OwnMessageInputs(const Op& op, Device, const Tensor& x_, const Tensor& weight_, const Tensor& bias_,
+                   const Tensor& factor_)
+      : x(Device::placed(float_input(op, "x", x_, {kAny, kAny}))),
+        dtype(x.scalar_type()),
+        rows(x.size(0)),
+        width(x.size(1)),
+        weight(input(op, "weight", weight_, dtype, {width, width})),
+        bias(Device::placed(input(op, "bias", bias_, dtype, {width}))),
+        factor(Device::placed(input(op, "factor", factor_, dtype, {width}))) {
+    if (width == 0) fail(op, "argument `x` has no columns, expected one or more");
+  }
+
+  template <class T>
+  OwnMessageArgs<T> args(const Op& op, double keep, int64_t activation, double threshold) const {
+    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+      fail(op,
+           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
+    return {rows,
+            width,
+            static_cast<T>(keep),
+            static_cast<Activation>(activation),
+            static_cast<T>(threshold),
+            x.const_data_ptr<T>(),
+            weight.const_data_ptr<T>(),
+            bias.const_data_ptr<T>(),
+            factor.const_data_ptr<T>(),
+            nullptr,
+            nullptr};
+  }
+};
+
+template <class Device>
+struct OwnMessageOps {
+  static Tensor own_message(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& factor,
+                            double keep, int64_t activation, double threshold) {
+    const auto op = Device::make("own_message", "x", x);
+    const OwnMessageInputs in(op, Device{}, x, weight, bias, factor);
+    Tensor y = empty(op, {in.rows, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>(op, keep, activation, threshold);
+      args.out = y.mutable_data_ptr<T>();
+      run_own_message(op, args);
+    });
+    return y;
+  }
+
+  static Tensor own_message_backward(const Tensor& grad_, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, const Tensor& factor, double keep,
+                                     int64_t activation, double threshold) {
+    const auto op = Device::make("own_message_backward", "x", x);
+    const OwnMessageInputs in(op, Device{}, x, weight, bias, factor);
+    const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.rows, in.width}));
+    Tensor by_x = empty(op, {in.rows, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>(op, keep, activation, threshold);
+      args.grad = grad.const_data_ptr<T>(), args.out = by_x.mutable_data_ptr<T>();
+      run_own_message(op, args);
+    });
+    return by_x;
+  }
+
+  static void implement(torch::stable::detail::StableLibrary& m) {
+    m.impl("own_message", TORCH_BOX(&OwnMessageOps::own_message));
+    m.impl("own_message_backward", TORCH_BOX(&OwnMessageOps::own_message_backward));
+  }
+};
+
+}  // namespace mdops
