@@ -115,7 +115,8 @@ def ops(potential: Potential, atoms: int, clock: str) -> dict[str, dict[str, flo
 
 
 def steps(potential: Potential, atoms: int, clock: str, python: str | None, rounds: int) -> dict[str, float]:
-    """Energies, forces and virial with the list given, us an atom."""
+    """Energies, forces and virial with the list given, us an atom, of steps that follow one of the same program, as in
+    a simulation: the other program's leave nothing of use in the caches."""
     box = sample_box(atoms, ["O", "H"])
     system = from_atoms([box], potential.type_map)
     evaluator, given = potential.evaluator(), potential.neighbor_list(system)
@@ -135,9 +136,9 @@ def steps(potential: Potential, atoms: int, clock: str, python: str | None, roun
             other.warm_up()
         own()
         for _ in range(rounds):
-            times.setdefault("mdops", []).append(own())
+            times.setdefault("mdops", []).append([own() for _ in range(2)][-1])
             if other is not None:
-                times.setdefault("deepmd", []).append(other.milliseconds("step"))
+                times.setdefault("deepmd", []).append([other.milliseconds("step") for _ in range(2)][-1])
         if other is not None:
             other.end()
     return {name: 1e3 * statistics.median(values) / atoms for name, values in times.items()}
