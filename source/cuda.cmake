@@ -100,6 +100,14 @@ foreach(target mdops_cuda gpu_loops mdops_core)
     target_compile_options(${target} PRIVATE ${quickly} $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O0>)
   endif()
 endforeach()
+# PyTorch's headers take nvcc half of the time of a source of bindings: a quick build compiles several as one, but for
+# those with names of their own that others have, too.
+if("$ENV{MDOPS_CUDA_QUICK}")
+  set_target_properties(mdops_cuda PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set(alone ${CUDA_SOURCES})
+  list(FILTER alone INCLUDE REGEX "op/(gemm|message|ragged_plan|spline_potential)/cuda")
+  set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endif()
 target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
 
 # Models of the C core on GPUs.
