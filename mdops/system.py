@@ -210,13 +210,8 @@ def from_atoms(
     return system
 
 
-_OTHER_NAMES = (
-    "charge",
-    "spin",
-    "total_charge",
-    "total_spin",
-    "multiplicity",
-)  # in `info`, as of other programs
+# What other programs call charges and multiplicities in `info`.
+_OTHER_NAMES = ("charge", "spin", "total_charge", "total_spin", "multiplicity")
 
 
 def charges_and_spins(frames: Sequence[Atoms], *, charged: bool = False) -> np.ndarray | None:
