@@ -100,13 +100,17 @@ foreach(target mdops_cuda gpu_loops mdops_core)
     target_compile_options(${target} PRIVATE ${quickly} $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O0>)
   endif()
 endforeach()
-# PyTorch's headers take nvcc half of the time of a source of bindings: a quick build compiles several as one, but for
-# those with names of their own that others have, too.
+# PyTorch's headers take nvcc half of the time of a source of bindings: a quick build compiles these together.
 if("$ENV{MDOPS_CUDA_QUICK}")
-  set_target_properties(mdops_cuda PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-  set(alone ${CUDA_SOURCES})
-  list(FILTER alone INCLUDE REGEX "op/(gemm|message|ragged_plan|spline_potential)/cuda")
-  set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  set_target_properties(mdops_cuda PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set(of_edges edge_attention edge_convolution edge_environment edge_frames edge_rotation edge_softmax edge_splines)
+  set(of_rows degree_norm grid_product order_mix own_message scalar_gate so2_layer)
+  set(of_moments displacements env_mat harmonic_moment moment_invariants moment_product spline_moment)
+  foreach(group of_edges of_rows of_moments)
+    foreach(family ${${group}})
+      set_source_files_properties(source/op/${family}/cuda.cu PROPERTIES UNITY_GROUP ${group})
+    endforeach()
+  endforeach()
 endif()
 target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
 
