@@ -7,15 +7,12 @@ import numpy as np
 from mdops.data.frame_set import FrameSet
 
 _PAIRS = 64
-_PROBES, _SEARCHED = (
-    16,
-    300_000,
-)  # frames that a near one is looked for of, and atoms that are looked at for each
+# Frames that a near one is looked for of, and atoms that are looked at for each.
+_PROBES, _SEARCHED = 16, 300_000
 _FACTOR = 8.0  # energies and forces of mixed units differ by 14 (Rydberg, eV) or more
 _CORRELATED = 0.9
-_PRESSURE = (
-    2.0  # eV/A^3, 320 GPa: data of solids and liquids is below, and in GPa or kbar most of it seems above
-)
+# eV/A^3, 320 GPa: data of solids and liquids is below, and in GPa or kbar most of it seems above.
+_PRESSURE = 2.0
 _GPA = 160.2  # eV/A^3
 
 Pairs = list[tuple[int, int]]

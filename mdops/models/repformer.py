@@ -40,6 +40,7 @@ from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.neighbor_attention import SHIFT
 from mdops.ops.node_layer import NodeLayerWeights, node_layer_packed
+from mdops.ops.own_message import has_fused_message
 from mdops.options import Most, Options, key
 
 LN_EPS = 1e-5
@@ -329,7 +330,7 @@ class RepformerLayer(nn.Module):
         new = self._nodes(nodes, e, h, edges)
         if form.is_last:
             return new, local
-        if edges.once and e.is_cuda and is_by_pytorch():
+        if edges.once and has_fused_message(e) and is_by_pytorch():
             made, to_vectors = self._edges_once(nodes, e, h, edges)
             return new, (made, self._added("h2", h, to_vectors))
         to_edges, to_vectors = [self._after("linear2", e)], []

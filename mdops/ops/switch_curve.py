@@ -1,6 +1,7 @@
 """Curves that fall from 1 to 0 towards a cutoff, and their derivatives."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,19 +52,14 @@ def _rows(r: torch.Tensor) -> torch.Tensor:
     return r.reshape(math.prod(r.shape[:-1]), r.shape[-1])
 
 
-register_fake_like("switch_curve", 0)
-register_fake_like("fade_curve", 0)
+def _register(name: str, curve: Callable[..., torch.Tensor]) -> None:
+    def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+        *given, order = args
+        return (grads[0] * curve(*given, order + 1),)
+
+    register_fake_like(name, 0)
+    register_formula(name, formula, (0,))
 
 
-def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    r, cutoff_smooth, cutoff, order = args
-    return (grads[0] * switch_curve(r, cutoff_smooth, cutoff, order + 1),)
-
-
-def _fade_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    r, cutoff, exponent, order = args
-    return (grads[0] * fade_curve(r, cutoff, exponent, order + 1),)
-
-
-register_formula("switch_curve", _formula, (0,))
-register_formula("fade_curve", _fade_formula, (0,))
+_register("switch_curve", switch_curve)
+_register("fade_curve", fade_curve)
