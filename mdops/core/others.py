@@ -8,13 +8,13 @@ import torch.nn.functional as F
 
 from mdops.core.arrays import Arrays, array, grid_numbers
 from mdops.errors import UnsupportedModelError
-from mdops.evaluators.attention_low_rank import in_coordinates
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.angles import AngleDescriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
+from mdops.tables.attention_tables import in_coordinates
 from mdops.tables.grids import Sum, grid_of
 
 

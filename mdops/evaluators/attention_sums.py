@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.evaluators.attention_low_rank import in_coordinates, joined
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.spline_sum import SplineSum
@@ -19,6 +18,7 @@ from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.attention_moments import attention_moments
 from mdops.ops.neighbor_rows import NeighborRows, SplineRows
+from mdops.tables.attention_tables import in_coordinates, joined
 from mdops.tables.grids import Sum, finer_grid, grid_types
 from mdops.tables.spline import TOLERANCE, SplineGrid
 

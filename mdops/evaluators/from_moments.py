@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators import moment_energy
 from mdops.evaluators.base import Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes
-from mdops.evaluators.moment_energy import DescriptorPasses, blank_moments, moment_rows
 from mdops.evaluators.nets import frozen_fitting, why_not_exact, why_not_net
 from mdops.evaluators.one_op import why_not_truncated
 from mdops.evaluators.spline_model import SplineModel, SplineModels, is_alone, shares_places
 from mdops.models.ener import EnergyFitting
+from mdops.nn.moment_energy import DescriptorPasses, blank_moments, moment_energy, moment_rows, supports
 from mdops.ops import axis_product, mlp_value_and_gradient, moment_product
 from mdops.tables.grids import moment_descriptor, pair_masks, sums_of
 from mdops.tables.spline import collocation_on
@@ -137,7 +136,8 @@ class MomentTraining(FromMoments):
             return "types are excluded"
         if model.descriptor.constants() is not None and model.fitting.net(0).layers[0].adds_input:
             return "the first layer of the fitting net adds its input, of which the type embedding is a part"
-        if not isinstance(model.fitting, EnergyFitting) or not moment_energy.supports(model.fitting):
+        fitting = model.fitting
+        if not isinstance(fitting, EnergyFitting) or any(fitting.vacuum) or not supports(fitting.nets.nets):
             return "the passes are written for fitting nets of tanh with a linear layer at the end"
         return None
 
@@ -148,7 +148,7 @@ class MomentTraining(FromMoments):
     def _energies(self, s: SplineModel, moments: torch.Tensor, step: Step) -> Energies:
         part, types = s.sums[0], step.system.types
         atoms = step.system.atoms_of_types(part.descriptor.ntypes)
-        energy, gradient = moment_energy.moment_energy(
+        energy, gradient = moment_energy(
             s.nets,
             s.fitting_layers(),
             part.descriptor.axis_neuron,

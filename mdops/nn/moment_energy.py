@@ -4,20 +4,18 @@ Autograd would record the energies, their gradient and that one's gradient as hu
 passes are written out (docs/explanation/training.md, "A step").
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from mdops.models.ener import EnergyFitting
 from mdops.nn.net import Layer, Net
 from mdops.ops.linear import linear, linear_input, linear_weight
 
 
-def supports(fitting: EnergyFitting) -> bool:
+def supports(nets: Iterable[Net]) -> bool:
     """Whether the passes written here are those of these fitting nets: tanh, and a linear layer at the end."""
-    nets = fitting.nets.nets
-    return not any(fitting.vacuum) and all(
+    return all(
         all(layer.activation_name.lower() == "tanh" for layer in net.layers[:-1])
         and net.layers[-1].activation_name.lower() in ("linear", "none")
         and net.layers[-1].timestep is None
