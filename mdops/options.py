@@ -161,6 +161,15 @@ class Options:
     def check(self, place: str, type_map: Sequence[str]) -> None:
         """Raises ConfigError, naming the place, for options that do not go together."""
 
+    def requirement(self, place: str) -> Callable[[bool, str, str], None]:
+        """What raises ConfigError unless something holds, of an option's name, which it tells with what is wanted."""
+
+        def require(holds: bool, name: str, wanted: str) -> None:
+            if not holds:
+                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
+
+        return require
+
     @property
     def cutoff(self) -> float:
         """How far the part sees, A; 0 of a fitting."""

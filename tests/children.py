@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 SERVER = r"""
@@ -104,3 +105,13 @@ def python(*arguments, env=None, cwd=None, check=False) -> subprocess.CompletedP
     if check:
         assert done.returncode == 0, done.stderr
     return done
+
+
+def in_threads(work, count, seconds=60):
+    """work(0), work(1) and so on at once, each in a thread."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not any(thread.is_alive() for thread in threads)

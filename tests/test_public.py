@@ -2,15 +2,18 @@
 
 import importlib
 import inspect
-import pkgutil
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-import mdops
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "scripts"))
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "public.md"
+from build_docs import public_modules  # noqa: E402
+
+PAGE = ROOT / "docs" / "reference" / "public.md"
 
 
 def listed():
@@ -19,30 +22,15 @@ def listed():
     return {module: re.findall(r"`(\w+)`", names) for module, names in rows}
 
 
-def public():
-    """The modules that have an `__all__`, but for those of programs that are not installed."""
-    found = []
-    for name in ["mdops", *(m.name for m in pkgutil.walk_packages(mdops.__path__, "mdops."))]:
-        try:
-            module = importlib.import_module(name) if not name.endswith("__main__") else None
-        except ModuleNotFoundError as error:
-            if (error.name or "mdops").startswith("mdops"):
-                raise
-            continue
-        if hasattr(module, "__all__"):
-            found.append(name)
-    return found
-
-
 def test_page_and_modules_name_the_same():
     """`scripts/document_public.py` writes the table."""
-    found = {name: importlib.import_module(name).__all__ for name in public()}
+    found = {name: importlib.import_module(name).__all__ for name in public_modules()}
     assert {name: sorted(names) for name, names in listed().items()} == {
         name: sorted(names) for name, names in found.items()
     }
 
 
-@pytest.mark.parametrize("module", public())
+@pytest.mark.parametrize("module", public_modules())
 def test_public_names_are_there_and_say_what_they_are(module):
     there = importlib.import_module(module)
     for name in there.__all__:

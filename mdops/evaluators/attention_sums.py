@@ -157,12 +157,9 @@ class AttentionSums:
                 g = layer.as_one_op(g, near, *own)
             # Neither the layers nor `spline_rows` read gradients by rows of no atom.
             return row_moments(rows.environment, g, near.offsets, leaves_rest=True) / d.slots
+        sums = rows.g, rows.environment, near.offsets, form.layers, form.norm
         return attention_moments(
-            rows.g,
-            rows.environment,
-            near.offsets,
-            form.layers,
-            form.norm,
+            *sums,
             directions=near.directions,
             switch=near.switch,
             empty=near.empty,

@@ -427,12 +427,7 @@ class DPA2(GraphDescriptor):
         of_sums = places**-0.5 if layers.use_sqrt_nnei else 1 / places
         of_axes = of_sums * 3**-0.5
         rows = edge_environment(
-            near.displacements,
-            graph.slots,
-            graph.edge_of_slot,
-            near.types,
-            self.mean,
-            self.std,
+            *(near.displacements, graph.slots, graph.edge_of_slot, near.types, self.mean, self.std),
             smooth=layers.rcut_smth,
             cutoff=layers.rcut,
             protection=self.options.env_protection,

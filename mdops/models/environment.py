@@ -138,11 +138,7 @@ def environment(
     """
     d = descriptor
     return env_mat(
-        near.displacements,
-        near.counts,
-        near.types,
-        d.mean,
-        d.std,
+        *(near.displacements, near.counts, near.types, d.mean, d.std),
         cutoff=d.cutoff,
         cutoff_smooth=d.cutoff_smooth,
         protection=d.protection,

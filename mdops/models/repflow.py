@@ -156,32 +156,27 @@ class RepflowOptions(Options):
         }
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        def refuse_unless(holds: bool, name: str, wanted: str) -> None:
-            if not holds:
-                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
-
+        require = self.requirement(place)
         for name, sel in (("e_sel", self.e_sel), ("a_sel", self.a_sel)):
             if isinstance(sel, str):
                 automatic_sel_ratio(sel, f"{place}.{name}")
-        refuse_unless(self.e_rcut_smth < self.e_rcut, "e_rcut_smth", "less than e_rcut")
-        refuse_unless(self.a_rcut_smth < self.a_rcut, "a_rcut_smth", "less than a_rcut")
-        refuse_unless(self.a_rcut <= self.e_rcut, "a_rcut", f"e_rcut, {self.e_rcut:g}, or less")
+        require(self.e_rcut_smth < self.e_rcut, "e_rcut_smth", "less than e_rcut")
+        require(self.a_rcut_smth < self.a_rcut, "a_rcut_smth", "less than a_rcut")
+        require(self.a_rcut <= self.e_rcut, "a_rcut", f"e_rcut, {self.e_rcut:g}, or less")
         self._check_places(place)
         narrow = min(self.n_dim, self.e_dim)
-        refuse_unless(self.axis_neuron <= narrow, "axis_neuron", f"n_dim and e_dim, {narrow}, or less")
+        require(self.axis_neuron <= narrow, "axis_neuron", f"n_dim and e_dim, {narrow}, or less")
         sequential = not self.sequential_update or (self.update_style == RESIDUAL and self.update_angle)
-        refuse_unless(
-            sequential, "sequential_update", f"false without update_angle or update_style {RESIDUAL!r}"
-        )
+        require(sequential, "sequential_update", f"false without update_angle or update_style {RESIDUAL!r}")
         smooth = self.smooth_edge_update or not self.use_dynamic_sel
-        refuse_unless(smooth, "use_dynamic_sel", "false without smooth_edge_update")
+        require(smooth, "use_dynamic_sel", "false without smooth_edge_update")
         if self.update_angle and self.a_compress_rate:
             of_node, of_edge = self.angle_inputs
             fits = 2 * of_edge == self.a_compress_e_rate * of_node > 0
-            refuse_unless(fits, "a_compress_rate", f"a divisor of half of a_dim, which is {self.a_dim}")
+            require(fits, "a_compress_rate", f"a divisor of half of a_dim, which is {self.a_dim}")
             there = of_node <= self.n_dim and of_edge <= self.e_dim
             wanted = f"more: n_dim and e_dim are below the {of_node} and {of_edge} numbers to split off"
-            refuse_unless(there or not self.a_compress_use_split, "a_compress_rate", wanted)
+            require(there or not self.a_compress_use_split, "a_compress_rate", wanted)
 
     def _check_places(self, place: str) -> None:
         """Raises ConfigError for fewer places of edges than of angles."""

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
@@ -130,21 +129,16 @@ class RepformerOptions(Options):
         )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        def refuse_unless(holds: bool, name: str, wanted: str) -> None:
-            if not holds:
-                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
-
+        require = self.requirement(place)
         if isinstance(self.nsel, str):
             automatic_sel_ratio(self.nsel, f"{place}.nsel")
-        refuse_unless(self.rcut_smth < self.rcut, "rcut_smth", "less than rcut")
+        require(self.rcut_smth < self.rcut, "rcut_smth", "less than rcut")
         for name, used, width in (
             ("axis_neuron", self.update_g1_has_grrg, self.g2_dim),
             ("axis_neuron", self.update_g1_has_drrd, self.g1_dim),
         ):
-            refuse_unless(not used or self.axis_neuron <= width, name, f"{width} or less")
-        refuse_unless(
-            self.joined_inputs > 0, "g1_out_mlp", "false where the product of all has no other input"
-        )
+            require(not used or self.axis_neuron <= width, name, f"{width} or less")
+        require(self.joined_inputs > 0, "g1_out_mlp", "false where the product of all has no other input")
 
     def resolve_sel(self, most: Most, place: str) -> Self:
         return dataclasses.replace(self, nsel=places_of(self.nsel, self.rcut, most, f"{place}.nsel"))

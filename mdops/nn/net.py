@@ -411,6 +411,18 @@ class _ValueAndGradient(torch.autograd.Function):
         return grad * gradient, None
 
 
+def collection_node(nets: Sequence[Tree | None], ndim: int, ntypes: int, kind: str) -> Tree:
+    """The nets of all types (ndim 1) or pairs of types (ndim 2), or the one net (ndim 0), as files have them."""
+    return {
+        "@class": "NetworkCollection",
+        "@version": 1,
+        "ndim": ndim,
+        "ntypes": ntypes,
+        "network_type": kind,
+        "networks": list(nets),
+    }
+
+
 class NetCollection(nn.ModuleList):
     """The nets of a model's part: one for all types (`ndim` 0), one a type (1), or one a pair of types (2).
 
@@ -447,14 +459,8 @@ class NetCollection(nn.ModuleList):
     def to_tree(self, precision: str, resnet_dt: bool) -> Tree:
         kinds = {"embedding_network": "EmbeddingNetwork", "fitting_network": "FittingNetwork"}
         kind = kinds[self.network_type]
-        return {
-            "@class": "NetworkCollection",
-            "@version": 1,
-            "ndim": self.ndim,
-            "ntypes": self.ntypes,
-            "network_type": self.network_type,
-            "networks": [net.to_tree(kind, precision, resnet_dt) for net in self.nets],
-        }
+        nets = [net.to_tree(kind, precision, resnet_dt) for net in self.nets]
+        return collection_node(nets, self.ndim, self.ntypes, self.network_type)
 
     @classmethod
     def random(

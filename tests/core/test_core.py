@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import subprocess
-import threading
 import warnings
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 import safetensors
 import torch
 from ase import Atoms
-from children import python
+from children import in_threads, python
 from core_library import (
     EXTEND,
     FILE,
@@ -261,7 +260,7 @@ def test_threads_with_models_of_their_own(base, system):
     wanted = Model(base).compute(**system)
     failures = []
 
-    def work():
+    def work(_):
         model = Model(base, threads=2)
         for _ in range(20):
             got = model.compute(**system)
@@ -270,12 +269,8 @@ def test_threads_with_models_of_their_own(base, system):
             ):
                 failures.append(got)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    in_threads(work, 4)
+    assert not failures
 
 
 FORKED = """

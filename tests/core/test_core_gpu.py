@@ -4,12 +4,12 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from children import in_threads
 from core_library import (
     DEVICE,
     EXTEND,
@@ -291,19 +291,15 @@ def test_the_same_bits_and_threads_with_models_of_their_own(any_kind):
     wanted = Model(path, precision, device="cuda").compute(positions, types)
     failures = []
 
-    def work():
+    def work(_):
         model = Model(path, precision, device="cuda")
         for size in (len(positions), 40, len(positions)):
             got = model.compute(positions[:size], types[:size])
         if got["energy"] != wanted["energy"] or not np.array_equal(got["forces"], wanted["forces"]):
             failures.append(got)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    in_threads(work, 4)
+    assert not failures
 
 
 @gpu

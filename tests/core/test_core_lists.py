@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import in_threads
 from core_library import EXTEND, INVALID, CoreError, List, Model
 
 import mdops.core
@@ -127,12 +128,8 @@ def test_models_on_two_gpus_share_a_list(paths, system):
 
     for _ in range(3):  # the list is copied anew
         near.fill(types, len(types), rows, 2)
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(100)
-        assert not failures and not any(thread.is_alive() for thread in threads)
+        in_threads(work, 2, seconds=100)
+        assert not failures
 
 
 # In a process that uses CUDA by the core alone; PyTorch is not imported.

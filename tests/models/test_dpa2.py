@@ -1,20 +1,9 @@
 """DPA-2, against DeePMD-kit and in use."""
 
+import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
-from kind_cases import (
-    KINDS,
-    DescriptorTests,
-    alloy,
-    cases,
-    check_fewer_types,
-    check_larger,
-    load_case,
-    new_potential,
-    training_input,
-    with_value,
-)
 from reference_cases import references, relative_error
 
 import mdops
@@ -54,8 +43,8 @@ def section(repinit=(), **repformer):
     return {**INPUT, "repinit": {**REPINIT, **dict(repinit)}, "repformer": {**REPFORMER, **repformer}}
 
 
-class TestDPA2(DescriptorTests):
-    CASES = cases("dpa2")
+class TestDPA2(kinds.DescriptorTests):
+    CASES = kinds.cases("dpa2")
     DIFFERENTIATED = ("dpa2_base", "dpa2_rough", "dpa2_strip")
     INPUT = INPUT
     STEPS = 40
@@ -66,20 +55,20 @@ class TestDPA2(DescriptorTests):
 # float32, and compute the rest in float64, changes them by 2e-4.
 @pytest.mark.parametrize(("case", "single"), [("dpa2_small", 3e-5), ("dpa2_attention", 1e-3)])
 def test_larger_models_of_deepmd_kit(case, single):
-    assert all(potential.explain().startswith("splines") for potential in check_larger(case, single))
+    assert all(potential.explain().startswith("splines") for potential in kinds.check_larger(case, single))
 
 
-@pytest.mark.parametrize("case", [*cases("dpa2"), "linear_messages", "zbl_dpa2"])
+@pytest.mark.parametrize("case", [*kinds.cases("dpa2"), "linear_messages", "zbl_dpa2"])
 def test_sums_by_splines(case):
     """Splines for the nets of the sums, and of the sums over pairs, give the answers of the nets."""
     overflow = "truncate" if case.endswith("few_places") else "error"
-    potential = mdops.load(KINDS / case / "model.dp", dtype="float64", overflow=overflow)
-    single = mdops.load(KINDS / case / "model.dp", dtype="float32", overflow=overflow)
+    potential = mdops.load(kinds.KINDS / case / "model.dp", dtype="float64", overflow=overflow)
+    single = mdops.load(kinds.KINDS / case / "model.dp", dtype="float32", overflow=overflow)
     explained = potential.explain()
     assert "splines" in explained
     assert ("se_e3_tebd: splines of the angle" in explained) == (None not in potential.angle_knots != ())
     rounded = case.endswith("float32")  # in which DeePMD-kit itself computed it
-    for one in references(KINDS / case):
+    for one in references(kinds.KINDS / case):
         found, rough = potential.evaluate(one.system), single.evaluate(one.system)
         for name in found.keys() & one.answers.keys():
             error = relative_error(found[name], one.answers[name])
@@ -89,22 +78,22 @@ def test_sums_by_splines(case):
 
 def test_splines_of_types_that_are_there():
     """Of a model of many types tables are made for those that come, and then for others."""
-    potential = load_case("dpa2_plain")
-    exact = [potential.compute(atoms)["forces"] for atoms in (one_type("Mg"), alloy())]
+    potential = kinds.load_case("dpa2_plain")
+    exact = [potential.compute(atoms)["forces"] for atoms in (one_type("Mg"), kinds.alloy())]
     potential.use_spline(types=[2])
-    for atoms, wanted in zip((one_type("Mg"), alloy()), exact, strict=True):
+    for atoms, wanted in zip((one_type("Mg"), kinds.alloy()), exact, strict=True):
         np.testing.assert_allclose(potential.compute(atoms)["forces"], wanted, atol=1e-8)
 
 
 def one_type(element):
-    atoms = alloy()
+    atoms = kinds.alloy()
     atoms.symbols[:] = element
     return atoms
 
 
 def test_gradients_of_weights_through_splines():
-    potential = load_case("dpa2_strip")
-    (one, *_) = references(KINDS / "dpa2_strip")
+    potential = kinds.load_case("dpa2_strip")
+    (one, *_) = references(kinds.KINDS / "dpa2_strip")
     s = one.system
 
     def gradients():
@@ -122,7 +111,7 @@ def test_gradients_of_weights_through_splines():
 
 def test_statistics_are_those_of_each_block():
     sums = {"set_davg_zero": False, "nsel": 90, "three_body_sel": 40}
-    potential = new_potential(section(sums, nsel=50, set_davg_zero=False))
+    potential = kinds.new_potential(section(sums, nsel=50, set_davg_zero=False))
     descriptor = potential.model.descriptor
     blocks = {
         (4.5, 1.0, 90): descriptor.repinit,
@@ -131,7 +120,9 @@ def test_statistics_are_those_of_each_block():
     }
     for (rcut, smooth, places), block in blocks.items():
         options = {"rcut": rcut, "rcut_smth": smooth, "sel": places, "neuron": [2], "tebd_dim": 2}
-        other = new_potential({**options, "type": "se_e3_tebd", "set_davg_zero": False}).model.descriptor
+        other = kinds.new_potential(
+            {**options, "type": "se_e3_tebd", "set_davg_zero": False}
+        ).model.descriptor
         for name in ("mean", "std"):
             torch.testing.assert_close(getattr(block, name), getattr(other, name), rtol=1e-12, atol=0)
         assert (block.mean > 0).all()
@@ -145,19 +136,19 @@ def test_options_of_a_new_model(tmp_path):
         section(update_style="res_incr", update_residual_init="const", nlayers=0, g1_dim=20),
         {**section(ln_eps=1e-3, nlayers=1), "smooth": False, "add_tebd_to_repinit_out": True},
     ):
-        potential = new_potential({**options, "concat_output_tebd": False, "exclude_types": [[0, 1]]})
+        potential = kinds.new_potential({**options, "concat_output_tebd": False, "exclude_types": [[0, 1]]})
         potential.save(tmp_path / "model.dp")
         again = mdops.load(tmp_path / "model.dp", dtype="float64", spline=False)
         for name in ("repinit", "repformer"):
             assert getattr(again.model.descriptor.options, name) == getattr(
                 potential.model.descriptor.options, name
             )
-        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        found, wanted = again.compute(kinds.alloy()), potential.compute(kinds.alloy())
         np.testing.assert_array_equal(found["forces"], wanted["forces"])
 
 
 def test_norms_that_are_not_trained_stay():
-    potential = new_potential(section(trainable_ln=False))
+    potential = kinds.new_potential(section(trainable_ln=False))
     potential.model.set_trained()
     assert [name for name, value in potential.named_parameters() if not value.requires_grad] == [
         "model.descriptor.layers.0.norm.0",
@@ -168,16 +159,16 @@ def test_norms_that_are_not_trained_stay():
 def test_atoms_without_messages_feel_one_cutoff():
     """Layers that look at no other nodes reach no further than the sums, and atoms have virials of their own."""
     names = ("update_g1_has_conv", "update_g1_has_drrd", "update_g1_has_attn", "update_g2_has_g1g1")
-    potential = new_potential(section(**dict.fromkeys(names, False)))
-    assert potential.reach == 1 and load_case("dpa2_plain").reach == 3
-    found = potential.compute(alloy(), atom_virial=True)
+    potential = kinds.new_potential(section(**dict.fromkeys(names, False)))
+    assert potential.reach == 1 and kinds.load_case("dpa2_plain").reach == 3
+    found = potential.compute(kinds.alloy(), atom_virial=True)
     np.testing.assert_allclose(found["atom_virial"].sum(0), found["virial"][0], atol=1e-12)
     with pytest.raises(UnsupportedModelError, match="virial"):
-        new_potential(INPUT).compute(alloy(), atom_virial=True)
+        kinds.new_potential(INPUT).compute(kinds.alloy(), atom_virial=True)
 
 
 def test_a_model_of_fewer_types_has_the_same_answers():
-    check_fewer_types("dpa2_plain")
+    kinds.check_fewer_types("dpa2_plain")
 
 
 @pytest.mark.parametrize(
@@ -204,16 +195,18 @@ def test_a_model_of_fewer_types_has_the_same_answers():
 )
 def test_options_that_do_not_go_together(repinit, repformer, message):
     with pytest.raises(ConfigError, match=message):
-        training_input(section(repinit, **repformer), 1)
+        kinds.training_input(section(repinit, **repformer), 1)
 
 
 def test_automatic_places_of_molecules_are_more_for_the_longer_cutoff():
-    options = training_input(
+    options = kinds.training_input(
         section({"nsel": "auto", "use_three_body": False}, nsel="auto"), 1
     ).model.descriptor
     found = options.resolve_sel(lambda _: ([4, 4], 8), "descriptor")
     assert (found.repformer.nsel, found.repinit.nsel) == (8, 12)
-    fixed = training_input(section({"nsel": 8, "use_three_body": False}, nsel="auto"), 1).model.descriptor
+    fixed = kinds.training_input(
+        section({"nsel": 8, "use_three_body": False}, nsel="auto"), 1
+    ).model.descriptor
     with pytest.raises(ConfigError, match=r"repformer\.nsel: is 8, expected less than the 8 of repinit"):
         fixed.resolve_sel(lambda _: ([4, 4], 8), "descriptor")
 
@@ -248,19 +241,19 @@ LAYER = ("repformers_variable", "repformer_layers", 0)
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
     with pytest.raises(ModelFileError, match=message):
-        upgrade(with_value("dpa2_base", ("descriptor", *place), value))
+        upgrade(kinds.with_value("dpa2_base", ("descriptor", *place), value))
 
 
 def test_too_few_places_are_named_with_their_cutoff():
-    potential = new_potential(section({"nsel": 90, "three_body_sel": 3}, nsel=60))
+    potential = kinds.new_potential(section({"nsel": 90, "three_body_sel": 3}, nsel=60))
     with pytest.raises(
         InputError, match=r"\d+ neighbours within the cutoff of 3\.5 A, and the model's sel is 3"
     ):
-        mdops.Potential(potential.model).compute(alloy())
+        mdops.Potential(potential.model).compute(kinds.alloy())
     potential.overflow = "truncate"
-    truncated = potential.compute(alloy())
+    truncated = potential.compute(kinds.alloy())
     potential.overflow = "extend"
-    assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-6
+    assert np.abs(potential.compute(kinds.alloy())["forces"] - truncated["forces"]).max() > 1e-6
 
 
 @pytest.mark.parametrize(
@@ -277,10 +270,10 @@ def test_too_few_places_are_named_with_their_cutoff():
 def test_written_out_derivatives_are_those_of_autograd(options, smooth, monkeypatch):
     """In simulations, which need no second derivatives."""
     given = {"update_g1_has_attn": False, "update_g2_has_g1g1": False, "update_residual": 0.3, **options}
-    potential = new_potential({**section(**given), "smooth": smooth})
-    found, taken = potential.compute(alloy()), []
+    potential = kinds.new_potential({**section(**given), "smooth": smooth})
+    found, taken = potential.compute(kinds.alloy()), []
     monkeypatch.setattr(LayerForm, "goes_once", property(lambda form: taken.append(form)))
-    wanted = potential.compute(alloy())
+    wanted = potential.compute(kinds.alloy())
     assert len(taken) == REPFORMER["nlayers"]
     for name in ("energy", "forces", "virial"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-11, atol=1e-12)
@@ -288,9 +281,9 @@ def test_written_out_derivatives_are_those_of_autograd(options, smooth, monkeypa
 
 def test_written_out_derivatives_are_of_the_weights_as_they_are():
     given = {"update_g1_has_attn": False, "update_g2_has_g1g1": False, "update_residual": 0.3}
-    potential = new_potential(section(**given))
-    before = potential.compute(alloy())["forces"]
+    potential = kinds.new_potential(section(**given))
+    before = potential.compute(kinds.alloy())["forces"]
     with torch.no_grad():
         potential.model.descriptors[0].layers[0].products["linear2"].weight.mul_(3.0)
-    after = potential.compute(alloy())["forces"]
+    after = potential.compute(kinds.alloy())["forces"]
     assert np.abs(after - before).max() > 1e-9

@@ -1,19 +1,9 @@
 """DPA-3, against DeePMD-kit and in use."""
 
+import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
-from kind_cases import (
-    DescriptorTests,
-    alloy,
-    cases,
-    check_fewer_types,
-    check_larger,
-    load_case,
-    new_potential,
-    training_input,
-    with_value,
-)
 
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError
@@ -43,8 +33,8 @@ def with_repflow(**options):
     return {**INPUT, "repflow": {**REPFLOW, **options}}
 
 
-class TestDPA3(DescriptorTests):
-    CASES = cases("dpa3")
+class TestDPA3(kinds.DescriptorTests):
+    CASES = kinds.cases("dpa3")
     DIFFERENTIATED = ("dpa3_base", "dpa3_sequential")
     INPUT = INPUT
     STEPS = 40
@@ -53,22 +43,22 @@ class TestDPA3(DescriptorTests):
 
 @pytest.mark.parametrize("case", ["dpa3_small", "dpa3_dynamic", "dpa3_plain"])
 def test_larger_models_of_deepmd_kit(case):
-    check_larger(case)
+    kinds.check_larger(case)
 
 
 def test_statistics_are_learned_where_the_deviation_is_not_fixed():
-    (fixed,) = new_potential(with_repflow(fix_stat_std=0.4)).model.descriptors
+    (fixed,) = kinds.new_potential(with_repflow(fix_stat_std=0.4)).model.descriptors
     assert (fixed.std == 0.4).all() and (fixed.mean == 0).all()
-    (learned,) = new_potential(with_repflow(fix_stat_std=0.0, e_sel=40)).model.descriptors
+    (learned,) = kinds.new_potential(with_repflow(fix_stat_std=0.0, e_sel=40)).model.descriptors
     options = {"rcut": 4.0, "rcut_smth": 3.0, "sel": 40, "type": "se_e3_tebd", "neuron": [2], "tebd_dim": 2}
-    (wanted,) = new_potential(options).model.descriptors
+    (wanted,) = kinds.new_potential(options).model.descriptors
     assert torch.equal(learned.std, wanted.std) and (learned.mean == 0).all()
 
 
 @pytest.mark.parametrize("case", ["dpa3_base", "dpa2_base"])
 def test_layers_that_run_again_give_the_same(case, monkeypatch):
     """Where what they keep would fill the memory, as the first layer tells; it runs once more for that."""
-    potential, atoms = load_case(case), alloy()
+    potential, atoms = kinds.load_case(case), kinds.alloy()
     descriptor = potential.model.descriptor
     wanted, runs = potential.compute(atoms), []
     for layer in descriptor.layers:
@@ -100,7 +90,7 @@ def test_what_a_layer_keeps_is_counted():
 @pytest.mark.parametrize("case", ["dpa3_base", "dpa3_sequential", "dpa3_no_angles", "dpa3_virtual"])
 def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
     """As where all would fill the memory."""
-    potential, atoms = load_case(case), alloy()
+    potential, atoms = kinds.load_case(case), kinds.alloy()
     wanted, rows = potential.compute(atoms), []
     for layer in potential.model.descriptor.layers:
         layer.register_forward_pre_hook(lambda _, given: rows.append(len(given[-1])))
@@ -115,7 +105,7 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
 
 
 def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
-    descriptor, nodes = load_case("dpa3_base").model.descriptor, torch.zeros(100, 4)
+    descriptor, nodes = kinds.load_case("dpa3_base").model.descriptor, torch.zeros(100, 4)
     local = torch.zeros(1000), torch.zeros(1000)  # 8,000 bytes
     layers = len(descriptor.layers)
     for memory, forgets in ((32_000 * layers, False), (32_000 * layers - 1, True)):
@@ -127,11 +117,11 @@ def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
 
 
 def test_the_last_layer_makes_edges_and_angles_for_axes_alone():
-    potential = new_potential(INPUT)
+    potential = kinds.new_potential(INPUT)
     (descriptor,) = potential.model.descriptors
     assert [layer.is_last for layer in descriptor.layers] == [False, True]
     assert [layer.makes_angles for layer in descriptor.layers] == [False, False]
-    system = from_atoms([alloy()], potential.type_map)
+    system = from_atoms([kinds.alloy()], potential.type_map)
     near = potential.evaluator().neighborhood(system, potential.neighbor_list(system))
     near = near.select(descriptor.spec.sel, mixed=True)
     alone = descriptor(near)
@@ -152,17 +142,19 @@ def test_options_of_a_new_model(tmp_path):
         {"sequential_update": True, "use_dynamic_sel": True, "update_residual_init": "norm", "nlayers": 0},
     ):
         section = with_repflow(**options)
-        potential = new_potential({**section, "concat_output_tebd": True, "exclude_types": [[0, 1]]})
+        potential = kinds.new_potential({**section, "concat_output_tebd": True, "exclude_types": [[0, 1]]})
         potential.save(tmp_path / "model.dp")
         again = mdops.load(tmp_path / "model.dp", dtype="float64")
         assert again.model.descriptor.options.repflow == potential.model.descriptor.options.repflow
-        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        found, wanted = again.compute(kinds.alloy()), potential.compute(kinds.alloy())
         np.testing.assert_array_equal(found["forces"], wanted["forces"])
-    assert (new_potential(with_repflow(skip_stat=True, fix_stat_std=0.7)).model.descriptor.std == 0.3).all()
+    assert (
+        kinds.new_potential(with_repflow(skip_stat=True, fix_stat_std=0.7)).model.descriptor.std == 0.3
+    ).all()
 
 
 def test_a_model_of_fewer_types_has_the_same_answers():
-    check_fewer_types("dpa3_sequential")
+    kinds.check_fewer_types("dpa3_sequential")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +174,7 @@ def test_a_model_of_fewer_types_has_the_same_answers():
 )
 def test_options_that_do_not_go_together(options, message):
     with pytest.raises(ConfigError, match=message):
-        training_input(with_repflow(**options), 1)
+        kinds.training_input(with_repflow(**options), 1)
 
 
 @pytest.mark.parametrize(
@@ -206,16 +198,16 @@ def test_options_that_do_not_go_together(options, message):
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
     with pytest.raises(ModelFileError, match=message):
-        upgrade(with_value("dpa3_base", ("descriptor", *place), value))
+        upgrade(kinds.with_value("dpa3_base", ("descriptor", *place), value))
 
 
 def test_too_few_places_are_named_with_their_cutoff():
-    potential = new_potential(with_repflow(e_sel=60, a_sel=3))
+    potential = kinds.new_potential(with_repflow(e_sel=60, a_sel=3))
     with pytest.raises(
         InputError, match=r"\d+ neighbours within the cutoff of 3 A, and the model's sel is 3"
     ):
-        mdops.Potential(potential.model).compute(alloy())
+        mdops.Potential(potential.model).compute(kinds.alloy())
     potential.overflow = "truncate"
-    truncated = potential.compute(alloy())
+    truncated = potential.compute(kinds.alloy())
     potential.overflow = "extend"
-    assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-5
+    assert np.abs(potential.compute(kinds.alloy())["forces"] - truncated["forces"]).max() > 1e-5

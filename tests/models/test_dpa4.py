@@ -3,21 +3,11 @@
 import copy
 import math
 
+import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from kind_cases import (
-    KINDS,
-    DescriptorTests,
-    alloy,
-    cases,
-    check_fewer_types,
-    check_larger,
-    load_case,
-    new_potential,
-    with_value,
-)
 from reference_cases import references, relative_error
 from small_systems import EMT
 
@@ -48,8 +38,8 @@ INPUT = {
 }
 
 
-class TestDPA4(DescriptorTests):
-    CASES = cases("dpa4_")
+class TestDPA4(kinds.DescriptorTests):
+    CASES = kinds.cases("dpa4_")
     DIFFERENTIATED = ("dpa4_base", "dpa4_wide", "dpa4_bridged")
     INPUT = INPUT
     STEPS = 30
@@ -59,12 +49,12 @@ class TestDPA4(DescriptorTests):
 @pytest.mark.parametrize("case", ["dpa4_mini", "dpa4_l3"])
 @pytest.mark.parametrize("ending", ["dp", "pt"])
 def test_larger_models_of_deepmd_kit(case, ending):
-    check_larger(case, ending=ending)
+    kinds.check_larger(case, ending=ending)
 
 
 @pytest.mark.parametrize("case", ["dpa4_base", "dpa4_wide", "dpa4_matrices", "dpa4_deep", "dpa4_blocks"])
 def test_turns_and_other_orders_change_nothing(case):
-    potential, atoms = load_case(case), alloy()
+    potential, atoms = kinds.load_case(case), kinds.alloy()
     turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))
     turn[0] *= np.linalg.det(turn)
     order = np.random.default_rng(1).permutation(len(atoms))
@@ -81,12 +71,12 @@ def test_turns_and_other_orders_change_nothing(case):
 
 
 @pytest.mark.parametrize("memory", [0, 10**7, 10**12])
-@pytest.mark.parametrize("case", cases("dpa4_"))
+@pytest.mark.parametrize("case", kinds.cases("dpa4_"))
 def test_edges_in_runs_have_the_same_answers(case, memory, monkeypatch):
     """No run, some or all of which keep what the gradient needs."""
-    potential = load_case(case)
+    potential = kinds.load_case(case)
     monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: memory)
-    calls = [(one.system, None, one.fparam, one.aparam) for one in references(KINDS / case)]
+    calls = [(one.system, None, one.fparam, one.aparam) for one in references(kinds.KINDS / case)]
     wanted = [potential.evaluate(*call) for call in calls]
     monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors: 37)
     for call, want in zip(calls, wanted, strict=True):
@@ -119,7 +109,7 @@ def test_what_finds_no_room_runs_again():
 
 
 def test_large_graphs_go_in_runs(monkeypatch):
-    descriptor = load_case("dpa4_base").model.descriptor
+    descriptor = kinds.load_case("dpa4_base").model.descriptor
     vectors = torch.zeros(10**6, 3, dtype=torch.float64)
     sizes = []
     for memory in (1 << 50, 1 << 34, 1 << 33):
@@ -131,7 +121,7 @@ def test_large_graphs_go_in_runs(monkeypatch):
 
 
 def test_atoms_far_from_all_others_and_none_have_answers():
-    potential, atoms = load_case("dpa4_blocks"), alloy()[:2]
+    potential, atoms = kinds.load_case("dpa4_blocks"), kinds.alloy()[:2]
     atoms.set_cell(None)
     atoms.pbc = False
     atoms.positions[1] += 50
@@ -144,8 +134,8 @@ def test_atoms_far_from_all_others_and_none_have_answers():
 )
 def test_functions_on_grids_take_no_edges_and_no_atoms(options):
     section = {"lmax": 3, "radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "message_node_so3": True}
-    potential = new_potential({**INPUT, **section, **options})
-    one, none = alloy()[:1], alloy()[:0]
+    potential = kinds.new_potential({**INPUT, **section, **options})
+    one, none = kinds.alloy()[:1], kinds.alloy()[:0]
     one.set_cell([40.0, 40.0, 40.0])
     single = potential.compute(one)["energy"]
     found = potential.compute([one, none, one * (2, 1, 1)])
@@ -157,7 +147,7 @@ def test_functions_on_grids_take_no_edges_and_no_atoms(options):
 def test_near_atoms_of_its_splines_need_the_nets():
     """`r_min` chooses knots of other splines; these begin at 0.5 A always."""
     section = {"lmax": 2, "mmax": 1, "radial_so2_mode": "degree_channel", "radial_so2_rank": 1}
-    potential = new_potential(INPUT | section).eval()
+    potential = kinds.new_potential(INPUT | section).eval()
     potential.use_spline(r_min=0.3)
     assert potential.evaluator().name == "radial splines"
     pair = Atoms("CuAl", [[0, 0, 0], [0.45, 0, 0]])
@@ -196,14 +186,14 @@ def test_a_model_of_an_input_is_the_same_once_saved(ending, tmp_path):
         if ending == "safetensors":  # DeePMD-kit writes some options otherwise
             assert again.model.descriptor.options == potential.model.descriptor.options
         assert again.kind == potential.kind
-        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        found, wanted = again.compute(kinds.alloy()), potential.compute(kinds.alloy())
         for name, value in wanted.items():
             np.testing.assert_array_equal(found[name], value)
 
 
 def test_near_atoms_repel_and_send_no_messages():
     potential = potential_of(deepmd_input(bridging_method="ZBL", bridging_r_inner=1.6, bridging_r_outer=2.4))
-    atoms = alloy()[:2]
+    atoms = kinds.alloy()[:2]
     atoms.set_cell(None)
     atoms.pbc = False
     energies = []
@@ -222,7 +212,7 @@ def test_near_atoms_repel_and_send_no_messages():
 
 
 def test_a_model_of_fewer_types_has_the_same_answers():
-    check_fewer_types("dpa4_wide")
+    kinds.check_fewer_types("dpa4_wide")
 
 
 def test_adapters_are_added_to_the_weights():
@@ -272,7 +262,7 @@ def test_adapters_are_added_to_the_weights():
 )
 def test_options_that_do_not_go_together(options, message):
     with pytest.raises(ConfigError, match=message):
-        new_potential({**INPUT, **options})
+        kinds.new_potential({**INPUT, **options})
 
 
 @pytest.mark.parametrize(
@@ -306,10 +296,10 @@ def test_models_that_are_refused(model, message):
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
     with pytest.raises(ModelFileError, match=message):
-        model_of_tree(upgrade(with_value("dpa4_base", place, value)))
+        model_of_tree(upgrade(kinds.with_value("dpa4_base", place, value)))
 
 
 def test_a_model_that_denoises_is_refused():
-    tree = copy.deepcopy(read_model(KINDS / "dpa4_base" / "model.dp").model)
+    tree = copy.deepcopy(read_model(kinds.KINDS / "dpa4_base" / "model.dp").model)
     with pytest.raises(UnsupportedModelError, match="denoise"):
         model_of_tree({**tree, "active_mode": "dens"})

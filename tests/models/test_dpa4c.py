@@ -3,23 +3,11 @@
 import copy
 import dataclasses
 
+import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk
-from kind_cases import (
-    KINDS,
-    DescriptorTests,
-    alloy,
-    cases,
-    check_fewer_types,
-    check_larger,
-    load_case,
-    new_potential,
-    refuses,
-    training_input,
-    with_value,
-)
 from small_systems import EMT
 
 import mdops
@@ -35,8 +23,8 @@ from mdops.train import PairLists, load_dataset
 INPUT = {"type": "dpa4c", "rcut": 4.0, "channels": 8, "n_radial": 6, "precision": "float64", "seed": 1}
 
 
-class TestDPA4C(DescriptorTests):
-    CASES = cases("dpa4c")
+class TestDPA4C(kinds.DescriptorTests):
+    CASES = kinds.cases("dpa4c")
     DIFFERENTIATED = ("dpa4c_base", "dpa4c_gaussian")
     INPUT = INPUT
     STEPS = 40
@@ -45,8 +33,8 @@ class TestDPA4C(DescriptorTests):
 
 @pytest.mark.parametrize("case", ["dpa4c_small", "dpa4c_l3"])
 def test_larger_models_of_deepmd_kit(case):
-    check_larger(case, spline=False)
-    check_larger(case, double=1e-7)  # splines are no nets
+    kinds.check_larger(case, spline=False)
+    kinds.check_larger(case, double=1e-7)  # splines are no nets
 
 
 def turned(seed=0):
@@ -56,8 +44,8 @@ def turned(seed=0):
 
 @pytest.mark.parametrize("lmax", [2, 3, 4])
 def test_what_turns_mirrors_or_reorders_a_system_changes_nothing(lmax):
-    potential = new_potential({**INPUT, "lmax": lmax, "radial_modes": 2})
-    atoms, rotation = alloy(), turned()
+    potential = kinds.new_potential({**INPUT, "lmax": lmax, "radial_modes": 2})
+    atoms, rotation = kinds.alloy(), turned()
     order = np.random.default_rng(1).permutation(len(atoms))
     other = atoms[order]
     other.set_cell(atoms.cell.array @ rotation)
@@ -103,11 +91,11 @@ def test_widths_are_those_of_the_grades(channels, lmax, width):
 
 def test_statistics_are_deepmd_kits():
     """Each number's root mean square over that of the type embedding; mean and deviation of the divisors."""
-    descriptor = load_case("dpa4c_base").model.descriptor
+    descriptor = kinds.load_case("dpa4c_base").model.descriptor
     data = load_dataset(EMT, ["Cu", "Al"])
     lists = PairLists(data, descriptor.cutoff)
     descriptor.learn_statistics(neighborhoods(data, lists, descriptor.cutoff, np.arange(len(data))), [])
-    with np.load(KINDS / "statistics.npz") as file:
+    with np.load(kinds.KINDS / "statistics.npz") as file:
         for name in ("mean", "stddev"):
             np.testing.assert_allclose(
                 getattr(descriptor, name), file[f"dpa4c/{name}"], rtol=1e-11, atol=1e-15
@@ -115,7 +103,7 @@ def test_statistics_are_deepmd_kits():
 
 
 def test_data_without_directions_is_refused():
-    descriptor = load_case("dpa4c_base").model.descriptor
+    descriptor = kinds.load_case("dpa4c_base").model.descriptor
     lonely = neighborhood(bulk("Cu", a=40.0))
     with pytest.raises(DataError, match="are zero in all frames"):
         descriptor.learn_statistics([lonely], [])
@@ -126,12 +114,12 @@ def test_data_without_directions_is_refused():
 def neighborhood(atoms):
     atoms = atoms.copy()
     system = from_atoms([atoms], ["Cu", "Al"])
-    potential = load_case("dpa4c_base")
+    potential = kinds.load_case("dpa4c_base")
     return Neighborhood.of(system, potential.neighbor_list(system), potential.cutoff, torch.float64)
 
 
 def test_a_model_of_fewer_types_has_the_same_answers():
-    check_fewer_types("dpa4c_pairs")
+    kinds.check_fewer_types("dpa4c_pairs")
 
 
 def test_options_of_a_new_model(tmp_path):
@@ -140,13 +128,13 @@ def test_options_of_a_new_model(tmp_path):
         {"lmax": 4, "radial_modes": 1, "basis_type": "gaussian", "n_radial": 1},
         {"channels": 32, "exclude_types": [[0, 1]], "precision": "float32"},
     ):
-        potential = new_potential({**INPUT, **options})
+        potential = kinds.new_potential({**INPUT, **options})
         potential.save(tmp_path / "model.dp")
         again = mdops.load(tmp_path / "model.dp", dtype="float64", spline=False)
         assert (
             dataclasses.replace(again.model.descriptor.options, seed=1) == potential.model.descriptor.options
         )
-        found, wanted = again.compute(alloy()), potential.compute(alloy())
+        found, wanted = again.compute(kinds.alloy()), potential.compute(kinds.alloy())
         limit = 1e-5 if "precision" in options else 1e-12  # statistics are rounded when they are saved
         np.testing.assert_allclose(found["forces"], wanted["forces"], atol=limit)
     assert potential.model.descriptor.options.precision == "float32"
@@ -165,12 +153,12 @@ def test_options_of_a_new_model(tmp_path):
 )
 def test_options_that_there_are_not(options, message):
     with pytest.raises(ConfigError, match=message):
-        training_input({**INPUT, **options}, 1)
+        kinds.training_input({**INPUT, **options}, 1)
 
 
 def test_bfloat16_training_is_told_to_have_no_effect():
     with pytest.warns(UserWarning, match="use_amp"):
-        training_input({**INPUT, "use_amp": True}, 1)
+        kinds.training_input({**INPUT, "use_amp": True}, 1)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +183,14 @@ def test_bfloat16_training_is_told_to_have_no_effect():
 )
 def test_files_whose_parts_do_not_fit(place, value, message):
     with pytest.raises(ModelFileError, match=message):
-        upgrade(with_value("dpa4c_base", ("descriptor", *place), value))
+        upgrade(kinds.with_value("dpa4c_base", ("descriptor", *place), value))
 
 
 def test_charge_is_refused_by_name():
-    refuses("dpa4c_base", lambda tree: tree.update(add_chg_spin_ebd=True), "add_chg_spin_ebd")
+    kinds.refuses("dpa4c_base", lambda tree: tree.update(add_chg_spin_ebd=True), "add_chg_spin_ebd")
 
 
 def test_tables_of_compressed_models_are_not_needed():
-    tree = copy.deepcopy(read_model(KINDS / "dpa4c_base" / "model.dp").model)
+    tree = copy.deepcopy(read_model(kinds.KINDS / "dpa4c_base" / "model.dp").model)
     tree["descriptor"]["compress"] = {"@variables": {"radial": np.zeros(3)}}
     assert "compress" not in upgrade(tree)["descriptor"]

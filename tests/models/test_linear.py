@@ -2,24 +2,10 @@
 
 import copy
 
+import blend_cases as blends
 import numpy as np
 import pytest
 import torch
-from blend_cases import (
-    BlendTests,
-    alloy,
-    cases,
-    check_dynamics,
-    check_slopes,
-    check_statistics,
-    check_training,
-    config_of,
-    net_section,
-    pair,
-    potential_of,
-    table_section,
-    tree_of,
-)
 from reference_cases import DATA, build
 
 from mdops.errors import ConfigError, InputError, UnsupportedModelError
@@ -27,24 +13,24 @@ from mdops.io import read_model
 from mdops.models.registry import find
 
 
-class TestLinear(BlendTests):
-    CASES = cases("linear")
+class TestLinear(blends.BlendTests):
+    CASES = blends.cases("linear")
     ON_GPU = ("linear_tables_types", "linear_net_table")
 
 
 def sum_of(*parts, weights="sum", **keys):
     """A tree of a linear model of these."""
-    tree = copy.deepcopy(tree_of("linear_tables_mean"))
+    tree = copy.deepcopy(blends.tree_of("linear_tables_mean"))
     return {**tree, "models": list(parts), "weights": weights, **keys}
 
 
 def table(case="pairtab"):
-    return copy.deepcopy(tree_of(case)["models"][0])
+    return copy.deepcopy(blends.tree_of(case)["models"][0])
 
 
 def test_weights():
     parts = [build(table(case)) for case in ("pairtab", "pairtab_cubic")]
-    atoms = alloy()
+    atoms = blends.alloy()
     first, second = (part.compute(atoms)["forces"] for part in parts)
     trees = [part.model.to_tree() for part in parts]
     for weights, expected in [
@@ -61,15 +47,17 @@ def test_what_is_too_near_for_a_part():
     tree = sum_of(table(), table())
     assert build(tree).model.shortest == 0.4
     with pytest.raises(InputError, match=r"atoms 0 and 1 are nearer than 0\.4 A"):
-        build(tree).compute(pair(0.3))
+        build(tree).compute(blends.pair(0.3))
     for part in tree["models"]:
         part["pair_exclude_types"] = [[0, 0]]
-    assert np.isfinite(build(tree).compute(pair(0.3))["forces"]).all()
+    assert np.isfinite(build(tree).compute(blends.pair(0.3))["forces"]).all()
     del tree["models"][0]["pair_exclude_types"]
     with pytest.raises(InputError, match="atoms 0 and 1"):
-        build({**tree, "models": [{**table()}, tree["models"][1]]}).compute(pair(0.3))
+        build({**tree, "models": [{**table()}, tree["models"][1]]}).compute(blends.pair(0.3))
     assert np.isfinite(
-        build({**tree, "models": [table()], "pair_exclude_types": [[0, 0]]}).compute(pair(0.3))["energy"]
+        build({**tree, "models": [table()], "pair_exclude_types": [[0, 0]]}).compute(blends.pair(0.3))[
+            "energy"
+        ]
     )
 
 
@@ -78,7 +66,7 @@ def test_a_part_may_have_places_for_each_type():
     net = read_model(DATA / "base" / "model.dp").model
     net["type_map"] = net["descriptor"]["type_map"] = net["fitting"]["type_map"] = tree["type_map"]
     tree["models"].append(net)
-    atoms, potential = alloy(), build(tree)
+    atoms, potential = blends.alloy(), build(tree)
     alone = [build(part).compute(atoms)["forces"] for part in tree["models"]]
     np.testing.assert_allclose(potential.compute(atoms)["forces"], sum(alone), atol=1e-12)
     assert not potential.model.mixed_types
@@ -89,7 +77,7 @@ def test_parts_of_other_types_and_parameters_are_refused():
     part["type_map"] = ["Cu", "Mg"]
     with pytest.raises(UnsupportedModelError, match=r"models\[0\] does not know the type Al"):
         build(sum_of(part))
-    one = copy.deepcopy(tree_of("linear_parameters"))
+    one = copy.deepcopy(blends.tree_of("linear_parameters"))
     other = copy.deepcopy(one["models"][0])
     build({**one, "models": [one["models"][0], other]})
     part = find("model", "standard").from_tree(other, torch.float64)
@@ -100,34 +88,35 @@ def test_parts_of_other_types_and_parameters_are_refused():
 
 
 def test_parameters_go_to_the_parts_that_take_them():
-    potential = potential_of("linear_parameters")
+    potential = blends.potential_of("linear_parameters")
     assert potential.parameter_sizes == {"fparam": 2, "aparam": 1}
-    atoms = alloy()
+    atoms = blends.alloy()
     more = {"aparam": np.ones((len(atoms), 1))}
     a, b = (potential.compute(atoms, fparam=[x, 0.0], **more)["energy"] for x in (0.0, 1.0))
     assert abs(a - b) > 1e-6
     with pytest.raises(InputError, match="needs fparam, 2 a row"):
         potential.compute(atoms, **more)
     with pytest.raises(InputError, match="fparam is given, and the model takes none"):
-        potential_of("linear_tables_mean").compute(atoms, fparam=[1.0])
+        blends.potential_of("linear_tables_mean").compute(atoms, fparam=[1.0])
 
 
 @pytest.mark.parametrize("case", ["linear_tables_list", "linear_net_table"])
 def test_forces_are_slopes(case):
-    check_slopes(potential_of(case), alloy((1, 1, 1)))
+    blends.check_slopes(blends.potential_of(case), blends.alloy((1, 1, 1)))
 
 
 @pytest.mark.parametrize("case", ["linear_tables_types", "linear_net_types", "linear_nets_sum"])
 def test_ase_and_engine(case):
     """Of tables that are cut, a net whose absent neighbours are not nothing (davg), and smooth ones."""
-    check_dynamics(potential_of(case), alloy((2, 2, 2)), jumps=case != "linear_nets_sum")
+    blends.check_dynamics(blends.potential_of(case), blends.alloy((2, 2, 2)), jumps=case != "linear_nets_sum")
 
 
 def section(tmp_path, *parts, **keys):
     return {
         "type": "linear_ener",
         "type_map": ["Cu", "Al"],
-        "models": list(parts) or [net_section(), net_section(sel=30), table_section(tmp_path)],
+        "models": list(parts)
+        or [blends.net_section(), blends.net_section(sel=30), blends.table_section(tmp_path)],
         "weights": "mean",
         **keys,
     }
@@ -158,11 +147,11 @@ def section(tmp_path, *parts, **keys):
 )
 def test_wrong_inputs(tmp_path, keys, message):
     with pytest.raises(ConfigError, match=message):
-        config_of(section(tmp_path, **keys))
+        blends.config_of(section(tmp_path, **keys))
 
 
 def test_types_are_those_of_the_parts_where_the_sum_names_none(tmp_path):
-    config = config_of(section(tmp_path, type_map=None))
+    config = blends.config_of(section(tmp_path, type_map=None))
     assert config.model.type_map == ["Cu", "Al"] == config.model.models[2].type_map
 
 
@@ -170,18 +159,18 @@ def test_a_part_that_there_is_not_is_named_without_a_type_map_too(tmp_path):
     tree = section(tmp_path, models=[{"type": "spin", "model_file": "model0.pb"}])
     del tree["type_map"]
     with pytest.raises(ConfigError, match=r"^model\.models\[0\]\.type: is 'spin', expected one of"):
-        config_of(tree)
+        blends.config_of(tree)
 
 
 def test_input(tmp_path):
-    options = config_of(section(tmp_path, shared_dict={})).model
+    options = blends.config_of(section(tmp_path, shared_dict={})).model
     assert [part.type_map for part in options.models] == [["Cu", "Al"]] * 3
     assert options.cutoff == 4.0 and options.models[1].descriptor.sel != options.models[0].descriptor.sel
 
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
 def test_new_parts_have_weights_of_their_own(tmp_path):
-    options = config_of(section(tmp_path)).model.resolve_sel(lambda cutoff: ([20, 30], 41), "model")
+    options = blends.config_of(section(tmp_path)).model.resolve_sel(lambda cutoff: ([20, 30], 41), "model")
     model = find("model", "linear_ener").random(options, 7, torch.float64)
     first, second = (list(part.parameters()) for part in model.models[:2])
     assert not torch.equal(first[0], second[0])
@@ -190,8 +179,8 @@ def test_new_parts_have_weights_of_their_own(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
 def test_training(tmp_path):
-    check_training(section(tmp_path, weights=[1.0, 1.5, 1.0]), tmp_path)
+    blends.check_training(section(tmp_path, weights=[1.0, 1.5, 1.0]), tmp_path)
 
 
 def test_statistics_are_deepmd_kits(tmp_path):
-    check_statistics("linear", tmp_path)
+    blends.check_statistics("linear", tmp_path)

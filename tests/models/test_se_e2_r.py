@@ -3,20 +3,11 @@
 import copy
 from pathlib import Path
 
+import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
 from ase.build import molecule
-from kind_cases import (
-    KINDS,
-    DescriptorTests,
-    cases,
-    check_statistics,
-    load_case,
-    new_potential,
-    refuses,
-    training_input,
-)
 
 import mdops
 from mdops.errors import ConfigError
@@ -25,11 +16,11 @@ from mdops.models import model_of_tree
 from mdops.potential import Potential
 
 REAL = Path(__file__).parents[3] / "shared" / "real"
-CASES = cases("se_e2_r", "se_r")
+CASES = kinds.cases("se_e2_r", "se_r")
 INPUT = {"type": "se_e2_r", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "seed": 1}
 
 
-class TestSeE2R(DescriptorTests):
+class TestSeE2R(kinds.DescriptorTests):
     CASES = CASES
     DIFFERENTIATED = ("se_e2_r_base", "se_e2_r_options")
     INPUT = INPUT
@@ -38,18 +29,18 @@ class TestSeE2R(DescriptorTests):
 
 def test_statistics_are_deepmd_kits():
     options = {"sel": [80, 60], "rcut": 5.0, "rcut_smth": 2.6, "exclude_types": [[0, 1]]}
-    check_statistics({**INPUT, **options}, "se_e2_r")
+    kinds.check_statistics({**INPUT, **options}, "se_e2_r")
 
 
 def test_type_one_side_changes_nothing_as_in_deepmd_kit():
-    one, two = (new_potential({**INPUT, "type_one_side": value}) for value in (True, False))
+    one, two = (kinds.new_potential({**INPUT, "type_one_side": value}) for value in (True, False))
     for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
         assert torch.equal(a, b)
 
 
 def two_sided(change=0.0):
     """The case se_r with a net for each pair of types, alike for all centres but for a `change` of (0, 1)."""
-    tree = read_model(KINDS / "se_r" / "model.dp").model
+    tree = read_model(kinds.KINDS / "se_r" / "model.dp").model
     nets = tree["descriptor"]["embeddings"]
     one, two = nets["networks"]
     nets |= {
@@ -66,7 +57,7 @@ def test_nets_by_pairs_of_types(spline, tmp_path):
     """As DeePMD-kit's TensorFlow code writes them: a net that only oxygen sees changes the energies of oxygen alone."""
     atoms = molecule("H2O", vacuum=3.0)
     atoms.rattle(0.1, seed=1)
-    potentials = [load_case("se_r"), two_sided(), two_sided(change=0.1)]
+    potentials = [kinds.load_case("se_r"), two_sided(), two_sided(change=0.1)]
     for potential in potentials:
         if spline:
             potential.use_spline(0.5)
@@ -95,19 +86,19 @@ def test_models_that_deepmd_kit_wrote_load():
 
 
 def test_what_is_refused():
-    refuses("se_r", lambda d: d.update(spin={"use_spin": [True]}), "spin")
+    kinds.refuses("se_r", lambda d: d.update(spin={"use_spin": [True]}), "spin")
     with pytest.raises(ConfigError, match=r"model\.descriptor\.axis_neuron: there is no such key"):
-        training_input({**INPUT, "axis_neuron": 4}, 1)
+        kinds.training_input({**INPUT, "axis_neuron": 4}, 1)
 
 
 def test_summary():
-    summary = load_case("se_r").model.summary()
+    summary = kinds.load_case("se_r").model.summary()
     assert summary["sel"] == "O 40, H 60" and summary["embedding nets"] == "2 of 5-10-20"
 
 
 def test_an_atom_alone_has_the_features_of_empty_places():
     """All its places are empty: G at minus the mean over the deviation, by each type's share of the places."""
-    potential = load_case("se_e2_r_base")
+    potential = kinds.load_case("se_e2_r_base")
     descriptor = potential.model.descriptor
     atom = torch.zeros(1, 3, dtype=torch.float64)
     energy = potential(atom, torch.tensor([1]))["energy"]

@@ -1,11 +1,11 @@
 """The op for a whole step against the same model composed of the single ops, on every model option."""
 
 import dataclasses
-import threading
 import warnings
 
 import pytest
 import torch
+from children import in_threads
 from reference_cases import CASES, DATA, composed, loaded, model_path, references, relative_error
 
 from mdops import Potential, load
@@ -425,11 +425,7 @@ def test_gpu_takes_models_of_different_size_in_threads():
         except Exception as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 4)
     assert not errors, errors[0]
 
 

@@ -7,6 +7,7 @@ from ase import Atoms
 from ase.build import bulk
 from reference_cases import DATA, build, model_path, references, relative_error
 from torch_reference import evaluate as dense
+from trees import differences
 
 from mdops import load
 from mdops.evaluators.spline_model import SplineModel
@@ -314,23 +315,7 @@ def test_serialize_gives_back_the_tree():
     tree = read_model(model_path("fparam_aparam")).model
     again = build(tree).model.to_tree()
     del tree["fitting"]["@variables"]["default_fparam_tensor"]  # the option default_fparam once more
-
-    def compare(a, b, place):
-        if isinstance(a, dict):
-            assert a.keys() == b.keys(), place
-            for key in a:
-                compare(a[key], b[key], f"{place}.{key}")
-        elif isinstance(a, list):
-            assert len(a) == len(b), place
-            for i, (p, q) in enumerate(zip(a, b, strict=True)):
-                compare(p, q, f"{place}[{i}]")
-        elif isinstance(a, np.ndarray):
-            assert a.dtype == b.dtype, place
-            assert np.array_equal(a, b), place
-        else:
-            assert a == b, place
-
-    compare(tree, again, "model")
+    assert not differences(tree, again)
 
 
 def test_serialize_has_the_numbers_of_the_modules():

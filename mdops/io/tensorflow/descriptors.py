@@ -13,9 +13,9 @@ import torch
 from mdops.errors import ModelFileError
 from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.mixed import mixed_part, strips_types
-from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, zero_net
+from mdops.io.tensorflow.nets import Layers, Tree, embedding_net, zero_net
 from mdops.io.tensorflow.places import CLUSTERS, LOCAL, MIXED, RADIAL, Part, Place
-from mdops.nn.net import NetCollection, TabulatedNet
+from mdops.nn.net import NetCollection, TabulatedNet, collection_node
 
 
 def part_of(place: Place) -> Part:
@@ -116,10 +116,10 @@ def _net_collection(
                 raise ModelFileError(f"the embedding net of the types {c} and {t} is missing")
     kind, n = "embedding_network", place.ntypes
     if one_side and not excluded:
-        return collection([net for net in rows[0] if net], 1, n, kind), True, []
+        return collection_node([net for net in rows[0] if net], 1, n, kind), True, []
     nets = [rows[i % n][i // n] for i in range(n * n)]
     return (
-        collection([net for net in nets if net], 2, n, kind),
+        collection_node([net for net in nets if net], 2, n, kind),
         False,
         [list(pair) for pair in sorted(excluded)],
     )
@@ -138,7 +138,7 @@ def _constant(net: Tree) -> Tree:
         first = net["layers"][0]
         arrays = {**first["@variables"], "w": np.zeros_like(first["@variables"]["w"])}
         return {**net, "layers": [{**first, "@variables": arrays}, *net["layers"][1:]]}
-    values = NetCollection.from_tree(collection([net], 0, 1, "embedding_network"), torch.float64).net()
+    values = NetCollection.from_tree(collection_node([net], 0, 1, "embedding_network"), torch.float64).net()
     with torch.no_grad():
         return tables.constant_table(net, values(torch.zeros(1, 1, dtype=torch.float64))[0].numpy())
 
@@ -223,6 +223,6 @@ def _three_body(place: Place) -> Part:
         "type": "se_e3",
         **environment,
         **tables.shared_keys(first),
-        "embeddings": collection(nets, 2, n, "embedding_network"),
+        "embeddings": collection_node(nets, 2, n, "embedding_network"),
     }
     return Part(node, first["neuron"][-1])

@@ -6,8 +6,9 @@ import numpy as np
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.tensorflow.graph import Graph, Node
-from mdops.io.tensorflow.nets import Layers, Tree, collection, fitting_net, layers_by_name
+from mdops.io.tensorflow.nets import Layers, Tree, fitting_net, layers_by_name
 from mdops.io.tensorflow.places import Part
+from mdops.nn.net import collection_node
 
 _SCOPE = "fitting_attr"
 
@@ -226,7 +227,7 @@ class Fitting:
             "use_aparam_as_mask": self.masks,
             "exclude_types": self.absent,
             "mixed_types": shared,
-            "nets": collection(nets, 0 if shared else 1, len(type_map), "fitting_network"),
+            "nets": collection_node(nets, 0 if shared else 1, len(type_map), "fitting_network"),
             "@variables": {
                 "bias_atom_e": bias.reshape(len(type_map), -1),
                 "case_embd": None,

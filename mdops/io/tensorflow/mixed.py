@@ -9,11 +9,11 @@ import torch
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.tensorflow import tables
 from mdops.io.tensorflow.graph import Graph, Node
-from mdops.io.tensorflow.nets import Layers, Tree, collection, embedding_net, layer_node, precision_of
+from mdops.io.tensorflow.nets import Layers, Tree, embedding_net, layer_node, precision_of
 from mdops.io.tensorflow.places import MIXED, Part, Place, Types
 from mdops.models.dpa1 import SHORTEST_ROW
 from mdops.models.type_pairs import TypePairs
-from mdops.nn.net import tensor
+from mdops.nn.net import collection_node, tensor
 
 _NORM_EPSILON = 1e-3
 _PROJECTIONS = ("c_query", "c_key", "c_value")
@@ -57,7 +57,7 @@ def mixed_part(place: Place) -> Part:
             "axis_neuron": axis,
             "type_one_side": one_side,
             "spin": None,
-            "embeddings": collection([first], 0, place.ntypes, "embedding_network"),
+            "embeddings": collection_node([first], 0, place.ntypes, "embedding_network"),
         }
         return Part(node, channels * axis, place.scale(environment["sel"]), mixed=True)
     hidden = layers[0]["attention_layer"]["in_proj"]["@variables"]["w"].shape[1] // 3 if layers else 128
@@ -98,7 +98,7 @@ def mixed_part(place: Place) -> Part:
         "shortest_row": SHORTEST_ROW if layers and attention["dotr"] else 0.0,
         "zero_padding": has_mean and not (strip and smooth),
         "spin": None,
-        "embeddings": collection([first], 0, place.ntypes, "embedding_network"),
+        "embeddings": collection_node([first], 0, place.ntypes, "embedding_network"),
         "attention_layers": {
             "@class": "NeighborGatedAttention",
             "@version": 1,
@@ -140,7 +140,11 @@ def _nets(place: Place, types: Types) -> tuple[Tree, Tree | None, bool]:
             f"the net of types takes {of_types['in_dim']} numbers for types of {width} each, or does not fit"
         )
     of_types["resnet_dt"] = first["resnet_dt"]
-    return first, collection([of_types], 0, place.ntypes, "embedding_network"), of_types["in_dim"] == width
+    return (
+        first,
+        collection_node([of_types], 0, place.ntypes, "embedding_network"),
+        of_types["in_dim"] == width,
+    )
 
 
 def _tables(place: Place, operation: Node) -> tuple[Tree, Tree, bool]:

@@ -153,18 +153,6 @@ def layer_node(layer: Tree, resnet: bool, precision: str) -> Tree:
     }
 
 
-def collection(nets: list[Tree], ndim: int, ntypes: int, kind: str) -> Tree:
-    """The nets of all types (ndim 1) or pairs of types (ndim 2), or the one net (ndim 0)."""
-    return {
-        "@class": "NetworkCollection",
-        "@version": 1,
-        "ndim": ndim,
-        "ntypes": ntypes,
-        "network_type": kind,
-        "networks": nets,
-    }
-
-
 def zero_net(like: Tree) -> Tree:
     """A net of zeros, of the widths of another."""
     return {

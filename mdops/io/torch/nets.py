@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from mdops.errors import ModelFileError
 from mdops.io.torch.state import State, Tree
+from mdops.nn.net import collection_node
 
 
 def is_trainable(params: Tree) -> bool:
@@ -18,14 +19,7 @@ def net_collection(state: State, ndim: int, ntypes: int, kind: str, build: Calla
     parts = [nets.below(str(i)) for i in range(ntypes**ndim)]
     if set(nets.modules()) - {str(i) for i in range(len(parts))}:
         raise ModelFileError(f"{nets.name} holds more nets than the definition's {len(parts)}")
-    return {
-        "@class": "NetworkCollection",
-        "@version": 1,
-        "ndim": ndim,
-        "ntypes": ntypes,
-        "network_type": kind,
-        "networks": [build(part) if part.tensors else None for part in parts],
-    }
+    return collection_node([build(part) if part.tensors else None for part in parts], ndim, ntypes, kind)
 
 
 def embedding_collection(state: State, options: Tree, ndim: int, ntypes: int, trainable: bool) -> Tree:

@@ -19,6 +19,7 @@ from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
 from mdops.nn.equivariant.linear import Dense, zeros
+from mdops.nn.net import collection_node
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, key, saved_precision
 
@@ -159,14 +160,8 @@ class GatedNets(nn.ModuleList):
         return [net for net in self if isinstance(net, GatedNet)]
 
     def to_tree(self, precision: str, resnet_dt: bool) -> Tree:
-        return {
-            "@class": "NetworkCollection",
-            "@version": 1,
-            "ndim": self.ndim,
-            "ntypes": self.ntypes,
-            "network_type": self.TYPE,
-            "networks": [net.to_tree(precision) for net in self.nets],
-        }
+        nets = [net.to_tree(precision) for net in self.nets]
+        return collection_node(nets, self.ndim, self.ntypes, self.TYPE)
 
 
 @register

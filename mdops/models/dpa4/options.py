@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from mdops.errors import ConfigError
 from mdops.models.charge_spin import EXPECTED, is_charge_spin
 from mdops.models.dpa4.mixing import MODES, DepthMix
 from mdops.models.environment import automatic_sel_ratio, rounded
@@ -201,10 +200,7 @@ class DPA4Options(Options):
         return nodes[:, : count * size].reshape(-1, count, coefficients, self.channels)
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
-        def require(holds: bool, name: str, wanted: str) -> None:
-            if not holds:
-                raise ConfigError(f"{place}.{name}: is {getattr(self, name)!r}, expected {wanted}")
-
+        require = self.requirement(place)
         if isinstance(self.sel, str):
             automatic_sel_ratio(self.sel, f"{place}.sel")
         check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
