@@ -126,6 +126,32 @@ def check_gradients(case):
     assert torch.autograd.gradgradcheck(energy, x, atol=1e-7, fast_mode=True)
 
 
+def check_no_neighbors(case):
+    """Atoms that see none, virtual atoms alone, and no atoms, where memory that nothing writes holds NaN."""
+    potential = load_case(case)
+    one = references(KINDS / case)[0]
+    fparam = None if one.fparam is None else one.fparam[0]
+    aparam = None if one.aparam is None else one.aparam[0]
+    types = torch.arange(len(potential.type_map))
+    apart = 90.0 * torch.arange(len(types), dtype=torch.float64)[:, None] * torch.ones(3)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for found in (torch.full_like(types, -1), types[:0], types):
+            answers = potential(apart[: len(found)], found, fparam=fparam, aparam=aparam, forces=True)
+            assert not answers["forces"].any() and not answers["virial"].any()
+            assert answers["atom_energy"].isfinite().all()
+        several = answers["atom_energy"]
+        potential.train()
+        free = [p for p in potential.parameters() if p.requires_grad]
+        answers = potential(apart, types, fparam=fparam, aparam=aparam, forces=True, create_graph=True)
+        torch.testing.assert_close(answers["atom_energy"], several)
+        loss = answers["energy"].sum() + answers["forces"].square().sum()
+        grads = torch.autograd.grad(loss, free, allow_unused=True)
+        assert all(g.isfinite().all() for g in grads if g is not None)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def training_input(descriptor, steps, precision="float64", **fitting):
     data = {"systems": str(EMT), "batch_size": 2}
     return parse_config(
@@ -335,6 +361,9 @@ class DescriptorTests:
 
     def test_derivatives(self, case):
         check_gradients(case)
+
+    def test_atoms_without_neighbors(self, case):
+        check_no_neighbors(case)
 
     def test_training_restart_and_saved_model(self, tmp_path):
         self.check_trained(check_training(self.INPUT, tmp_path, self.STEPS))

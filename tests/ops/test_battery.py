@@ -1,6 +1,7 @@
 """One battery over every op: what DESIGN asks of all of them."""
 
 import dataclasses
+import functools
 import gc
 import warnings
 import weakref
@@ -294,6 +295,38 @@ def test_no_atoms(sample):
         total = sum(r.sum() for r in results if r.requires_grad)
         for grad in torch.autograd.grad(total, free):
             assert torch.isfinite(grad).all()
+
+
+@pytest.fixture
+def memory_of_nan():
+    """New tensors hold NaN, or the largest integer, where nothing was written."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@cases()
+def test_results_are_written_where_a_size_is_zero(sample, memory_of_nan):
+    """Each size that the tensors have, as that of the edges, is zero in turn; an op may refuse that."""
+
+    def without(n, a):
+        if n in a.shape:
+            return a.detach()[tuple(slice(0 if k == n else k) for k in a.shape)]
+        rises = a.dim() == 1 and a.dtype in (torch.int32, torch.int64) and bool((a.diff() >= 0).all())
+        return torch.zeros_like(a) if rises else a.detach()  # offsets say that there are no rows
+
+    given = [t for a in sample.args for t in (a if is_list_of_tensors(a) else [a])]
+    for n in {n for t in given if isinstance(t, torch.Tensor) for n in t.shape} - {0}:
+        try:
+            results = tensors(
+                sample.function(*[each_tensor(functools.partial(without, n), a) for a in sample.args])
+            )
+        except RuntimeError as refused:
+            assert "mdops::" in str(refused)
+            continue
+        for k, result in enumerate(results):
+            if result.is_floating_point() and k not in sample.opaque:
+                assert not result.isnan().any(), f"result {k} without what there are {n} of"
 
 
 def is_per_atom(a: torch.Tensor, n: int) -> bool:

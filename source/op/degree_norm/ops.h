@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "degree_norm/degree_norm.h"
 
@@ -77,7 +78,7 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.factors = factors.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
+      args.factors = factors.const_data_ptr<T>(), args.grad = given<T>(grad);
       args.y = by_x.mutable_data_ptr<T>();
       run_norm(op, args);
     });
@@ -93,7 +94,7 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad = grad.const_data_ptr<T>(), args.terms = terms.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.terms = terms.mutable_data_ptr<T>();
       run_norm(op, args);
     });
     return terms;
@@ -110,8 +111,8 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.factors = factors.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
-      args.direction = direction.const_data_ptr<T>();
+      args.factors = factors.const_data_ptr<T>(), args.grad = given<T>(grad);
+      args.direction = given<T>(direction);
       args.by_grad = by_grad.mutable_data_ptr<T>(), args.terms = terms.mutable_data_ptr<T>();
       args.y = by_x.mutable_data_ptr<T>();
       run_norm(op, args);

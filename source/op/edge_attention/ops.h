@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/pair_checks.h"
 #include "edge_attention/edge_attention.h"
 #include "graph/row_index.h"
@@ -102,7 +103,7 @@ struct EdgeAttentionOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad = of_out.const_data_ptr<T>();
+      args.grad = given<T>(of_out);
       by.write_to(args);
       run_edge_attention(op, args);
     });
@@ -126,8 +127,8 @@ struct EdgeAttentionOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad = of_out.const_data_ptr<T>();
-      args.along_q = along_q.const_data_ptr<T>(), args.along_x = along_x.const_data_ptr<T>();
+      args.grad = given<T>(of_out);
+      args.along_q = along_q.const_data_ptr<T>(), args.along_x = given<T>(along_x);
       args.along_r = along_r.const_data_ptr<T>(), args.along_w = along_w.const_data_ptr<T>();
       args.out = by_grad.mutable_data_ptr<T>();
       by.write_to(args);

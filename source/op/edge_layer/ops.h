@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/pair_checks.h"
 #include "edge_layer/edge_layer.h"
 #include "graph/row_index.h"
@@ -106,7 +107,7 @@ struct EdgeLayerOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
-      args.grad = by.const_data_ptr<T>();
+      args.grad = given<T>(by);
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
       args.out = by_e.mutable_data_ptr<T>();
       args.by_r = by_r.mutable_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "edge_softmax/edge_softmax.h"
 #include "graph/row_index.h"
@@ -92,7 +93,7 @@ struct EdgeSoftmaxOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_bias);
-      args.grad = grad.const_data_ptr<T>(), args.by_fades = by_fades.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.by_fades = by_fades.mutable_data_ptr<T>();
       args.by_q = by_q.mutable_data_ptr<T>(), args.by_k = by_k.mutable_data_ptr<T>();
       run_edge_softmax(op, args);
     });

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "common/given.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "edge_splines/edge_splines.h"
@@ -44,7 +45,7 @@ struct EdgeSplineInputs {
             lengths.const_data_ptr<T>(),
             kinds.const_data_ptr<int32_t>(),
             table.const_data_ptr<T>(),
-            grad ? grad->const_data_ptr<T>() : nullptr,
+            grad ? given<T>(*grad) : nullptr,
             out.mutable_data_ptr<T>()};
   }
 };

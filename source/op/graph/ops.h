@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "graph/edges.h"
 #include "graph/row_index.h"
@@ -337,11 +338,11 @@ struct GraphOps {
       args.x = x.const_data_ptr<T>(), args.weight = weight.const_data_ptr<T>();
       args.nothing = nothing.const_data_ptr<T>(), args.y = out[0].mutable_data_ptr<T>();
       if (grad_) {
-        args.grad = grad.const_data_ptr<T>();
+        args.grad = given<T>(grad);
         args.by_weight = out[1].mutable_data_ptr<T>(), args.by_nothing = out[2].mutable_data_ptr<T>();
       }
       if (along) {
-        args.along_x = along_x.const_data_ptr<T>(), args.along_weight = along_weight.const_data_ptr<T>();
+        args.along_x = given<T>(along_x), args.along_weight = along_weight.const_data_ptr<T>();
         args.along_nothing = along_nothing.const_data_ptr<T>(), args.by_grad = out[3].mutable_data_ptr<T>();
       }
       run_graph(op, args);
@@ -362,8 +363,8 @@ struct GraphOps {
     std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
     if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
     dispatch_float(op, dtype, [&]<class T>(T) {
-      run_graph(op, SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? grad.const_data_ptr<T>() : nullptr,
-                                   direction_ ? direction.const_data_ptr<T>() : nullptr,
+      run_graph(op, SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? given<T>(grad) : nullptr,
+                                   direction_ ? given<T>(direction) : nullptr,
                                    offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,
                                    direction_ ? out[1].mutable_data_ptr<T>() : nullptr,
                                    out[0].mutable_data_ptr<T>()});

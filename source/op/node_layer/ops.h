@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/op.h"
 #include "common/tensor.h"
 #include "node_layer/node_layer.h"
@@ -119,7 +120,7 @@ struct NodeLayerOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
-      args.grad = by.const_data_ptr<T>();
+      args.grad = given<T>(by);
       // Which this pass reads alone.
       args.z = const_cast<T*>(z.const_data_ptr<T>()), args.z_own = const_cast<T*>(z_own.const_data_ptr<T>());
       args.out = by_n.mutable_data_ptr<T>(), args.by_v = by_v.mutable_data_ptr<T>();
@@ -145,7 +146,7 @@ struct NodeLayerOps {
       args.width = width, args.inputs = every.size(0), args.every = every.const_data_ptr<T>();
       args.own = of_own ? own.const_data_ptr<T>() : nullptr, args.own_bias = own_bias.const_data_ptr<T>();
       args.bias = bias.const_data_ptr<T>();
-      if (back) args.grad = args.every;  // which tells the passes apart
+      if (back) args.grad = given<T>(every);  // which tells the passes apart
       return pack_node_layer(op, args);
     });
   }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "own_message/own_message.h"
 
@@ -71,7 +72,7 @@ struct OwnMessageOps {
     Tensor by_x = empty(op, {in.rows, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(op, keep, activation, threshold);
-      args.grad = grad.const_data_ptr<T>(), args.out = by_x.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.out = by_x.mutable_data_ptr<T>();
       run_own_message(op, args);
     });
     return by_x;

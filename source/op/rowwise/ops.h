@@ -9,6 +9,7 @@
 
 #include "common/bind.h"
 #include "common/cutoff.h"
+#include "common/given.h"
 #include "common/tensor.h"
 #include "rowwise/add_norm.h"
 #include "rowwise/fade_curve.h"
@@ -59,11 +60,11 @@ struct NormalizeInputs {
                           width,
                           parts,
                           x.const_data_ptr<T>(),
-                          second ? direction.const_data_ptr<T>() : nullptr,
+                          second ? given<T>(direction) : nullptr,
                           {},
                           {},
                           of_x ? of_x->mutable_data_ptr<T>() : nullptr};
-    for (size_t k = 0; k < grads.size(); ++k) args.grad[k] = grads[k].const_data_ptr<T>();
+    for (size_t k = 0; k < grads.size(); ++k) args.grad[k] = given<T>(grads[k]);
     for (size_t k = 0; of_y && k < of_y->size(); ++k) args.of_y[k] = (*of_y)[k].mutable_data_ptr<T>();
     return args;
   }
@@ -200,7 +201,7 @@ struct AddNormOps {
     Tensor partial = empty(op, {norm_runs(op, in.rows), 2, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
-      args.grad = g.const_data_ptr<T>(), args.sums = 2;
+      args.grad = given<T>(g), args.sums = 2;
       args.out = out.mutable_data_ptr<T>(), args.partial = partial.mutable_data_ptr<T>();
       run_add_norm(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), by_bias.mutable_data_ptr<T>()});
     });
@@ -218,7 +219,7 @@ struct AddNormOps {
     Tensor partial = empty(op, {norm_runs(op, in.rows), 1, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
-      args.grad = g.const_data_ptr<T>(), args.direction = p.const_data_ptr<T>(), args.sums = 1;
+      args.grad = given<T>(g), args.direction = given<T>(p), args.sums = 1;
       args.along_weight = of_weight.const_data_ptr<T>(), args.along_bias = of_bias.const_data_ptr<T>();
       args.by_grad = by_grad.mutable_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
       args.partial = partial.mutable_data_ptr<T>();
@@ -251,7 +252,7 @@ struct LayerOutputInputs {
         inputs(inputs_),
         activation(activation_),
         threshold(threshold_) {
-    if (inputs < 0 || (inputs && columns % inputs))
+    if (inputs < 0 || inputs > columns || (inputs && columns % inputs))
       fail(op, "the layer has " + std::to_string(inputs) + " inputs to add, expected 0 or a divisor of the " +
                    std::to_string(columns) + " columns of `z`");
     if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
@@ -301,7 +302,7 @@ struct LayerOutputOps {
     Tensor by_z = in.wide(op), by_x = in.narrow(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.grad = grad.const_data_ptr<T>();
+      args.grad = given<T>(grad);
       args.by_z = by_z.mutable_data_ptr<T>(), args.by_x = by_x.mutable_data_ptr<T>();
       run_layer_output(op, args);
     });
@@ -319,7 +320,7 @@ struct LayerOutputOps {
     Tensor by_grad = in.wide(op), by_z = in.wide(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.u = u.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.grad = grad.const_data_ptr<T>();
+      args.u = u.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.grad = given<T>(grad);
       args.y = by_grad.mutable_data_ptr<T>(), args.by_z = by_z.mutable_data_ptr<T>();
       run_layer_output(op, args);
     });

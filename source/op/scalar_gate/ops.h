@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "scalar_gate/scalar_gate.h"
 
@@ -110,7 +111,7 @@ struct ScalarGateOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
-      args.grad = grad.const_data_ptr<T>();
+      args.grad = given<T>(grad);
       args.by_gate = by_gate.mutable_data_ptr<T>(), args.by_scalars = by_scalars.mutable_data_ptr<T>();
       run_scalar_gate(op, args);
     });
@@ -134,9 +135,9 @@ struct ScalarGateOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
-      args.grad = grad.const_data_ptr<T>(), args.by_grad = by_grad.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.by_grad = by_grad.mutable_data_ptr<T>();
       args.by_gate = by_gate.mutable_data_ptr<T>(), args.by_scalars = by_scalars.mutable_data_ptr<T>();
-      args.along_x = along_x.const_data_ptr<T>(), args.along_gate = along_gate.const_data_ptr<T>();
+      args.along_x = given<T>(along_x), args.along_gate = along_gate.const_data_ptr<T>();
       args.along_scalars = along_scalars.const_data_ptr<T>();
       run_scalar_gate(op, args);
     });

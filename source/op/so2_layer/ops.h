@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/given.h"
 #include "common/tensor.h"
 #include "so2_layer/so2_layer.h"
 
@@ -71,7 +72,7 @@ struct So2Ops {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
-      args.grad = grad.const_data_ptr<T>(), args.result = result.const_data_ptr<T>();
+      args.grad = given<T>(grad), args.result = result.const_data_ptr<T>();
       run_so2(op, args);
     });
     return by_x;
