@@ -14,7 +14,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import axis_key, check_axis, in_chunks
-from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.models.moments import TypeChoice, TypedMomentDescriptor, TypedNets
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.rows import rows_in, table_rows
@@ -44,8 +44,6 @@ from mdops.ops.neighbor_attention import attention_scale, unit_three
 from mdops.ops.neighbor_rows import EnvironmentRows, NeighborRows, SplineRows
 from mdops.options import key, saved_precision
 from mdops.tracing import is_exported
-
-Nets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
 
 LN_EPS = 1e-5
 SHORTEST_ROW = 1e-6  # of TensorFlow: the root of what tf.nn.l2_normalize takes as the least square
@@ -358,7 +356,7 @@ _NODE_ARRAYS = {**schema.STATISTICS, "degree_gain_raw": False}
 
 
 @register
-class SeAttenV2(MomentDescriptor):
+class SeAttenV2(TypedMomentDescriptor):
     """D_i = [T^T T_<, (M, M2) flattened, the type embedding of i], from T_i = (1/N_sel) sum_j R_j (x) g_j.
 
     R_j is the normalised row of the environment matrix of neighbour j, of any type, s_j its first entry, and g_j is
@@ -409,26 +407,14 @@ class SeAttenV2(MomentDescriptor):
         type_map: Sequence[str],
         mean: torch.Tensor,
         std: torch.Tensor,
-        nets: Nets,
+        nets: TypedNets,
         attention: Sequence[AttentionLayer],
         degree_gain: torch.Tensor | None = None,
     ) -> None:
-        """Takes one net of distances and, where types are stripped, one of types; and, for `lmax` above 1, the roots of
-        the weights of the degrees from 2 on, (lmax - 1,)."""
-        super().__init__(options, type_map, mean, std)
+        """For `lmax` above 1 also the roots of the weights of the degrees from 2 on, (lmax - 1,)."""
+        super().__init__(options, type_map, mean, std, nets)
         self.degree_gain = None if degree_gain is None else nn.Parameter(degree_gain)
-        self.embeddings, self.type_nets, self.type_embedding = nets
         self.attention = nn.ModuleList(attention)
-
-    @property
-    def channels(self) -> int:
-        """M, the width of the embedding."""
-        return self.embeddings.net().outputs
-
-    @property
-    def width(self) -> int:
-        types = self.options.tebd_dim if self.options.concat_output_tebd else 0
-        return self.channels * self.options.axis_neuron + types
 
     @property
     def layers(self) -> list[AttentionLayer]:
@@ -446,10 +432,6 @@ class SeAttenV2(MomentDescriptor):
     def shares_types(self) -> bool:
         o = self.options
         return bool(o.cubic_switch or o.zero_padding or o.shortest_row)
-
-    @property
-    def axis_neuron(self) -> int:
-        return self.options.axis_neuron
 
     @property
     def is_sum(self) -> bool:
@@ -697,7 +679,7 @@ class SeAttenV2(MomentDescriptor):
         options = cls.Options.from_tree(tree)
         layers = tree["attention_layers"]["attention_layers"]
         attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
-        nets: Nets
+        nets: TypedNets
         if has_pairs(tree):
             pairs = TypePairs.from_tree(tree["embeddings_strip"], dtype)
             embedding = TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype)

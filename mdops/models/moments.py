@@ -3,13 +3,15 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.type_embedding import TypeEmbedding
+from mdops.models.type_pairs import TypePairs
 from mdops.models.ways import way_of
 from mdops.nn.net import NetCollection, is_input_gradient_alone
 from mdops.ops.axis_product import axis_product
@@ -154,3 +156,30 @@ class MomentDescriptor(EnvironmentDescriptor):
     def scaled(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """(n, P): what the nets of centres of these types take for s (P,)."""
         return (s - self.mean[types.index, None]) / self.std[types.index, :1]
+
+
+TypedNets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
+
+
+class TypedMomentDescriptor(MomentDescriptor):
+    """Of nets that take embeddings of types."""
+
+    def __init__(
+        self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor, nets: TypedNets
+    ) -> None:
+        """Takes one net of distances, one of types where these are stripped, and the embedding of types."""
+        super().__init__(options, type_map, mean, std)
+        self.embeddings, self.type_nets, self.type_embedding = nets
+
+    @property
+    def axis_neuron(self) -> int:
+        return self.options.axis_neuron
+
+    @property
+    def channels(self) -> int:
+        return self.embeddings.net().outputs
+
+    @property
+    def width(self) -> int:
+        types = self.options.tebd_dim if self.options.concat_output_tebd else 0
+        return self.channels * self.axis_neuron + types

@@ -13,7 +13,7 @@ from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.dpa1 import has_pairs
 from mdops.models.environment import environment
-from mdops.models.moments import MomentDescriptor, TypeChoice
+from mdops.models.moments import TypeChoice, TypedMomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.se_e2_a import SeE2AOptions
@@ -21,8 +21,6 @@ from mdops.models.type_embedding import TypeEmbedding, TypeEmbeddingOptions, net
 from mdops.models.type_pairs import TypePairs
 from mdops.nn.net import NetCollection
 from mdops.options import key, saved_precision
-
-Nets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
 
 
 @dataclass(kw_only=True)
@@ -58,7 +56,7 @@ class SeAEbdV2Options(SeATebdOptions):
 
 
 @register
-class SeATebd(MomentDescriptor):
+class SeATebd(TypedMomentDescriptor):
     """D_i = [T^T T_<, the type embedding of i], from T_i = (1/N_sel) sum_t sum_{j in t} R_j (x) net(s_j, types).
 
     The types are their embeddings: that of the neighbour and, unless `type_one_side`, that of the centre. Neighbours of
@@ -77,26 +75,6 @@ class SeATebd(MomentDescriptor):
         },
         schema.STATISTICS,
     )
-
-    def __init__(
-        self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor, nets: Nets
-    ) -> None:
-        """Takes one net of distances, one of types where these are stripped, and the embedding of types."""
-        super().__init__(options, type_map, mean, std)
-        self.embeddings, self.type_nets, self.type_embedding = nets
-
-    @property
-    def axis_neuron(self) -> int:
-        return self.options.axis_neuron
-
-    @property
-    def channels(self) -> int:
-        return self.embeddings.net().outputs
-
-    @property
-    def width(self) -> int:
-        types = self.options.tebd_dim if self.options.concat_output_tebd else 0
-        return self.channels * self.axis_neuron + types
 
     has_types = True
     shares_types = True
