@@ -140,17 +140,17 @@ class Evaluator(ABC):
         be dropped."""
         return step.check and self.potential.check_neighbors(report, step.system, step.neighbors, self.r_min)
 
+    def of_op(self, step: Step, report: NeighborReport, *found: torch.Tensor) -> Found | None:
+        """What an op of a whole step gave: energies, forces, virials, and those of atoms, which there are only if they
+        were asked for; None where neighbours have to be dropped."""
+        if self.drops(step, report):
+            return None
+        names = ("atom_energy", "forces", "virial", "atom_virial")[: 4 if step.atom_virial else 3]
+        return dict(zip(names, found, strict=False)), report
+
     def neighborhood(self, system: System, neighbors: NeighborList) -> Neighborhood:
         """The pairs of a list, as the model sees them."""
         return Neighborhood.of(system, neighbors, self.potential.cutoff, self.potential.dtype)
-
-
-def of_op(
-    energy: torch.Tensor, forces: torch.Tensor, virial: torch.Tensor, of_atoms: torch.Tensor, step: Step
-) -> Answers:
-    """What an op of a whole step gave; it has virials of atoms only if it was asked."""
-    answers = {"atom_energy": energy, "forces": forces, "virial": virial}
-    return answers | {"atom_virial": of_atoms} if step.atom_virial else answers
 
 
 def forces_and_virials(gradient: torch.Tensor, near: Neighborhood, *, atom_virial: bool) -> Answers:

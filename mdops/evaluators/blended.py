@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.base import Answers, Evaluator, Found, Step, of_op
+from mdops.evaluators.base import Answers, Evaluator, Found, Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import PerTypeLookup
 from mdops.evaluators.nets import why_not_device
@@ -87,9 +87,7 @@ class PairTableEvaluator(Evaluator):
         # Of a blend it is made elsewhere.
         taken = within.sum(1, keepdim=True, dtype=torch.int32) if other is None else within
         report = NeighborReport((taken,), nearest)
-        if self.drops(step, report):
-            return None
-        return of_op(energy if bias is None else energy + bias, forces, virial, of_atoms, step), report
+        return self.of_op(step, report, energy if bias is None else energy + bias, forces, virial, of_atoms)
 
 
 class Blended(Evaluator):

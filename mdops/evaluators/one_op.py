@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials, of_op
+from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.nets import beyond_limits, why_not_device, why_not_net
@@ -131,13 +131,11 @@ class FusedParts(Evaluator):
             report = NeighborReport(s.occupied_slots(within), nearest)
         else:
             report = others.report(within, nearest)
-        if self.drops(step, report):
-            return None
-        answers = of_op(energy, forces, virial, of_atoms, step)
-        if others is not None and s.others:
+        found = self.of_op(step, report, energy, forces, virial, of_atoms)
+        if found is not None and others is not None and s.others:
             more = others.forces_and_virials(gradient, atom_virial=step.atom_virial)
-            answers |= {name: answers[name] + value for name, value in more.items()}
-        return answers, report
+            found[0].update({name: found[0][name] + value for name, value in more.items()})
+        return found
 
     def covers(self, step: Step) -> bool:
         """Whether it is the op that answers."""
@@ -201,9 +199,7 @@ class Fused(FusedParts):
             step.atom_virial,
         )
         report = NeighborReport((s.occupied_slots(within),), nearest)
-        if self.drops(step, report):
-            return None
-        return of_op(energy, forces, virial, of_atoms, step), report
+        return self.of_op(step, report, energy, forces, virial, of_atoms)
 
     def _arguments(self, splines: SplineModel) -> "_Tables":
         return _Tables(splines, matmul=self.potential.matmul)
@@ -257,10 +253,7 @@ class FusedTraining(Evaluator):
             has_energy * (model.fitting.bias + model.model.out_bias)[index],
             *op_scalars(model, "")[:10],
         )
-        report = NeighborReport((s.occupied_slots(within),), nearest)
-        if self.drops(step, report):
-            return None
-        return of_op(energy, forces, virial, energy, step), report
+        return self.of_op(step, NeighborReport((s.occupied_slots(within),), nearest), energy, forces, virial)
 
 
 def why_not_truncated(potential: EvaluationContext) -> str | None:

@@ -245,18 +245,15 @@ class SplineModels:
     def __init__(self, potential: EvaluationContext) -> None:
         self._potential = potential
         self._mixed = shares_places(potential)
-        self.of: OfTypes[SplineModel] = OfTypes(lambda types: spline_model(potential, types))
+        self.of: OfTypes[SplineModel] = OfTypes(
+            lambda types: SplineModel(potential, types, potential.grids_for(types))
+        )
         if not self._mixed:
             self.of(None)
 
     def types(self, system: System) -> Types:
         """Those that count for a system; None for all that the model has."""
         return self._potential.present(system) if self._mixed else None
-
-
-def spline_model(potential: EvaluationContext, types: Types) -> SplineModel:
-    """For these types, with the knots that they need."""
-    return SplineModel(potential, types, potential.grids_for(types))
 
 
 def shares_places(potential: EvaluationContext) -> bool:
