@@ -67,7 +67,7 @@ struct Neighbors {
       const T r2 = x[k] * x[k] + y[k] * y[k] + z[k] * z[k], r = std::sqrt(r2);
       const T inverse = r2 > T(0) ? T(1) / r : T(0);
       const SplinePlace<T> place = spline_place<false>(r, args.grid);
-      envelope(r, args.cutoff, &chi[k], &dchi[k]);
+      envelope(r, T(1) / args.cutoff, &chi[k], &dchi[k]);
       first[k] = table[k] + place.interval, t[k] = place.t, inv_r[k] = inverse;
       x[k] *= inverse, y[k] *= inverse, z[k] *= inverse;
       b[0][k] = T(1), b[1][k] = x[k], b[2][k] = y[k], b[3][k] = z[k];

@@ -36,11 +36,12 @@ MDOPS_HD int64_t padded_basis(int64_t intervals) {
          kSplineLanes * kSplineLanes;
 }
 
+// `inverse`: of the cutoff.
 template <class T>
-MDOPS_HD void envelope(T r, T cutoff, T* value, T* slope) {
-  const T x = r / cutoff, left = T(1) - x, w = left < T(0) ? T(0) : left, x2 = x * x, w2 = w * w;
+MDOPS_HD void envelope(T r, T inverse, T* value, T* slope) {
+  const T x = r * inverse, left = T(1) - x, w = left < T(0) ? T(0) : left, x2 = x * x, w2 = w * w;
   *value = w2 * w2 * (T(1) + T(4) * x + x2 * (T(10) + T(20) * x + T(35) * x2));
-  *slope = T(-280) * x2 * x2 * w2 * w / cutoff;
+  *slope = T(-280) * x2 * x2 * w2 * w * inverse;
 }
 
 // The five quartic splines of an interval at t in [0, 1]: slopes of quintic splines are sums of them.
@@ -61,10 +62,16 @@ struct HarmonicPair {
   SplinePlace<T> place;
 
   MDOPS_HD HarmonicPair(const T* d, T cutoff, const SplineGrid<T>& grid) {
-    const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2], r = std::sqrt(r2);
+    const T r2 = d[0] * d[0] + d[1] * d[1] + d[2] * d[2];
+#ifdef __CUDA_ARCH__
+    inv_r = r2 == T(0) ? T(0) : rsqrt(r2);
+    const T r = r2 * inv_r;
+#else
+    const T r = std::sqrt(r2);
     inv_r = r2 > T(0) ? T(1) / r : T(0);
+#endif
     place = spline_place<false>(r, grid);
-    envelope(r, cutoff, &chi, &dchi);
+    envelope(r, T(1) / cutoff, &chi, &dchi);
     for (int a = 0; a < 3; ++a) direction[a] = d[a] * inv_r;
   }
 
