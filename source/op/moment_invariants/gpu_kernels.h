@@ -12,10 +12,9 @@ namespace mdops {
 
 namespace gpu_invariants {
 
-constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
-
-// What is computed after another, and what a row of it takes beside its terms, in terms.
-enum Phase { kMixtures, kMade, kFeatures, kByMade, kByMixtures, kByNumbers, kPhases };
+// What is computed: mixtures of r and what is made of these; backward what follows from y's gradients, and
+// else y. And what a row takes beside its terms, in terms.
+enum Phase { kMixtures, kMade, kByMade, kByMixtures, kByNumbers, kFeatures, kPhases };
 constexpr int kTermsOfRow = 4;
 
 // Terms that wait for a warp: where their numbers are, in bytes from an atom's first, and their factors.
@@ -28,31 +27,34 @@ struct WaitingTerms {
   T factor[kWarp];
 };
 
-// A run of terms, read by a warp 32 at a time and once. A number from `limit` on is wrong: NaN.
-template <class T>
+// A run of terms, read by a warp 32 at a time and once. A number from `limit` on is wrong: NaN. A term of
+// less than two or four factors has ones behind them, which stand at `one`.
+template <class T, int kSplit>
 class TermReader {
  public:
-  __device__ TermReader(const TermArgs<T>& terms, int64_t limit, int bytes, WaitingTerms<T>* waiting)
-      : terms_(terms), limit_(static_cast<int>(limit)), bytes_(bytes), waiting_(waiting) {}
+  __device__ TermReader(WaitingTerms<T>* waiting, int bytes, int one)
+      : bytes_(bytes), one_(one * bytes), waiting_(waiting) {}
 
-  // sum + the terms [begin, end) of an atom whose numbers begin at `numbers`; of every kSplit-th from `split`
-  // on.
-  template <int kSplit>
-  __device__ T add(T sum, int begin, int end, const char* numbers, int split) {
+  // Reads the first of those to come.
+  __device__ void start(const TermArgs<T>& terms, int first, int64_t limit) {
+    terms_ = &terms, limit_ = static_cast<int>(limit), first_ = -kWarp - 1;
+    read(first);
+  }
+
+  // The sum of the terms [begin, end) of an atom whose numbers begin at `numbers`; of every kSplit-th from
+  // `split` on.
+  __device__ T sum(int begin, int end, const char* numbers, int split) {
+    T sum = 0;
     for (int t = begin; t < end;) {
       if (t < first_ || t >= first_ + kWarp) prepare(t);
       const int in = t - first_, alike = __shfl_sync(kAllLanes, alike_, in), factors = alike / kWarp;
       const int run = min(min(end, first_ + kWarp) - t, alike % kWarp + 1);
-      if (factors == 0)
-        sum = run_sum<0, kSplit>(sum, in, run, numbers, split);
-      else if (factors == 1)
-        sum = run_sum<1, kSplit>(sum, in, run, numbers, split);
+      if (factors == 1)
+        sum += run_sum<1>(in, run, numbers, split);
       else if (factors == 2)
-        sum = run_sum<2, kSplit>(sum, in, run, numbers, split);
-      else if (factors == 3)
-        sum = run_sum<3, kSplit>(sum, in, run, numbers, split);
+        sum += run_sum<2>(in, run, numbers, split);
       else
-        sum = run_sum<4, kSplit>(sum, in, run, numbers, split);
+        sum += run_sum<kFactors>(in, run, numbers, split);
       t += run;
     }
     return sum;
@@ -72,12 +74,13 @@ class TermReader {
       more = more && number >= 0;
       if (more && number >= limit_) factor = not_a_number<T>(), number = 0;
       factors += more;
-      waiting_->places[lane].of[f] = more ? number * bytes_ : 0;
+      waiting_->places[lane].of[f] = more ? number * bytes_ : one_;
     }
     waiting_->factor[lane] = factor;
+    factors = factors < 2 ? 1 : factors == 2 ? 2 : kFactors;
     unsigned others = 0;
 #pragma unroll
-    for (int n = 0; n <= kFactors; ++n) {
+    for (int n = 1; n <= kFactors; n *= 2) {
       const unsigned mine = __ballot_sync(kAllLanes, factors == n);
       if (factors == n) others = ~mine >> lane;
     }
@@ -91,27 +94,41 @@ class TermReader {
   __device__ void read(int first) {
     next_first_ = first;
     const int64_t t = static_cast<int64_t>(first) + lane_index();
+    const bool is_there = t >= 0 && t < terms_->terms;
 #pragma unroll
-    for (int f = 0; f < kFactors; ++f)
-      next_index_[f] = t < terms_.terms ? terms_.index[kFactors * t + f] : -1;
-    next_factor_ = t < terms_.terms ? terms_.factor[t] : T(0);
+    for (int f = 0; f < kFactors; ++f) next_index_[f] = is_there ? terms_->index[kFactors * t + f] : -1;
+    next_factor_ = is_there ? terms_->factor[t] : T(0);
   }
 
-  template <int kNumbers, int kSplit>
-  __device__ T run_sum(T sum, int in, int run, const char* numbers, int split) const {
-#pragma unroll 4
-    for (int u = split; u < run; u += kSplit) {
-      const typename WaitingTerms<T>::Places place = waiting_->places[in + u];
-      T product = waiting_->factor[in + u];
+  // Four terms at once; those behind the last are not read.
+  template <int kNumbers>
+  __device__ __forceinline__ T run_sum(int in, int run, const char* numbers, int split) const {
+    constexpr int kAtOnce = 4;
+    T sum[kAtOnce] = {};
+    for (int from = split; from < run; from += kAtOnce * kSplit) {
+      typename WaitingTerms<T>::Places place[kAtOnce];
+      T product[kAtOnce];
 #pragma unroll
-      for (int f = 0; f < kNumbers; ++f) product *= *reinterpret_cast<const T*>(numbers + place.of[f]);
-      sum += product;
+      for (int k = 0; k < kAtOnce; ++k) {
+        product[k] = 0;
+        if (from + k * kSplit < run)
+          place[k] = waiting_->places[in + from + k * kSplit],
+          product[k] = waiting_->factor[in + from + k * kSplit];
+      }
+#pragma unroll
+      for (int f = 0; f < kNumbers; ++f)
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k)
+          if (from + k * kSplit < run) product[k] *= *reinterpret_cast<const T*>(numbers + place[k].of[f]);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) sum[k] += product[k];
     }
-    return sum;
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
   }
 
-  const TermArgs<T>& terms_;
-  const int limit_, bytes_;
+  const TermArgs<T>* terms_ = nullptr;
+  int limit_ = 0;
+  const int bytes_, one_;
   WaitingTerms<T>* const waiting_;
   int first_ = -kWarp - 1;  // of those that wait
   int alike_ = 0;           // the lane's factors times 32, and how many terms after it have as many
@@ -120,14 +137,19 @@ class TermReader {
 };
 
 // The numbers of a block's atoms, of which the first is `first`.
-template <class T, int kAtoms>
+template <class T, int kAtoms, int kThreads>
 class Block {
+  static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kStride = kAtoms + 1;  // from a number to the next
   static constexpr int kSplit = kWarp / kAtoms;
+  struct Rows {
+    int start, count, limit, to;  // among the offsets of both lists; numbers before; and where sums go
+  };
   struct Shared {
     WaitingTerms<T> waiting[kWarps];
-    int cut[kPhases][kWarps + 1];
     T along[2][kWarps][kAtoms];
+    Rows rows[kPhases];
+    int cut[kPhases][kWarps + 1];
   };
 
  public:
@@ -144,9 +166,9 @@ class Block {
         split(lane_index() / kAtoms),
         warp(warp_index()) {}
 
-  // Bytes of so many numbers of each atom, and what a block has beside these.
+  // Bytes of so many numbers of each atom and a one, and what a block has beside these.
   static int64_t bytes(const InvariantArgs<T>& args, int64_t numbers) {
-    return sizeof(Shared) + offset_bytes(args) + numbers * kStride * sizeof(T);
+    return sizeof(Shared) + offset_bytes(args) + (numbers + 1) * kStride * sizeof(T);
   }
 
   __device__ T& at(int64_t number, int of) const { return numbers[number * kStride + of]; }
@@ -162,74 +184,89 @@ class Block {
     }
   }
 
-  // r and v.
-  __device__ void begin() const {
+  // r, and the number one behind `numbers` of an atom.
+  __device__ void begin(int64_t numbers_of_atom) const {
     const int channels = static_cast<int>(p.channels), components = static_cast<int>(p.components);
-    for (int k = threadIdx.x; k <= p.forth.rows; k += kThreads) offsets[k] = p.forth.offsets[k];
-    for (int k = threadIdx.x; k <= p.back.rows; k += kThreads) of_back()[k] = p.back.offsets[k];
+    const int of_forth = static_cast<int>(p.forth.rows) + 1;
+    for (int k = threadIdx.x; k < of_forth; k += kThreads) offsets[k] = p.forth.offsets[k];
+    for (int k = threadIdx.x; k <= p.back.rows; k += kThreads) offsets[of_forth + k] = p.back.offsets[k];
+    if (threadIdx.x == 0) {
+      const int raw = static_cast<int>(p.raw()), mixed = static_cast<int>(p.mixed),
+                made = static_cast<int>(p.made);
+      const int known = static_cast<int>(p.known()), all = static_cast<int>(p.all());
+      shared.rows[kMixtures] = {0, mixed, raw, raw};
+      shared.rows[kMade] = {mixed, made, raw + mixed, raw + mixed};
+      shared.rows[kFeatures] = {mixed + made, all - known, known, known};
+      shared.rows[kByMade] = {of_forth, made, all, all};
+      shared.rows[kByMixtures] = {of_forth + made, mixed, all + made, all + made};
+      shared.rows[kByNumbers] = {of_forth + made + mixed, raw, all + made + mixed, 0};
+    }
+    if (group == 0) at(numbers_of_atom, atom) = T(1);
     read(p.scalars, channels + 2, channels + 2,
          [&](int column, int of) -> T& { return at(column < channels ? column : column + components, of); });
     read(p.others, components, components,
          [&](int column, int of) -> T& { return at(channels + column, of); });
     __syncthreads();
-    const int64_t mixed = p.mixed, made = p.made;
-    share(kMixtures, offsets, mixed), share(kMade, offsets + mixed, made);
-    share(kFeatures, offsets + mixed + made, p.features()), share(kByMade, of_back(), made);
-    share(kByMixtures, of_back() + made, mixed), share(kByNumbers, of_back() + made + mixed, p.raw());
     for (int w = group; w < 2; w += kGroups) at(sums() + w, atom) = divisor(at(sums() + w, atom));
+    for (int phase = 0; phase < kPhases; ++phase) share(phase);
     __syncthreads();
     for (int k = group; k < sums(); k += kGroups) at(k, atom) /= at(sums() + p.which(k), atom);
     __syncthreads();
-    const int64_t raw = p.raw();
-    each_sum(kMixtures, p.forth, offsets, raw, [&](int row, T sum) { at(raw + row, atom) = sum; });
-    __syncthreads();
-    each_sum(kMade, p.forth, offsets + mixed, raw + mixed,
-             [&](int row, T sum) { at(raw + mixed + row, atom) = sum; });
-    __syncthreads();
   }
 
-  // f(row, the sum of its terms) for the rows that this warp has of those that begin at `starts`, of numbers
-  // before `limit`; NaN where terms are wrong. Lanes of one atom have the same.
+  // v, and then the sums of the phases from `first` to `last`; f(row, sum) takes those by r. NaN where terms
+  // are wrong. Lanes of one atom have the same.
   template <class F>
-  __device__ void each_sum(Phase phase, const TermArgs<T>& terms, const int32_t* starts, int64_t limit,
-                           const F& f) const {
+  __device__ void run(int first, int last, int64_t one, const F& f) const {
     const char* const of_atom = reinterpret_cast<const char*>(numbers + atom);
-    TermReader<T> reader(terms, limit, kStride * sizeof(T), &shared.waiting[warp]);
-    const int end_row = shared.cut[phase][warp + 1];
-    for (int row = shared.cut[phase][warp]; row < end_row; ++row) {
-      const int begin = starts[row], end = starts[row + 1];
-      T sum = not_a_number<T>();
-      if (begin >= 0 && begin <= end && end <= terms.terms)
-        sum = reader.template add<kSplit>(T(0), begin, end, of_atom, split);
+    TermReader<T, kSplit> reader(&shared.waiting[warp], kStride * sizeof(T), static_cast<int>(one));
+    for (int phase = 0; phase <= last; phase = phase == kMade ? first : phase + 1) {
+      const Rows rows = shared.rows[phase];
+      const TermArgs<T>& terms = rows.start <= p.forth.rows ? p.forth : p.back;
+      const int begin_row = shared.cut[phase][warp], end_row = shared.cut[phase][warp + 1];
+      reader.start(terms, offsets[rows.start + begin_row], rows.limit);
+      __syncthreads();
+      for (int row = begin_row; row < end_row; ++row) {
+        const int begin = offsets[rows.start + row], end = offsets[rows.start + row + 1];
+        T sum = not_a_number<T>();
+        if (begin >= 0 && begin <= end && end <= terms.terms) sum = reader.sum(begin, end, of_atom, split);
 #pragma unroll
-      for (int step = kAtoms; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      f(row, sum);
+        for (int step = kAtoms; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+        if (phase == kByNumbers)
+          f(row, sum);
+        else
+          at(rows.to + row, atom) = sum;
+      }
     }
+    __syncthreads();
   }
 
  private:
   // Where this warp's rows begin, so that all have about as many terms. Every row is some warp's, whatever
   // the offsets are.
-  __device__ void share(Phase phase, const int32_t* starts, int64_t rows) const {
-    const auto before = [&](int64_t row) { return int64_t{starts[row]} - starts[0] + kTermsOfRow * row; };
-    const int64_t wanted = before(rows) * warp / kWarps;
-    int64_t low = 0, high = warp == 0 ? 0 : rows;  // the place is among these
+  __device__ void share(int phase) const {
+    const Rows rows = shared.rows[phase];
+    const int32_t* const starts = offsets + rows.start;
+    const auto before = [&](int row) {
+      return static_cast<int>(static_cast<unsigned>(starts[row]) - starts[0]) + kTermsOfRow * row;
+    };
+    const int wanted = static_cast<int>(int64_t{before(rows.count)} * warp / kWarps);
+    int low = 0, high = warp == 0 ? 0 : rows.count;  // the place is among these
     while (low < high) {
-      const int64_t step = (high - low + kWarp - 1) / kWarp, probe = low + lane_index() * step;
+      const int step = (high - low + kWarp - 1) / kWarp, probe = low + lane_index() * step;
       const int below = __popc(__ballot_sync(kAllLanes, probe < high && before(probe) < wanted));
-      const int64_t from = low;
+      const int from = low;
       if (below > 0) low = from + (below - 1) * step + 1;
       if (below < kWarp && from + below * step < high) high = from + below * step;
     }
-    if (lane_index() == 0) shared.cut[phase][warp] = static_cast<int>(low);
-    if (threadIdx.x == 0) shared.cut[phase][kWarps] = static_cast<int>(rows);
+    if (lane_index() == 0) shared.cut[phase][warp] = low;
+    if (threadIdx.x == 0) shared.cut[phase][kWarps] = rows.count;
   }
 
  public:
   static MDOPS_HD int64_t offset_bytes(const InvariantArgs<T>& args) {
     return (args.forth.rows + args.back.rows + 2 + 3) / 4 * 16;
   }
-  __device__ int32_t* of_back() const { return offsets + p.forth.rows + 1; }
 
   const InvariantArgs<T>& p;
   Shared& shared;
@@ -239,14 +276,12 @@ class Block {
   const int atom, group, split, warp;
 };
 
-template <class T, int kAtoms>
-__global__ void __launch_bounds__(kThreads) forward_kernel(InvariantArgs<T> args, T* out) {
-  const Block<T, kAtoms> own(args);
-  own.begin();
+template <class T, int kAtoms, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads) forward_kernel(InvariantArgs<T> args, T* out) {
+  const Block<T, kAtoms, kThreads> own(args);
   const int features = static_cast<int>(args.features()), width = static_cast<int>(args.width());
-  own.each_sum(kFeatures, args.forth, own.offsets + args.mixed + args.made, args.known(),
-               [&](int row, T sum) { own.at(args.known() + row, own.atom) = sum; });
-  __syncthreads();
+  own.begin(args.all());
+  own.run(kFeatures, kFeatures, args.all(), [](int, T) {});
   for (int k = threadIdx.x; k < kAtoms * width; k += kThreads) {
     const int of = k / width, column = k % width;
     const int64_t i = own.first + of;
@@ -264,28 +299,20 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(InvariantArgs<T> args
   }
 }
 
-template <class T, int kAtoms>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int kAtoms, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     backward_kernel(InvariantArgs<T> args, const T* grad, T* by_scalars, T* by_others) {
-  const Block<T, kAtoms> own(args);
-  own.begin();
+  const Block<T, kAtoms, kThreads> own(args);
   const int features = static_cast<int>(args.features()), atom = own.atom;
   own.read(grad, static_cast<int>(args.width()), features,
            [&](int column, int of) -> T& { return own.at(args.known() + column, of); });
-  __syncthreads();
-  const int64_t all = args.all(), made = args.made;
-  own.each_sum(kByMade, args.back, own.of_back(), all,
-               [&](int row, T sum) { own.at(all + row, atom) = sum; });
-  __syncthreads();
-  own.each_sum(kByMixtures, args.back, own.of_back() + made, all + made,
-               [&](int row, T sum) { own.at(all + made + row, atom) = sum; });
-  __syncthreads();
+  own.begin(args.all_backward() + 2);
   const int64_t i = own.first + atom, columns = args.channels + 2, limit = args.all_backward();
   const int32_t type = own.is_there() ? args.types[i] : 0;
   const T wrong = type >= -1 && type < args.ntypes ? T(0) : not_a_number<T>();
   T along[2] = {0, 0};
   const int64_t sums = own.sums();
-  own.each_sum(kByNumbers, args.back, own.of_back() + made + args.mixed, limit, [&](int k, T g) {
+  own.run(kByMade, kByNumbers, limit + 2, [&](int k, T g) {
     if (k >= sums) {
       own.at(limit + k - sums, atom) = g;
       return;
@@ -305,7 +332,7 @@ __global__ void __launch_bounds__(kThreads)
   if (own.group < 2 && own.is_there()) {
     const int w = own.group;
     T sum = 0;
-    for (int g = 0; g < kWarps; ++g) sum += own.shared.along[w][g][atom];
+    for (int g = 0; g < kThreads / kWarp; ++g) sum += own.shared.along[w][g][atom];
     const T d = own.at(sums + w, atom), g = own.at(limit + w, atom);
     by_scalars[i * columns + args.channels + w] = (g - sum / d) / (T(2) * d) + wrong;
   }

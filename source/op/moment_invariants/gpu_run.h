@@ -8,32 +8,36 @@ namespace mdops {
 
 namespace gpu_invariants {
 
-// work(number of atoms) with the most whose numbers fit.
+// work(atoms of a block, its threads) with the most atoms whose numbers fit; blocks that have a
+// multiprocessor's shared memory for themselves have twice as many threads.
 template <class T, class Work>
 void with_atoms(const Gpu& gpu, const InvariantArgs<T>& args, int64_t numbers, const Work& work) {
   const int64_t most = gpu.limits().shared_bytes;
-  if (Block<T, 32>::bytes(args, numbers) <= most)
-    work(std::integral_constant<int, 32>{});
-  else if (Block<T, 8>::bytes(args, numbers) <= most)
-    work(std::integral_constant<int, 8>{});
+  using Few = std::integral_constant<int, 512>;
+  if (2 * Block<T, 32, 512>::bytes(args, numbers) <= most)
+    work(std::integral_constant<int, 32>{}, Few{});
+  else if (Block<T, 32, 1024>::bytes(args, numbers) <= most)
+    work(std::integral_constant<int, 32>{}, std::integral_constant<int, 1024>{});
+  else if (Block<T, 8, 512>::bytes(args, numbers) <= most)
+    work(std::integral_constant<int, 8>{}, Few{});
   else
-    work(std::integral_constant<int, 1>{});
+    work(std::integral_constant<int, 1>{}, Few{});
 }
 
 template <class T>
 void run(const Gpu& gpu, const InvariantArgs<T>& args, T* out) {
-  with_atoms<T>(gpu, args, args.all(), [&](auto atoms) {
-    gpu.launch(forward_kernel<T, atoms()>, blocks_for(args.atoms, atoms()), kThreads,
-               Block<T, atoms()>::bytes(args, args.all()), args, out);
+  with_atoms<T>(gpu, args, args.all(), [&](auto atoms, auto threads) {
+    gpu.launch(forward_kernel<T, atoms(), threads()>, blocks_for(args.atoms, atoms()), threads(),
+               Block<T, atoms(), threads()>::bytes(args, args.all()), args, out);
   });
 }
 
 template <class T>
 void run(const Gpu& gpu, const InvariantArgs<T>& args, const T* grad, T* by_scalars, T* by_others) {
   const int64_t numbers = args.all_backward() + 2;  // and the gradients by both divisors
-  with_atoms<T>(gpu, args, numbers, [&](auto atoms) {
-    gpu.launch(backward_kernel<T, atoms()>, blocks_for(args.atoms, atoms()), kThreads,
-               Block<T, atoms()>::bytes(args, numbers), args, grad, by_scalars, by_others);
+  with_atoms<T>(gpu, args, numbers, [&](auto atoms, auto threads) {
+    gpu.launch(backward_kernel<T, atoms(), threads()>, blocks_for(args.atoms, atoms()), threads(),
+               Block<T, atoms(), threads()>::bytes(args, numbers), args, grad, by_scalars, by_others);
   });
 }
 
