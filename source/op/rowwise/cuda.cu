@@ -71,10 +71,13 @@ template <class T>
 static void run_add_norm(const CudaOp& op, const AddNormArgs<T>& args, const NormSums<T>& sums) {
   using namespace gpu_add_norm;
   const int64_t columns = args.sums * args.width, blocks = norm_runs(op, args.rows);
-  with_norm_width(op, args.width, [&]<int N>() {
-    op.launch(add_norm_kernel<T, N>, blocks, gpu_add_norm::kThreads,
-              kWarps * columns * static_cast<int64_t>(sizeof(T)), args);
-  });
+  bool is_done = false;
+  if constexpr (std::is_same_v<T, float>) is_done = run_narrow_norm(op, blocks, args);
+  if (!is_done)
+    with_norm_width(op, args.width, [&]<int N>() {
+      op.launch(add_norm_kernel<T, N>, blocks, gpu_add_norm::kThreads,
+                kWarps * columns * static_cast<int64_t>(sizeof(T)), args);
+    });
   op.launch(add_runs_kernel<T>, blocks_for(columns, kWarps), gpu_add_norm::kThreads, 0, args.partial, blocks,
             columns, args.width, sums.first, sums.second);
 }

@@ -2,7 +2,12 @@
 // then over the blocks, always in the same order.
 #pragma once
 
+#include <cstdint>
+
+#include "common/gpu.h"
 #include "common/rows.h"
+#include "common/vector.h"
+#include "gemm/gpu_memory.h"
 #include "rowwise/add_norm.h"
 
 namespace mdops {
@@ -25,8 +30,7 @@ __device__ __forceinline__ void each_column(int64_t width, const F& f) {
 // Rows up to 32 N wide. Shared memory has each warp's sums.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
-  extern __shared__ __align__(16) char shared[];
-  T* const all_sums = reinterpret_cast<T*>(shared);
+  T* const all_sums = reinterpret_cast<T*>(net_memory());
   const int warp = threadIdx.x / kWarp;
   const int64_t size = p.sums * p.width;
   T* const sums = all_sums + warp * size;
@@ -86,6 +90,97 @@ __global__ void __launch_bounds__(kThreads) add_norm_kernel(AddNormArgs<T> p) {
     for (int w = 0; w < kWarps; ++w) sum += all_sums[w * size + k];
     p.partial[blockIdx.x * size + k] = sum;
   }
+}
+
+constexpr int kNarrow = 32, kNarrowLanes = kNarrow / 4;  // columns, four a lane
+
+// Four numbers side by side; `placed` where they begin on 16 bytes.
+template <bool placed>
+__device__ __forceinline__ Vector<float, 4> four_at(const float* from) {
+  if constexpr (placed) return Vector<float, 4>(from);
+  Vector<float, 4> found;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) found[k] = from[k];
+  return found;
+}
+
+// Rows of 32 columns, four of them a warp, forward or backward.
+template <bool kBack, bool placed>
+__global__ void __launch_bounds__(kThreads) narrow_norm_kernel(AddNormArgs<float> p) {
+  using Four = Vector<float, 4>;
+  constexpr int kOfWarp = kWarp / kNarrowLanes;
+  alignas(16) __shared__ float all_sums[kWarps][2 * kNarrow];
+  const int warp = threadIdx.x / kWarp, lane = lane_index() % kNarrowLanes, own = lane_index() / kNarrowLanes;
+  const Four weight = four_at<placed>(p.weight + 4 * lane);
+  Four bias, by_weight, by_bias;
+  if constexpr (!kBack) bias = four_at<placed>(p.bias + 4 * lane);
+  const auto mean_of = [](const Four& x) {
+    return warp_sum<kNarrowLanes>(x[0] + x[1] + x[2] + x[3]) * (1.0f / kNarrow);
+  };
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps * kOfWarp;
+  // All lanes of a warp take part in the sums.
+  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kOfWarp; first < p.rows;
+       first += step) {
+    const bool there = first + own < p.rows;
+    const int64_t at = (first + own) * kNarrow + 4 * lane;
+    Four n, g, square, a, n_a;
+    if (there) n = four_at<placed>(p.x + at);
+    if (there && p.y) {
+      const Four y = four_at<placed>(p.y + at);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) n[k] += y[k];
+    }
+    if (kBack && there) g = four_at<placed>(p.grad + at);
+    NormRow<float> norm{};
+    norm.mean = mean_of(n);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) square[k] = (n[k] - norm.mean) * (n[k] - norm.mean);
+    norm.r = 1.0f / sqrtf(mean_of(square) + p.eps);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) n[k] = norm.n(n[k]), a[k] = weight[k] * g[k], n_a[k] = n[k] * a[k];
+    Four out;
+    if constexpr (kBack) {
+      norm.a.z = mean_of(a), norm.a.n_z = mean_of(n_a);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        out[k] = norm.by_h(a[k], n[k]);
+        by_weight[k] += n[k] * g[k], by_bias[k] += g[k];
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) out[k] = weight[k] * n[k] + bias[k];
+    }
+    if (there) out.store(p.out + at);
+  }
+  if constexpr (!kBack) return;
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    for (int lanes = kNarrowLanes; lanes < kWarp; lanes *= 2) {
+      by_weight[k] += __shfl_xor_sync(kAllLanes, by_weight[k], lanes);
+      by_bias[k] += __shfl_xor_sync(kAllLanes, by_bias[k], lanes);
+    }
+  if (own == 0) {
+    by_weight.store(&all_sums[warp][4 * lane]);
+    by_bias.store(&all_sums[warp][kNarrow + 4 * lane]);
+  }
+  __syncthreads();
+  for (int k = threadIdx.x; k < 2 * kNarrow; k += kThreads) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += all_sums[w][k];
+    p.partial[blockIdx.x * 2 * kNarrow + k] = sum;
+  }
+}
+
+// Launches that kernel; false where rows or the pass are not for it.
+inline bool run_narrow_norm(const Gpu& gpu, int64_t blocks, const AddNormArgs<float>& p) {
+  if (p.width != kNarrow || p.sums == 1) return false;
+  bool placed = true;
+  for (const float* from : {p.x, p.y, p.weight, p.bias, p.grad})
+    placed &= reinterpret_cast<uintptr_t>(from) % sizeof(Vector<float, 4>) == 0;
+  const auto forward = placed ? narrow_norm_kernel<false, true> : narrow_norm_kernel<false, false>;
+  const auto back = placed ? narrow_norm_kernel<true, true> : narrow_norm_kernel<true, false>;
+  gpu.launch(p.sums ? back : forward, blocks, kThreads, 0, p);
+  return true;
 }
 
 // Sums of so many columns over `runs`, the first `width` to one place, the others to the second: a warp each.
