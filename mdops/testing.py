@@ -1047,7 +1047,6 @@ def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
     lists, rows = (slots, edge_of_slot, types), (random(2), random(2, 2).exp(), 1.0, 6.0, 0.1, 0.3, 0.7)
     bad: dict[str, tuple[int, Any]] = {
         "slots": (1, slots + 9),
-        "edge_of_slot": (2, edge_of_slot + 3),
         "types": (3, types + 1),
         "std": (5, random(2, 3)),
         "smooth": (6, 6.0),
@@ -1059,7 +1058,11 @@ def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
         Sample(
             "edge_environment_backward",
             (*grads, d, *lists, *rows),
-            bad={"by_turning": (4, random(6, 1)), "types": (8, types + 1)},
+            bad={
+                "by_turning": (4, random(6, 1)),
+                "edge_of_slot": (7, edge_of_slot + 3),
+                "types": (8, types + 1),
+            },
         ),
     ]
 

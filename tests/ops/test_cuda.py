@@ -24,22 +24,24 @@ def on_gpu(value):
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
-def assert_agree(got, want, dtype, opaque=()):
+def assert_agree(got, want, dtype, opaque=(), times=1):
     for k, (a, b) in enumerate(zip(tensors(got), tensors(want), strict=True)):
         if k in opaque:
             continue
         assert a.is_cuda and a.dtype == b.dtype and a.shape == b.shape
         if b.is_floating_point():
             scale = float(b.abs().max()) if b.numel() else 0.0
-            torch.testing.assert_close(a.cpu(), b, rtol=0, atol=TOLERANCE[dtype] * scale)
+            torch.testing.assert_close(a.cpu(), b, rtol=0, atol=times * TOLERANCE[dtype] * scale)
         else:
             assert torch.equal(a.cpu(), b)
 
 
 def test_every_op_has_a_kernel():
-    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`)."""
+    """But for the whole training step, which begins at the moments on a GPU (`mdops.train.loop.prediction`), and the
+    layers of DPA-2 that a CPU takes at once."""
     missing = {s.op for s in samples("cpu") if not has_kernel(s.op, "cuda")}
-    assert missing == {"spline_training", "spline_training_backward"}
+    layers = {"edge_layer", "edge_layer_backward", "node_layer", "node_layer_backward", "node_layer_pack"}
+    assert missing == layers | {"spline_training", "spline_training_backward"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -120,12 +122,15 @@ def test_moments_of_large_lists(atoms, width, ntypes, intervals, radial, gated, 
 def test_harmonic_moments_of_large_lists(atoms, width, ntypes, intervals, degree, dtype):
     p = water_like(atoms, width, ntypes, dtype)
     args = (p["d"], p["counts"], p["types"], p["mask"], CUTOFF, intervals, degree)
-    assert_agree(OPS.harmonic_moment(*map(on_gpu, args)), wanted := OPS.harmonic_moment(*args), dtype)
+    times = max(1, intervals // 400)  # the place within an interval has the more of the rounding of a length
+    assert_agree(
+        OPS.harmonic_moment(*map(on_gpu, args)), wanted := OPS.harmonic_moment(*args), dtype, (), times
+    )
     grads = [torch.randn(wanted.shape, generator=p["gen"], dtype=torch.float64).to(dtype) for _ in range(2)]
     back = (*grads, *args)
     found = [OPS.harmonic_moment_backward(*map(on_gpu, back)) for _ in range(2)]
     assert torch.equal(*found)
-    assert_agree(found[0], OPS.harmonic_moment_backward(*back), dtype)
+    assert_agree(found[0], OPS.harmonic_moment_backward(*back), dtype, (), times)
 
     def numbers(*shape):
         return torch.randn(shape, generator=p["gen"], dtype=torch.float64).to(dtype)
@@ -135,11 +140,11 @@ def test_harmonic_moments_of_large_lists(atoms, width, ntypes, intervals, degree
         knots = numbers(ntypes, functions, ntypes, wanted.shape[3])
         sums = (*args[:4], *harmonic_tables(knots, intervals, seconds), *args[4:], seconds)
         results = OPS.harmonic_sums(*sums)
-        assert_agree(OPS.harmonic_sums(*map(on_gpu, sums)), results, dtype)
+        assert_agree(OPS.harmonic_sums(*map(on_gpu, sums)), results, dtype, (), times)
         back = (*(numbers(*result.shape) for result in results[:2]), *sums)
         found = [OPS.harmonic_sums_backward(*map(on_gpu, back)) for _ in range(2)]
         assert torch.equal(*found)
-        assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype)
+        assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype, (), times)
 
 
 def pair_forces_gradients(p, g):

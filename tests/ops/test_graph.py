@@ -211,6 +211,7 @@ def test_the_nodes_may_be_more_than_the_rows(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 3, 4, 33, 128])
 def test_sums_go_in_order(dtype, width, device):
+    """In that of the edges on a CPU; on a GPU, where several warps share a node, in another that is always the same."""
     gen = torch.Generator().manual_seed(width)
     index = torch.randint(-1, 50, (700,), generator=gen).int()
     y = torch.randn(700, width, generator=gen, dtype=torch.float64).to(dtype)
@@ -220,9 +221,11 @@ def test_sums_go_in_order(dtype, width, device):
             want[m] += y[e]
     of = EdgeIndex.of(index.to(device), 60)
     got = ops.edge_scatter(y.to(device), of)
-    assert torch.equal(got.cpu(), want)
+    assert torch.equal(got, ops.edge_scatter(y.to(device), of))
+    difference = (got.cpu() - want).abs().max()
+    assert difference <= (0 if device == "cpu" else 20 * torch.finfo(dtype).eps * want.abs().max())
     gathered = ops.edge_gather(got, of).cpu()
-    assert torch.equal(gathered, torch.where(index[:, None] < 0, 0, want[index.long()]))
+    assert torch.equal(gathered, torch.where(index[:, None] < 0, 0, got.cpu()[index.long()]))
 
 
 def test_order_of_edges(device):

@@ -27,8 +27,8 @@ struct WaitingTerms {
   T factor[kWarp];
 };
 
-// A run of terms, read by a warp 32 at a time and once. A number from `limit` on is wrong: NaN. A term of
-// less than two or four factors has ones behind them, which stand at `one`.
+// A run of terms, read by a warp 32 at a time and once. A number from `limit` on is wrong: NaN. A term
+// without factors has a one, which stands at `one`.
 template <class T, int kSplit>
 class TermReader {
  public:
@@ -53,6 +53,8 @@ class TermReader {
         sum += run_sum<1>(in, run, numbers, split);
       else if (factors == 2)
         sum += run_sum<2>(in, run, numbers, split);
+      else if (factors == 3)
+        sum += run_sum<3>(in, run, numbers, split);
       else
         sum += run_sum<kFactors>(in, run, numbers, split);
       t += run;
@@ -77,10 +79,10 @@ class TermReader {
       waiting_->places[lane].of[f] = more ? number * bytes_ : one_;
     }
     waiting_->factor[lane] = factor;
-    factors = factors < 2 ? 1 : factors == 2 ? 2 : kFactors;
+    factors = factors < 1 ? 1 : factors;
     unsigned others = 0;
 #pragma unroll
-    for (int n = 1; n <= kFactors; n *= 2) {
+    for (int n = 1; n <= kFactors; ++n) {
       const unsigned mine = __ballot_sync(kAllLanes, factors == n);
       if (factors == n) others = ~mine >> lane;
     }
