@@ -15,9 +15,8 @@ namespace mdops {
 constexpr int kSystem = 9;
 
 template <class T>
-__device__ __forceinline__ double largest_of(const T* v) {
-  return fmax(fmax(fabs(static_cast<double>(v[0])), fabs(static_cast<double>(v[1]))),
-              fabs(static_cast<double>(v[2])));
+__device__ __forceinline__ T largest_of(const T* v) {
+  return max(max(abs(v[0]), abs(v[1])), abs(v[2]));
 }
 
 // The terms of one pair: three for the row, kNeighbor for the neighbour (the first three as large as the
@@ -33,9 +32,9 @@ struct PositionGradient {
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_gradient(grad + 3 * slot, images[slot], row, neighbor, system);
   }
-  __device__ double bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
+  __device__ T bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
   __device__ void bounds(int64_t slot, double* most) const {
-    most[0] = bound(slot);
+    most[0] = static_cast<double>(bound(slot));
     most[1] = 512 * most[0];  // shifts are -512 to 511
   }
 };
@@ -50,10 +49,10 @@ struct PairForce {
   __device__ void add(int64_t slot, double* row, double* neighbor, double* system) const {
     add_pair_force(grad + 3 * slot, d + 3 * slot, row, neighbor, system, OfAtoms ? neighbor + 3 : nullptr);
   }
-  __device__ double bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
+  __device__ T bound(int64_t slot) const { return largest_of(grad + 3 * slot); }
   __device__ void bounds(int64_t slot, double* most) const {
-    most[0] = bound(slot);
-    most[1] = most[0] * largest_of(d + 3 * slot);
+    most[0] = static_cast<double>(bound(slot));
+    most[1] = most[0] * static_cast<double>(largest_of(d + 3 * slot));
   }
 };
 
@@ -86,17 +85,29 @@ __device__ __forceinline__ bool finite_terms(const double* terms, int size) {
 
 template <class Terms>
 __global__ void largest_terms(Terms terms, const int32_t* neighbors, int64_t slots, PairSumSpace space) {
+  using T = typename Terms::Value;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   double most[2] = {0, 0};
-  for (int64_t slot = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; slot < slots;
-       slot += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    if (neighbors[slot] < 0) continue;
-    double bounds[2] = {0, 0};
-    if (space.blocks && Terms::kNeighbor == 3)  // nothing else meets in fixed point
-      bounds[0] = terms.bound(slot);
-    else
+  const int64_t begin = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (space.blocks && Terms::kNeighbor == 3) {  // nothing else meets in fixed point
+    constexpr int kAtOnce = 4;
+    T of_first = 0;
+    for (int64_t from = begin; from < slots; from += kAtOnce * step)
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int64_t slot = from + k * step < slots ? from + k * step : from;
+        const T bound = terms.bound(slot);
+        if (neighbors[slot] >= 0 && isfinite(bound)) of_first = max(of_first, bound);
+      }
+    most[0] = static_cast<double>(of_first);
+  } else {
+    for (int64_t slot = begin; slot < slots; slot += step) {
+      if (neighbors[slot] < 0) continue;
+      double bounds[2] = {0, 0};
       terms.bounds(slot, bounds);
-    for (int k = 0; k < 2; ++k)
-      if (isfinite(bounds[k])) most[k] = fmax(most[k], bounds[k]);
+      for (int k = 0; k < 2; ++k)
+        if (isfinite(bounds[k])) most[k] = fmax(most[k], bounds[k]);
+    }
   }
   __shared__ double shared[2][kSumWarps];
   for (int k = 0; k < 2; ++k) {
