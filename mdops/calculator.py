@@ -15,7 +15,7 @@ from mdops.errors import InputError
 from mdops.inputs import as_numbers, check_models, takes
 from mdops.loading import load
 from mdops.models import Output
-from mdops.models.charge_spin import takes_charge_spin
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Matmul, Overflow, Potential
 from mdops.system import System, atom_spins, charges_and_spins, element_types, voigt
 from mdops.verlet import VerletList
@@ -239,7 +239,7 @@ class MDOps(Calculator):
             "fparam": _optional("fparam", atoms.info.get("fparam", self.parameters.get("fparam"))),
             "aparam": _optional("aparam", atoms.arrays.get("aparam", self.parameters.get("aparam"))),
             "charge_spin": charges_and_spins(
-                [atoms], charged=any(takes_charge_spin(m.model) for m in self.models)
+                [atoms], [default for m in self.models for default in charge_spin_defaults(m.model)]
             ),
             "spins": atom_spins([atoms]) if any(m.model.spin is not None for m in self.models) else None,
         }

@@ -10,7 +10,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.radial_splines import RadialSplineSteps
 from mdops.evaluators.splines import Splines
-from mdops.models.charge_spin import takes_charge_spin
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.ops import NeighborList
 from mdops.potential import Potential
 from mdops.system import System, checked_charge_spin
@@ -97,7 +97,7 @@ class Domain:
         self._evaluator = next(kind for kind in kinds if not kind.refusal(potential))(potential)
         self._charge_spin = None
         if charge_spin is not None:
-            if not takes_charge_spin(potential.model):
+            if not charge_spin_defaults(potential.model):
                 raise InputError(
                     "charge_spin is given, and the model has no embedding of charge and multiplicity"
                 )

@@ -25,7 +25,7 @@ from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
 from mdops.jit import kernels
 from mdops.models import model_of_tree
-from mdops.models.charge_spin import takes_charge_spin
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import AtomicModel, Tree
 from mdops.ops import NeighborList
 from mdops.system import System
@@ -398,8 +398,8 @@ class Potential(EvaluationContext):
         return {name: value.cpu().numpy() for name, value in result.items()}
 
     def _system(self, frames: Sequence[Any]) -> System:
-        charged = takes_charge_spin(self.model)
-        return systems.from_atoms(frames, self.type_map, self.device, charged=charged)
+        defaults = charge_spin_defaults(self.model)
+        return systems.from_atoms(frames, self.type_map, self.device, defaults=defaults)
 
     def hessians(
         self,

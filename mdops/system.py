@@ -1,6 +1,6 @@
 """The atoms a model is asked about: from tensors or ASE, checked before any op sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -180,10 +180,10 @@ def from_atoms(
     type_map: Sequence[str],
     device: torch.device | str = "cpu",
     *,
-    charged: bool = False,
+    defaults: Sequence[Sequence[float] | None] = (),
 ) -> System:
-    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X. `charged`: the
-    model takes charges and multiplicities.
+    """A System of ASE Atoms, one system each. ASE's "X" is a virtual atom, unless the model knows an X. `defaults`: as
+    for `charges_and_spins`.
 
     Raises:
         InputError: an element that is not in `type_map`, or a value that is not finite; and as `charges_and_spins`.
@@ -204,30 +204,49 @@ def from_atoms(
         tensor(np.array([atoms.pbc for atoms in frames]), torch.bool),
         tensor(np.repeat(np.arange(len(frames)), [len(atoms) for atoms in frames]), torch.int32),
     )
-    charge_spin = charges_and_spins(frames, charged=charged)
+    charge_spin = charges_and_spins(frames, defaults)
     system.charge_spin = None if charge_spin is None else tensor(charge_spin, torch.float64)
     _check_values(system, len(type_map))
     return system
 
 
-# What other programs call charges and multiplicities in `info`.
-_OTHER_NAMES = ("charge", "spin", "total_charge", "total_spin", "multiplicity")
+# What other programs call charges and multiplicities in `info`: 0, a charge, 1, a multiplicity.
+_OTHER_NAMES = {"charge": 0, "total_charge": 0, "spin": 1, "total_spin": 1, "multiplicity": 1}
 
 
-def charges_and_spins(frames: Sequence[Atoms], *, charged: bool = False) -> np.ndarray | None:
+def other_charges(info: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """What `info` without a charge_spin has of a charge or a multiplicity under names of other programs."""
+    if info.get("charge_spin") is not None:
+        return ()
+    return tuple((name, info[name]) for name in _OTHER_NAMES if info.get(name) is not None)
+
+
+def require_defaults(given: Sequence[tuple[str, Any]], defaults: Sequence[Sequence[float] | None]) -> None:
+    """Raises InputError where `given`, of `other_charges`, are not those that the parts of a model go by."""
+    for name, value in given:
+        for default in defaults:
+            expected = np.nan if default is None else float(default[_OTHER_NAMES[name]])
+            if not np.array_equal(value, expected):
+                by = "none" if default is None else f"{expected:g}"
+                raise InputError(
+                    f"the model takes `info['charge_spin'] = [charge, multiplicity]`, and `info` has {name!r} = "
+                    f"{value} in place of it, where the model's default is {by}: give charge_spin, or take the other "
+                    "away"
+                )
+
+
+def charges_and_spins(
+    frames: Sequence[Atoms], defaults: Sequence[Sequence[float] | None] = ()
+) -> np.ndarray | None:
     """(S, 2) float64: `atoms.info["charge_spin"]` of each frame, its charge and multiplicity; None if no frame has one.
 
-    Raises InputError where some frames have one and others do not, where a model that takes them (`charged`) would go
-    by its default in place of what other programs call a charge or a multiplicity, and as `checked_charge_spin`."""
+    `defaults`: what parts of the model go by otherwise. Raises InputError where some frames have one and others do not,
+    where what other programs call a charge or a multiplicity is not that default, and as `checked_charge_spin`."""
     given = [atoms.info.get("charge_spin") for atoms in frames]
     lacking = [number for number, one in enumerate(given) if one is None]
     if len(lacking) == len(given):
-        other = next((name for atoms in frames for name in _OTHER_NAMES if name in atoms.info), None)
-        if charged and other is not None:
-            raise InputError(
-                f"the model takes `atoms.info['charge_spin'] = [charge, multiplicity]`, and `info` has {other!r} in "
-                "place of it: give charge_spin, or take the other away"
-            )
+        for atoms in frames if defaults else ():
+            require_defaults(other_charges(atoms.info), defaults)
         return None
     if lacking:
         raise InputError(f"system {lacking[0]} has no `charge_spin` in its `info`, and others have one")

@@ -12,7 +12,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from mdops.data.frame_set import FrameSet
 from mdops.data.labels import LABELS, PARAMETERS, Labels, is_of_frame, warn_of_moments
 from mdops.errors import DataError, InputError
-from mdops.system import element_types
+from mdops.system import element_types, other_charges
 
 
 def file_names(known: Labels) -> dict[str, str]:
@@ -104,6 +104,7 @@ def _block(
         atoms.cell.array[None],
         np.asarray(atoms.pbc, dtype=bool),
         labels,
+        () if "charge_spin" in labels else other_charges(atoms.info),
     )
 
 

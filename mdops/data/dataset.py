@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mdops.data.storage import Storage
 from mdops.data.units_check import pressure_warning, units_warning
 from mdops.errors import DataError, InputError
 from mdops.models.spin import Spin
-from mdops.system import checked_charge_spin
+from mdops.system import checked_charge_spin, require_defaults
 
 _CHUNK = 1024  # frames that are checked and copied at a time
 
@@ -44,6 +45,7 @@ class Dataset:
         known: what a label may be, and is: those of energies, or of a model's other outputs.
         silent: types whose atoms have no answers, and so no errors of labels of atoms.
         spin: how the spins of the frames made virtual atoms, which are among their atoms; None: there are none.
+        charges: what files have of charges and multiplicities under other names, each with the first frame that has it.
     """
 
     type_map: list[str]
@@ -61,6 +63,7 @@ class Dataset:
     known: Labels = field(default_factory=lambda: LABELS)
     silent: tuple[int, ...] = ()
     spin: Spin | None = None
+    charges: tuple[tuple[str, tuple[str, Any]], ...] = ()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -68,6 +71,15 @@ class Dataset:
     @property
     def ntypes(self) -> int:
         return len(self.type_map)
+
+    def require_charges(self, defaults: Sequence[Sequence[float] | None]) -> None:
+        """Raises DataError where a file calls charges or multiplicities otherwise than charge_spin, and a model with
+        these `defaults` would go by others."""
+        for frame, given in self.charges:
+            try:
+                require_defaults([given], defaults)
+            except InputError as error:
+                raise DataError(f"{frame}: {error}") from None
 
     def atoms(self, frame: int) -> slice:
         """The atoms of a frame, in the arrays over N."""
@@ -308,6 +320,7 @@ def _part(block: FrameSet, start: int, stop: int) -> FrameSet:
         np.asarray(block.cell[pick], dtype=np.float64),
         block.pbc,
         {name: np.asarray(array[pick], dtype=np.float64) for name, array in block.labels.items()},
+        block.charges,
     )
 
 
@@ -349,7 +362,17 @@ def _empty(blocks: list[FrameSet], type_map: list[str], storage: Storage, known:
         source,
         sources,
         known,
+        charges=_charges(blocks),
     )
+
+
+def _charges(blocks: list[FrameSet]) -> tuple[tuple[str, tuple[str, Any]], ...]:
+    """`Dataset.charges`."""
+    found: dict[str, tuple[str, tuple[str, Any]]] = {}
+    for block in blocks:
+        for given in block.charges:
+            found.setdefault(repr(given), (block.name(0), given))
+    return tuple(found.values())
 
 
 def _width(blocks: list[FrameSet], name: str) -> int:

@@ -11,6 +11,7 @@ from mdops.data.neighbor_lists import PairLists
 from mdops.data.spins import with_spins
 from mdops.errors import DataError, InputError
 from mdops.evaluators.hessian import hessians
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
 
 _BATCH_ATOMS = 4096
@@ -91,6 +92,7 @@ def evaluate(potential: Potential, data: Dataset, lists: PairLists | None = None
     data = replace(data, silent=tuple(np.flatnonzero(~potential.model.has_energy.cpu().numpy()).tolist()))
     if spin is not None and data.spin is None:
         data = with_spins(data, spin)
+    data.require_charges(charge_spin_defaults(potential.model))
     lists = lists or PairLists(data, potential.cutoff, masks=potential.model.masks)
     batches = data.successive(np.arange(len(data)), _BATCH_ATOMS)
     parts = [part for frames in batches for part in _answers(potential, data, lists, frames)]

@@ -27,6 +27,7 @@ class FrameSet:
         pbc: (3,) bool.
         labels: what is known of energy (F,), forces (F, n, 3), virial (F, 3, 3) and atom_energy (F, n), eV
             and A, or of other labels, and of the parameters fparam (F, p) and aparam (F, n, q).
+        charges: what the file has of charges and multiplicities under other names (`mdops.system.other_charges`).
     """
 
     system: str
@@ -37,6 +38,7 @@ class FrameSet:
     cell: np.ndarray
     pbc: np.ndarray
     labels: dict[str, np.ndarray] = field(default_factory=dict)
+    charges: tuple[tuple[str, Any], ...] = ()
 
     @property
     def frames(self) -> int:
@@ -55,7 +57,13 @@ def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
         if block.frames > 1:
             yield block
         else:
-            key = (block.source, block.types.tobytes(), *block.pbc, *sorted(block.labels))
+            key = (
+                block.source,
+                block.types.tobytes(),
+                *block.pbc,
+                *sorted(block.labels),
+                repr(block.charges),
+            )
             groups.setdefault(key, []).append(block)
     for group in groups.values():
         first = group[0]
@@ -68,6 +76,7 @@ def joined(blocks: Sequence[FrameSet]) -> Iterator[FrameSet]:
             np.concatenate([block.cell for block in group]),
             first.pbc,
             {name: np.concatenate([block.labels[name] for block in group]) for name in first.labels},
+            first.charges,
         )
 
 

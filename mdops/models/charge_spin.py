@@ -18,9 +18,9 @@ def is_charge_spin(given: Sequence[float] | None) -> bool:
     return len(given) == 2 and int(given[0]) in CHARGES and int(given[1]) in MULTIPLICITIES
 
 
-def takes_charge_spin(model: Any) -> bool:
-    """Whether a part of the model has such an embedding."""
-    return any(one.takes_charge_spin for one in model.descriptors)
+def charge_spin_defaults(model: Any) -> tuple[Sequence[float] | None, ...]:
+    """Of each part of the model that has such an embedding, its default; None where it has none."""
+    return tuple(default for one in model.descriptors for default in one.charge_spin_defaults)
 
 
 def charge_spin_rows(

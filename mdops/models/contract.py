@@ -199,9 +199,10 @@ class Descriptor(ModelComponent):
         return 1
 
     @property
-    def takes_charge_spin(self) -> bool:
-        """Whether it has an embedding of each system's charge and multiplicity."""
-        return False
+    def charge_spin_defaults(self) -> tuple[Sequence[float] | None, ...]:
+        """Of an embedding of each system's charge and multiplicity, if it has one: what a system without them gets,
+        None where that is refused."""
+        return ()
 
     @property
     @abstractmethod

@@ -183,8 +183,8 @@ class DPA3(GraphDescriptor):
         return torch.stack([of_edges, of_angles.square(), of_angles], 1)
 
     @property
-    def takes_charge_spin(self) -> bool:
-        return self.options.add_chg_spin_ebd
+    def charge_spin_defaults(self) -> tuple[Sequence[float] | None, ...]:
+        return (self.options.default_chg_spin,) if self.options.add_chg_spin_ebd else ()
 
     @property
     def own_layers(self) -> list[RepflowLayer]:

@@ -6,10 +6,13 @@ import shutil
 import ase
 import numpy as np
 import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
 from kind_cases import DATA, EMT, KINDS, alloy, training_input
 
 import mdops
 from mdops.calculator import MDOps
+from mdops.data.evaluation import evaluate
 from mdops.deepmd import DeepPot
 from mdops.errors import DataError, InputError
 from mdops.io import read_model
@@ -59,15 +62,18 @@ def test_charges_under_other_names_are_refused(answers):
     given = atoms.info.pop("charge_spin")
     potential = mdops.load(path, overflow="extend")
     calculator, physics = MDOps(potential), EnsembleSettings("nve", timestep=1)
-    for name in ("charge", "spin"):
+    calls = potential.compute, calculator.get_potential_energy, lambda a: Engine(a, potential, physics)
+    for name, default in (("charge", -2), ("spin", 3)):
         atoms.info = {name: 1}
-        for call in (
-            potential.compute,
-            calculator.get_potential_energy,
-            lambda a: Engine(a, potential, physics),
-        ):
-            with pytest.raises(InputError, match=rf"info\['charge_spin'\] = .* has '{name}' in place of it"):
+        for call in calls:
+            words = (
+                rf"info\['charge_spin'\] = .* has '{name}' = 1 in place of it, where .* default is {default}:"
+            )
+            with pytest.raises(InputError, match=words):
                 call(atoms)
+    atoms.info = {"charge": -2, "multiplicity": 3.0}  # which the default says, too
+    for call in calls:
+        call(atoms)
     atoms.info["charge_spin"] = given
     potential.compute(atoms)
     neutral = mdops.load(KINDS / "dpa3_base/model.dp", overflow="extend")
@@ -102,6 +108,32 @@ def test_data_has_them(answers, tmp_path):
     np.save(place / "charge_spin.npy", answers["charge_spin"])
     with pytest.raises(DataError, match=r"charge_spin is \[0.0, 100.0\], expected a charge"):
         load_dataset(tmp_path, potential.type_map)
+
+
+def test_data_with_charges_under_other_names_is_refused(answers, tmp_path):
+    potential = mdops.load(KINDS / "dpa3_charged/model.dp", overflow="extend")
+    config = training_input({**CHARGED, "default_chg_spin": [-2.0, 3.0]}, 1)
+    for charges in ((-2, -2, -2), (-2, 0, 1)):
+        frames = frames_of(answers)
+        for atoms, charge in zip(frames, charges, strict=True):
+            atoms.info = {"charge": charge, "spin": 3}
+            atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=np.zeros((len(atoms), 3)))
+        file = tmp_path / "frames.extxyz"
+        write(file, frames)
+        config.training.training_data.systems = [str(file)]
+        data = load_dataset(file, potential.type_map)
+        if set(charges) == {-2}:
+            evaluate(potential, data)
+            Trainer(config, tmp_path / str(charges), device="cpu")
+            continue
+        for call in (
+            lambda: evaluate(potential, data),
+            lambda: Trainer(config, tmp_path / str(charges), device="cpu"),
+        ):
+            with pytest.raises(
+                DataError, match=r"frames.extxyz, frame 1: .*'charge' = 0 in place of it, .* is -2:"
+            ):
+                call()
 
 
 def test_a_training_learns_the_charges_that_its_data_has(tmp_path):

@@ -13,7 +13,7 @@ from mdops.inputs import as_numbers
 from mdops.md.engine.force_provider import spatial_order
 from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
 from mdops.md.options import EnsembleSettings
-from mdops.models.charge_spin import takes_charge_spin
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
 from mdops.system import System, atom_types, charges_and_spins
 
@@ -69,7 +69,7 @@ class Structures:
         self._types = atom_types(frames, potential.type_map)
         self.cells = np.array([atoms.cell.array for atoms in frames])
         self._pbc = np.array([atoms.pbc for atoms in frames])
-        self._charge_spin = charges_and_spins(frames, charged=takes_charge_spin(potential.model))
+        self._charge_spin = charges_and_spins(frames, charge_spin_defaults(potential.model))
         self._batch = np.repeat(np.arange(len(frames)), np.diff(self.starts))
         self._aparam_size = potential.parameter_sizes["aparam"]
         self._fparam = None if "fparam" in unused else self._frame_parameters(frames, fparam)

@@ -339,8 +339,8 @@ class DPA4(GraphDescriptor):
         return spherical_harmonics(vectors, degree) if harmonics is None else harmonics, rotations
 
     @property
-    def takes_charge_spin(self) -> bool:
-        return self.options.add_chg_spin_ebd
+    def charge_spin_defaults(self) -> tuple[Sequence[float] | None, ...]:
+        return (self.options.default_chg_spin,) if self.options.add_chg_spin_ebd else ()
 
     @staticmethod
     def _sent(passes: torch.Tensor, graph: Any) -> torch.Tensor:

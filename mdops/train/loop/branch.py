@@ -17,6 +17,7 @@ from mdops.data.labels import labels_of
 from mdops.errors import ConfigError
 from mdops.io import remove_unfinished
 from mdops.loading import load_charges
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import masks
 from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
@@ -84,6 +85,8 @@ class Branch:
                 "loss.start_pref_h: no Hessians are trained where aparam says which atoms are there"
             )
         self.potential = earlier if earlier is not None and state else self._initial_model(pretrained)
+        for frames in filter(None, (self.frames, self.validation)):
+            frames.data.require_charges(charge_spin_defaults(self.potential.model))
         self._curve: LearningCurve | None = None
         self._scalars: ScalarLog | None = None
 
