@@ -12,12 +12,12 @@ from ase.outputs import Properties, all_outputs
 
 from mdops.applicability import DomainGuard, GuardAction
 from mdops.errors import InputError
-from mdops.inputs import as_numbers, check_models, takes
+from mdops.inputs import check_models, takes
 from mdops.loading import load
 from mdops.models import Output
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System, atom_spins, charges_and_spins, element_types, voigt
+from mdops.system import System, as_numbers, atom_spins, charges_and_spins, element_types, voigt
 from mdops.verlet import VerletList
 
 __all__ = ["MDOps"]

@@ -1,14 +1,10 @@
-"""What programs that simulate are given: models that go together, and numbers."""
+"""What programs that simulate are given: models that go together."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from mdops.errors import InputError
 from mdops.nn.quantized import Scheme
 from mdops.potential import Potential
-from mdops.system import require_finite
 
 
 def check_models(models: Sequence[Potential], *, energies: bool = True) -> None:
@@ -49,13 +45,3 @@ def _low_bit_refusal(scheme: Scheme) -> str:
 def takes(model: Potential, name: str) -> bool:
     """Whether the model takes `name`, "fparam" or "aparam"."""
     return model.parameter_sizes[name] > 0
-
-
-def as_numbers(name: str, value: Any) -> np.ndarray:
-    """float64, with at least one dimension. Raises InputError for what is not numbers, is NaN or is infinite."""
-    try:
-        found = np.atleast_1d(np.asarray(value, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is {value!r}, expected numbers") from error
-    require_finite(name, found)
-    return found

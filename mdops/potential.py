@@ -421,7 +421,10 @@ class Potential(EvaluationContext):
         return [own.reshape(n, n, 3, 3).swapaxes(1, 2).reshape(3 * n, 3 * n) for own, n in pairs]
 
     def _parameter(self, name: str, value: np.ndarray | Sequence[float] | None) -> torch.Tensor | None:
-        found = None if value is None else torch.as_tensor(value, dtype=torch.float64, device=self.device)
+        if value is None:
+            return None
+        numbers = value if isinstance(value, torch.Tensor) else systems.as_numbers(name, value)
+        found = torch.as_tensor(numbers, dtype=torch.float64, device=self.device)
         systems.require_finite(name, found)
         return found
 

@@ -326,6 +326,16 @@ def require_finite(name: str, values: np.ndarray | torch.Tensor | None) -> None:
         )
 
 
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """float64, with at least one dimension. Raises InputError for what is not numbers, is NaN or is infinite."""
+    try:
+        found = np.array(value, dtype=np.float64, ndmin=1)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is {value!r}, expected numbers") from error
+    require_finite(name, found)
+    return found
+
+
 def _check_tensor(
     name: str,
     value: Any,

@@ -14,10 +14,10 @@ from torch_sim.models.interface import ModelInterface
 from torch_sim.state import SimState
 
 from mdops.errors import InputError
-from mdops.inputs import as_numbers, check_models
+from mdops.inputs import check_models
 from mdops.loading import load
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System
+from mdops.system import System, as_numbers
 from mdops.verlet import VerletList
 
 

@@ -11,7 +11,7 @@ from mdops.data.dataset import Dataset
 from mdops.data.neighbor_lists import PairLists
 from mdops.errors import DataError
 from mdops.models.contract import ENERGY, Output
-from mdops.models.neighborhood import Neighborhood
+from mdops.models.neighborhood import COINCIDENT, Neighborhood
 
 _CHUNK_ATOMS = 4096
 
@@ -49,13 +49,14 @@ def neighbor_statistics(data: Dataset, lists: PairLists, cutoff: float | None = 
     Raises DataError, naming the frame, where two atoms are at the same place.
     """
     reach = lists.cutoff if cutoff is None else cutoff
+    coincident = 0.0 if data.paired else COINCIDENT
     nearest, most, together = float(reach), np.zeros(data.ntypes, dtype=np.int64), 0
     for frames in chunks(data, np.arange(len(data))):
         near = _neighborhood(data, lists, frames, reach)
         squared = near.squared.masked_fill(near.neighbors < 0, torch.inf)
         closest = squared.min().item() ** 0.5 if squared.numel() else torch.inf
-        if closest == 0:
-            atom = int(torch.nonzero(squared == 0)[0, 0])
+        if closest <= coincident:
+            atom = int(torch.nonzero(squared <= coincident**2)[0, 0])
             raise DataError(
                 f"{data.name(int(frames[int(near.system.batch[atom])]))}: two atoms are at the same place"
             )

@@ -8,7 +8,7 @@ import torch
 
 from mdops.errors import InputError
 from mdops.models.contract import AtomicModel
-from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.models.neighborhood import COINCIDENT, Neighborhood, NeighborReport, NeighborSpec
 from mdops.ops import NeighborList, displacements
 from mdops.system import System
 
@@ -58,7 +58,7 @@ def judge(
     if not len(report.nearest):
         return False
     nearest = float(report.nearest.min())
-    if nearest == 0:
+    if nearest <= _coincident(system):
         _refuse_coincident(report, system, neighbors, model.dtype)
     if nearest < model.shortest:
         _refuse_short(model, system, neighbors)
@@ -95,15 +95,21 @@ def limits(model: AtomicModel, overflow: Overflow) -> list[int]:
     return [places for most in _most(model, overflow) for places in most] or [_ANY_NUMBER]
 
 
+def _coincident(system: System) -> float:
+    """How near atoms are at the same place, A. The virtual atom of a small moment may be as near as it likes."""
+    return 0.0 if system.paired else COINCIDENT
+
+
 def _refuse_coincident(
     report: NeighborReport, system: System, neighbors: NeighborList, dtype: torch.dtype
 ) -> None:
-    atom = int(torch.nonzero(report.nearest == 0)[0])
+    least = _coincident(system)
+    atom = int(torch.nonzero(report.nearest <= least)[0])
     near = neighbors.neighbors
     d = displacements(
         system.positions.detach(), system.cell.detach(), system.batch, near, neighbors.images, dtype
     )
-    slot = torch.nonzero((near[atom] >= 0) & (d[atom] == 0).all(-1))[0]
+    slot = torch.nonzero((near[atom] >= 0) & (d[atom].norm(dim=-1) <= least))[0]
     other = int(near[atom, slot])
     if system.paired and atom // 2 == other // 2:
         raise InputError(

@@ -11,9 +11,9 @@ from ipi.pes.dummy import Dummy_driver
 from ipi.utils.units import unit_to_internal, unit_to_user
 
 from mdops.errors import InputError
-from mdops.inputs import as_numbers, check_models
+from mdops.inputs import check_models
 from mdops.loading import load
-from mdops.system import System, element_types
+from mdops.system import System, as_numbers, element_types
 from mdops.verlet import VerletList
 
 __DRIVER_NAME__ = "mdops"

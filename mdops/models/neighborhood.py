@@ -12,6 +12,9 @@ from mdops.ops.neighbor_rows import NeighborRows
 from mdops.system import System
 from mdops.tracing import is_exported
 
+# A: atoms as near are one, written twice; an image of one is off by the rounding of the cell.
+COINCIDENT = 1e-5
+
 
 class NeighborSpec(NamedTuple):
     """Which neighbours a part of a model has places for.

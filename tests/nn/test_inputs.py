@@ -68,9 +68,21 @@ def test_an_unknown_element(potential):
         potential.compute(Atoms("CuXeAr", positions=np.eye(3)))
 
 
-def test_coincident_atoms(potential):
+@pytest.mark.parametrize("apart", [0.0, 1e-9])
+def test_coincident_atoms(potential, apart):
     with pytest.raises(InputError, match="atoms 0 and 1 are at the same place"):
-        potential.compute(pair(0.0))
+        potential.compute(pair(apart))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_atom_that_is_an_image_of_another(dtype):
+    """Positions that are rounded are not quite a cell apart."""
+    atoms = Atoms("Cu2", [[0.1, 0.2, 0.3], [0.1, 0.2 + 10.1, 0.3]], cell=[7.3, 10.1, 9], pbc=True)
+    assert atoms.positions[1, 1] - 10.1 != atoms.positions[0, 1]
+    for spline in (True, False):
+        potential = load(model_path("base"), dtype=dtype, spline=spline)
+        with pytest.raises(InputError, match="atoms 0 and 1 are at the same place"):
+            potential.compute(atoms)
 
 
 def test_a_singular_periodic_cell(potential):
@@ -113,6 +125,9 @@ def test_too_many_neighbours(spline):
     ("case", "fparam", "aparam", "message"),
     [
         ("fparam", None, None, "needs fparam, 2 a row, and none was given"),
+        ("fparam", [[1, 2], [3]], None, r"fparam is \[\[1, 2\], \[3\]\], expected numbers"),
+        ("aparam", None, [[1, 2], [3]], r"aparam is \[\[1, 2\], \[3\]\], expected numbers"),
+        ("aparam", None, "hot", "aparam is 'hot', expected numbers"),
         ("fparam", [1.0], None, r"fparam has shape \(1,\), expected \(1, 2\)"),
         ("aparam", None, None, "needs aparam, 1 a row"),
         ("aparam", None, np.zeros((3, 1)), r"aparam has shape \(3, 1\), expected \(2, 1\)"),

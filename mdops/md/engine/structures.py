@@ -9,13 +9,12 @@ from ase import Atoms
 from ase.constraints import FixAtoms
 
 from mdops.errors import InputError
-from mdops.inputs import as_numbers
 from mdops.md.engine.force_provider import spatial_order
 from mdops.md.motion import check_masses, check_npt, degrees_of_freedom
 from mdops.md.options import EnsembleSettings
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
-from mdops.system import System, atom_types, charges_and_spins
+from mdops.system import System, as_numbers, atom_types, charges_and_spins
 
 
 class Structures:
