@@ -8,12 +8,12 @@
 // too: so their weights are W's first columns times G, and they come beside the numbers that they are a gate
 // of.
 //
-//   x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
-//   x_+-  ->  z_-l and z_+l, for each l
-//   backward, with all of that:
-//   slopes (L C)  ->  ds      dz_0 = [ds.., f g]  ->  by x_0      dz_+-  ->  by x_+-
+//   forward    x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
+//              x_+-  ->  z_-l and z_+l, for each l
+//   backward   x_0   ->  s and all logits  ->  f_l
+//              slopes, of g, f and y - x  ->  ds      dz_0 = [ds.., f g]  ->  by x_0      dz_+-  ->  by x_+-
 //
-// Factors and slopes of a tile go through device memory, of which each block has some of its own: little
+// Factors of a tile go through device memory, of which each block has some of its own: little
 // enough to stay in the cache.
 //
 // Tensor cores round sums towards zero: so 128 products at a time are summed up by them, the rest in float32.
@@ -43,10 +43,10 @@ struct WideArgs {
   int stages;
   const char* packed;
   const float* unscale;  // of the packed columns
-  float* memory;         // of blocks: factors, slopes, and the gradient of s
+  float* memory;         // of blocks: factors, and the gradient of s
 
   static MDOPS_HD int64_t memory_of_block(int64_t degrees) {
-    return kWideRows * kWideChannels * (2 * degrees + 1);
+    return kWideRows * kWideChannels * (degrees + 1);
   }
 };
 
@@ -67,7 +67,7 @@ class WideTile {
     ring_ = a_ + max(2 * degrees_, degrees_ + 1) * kWideChannels / 32 * kBlockBytes;
     rows_ = reinterpret_cast<float*>(ring_ + kSlots * kStageBytes);
     factors_ = args.memory + blockIdx.x * WideArgs::memory_of_block(degrees_);
-    slopes_ = factors_ + kWideRows * side(), of_scalars_ = slopes_ + kWideRows * side();
+    of_scalars_ = factors_ + kWideRows * side();
     const int warp = warp_index();
     row_ = 16 * warp + lane_index() / 4;
     column_ = 2 * (lane_index() % 4);
@@ -87,15 +87,28 @@ class WideTile {
     if constexpr (kGated) {
       load(degrees_ + 1, from(x, 0));
       prefetch(x + middle(), 2 * side(), count_);
-      if (kBack) prefetch(g, row(), count_);
+      if (kBack) prefetch(g, row(), count_), prefetch(layer.result + first_ * row(), row(), count_);
       make_scalars();
+    }
+    if constexpr (kGated && !kBack) {
       for (int l = 1; l <= degrees_; ++l) make_factors(l);
       load(2 * degrees_, from(x, middle()));
-      if (!kBack) prefetch_next(x);
-      for (int l = 1; l <= degrees_; ++l) kBack ? make_slopes(l) : add_sides(l);
+      prefetch_next(x);
+      for (int l = 1; l <= degrees_; ++l) add_sides(l);
     }
     if constexpr (kBack && kGated) {
-      load(degrees_, [&](int r, int k) { return two(slopes_ + r * side() + k); });
+      for (int l = 1; l <= degrees_; l += 2) keep_factors(l);
+      const float* const y = layer.result + first_ * row();
+      load<2>(degrees_, [&](int r, int k) {
+        float2 sum{0.0f, 0.0f};
+        for (const int at : {kWideChannels, middle(), middle() + side()}) {
+          const int64_t n = r * row() + at + k;
+          const float2 to = two(y + n), off = two(x + n);
+          sum = plus(sum, times(two(g + n), {to.x - off.x, to.y - off.y}));
+        }
+        const float2 f = two(factors_ + r * side() + k);
+        return times(sum, {1.0f - f.x, 1.0f - f.y});
+      });
       add_slopes();
       load(degrees_ + 1, [&](int r, int k) {
         if (k < kWideChannels) return two(of_scalars_ + r * kWideChannels + k);
@@ -172,11 +185,11 @@ class WideTile {
 
   // f(row of the tile, number) and the next as the products' rows, 64 numbers so many times. A warp has a
   // row.
-  template <class F>
+  template <int kAtOnce = 4, class F>
   __device__ __forceinline__ void load(int depth, const F& f) {
     __syncthreads();  // no product needs the last rows, and what others wrote is there
     const int lane = lane_index();
-    constexpr int kAtOnce = 4;
+
 #pragma unroll 1
     for (int first = static_cast<int>(threadIdx.x) / kWarp; first < count_; first += kAtOnce * kWideWarps) {
       float2 x[kAtOnce][2 * kMostDegrees];
@@ -335,36 +348,30 @@ class WideTile {
   }
 
   __device__ __forceinline__ void make_factors(int l) {
-    const int column = (l - 1) * kWideChannels;
     float z[64];
     multiply<128>(degrees_ + 1, z);
-    const Own own = given(kBack ? args_.layer.grad : args_.layer.x, l * kWideChannels);
+    const Own own = given(args_.layer.x, l * kWideChannels);
     Own factors;
     each([&](int h, int e) { factors.v[h][e] = sigmoids(at(z, h, e + 8)); });
-    keep(factors_, side(), column, [&](int h, int e) { return factors.v[h][e]; });
-    if constexpr (kBack)
-      keep(slopes_, side(), column, [&](int h, int e) { return times(at(z, h, e), own.v[h][e]); });
-    else
-      answer(l * kWideChannels,
-             [&](int h, int e) { return plus(own.v[h][e], times(at(z, h, e), factors.v[h][e])); });
+    keep(factors_, side(), (l - 1) * kWideChannels, [&](int h, int e) { return factors.v[h][e]; });
+    answer(l * kWideChannels,
+           [&](int h, int e) { return plus(own.v[h][e], times(at(z, h, e), factors.v[h][e])); });
   }
 
-  __device__ __forceinline__ void make_slopes(int l) {
+  // Of two degrees, where there are two.
+  __device__ __forceinline__ void keep_factors(int l) {
     const int column = (l - 1) * kWideChannels;
-    float z[64];
-    multiply<128>(2 * degrees_, z);
-    const Own negative = given(args_.layer.grad, middle() + column);
-    const Own positive = given(args_.layer.grad, middle() + side() + column);
-    Own sums = read(slopes_, side(), column);
-    each([&](int h, int e) {
-      sums.v[h][e] = plus(
-          sums.v[h][e], plus(times(negative.v[h][e], at(z, h, e)), times(positive.v[h][e], at(z, h, e + 8))));
-    });
-    const Own factors = read(factors_, side(), column);
-    keep(slopes_, side(), column, [&](int h, int e) {
-      const float2 f = factors.v[h][e];
-      return times(sums.v[h][e], {f.x * (1.0f - f.x), f.y * (1.0f - f.y)});
-    });
+    if (l < degrees_) {
+      float logits[64];
+      multiply<128>(degrees_ + 1, logits);
+      keep(factors_, side(), column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
+      keep(factors_, side(), column + kWideChannels,
+           [&](int h, int e) { return sigmoids(at(logits, h, e + 8)); });
+    } else {
+      float logits[32];
+      multiply<64>(degrees_ + 1, logits);
+      keep(factors_, side(), column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
+    }
   }
 
   __device__ __forceinline__ void add_slopes() {
@@ -417,7 +424,7 @@ class WideTile {
   const WideArgs& args_;
   char *const a_, *ring_;
   const int degrees_;
-  float *rows_, *factors_, *slopes_, *of_scalars_;
+  float *rows_, *factors_, *of_scalars_;
   const float* columns_ = nullptr;  // of the next chunk
   int row_, column_, group_, asked_ = 0, next_ = 0;
   int64_t first_ = 0;  // the tile's first edge

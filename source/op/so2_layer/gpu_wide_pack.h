@@ -18,6 +18,7 @@ constexpr int kStageBytes = 8192;  // 128 columns of 16 numbers of the depth, or
 enum class Chunk {
   scalars,      // s = z_00
   gated,        // z_0l and the logits of its gate
+  gates,        // the logits of two degrees' gates
   middle,       // two degrees of z_0
   sides,        // z_-l and z_+l
   slopes,       // from the gates' gradients to that of s
@@ -38,18 +39,22 @@ struct WideShape {
   bool back, gated;
 
   MDOPS_HD int pairs() const { return (degrees + 2) / 2; }
+  MDOPS_HD int gate_pairs() const { return (degrees + 1) / 2; }
   MDOPS_HD int chunks() const {
-    const int first = gated ? 1 + 2 * degrees : 0, second = pairs() + degrees;
-    return first + (back ? (gated ? 1 : 0) + second : gated ? 0 : second);
+    const int own = pairs() + degrees;
+    if (!gated) return own;
+    return back ? 2 + gate_pairs() + own : 1 + 2 * degrees;
   }
   MDOPS_HD WideChunk chunk(int k) const {
     const int two = 2 * kWideChannels;
     if (gated) {
       if (k == 0) return {Chunk::scalars, 0, degrees + 1, kWideChannels};
-      if (k <= degrees) return {Chunk::gated, k, degrees + 1, two};
-      if (k <= 2 * degrees) return {Chunk::sides, k - degrees, 2 * degrees, two};
-      if (k == 1 + 2 * degrees) return {Chunk::slopes, 0, degrees, kWideChannels};
-      k -= 2 + 2 * degrees;
+      if (!back && k <= degrees) return {Chunk::gated, k, degrees + 1, two};
+      if (!back) return {Chunk::sides, k - degrees, 2 * degrees, two};
+      if (k <= gate_pairs())
+        return {Chunk::gates, 2 * k - 1, degrees + 1, 2 * k <= degrees ? two : kWideChannels};
+      if (k == 1 + gate_pairs()) return {Chunk::slopes, 0, degrees, kWideChannels};
+      k -= 2 + gate_pairs();
     }
     if (k < pairs())
       return {back ? Chunk::back_middle : Chunk::middle, k, degrees + 1,
@@ -105,7 +110,8 @@ __device__ __forceinline__ float weight_of(const So2Args<float>& args, const Wid
 constexpr int kPackThreads = 128,
               kMostPacked = 2 * kMostDegrees * kWideChannels / kWarp;  // numbers of a lane
 
-// The logits' column n: W's first columns times a column of G. Each lane's are numbers l, l + 32, ...
+// The logits' column n from the chunk's degree on: W's first columns times a column of G. Each lane's are
+// numbers l, l + 32, ...
 __device__ __forceinline__ void logits_of(const So2Args<float>& args, const WideChunk& chunk, int n,
                                           float (&x)[kMostPacked]) {
   const int middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
@@ -138,8 +144,9 @@ static __global__ void __launch_bounds__(kPackThreads)
   const bool wide = chunk.columns > kWideChannels;
   const int depth = wide ? 16 : 32;
   float x[kMostPacked] = {}, largest = 0;
-  if (chunk.kind == Chunk::gated && n >= kWideChannels) {
-    logits_of(args, chunk, n - kWideChannels, x);
+  const int logit = chunk.kind == Chunk::gates ? n : chunk.kind == Chunk::gated ? n - kWideChannels : -1;
+  if (logit >= 0) {
+    logits_of(args, chunk, logit, x);
   } else {
 #pragma unroll
     for (int i = 0; i < kMostPacked; ++i) {
