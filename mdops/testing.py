@@ -852,16 +852,24 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         ((1, 0), 0, 1, 6),
     ):
         samples += _convolution_samples(random, both[first], both[second], inputs, turns, width)
-    for index_of, rows, columns, channels in ((both[0], 3, 4, 6), (both[1], 7, 9, 32), (both[0], 2, 11, 5)):
+    for index_of, rows, columns, channels in (
+        (both[0], 3, 4, 6),
+        (both[1], 7, 9, 32),
+        (both[0], 2, 11, 5),
+        (both[1], 10, 16, 64),
+    ):
+        small = channels < 64
         turn, y, x = random(7, rows, columns), random(7, rows, channels), random(4, columns, channels)
         wrong: dict[str, tuple[int, Any]] = {"index": (2, index_of[0] + 9)}
-        samples.append(Sample("edge_rotate", (turn, x, *index_of), (0, 1), bad=wrong))
-        samples.append(Sample("edge_rotate_outer", (y, x, *index_of), (0, 1), bad=wrong))
+        samples.append(Sample("edge_rotate", (turn, x, *index_of), (0, 1) if small else (), bad=wrong))
+        samples.append(Sample("edge_rotate_outer", (y, x, *index_of), (0, 1) if small else (), bad=wrong))
         wrong = wrong | {"offsets": (4, index_of[2] + 1)}
-        samples.append(Sample("edge_rotate_sum", (turn, y, *index_of), (0, 1), bad=wrong))
+        samples.append(Sample("edge_rotate_sum", (turn, y, *index_of), (0, 1) if small else (), bad=wrong))
         weight = random(7, 1)
         wrong = {"index": (3, index_of[0] + 9), "offsets": (5, index_of[2] + 1), "weight": (2, random(7, 2))}
-        samples.append(Sample("edge_rotate_back", (turn, y, weight, *index_of), (0, 1, 2), bad=wrong))
+        samples.append(
+            Sample("edge_rotate_back", (turn, y, weight, *index_of), (0, 1, 2) if small else (), bad=wrong)
+        )
         wrong = {"grad": (0, random(4, columns + 1, channels))}
         samples.append(Sample("edge_rotate_back_backward", (x, turn, y, weight, *index_of), bad=wrong))
     taken, back = (

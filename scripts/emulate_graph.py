@@ -161,9 +161,9 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.Tens
 
 
 def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
-    """A wrong value has to be seen in results that can show it."""
+    """A wrong value, of the right shape, has to be seen in results that can show it."""
     for name, (place, value) in sample.bad.items():
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.shape == sample.args[place].shape:
             args = [*sample.args[:place], value, *sample.args[place + 1 :]]
             numbers = [r for r in emulated(library, sample.op, args) if r.is_floating_point()]
             assert not numbers or any(r.isnan().any() for r in numbers), (sample.op, name)
@@ -207,14 +207,30 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
                 check(library, "edge_convolution_nodes", (a, b, w, t, weight, *ends))
                 check(library, "edge_convolution_edges", (a, x[:125], b, w, weight, *ends))
                 check(library, "edge_convolution_weight", (a[:, 0], x[:125], b, w, *ends))
-        for rows, columns, channels in ((7, 9, 32), (10, 16, 5), (1, 1, 70), (3, 25, 8)) if sel == 20 else ():
+        for rows, columns, channels in (
+            (
+                (7, 9, 32),
+                (7, 9, 40),
+                (10, 16, 5),
+                (10, 16, 20),
+                (10, 16, 64),
+                (10, 16, 72),
+                (1, 1, 70),
+                (3, 25, 8),
+            )
+            if sel == 20
+            else ()
+        ):
             turn = torch.randn(room, rows, columns, generator=gen).to(dtype)
             y = torch.randn(room, rows, channels, generator=gen).to(dtype)
             x = torch.randn(125, columns, channels, generator=gen).to(dtype)
+            weight = y[:, 0, :1].contiguous()
             for of in (centers, (j, order, starts)):
                 check(library, "edge_rotate", (turn, x, *of))
                 check(library, "edge_rotate_sum", (turn, y, *of))
                 check(library, "edge_rotate_outer", (y, x, *of))
+                check(library, "edge_rotate_back", (turn, y, weight, *of))
+                check(library, "edge_rotate_back_backward", (x, turn, y, weight, *of))
         x, grad, direction = torch.randn(3, room, 5, generator=gen).to(dtype)
         check(library, "segment_softmax", (x, offsets))
         check(library, "segment_softmax_backward", (grad, x, offsets))

@@ -1,6 +1,7 @@
-// Coefficients in the frames of edges: eight lanes have an edge, and of its channels as many at once as they
-// read by one vector each, so that a warp has four edges. Their matrices go through shared memory, some rows
-// at a time.
+// Coefficients in the frames of edges: eight or sixteen lanes have an edge, and of its channels as many at
+// once as they read by one vector each, so that a warp has four edges or two. Their matrices go through
+// shared memory, some rows at a time. Of frames with |m| <= 1 of degree 2 and 3 the compiler knows the sizes,
+// and asks for all rows before it needs the first.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ using gpu_graph_rows::all_of;
 using gpu_graph_rows::node_row;
 using gpu_graph_rows::row_at;
 
-constexpr int kThreads = 256, kLanes = 8, kEdges = kWarp / kLanes;  // edges of a warp
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kFillingWarps = 16;  // of a multiprocessor
 constexpr int kStaged = 4096;      // bytes of matrices that a warp has in shared memory
@@ -24,8 +25,18 @@ constexpr int kStaged = 4096;      // bytes of matrices that a warp has in share
 template <class T>
 constexpr int kStagedNumbers = kStaged / sizeof(T);
 
+// What the compiler knows: lanes of an edge, rows (0: any number), columns at once, and whether these are
+// all.
+template <int Lanes, int Rows, int Columns, bool Whole>
+struct Known {
+  static constexpr int kLanes = Lanes, kEdges = kWarp / Lanes;  // edges of a warp
+  static constexpr int kRows = Rows, kColumns = Columns;
+  static constexpr bool kWhole = Whole;
+  static constexpr int kAtOnce = Rows == 0 ? 1 : Columns > 9 ? 2 : Rows;  // rows that are asked for at once
+};
+
 // What a warp works on, and which of its edges and channels a lane has.
-template <class T>
+template <class T, class K>
 struct Place {
   int64_t warp;
   int lane, edge, column;  // of its lanes, of its edges, of an edge's lanes
@@ -34,68 +45,110 @@ struct Place {
   __device__ explicit Place(T* shared)
       : warp(static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
-        edge(lane / kLanes),
-        column(lane % kLanes),
+        edge(lane / K::kLanes),
+        column(lane % K::kLanes),
         staged(shared + threadIdx.x / kWarp * kStagedNumbers<T>) {}
 };
 
 // f(first row, rows, the matrix of this lane's edge from that row on, times a weight) for rows in pieces that
 // fit. All lanes call it; `matrix` is that of a lane's edge, null if there is none.
-template <class T, class F>
-__device__ __forceinline__ void with_rows(const Place<T>& place, const RotationShape& shape, const T* matrix,
-                                          T weight, const F& f) {
+template <class T, class K, class F>
+__device__ __forceinline__ void with_rows(const Place<T, K>& place, const RotationShape& shape,
+                                          const T* matrix, T weight, const F& f) {
+  T* own = place.staged + place.edge * (kStagedNumbers<T> / K::kEdges);
+  if constexpr (K::kRows > 0) {
+    constexpr int kNumbers = K::kRows * K::kColumns, kOfLane = (kNumbers + K::kLanes - 1) / K::kLanes;
+    static_assert(kNumbers <= kStagedNumbers<T> / K::kEdges);
+    T numbers[kOfLane] = {};
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int k = place.column + i * K::kLanes;
+      if (matrix && k < kNumbers) numbers[i] = weight * matrix[k];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      const int k = place.column + i * K::kLanes;
+      if (k < kNumbers) own[k] = numbers[i];
+    }
+    __syncwarp();
+    f(0, K::kRows, own);
+    return;
+  }
   const int columns = static_cast<int>(shape.columns);
-  const int rows = kStagedNumbers<T> / kEdges / columns;
-  T* own = place.staged + place.edge * (kStagedNumbers<T> / kEdges);
+  const int rows = kStagedNumbers<T> / K::kEdges / columns;
   for (int64_t first = 0; first < shape.rows; first += rows) {
     const int count = static_cast<int>(shape.rows - first < rows ? shape.rows - first : rows);
     __syncwarp();
     if (matrix)
-      for (int k = place.column; k < count * columns; k += kLanes)
+      for (int k = place.column; k < count * columns; k += K::kLanes)
         own[k] = weight * matrix[first * columns + k];
     __syncwarp();
     f(first, count, own);
   }
 }
 
+// Row r of a matrix in shared memory, from a column on.
+template <class T, class K>
+struct Factors {
+  T numbers[K::kColumns];
+
+  __device__ __forceinline__ Factors(const T* turn, int r, int64_t begin, int64_t columns) {
+    constexpr int kSize = kVectorSize<T>;
+    if constexpr (K::kRows > 0 && K::kColumns % kSize == 0) {
+#pragma unroll
+      for (int d = 0; d < K::kColumns; d += kSize) {
+        const Vector<T, kSize> some(turn + r * K::kColumns + d);
+#pragma unroll
+        for (int k = 0; k < kSize; ++k) numbers[d + k] = some[k];
+      }
+    } else {
+#pragma unroll
+      for (int d = 0; d < K::kColumns; ++d)
+        if (K::kWhole || begin + d < columns) numbers[d] = turn[r * columns + begin + d];
+    }
+  }
+};
+
 // kColumns columns from `begin` on, of an edge's node.
-template <class T, int size, int kColumns, bool kWhole>
+template <class T, int size, class K>
 struct NodeColumns {
-  Vector<T, size> numbers[kColumns];
+  Vector<T, size> numbers[K::kColumns];
 
   __device__ __forceinline__ NodeColumns(const NodeRows<T>& x, const RotationShape& shape, int64_t e,
                                          int64_t begin, int64_t c) {
     const int64_t width = shape.columns * shape.channels;
 #pragma unroll
-    for (int d = 0; d < kColumns; ++d)
-      if (kWhole || begin + d < shape.columns)
+    for (int d = 0; d < K::kColumns; ++d)
+      if (K::kWhole || begin + d < shape.columns)
         numbers[d] = node_row<T, size>(x, e, width, (begin + d) * shape.channels + c);
   }
 };
 
-template <class T, int size, int kColumns, bool kWhole>
-__global__ void __launch_bounds__(kThreads) rotate_kernel(RotateArgs<T> args) {
-  __shared__ T shared[kWarps * kStagedNumbers<T>];
-  const Place<T> place(shared);
+template <class T, int size, class K>
+__global__ void __launch_bounds__(kThreads, 2) rotate_kernel(RotateArgs<T> args) {
+  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
+  const Place<T, K> place(shared);
   const RotationShape shape = args.shape;
-  const int64_t e = place.warp * kEdges + place.edge;
+  const int64_t e = place.warp * K::kEdges + place.edge;
   const bool there = e < shape.edges, none = there && args.x.is_right(e) && args.x.is_none(e);
   const T* matrix = there && !none ? args.turn + e * shape.rows * shape.columns : nullptr;
   const T weight = args.weight && there ? args.weight[e] : T(1);
-  with_rows(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
+  with_rows<T, K>(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
     if (!there) return;
-    for (int64_t c = place.column * size; c < shape.channels; c += kLanes * size)
-      for (int64_t begin = 0; begin < shape.columns; begin += kColumns) {
-        const NodeColumns<T, size, kColumns, kWhole> x(args.x, shape, e, begin, c);
+    for (int64_t c = place.column * size; c < shape.channels; c += K::kLanes * size)
+      for (int64_t begin = 0; begin < shape.columns; begin += K::kColumns) {
+        const NodeColumns<T, size, K> x(args.x, shape, e, begin, c);
+#pragma unroll K::kRows> 0 ? 2 : 1
         for (int r = 0; r < rows; ++r) {
           T* to = args.y + (e * shape.rows + first + r) * shape.channels + c;
           auto y = begin ? Vector<T, size>(to) : all_of<T, size>(T(0));
+          const Factors<T, K> factors(turn, r, begin, shape.columns);
 #pragma unroll
-          for (int d = 0; d < kColumns; ++d)
-            if (!none && (kWhole || begin + d < shape.columns)) {
-              const T factor = turn[r * shape.columns + begin + d];
+          for (int d = 0; d < K::kColumns; ++d)
+            if (!none && (K::kWhole || begin + d < shape.columns)) {
 #pragma unroll
-              for (int k = 0; k < size; ++k) y[k] += factor * x.numbers[d][k];
+              for (int k = 0; k < size; ++k) y[k] += factors.numbers[d] * x.numbers[d][k];
             }
           y.store(to);
         }
@@ -103,12 +156,14 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(RotateArgs<T> args) {
   });
 }
 
-// A team of warps has a node, and each eight of its lanes every so many of its edges. The sums of a team's
+// A team of warps has a node, and the lanes of an edge every so many of its edges. The sums of a team's
 // warps meet in shared memory, in a fixed order.
-template <class T, int size, int kColumns, bool kWhole, int kTeam>
-__global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
-  __shared__ T shared[kWarps * kStagedNumbers<T>];
-  const Place<T> place(shared);
+template <class T, int size, class K, int kTeam>
+__global__ void __launch_bounds__(kThreads, 2) sum_kernel(RotateSumArgs<T> args) {
+  constexpr int kLanes = K::kLanes, kEdges = K::kEdges, kColumns = K::kColumns;
+  constexpr bool kWhole = K::kWhole;
+  alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
+  const Place<T, K> place(shared);
   const RotationShape shape = args.shape;
   const struct {
     const int32_t *index, *order;
@@ -134,16 +189,19 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
         const int64_t e = there ? row_at(edges, n, p + place.edge) : -1;
         const T* matrix = e >= 0 ? args.turn + e * shape.rows * shape.columns : nullptr;
         const T weight = args.weight && e >= 0 ? args.weight[e] : T(1);
-        with_rows(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
+        with_rows<T, K>(place, shape, matrix, weight, [&](int64_t first, int rows, const T* turn) {
           if (!there || !has) return;
+          // An edge that is none of the node's makes its sums NaN.
+#pragma unroll K::kRows == 0 ? 1 : K::kColumns> 9 ? 5 : K::kRows
           for (int r = 0; r < rows; ++r) {
             const auto y = e < 0
                                ? all_of<T, size>(not_a_number<T>())
                                : Vector<T, size>(args.y + (e * shape.rows + first + r) * shape.channels + c);
+            const Factors<T, K> factors(turn, r, column, shape.columns);
 #pragma unroll
             for (int d = 0; d < kColumns; ++d)
               if (kWhole || column + d < shape.columns) {
-                const T factor = e < 0 ? T(1) : turn[r * shape.columns + column + d];
+                const T factor = e < 0 ? T(1) : factors.numbers[d];
 #pragma unroll
                 for (int k = 0; k < size; ++k) sums[d][k] += factor * y[k];
               }
@@ -172,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
         for (int d = 0; d < kColumns; ++d)
           if (place.edge == 0) sums[d].store(place.staged + (d * kLanes + place.column) * size);
         __syncthreads();
-        // Each eight lanes of the team have some of the columns.
+        // The lanes of each of the team's edges have some of the columns.
         for (int d = member * kEdges + place.edge; d < kColumns; d += kTeam * kEdges) {
           auto sum = all_of<T, size>(T(0));
           const T* from = place.staged - member * kStagedNumbers<T> + (d * kLanes + place.column) * size;
@@ -191,7 +249,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(RotateSumArgs<T> args) {
 
 // The sum over an edge's lanes of kCount numbers each, a power of two up to kLanes: lane k has that of number
 // k / (kLanes / kCount).
-template <int kCount, class T>
+template <int kLanes, int kCount, class T>
 __device__ __forceinline__ T sum_over_lanes(T* numbers, int column) {
   int count = kCount;
 #pragma unroll
@@ -220,13 +278,18 @@ __device__ __forceinline__ T dot(const Vector<T, size>& x, const Vector<T, size>
   return sum;
 }
 
-template <class T, int size, int kColumns, bool kWhole>
-__global__ void __launch_bounds__(kThreads) outer_kernel(RotateOuterArgs<T> args) {
+template <class T, int size, class K>
+__global__ void __launch_bounds__(kThreads, 2) outer_kernel(RotateOuterArgs<T> args) {
+  constexpr int kLanes = K::kLanes, kColumns = K::kColumns, kAtOnce = K::kAtOnce;
+  constexpr int kGroups = kColumns / kLanes, kRest = kColumns % kLanes;
+  constexpr int kCount = kAtOnce > 4 ? 8 : kAtOnce > 1 ? 4 : 1;  // rows whose rests are summed up together
+  static_assert(kAtOnce <= kCount && kCount <= kLanes);
   const RotationShape shape = args.shape;
   const int64_t e = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanes;
-  const int lane = threadIdx.x % kLanes;
+  const int lane = threadIdx.x % kLanes, row_of_rest = lane / (kLanes / kCount);
+  const bool writes_rest = lane % (kLanes / kCount) == 0 && row_of_rest < kAtOnce;
   const bool there = e < shape.edges, none = there && args.x.is_right(e) && args.x.is_none(e);
-  constexpr int kGroups = kColumns / kLanes;
+  const int64_t rows = K::kRows ? K::kRows : shape.rows;
   const T weight = args.weight && there ? args.weight[e] : T(1);
   T by_weight = 0;
   for (int64_t base = 0; base < shape.channels; base += kLanes * size) {
@@ -235,70 +298,107 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(RotateOuterArgs<T> args
     for (int64_t begin = 0; begin < shape.columns; begin += kColumns) {
       Vector<T, size> x[kColumns];
       if (has) {
-        const NodeColumns<T, size, kColumns, kWhole> own(args.x, shape, e, begin, c);
+        const NodeColumns<T, size, K> own(args.x, shape, e, begin, c);
 #pragma unroll
         for (int d = 0; d < kColumns; ++d) x[d] = own.numbers[d];
       }
-      for (int64_t r = 0; r < shape.rows; ++r) {
-        const auto y =
-            has ? Vector<T, size>(args.y + (e * shape.rows + r) * shape.channels + c) : all_of<T, size>(T(0));
-        T* const to = args.turn + (e * shape.rows + r) * shape.columns + begin;
-        const auto write = [&](int d, T value) {
-          if (!there || (!kWhole && begin + d >= shape.columns)) return;
-          to[d] = base ? to[d] + weight * value : weight * value;
-          if (args.by_weight) by_weight += value * args.of_weight[to + d - args.turn];
+      for (int64_t first = 0; first < rows; first += kAtOnce) {
+        // A lane's numbers of the results: each so many columns of each row, and of one row the rest.
+        const auto place = [&](int r, int d) {
+          return there && (K::kWhole || begin + d < shape.columns)
+                     ? (e * rows + first + r) * shape.columns + begin + d
+                     : -1;
         };
+        Vector<T, size> y[kAtOnce];
+        T factors[kAtOnce][kGroups + 1], factors_of_rest[kRest + 1];
 #pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          T numbers[kLanes];
+        for (int r = 0; r < kAtOnce; ++r) {
+          if (has) y[r] = Vector<T, size>(args.y + (e * rows + first + r) * shape.channels + c);
 #pragma unroll
-          for (int d = 0; d < kLanes; ++d) numbers[d] = dot(x[group * kLanes + d], y);
-          write(group * kLanes + lane, sum_over_lanes<kLanes>(numbers, lane));
+          for (int group = 0; group < kGroups; ++group) {
+            const int64_t at = place(r, group * kLanes + lane);
+            factors[r][group] = args.by_weight && at >= 0 ? args.of_weight[at] : T(0);
+          }
         }
 #pragma unroll
-        for (int d = kGroups * kLanes; d < kColumns; ++d) {
-          T number = dot(x[d], y);
-          const T sum = sum_over_lanes<1>(&number, lane);
-          if (lane == d % kLanes) write(d, sum);
+        for (int d = 0; d < kRest; ++d) {
+          const int64_t at = writes_rest ? place(row_of_rest, kGroups * kLanes + d) : -1;
+          factors_of_rest[d] = args.by_weight && at >= 0 ? args.of_weight[at] : T(0);
+        }
+        const auto write = [&](int64_t at, T value, T factor) {
+          if (at < 0) return;
+          args.turn[at] = base ? args.turn[at] + weight * value : weight * value;
+          by_weight += value * factor;
+        };
+#pragma unroll
+        for (int r = 0; r < kAtOnce; ++r)
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            T numbers[kLanes];
+#pragma unroll
+            for (int d = 0; d < kLanes; ++d) numbers[d] = dot(x[group * kLanes + d], y[r]);
+            const T sum = sum_over_lanes<kLanes, kLanes>(numbers, lane);
+            write(place(r, group * kLanes + lane), sum, factors[r][group]);
+          }
+#pragma unroll
+        for (int d = 0; d < kRest; ++d) {
+          T numbers[kCount] = {};
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) numbers[r] = dot(x[kGroups * kLanes + d], y[r]);
+          const T sum = sum_over_lanes<kLanes, kCount>(numbers, lane);
+          if (writes_rest) write(place(row_of_rest, kGroups * kLanes + d), sum, factors_of_rest[d]);
         }
       }
     }
   }
   if (args.by_weight) {
-    by_weight = sum_over_lanes<1>(&by_weight, lane);
+    by_weight = sum_over_lanes<kLanes, 1>(&by_weight, lane);
     if (there && lane == 0) args.by_weight[e] = none ? T(0) : by_weight;
   }
 }
 
-// launch(vector size, columns at once, whether these are all).
+// launch(vector size, what the compiler knows).
 template <class T, class F>
 void with_sizes(const RotationShape& shape, const F& launch) {
   with_vector<T>(shape.channels, [&]<int size>() {
-    if (shape.columns == 4)
-      launch.template operator()<size, 4, true>();
-    else if (shape.columns == 9)
-      launch.template operator()<size, 9, true>();
-    else if (shape.columns == 16)
-      launch.template operator()<size, 16, true>();
+    const auto known = [&]<int kLanes, int kRows, int kColumns, bool kWhole>() {
+      launch.template operator()<size, Known<kLanes, kRows, kColumns, kWhole>>();
+    };
+    const int64_t rows = shape.rows, columns = shape.columns;
+    if constexpr (sizeof(T) == sizeof(float) && size == kVectorSize<T>) {
+      const bool wide = shape.channels > 8 * size;
+      if (rows == 7 && columns == 9)
+        return wide ? known.template operator()<16, 7, 9, true>()
+                    : known.template operator()<8, 7, 9, true>();
+      if (rows == 10 && columns == 16)
+        return wide ? known.template operator()<16, 10, 16, true>()
+                    : known.template operator()<8, 10, 16, true>();
+    }
+    if (columns == 4)
+      known.template operator()<8, 0, 4, true>();
+    else if (columns == 9)
+      known.template operator()<8, 0, 9, true>();
+    else if (columns == 16)
+      known.template operator()<8, 0, 16, true>();
     else
-      launch.template operator()<size, 8, false>();
+      known.template operator()<8, 0, 8, false>();
   });
 }
 
 template <class T>
 void run_rotate(const Gpu& gpu, const RotateArgs<T>& args) {
-  with_sizes<T>(args.shape, [&]<int size, int kColumns, bool kWhole>() {
-    gpu.launch(rotate_kernel<T, size, kColumns, kWhole>, blocks_for(args.shape.edges, kEdges * kWarps),
-               kThreads, 0, args);
+  with_sizes<T>(args.shape, [&]<int size, class K>() {
+    gpu.launch(rotate_kernel<T, size, K>, blocks_for(args.shape.edges, K::kEdges * kWarps), kThreads, 0,
+               args);
   });
 }
 
 template <class T>
 void run_sum(const Gpu& gpu, const RotateSumArgs<T>& args) {
-  with_sizes<T>(args.shape, [&]<int size, int kColumns, bool kWhole>() {
+  with_sizes<T>(args.shape, [&]<int size, class K>() {
     const auto launch = [&]<int kTeam>() {
-      gpu.launch(sum_kernel<T, size, kColumns, kWhole, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam),
-                 kThreads, 0, args);
+      gpu.launch(sum_kernel<T, size, K, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam), kThreads, 0,
+                 args);
     };
     // Few nodes have several warps each.
     if (args.shape.nodes >= kFillingWarps * gpu.limits().multiprocessors)
@@ -312,9 +412,8 @@ void run_sum(const Gpu& gpu, const RotateSumArgs<T>& args) {
 
 template <class T>
 void run_outer(const Gpu& gpu, const RotateOuterArgs<T>& args) {
-  with_sizes<T>(args.shape, [&]<int size, int kColumns, bool kWhole>() {
-    gpu.launch(outer_kernel<T, size, kColumns, kWhole>, blocks_for(args.shape.edges, kEdges * kWarps),
-               kThreads, 0, args);
+  with_sizes<T>(args.shape, [&]<int size, class K>() {
+    gpu.launch(outer_kernel<T, size, K>, blocks_for(args.shape.edges, K::kEdges * kWarps), kThreads, 0, args);
   });
 }
 
