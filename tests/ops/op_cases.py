@@ -1,10 +1,14 @@
 """The samples of mdops.testing by device, as the tests of the ops find them."""
 
 import functools
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
+from mdops import ops
 from mdops.testing import Sample, has_kernel, op_samples
 
 
@@ -55,3 +59,71 @@ def with_one_changed(args, change):
         elif is_list_of_tensors(value):
             for j, item in enumerate(value):
                 yield [*args[:k], [*value[:j], change(item), *value[j + 1 :]], *args[k + 1 :]]
+
+
+def with_leaves(sample: Sample, args) -> list:
+    """The arguments, those that the op is differentiable in as new leaves of a graph."""
+    args = list(args)
+    for k in sample.differentiable:
+        args[k] = each_tensor(lambda x: x.detach().clone().requires_grad_(), args[k])
+    return args
+
+
+def goes_a_new_way(sample: Sample) -> bool:
+    """Whether its op's Python, fake kernel and derivatives, does in it what it does in no earlier sample of the op; or
+    a size is a symbol to PyTorch, as all but 0 and 1 are, that is none in those."""
+    device = next(x for a in sample.args for x in tensors_in(a)).device.type
+    for dtype in (torch.float64, torch.float32):
+        for k, other in enumerate(samples(device, dtype)):
+            if other is sample:
+                return k in _new_ways(sample.op, device, dtype)
+    raise LookupError(f"{sample.op}: not one of the samples for {device}")
+
+
+@functools.cache
+def _new_ways(op: str, device: str, dtype: torch.dtype) -> set[int]:
+    """Numbers of samples."""
+    seen, found = set(), set()
+    for k, sample in enumerate(samples(device, dtype)):
+        if sample.op == op and (way := _way(sample)) - seen:
+            seen |= way
+            found.add(k)
+    return found
+
+
+def tensors_in(argument) -> list[torch.Tensor]:
+    is_some = isinstance(argument, torch.Tensor) or is_list_of_tensors(argument)
+    return tensors(argument) if is_some else []
+
+
+def _way(sample: Sample) -> set:
+    """Steps from one instruction to another, and dimensions of tensors that are symbols."""
+    way, last, folder = set(), {}, str(Path(ops.__file__).parent)
+
+    def step(frame, event, _):
+        if event == "opcode":
+            way.add((frame.f_code, last.get(frame), frame.f_lasti))
+            last[frame] = frame.f_lasti
+        return step
+
+    def call(frame, *_):
+        frame.f_trace_opcodes = frame.f_code.co_filename.startswith(folder)
+        return step if frame.f_trace_opcodes else None
+
+    for k, a in enumerate(sample.args):
+        for j, x in enumerate(tensors_in(a)):
+            way |= {(k, j, d) for d, size in enumerate(x.shape) if size > 1}
+    before = sys.gettrace()
+    with FakeTensorMode() as mode:
+        args = with_leaves(sample, [each_tensor(mode.from_tensor, a) for a in sample.args])
+        free = [x for k in sample.differentiable for x in tensors(args[k])]
+        sys.settrace(call)
+        try:
+            ends = [r for r in tensors(sample.function(*args)) if r.requires_grad]
+            if ends:
+                torch.autograd.grad(ends, free, [torch.ones_like(r) for r in ends], allow_unused=True)
+        except DynamicOutputShapeException:  # its shapes follow from values: each sample is one of its own
+            way.add(id(sample))
+        finally:
+            sys.settrace(before)
+    return way
