@@ -2,6 +2,7 @@
 # kernels as libmdops.so.
 
 find_package(Threads REQUIRED)
+file(GLOB CORE_SOURCES CONFIGURE_DEPENDS source/core/*.cpp)
 set(of_core "/(common/(isa|op)|gemm/bf16_(units|kernel)|spline_potential/spatial_order|(neighbor|spline_potential|spline_dipole|hybrid_potential|pair_table|angle_moment|attention_layer|axis_product|neighbor_rows)/cpu_(loops|kernel))\\.cpp")
 
 add_library(mdops_core SHARED ${CORE_SOURCES}
@@ -9,7 +10,7 @@ add_library(mdops_core SHARED ${CORE_SOURCES}
   $<FILTER:$<TARGET_OBJECTS:loops>,INCLUDE,${of_core}>
   "$<FILTER:${KERNEL_OBJECTS},INCLUDE,${of_core}>")
 target_include_directories(mdops_core PRIVATE source)
-target_link_libraries(mdops_core PRIVATE host_options Threads::Threads ${CMAKE_DL_LIBS})
+target_link_libraries(mdops_core PRIVATE host_options quick_options Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(mdops_core PRIVATE -Wl,--as-needed -Wl,-z,defs
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/source/core/exports.map)
 set_target_properties(mdops_core PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/source/core/exports.map)

@@ -106,13 +106,17 @@ if("$ENV{MDOPS_CUDA_QUICK}")
   set(of_edges edge_attention edge_convolution edge_environment edge_frames edge_rotation edge_softmax edge_splines)
   set(of_rows degree_norm grid_product order_mix own_message scalar_gate so2_layer)
   set(of_moments displacements env_mat harmonic_moment moment_invariants moment_product spline_moment)
-  foreach(group of_edges of_rows of_moments)
+  set(of_lists attention graph neighbor ragged_plan)
+  set(of_nets fitting_energy gemm linear message)
+  set(of_others angle_moment dynamics lowbit)
+  set(of_hosts attention_layer attention_moments axis_product hybrid_potential neighbor_rows pair_table spline_potential)
+  foreach(group of_edges of_rows of_moments of_lists of_nets of_others of_hosts)
     foreach(family ${${group}})
       set_source_files_properties(source/op/${family}/cuda.cu PROPERTIES UNITY_GROUP ${group})
     endforeach()
   endforeach()
 endif()
-target_link_libraries(mdops_cuda PRIVATE build_options torch_cuda_stub)
+target_link_libraries(mdops_cuda PRIVATE build_options quick_options torch_cuda_stub)
 
 # Models of the C core on GPUs.
 file(GLOB CORE_CUDA_SOURCES CONFIGURE_DEPENDS source/core/*.cu)
@@ -126,15 +130,17 @@ set(host_sources ${CUDA_SOURCES} ${CORE_CUDA_SOURCES})
 list(FILTER host_sources INCLUDE REGEX
   "op/(attention_layer|attention_moments|axis_product|common|hybrid_potential|neighbor_rows|pair_table|spline_potential)/cuda\\.cu|core/gpu_(angles|base|context|model)\\.cu")
 set_source_files_properties(${host_sources} PROPERTIES LANGUAGE CXX)
-if("$ENV{MDOPS_CUDA_QUICK}")
-  set_source_files_properties(${host_sources} PROPERTIES COMPILE_OPTIONS -O1)
-endif()
 foreach(target mdops_cuda mdops_core)
   target_include_directories(${target} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endforeach()
 
 install(TARGETS mdops_cuda LIBRARY DESTINATION mdops/lib)
 # A pair at the cutoff must be decided on the GPU as on the CPU, which contracts no products and sums either, and
-# a step must have the same bits in one kernel as in two.
-set_source_files_properties(source/op/neighbor/cuda.cu source/op/dynamics/cuda.cu source/op/graph/cuda.cu source/core/gpu_list.cu
-                            PROPERTIES COMPILE_OPTIONS --fmad=false)
+# a step must have the same bits in one kernel as in two. Sources that are compiled together have the same options.
+set_source_files_properties(source/core/gpu_list.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
+if("$ENV{MDOPS_CUDA_QUICK}")
+  target_compile_options(mdops_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
+else()
+  set_source_files_properties(source/op/neighbor/cuda.cu source/op/dynamics/cuda.cu source/op/graph/cuda.cu
+                              PROPERTIES COMPILE_OPTIONS --fmad=false)
+endif()

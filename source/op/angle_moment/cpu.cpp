@@ -5,7 +5,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGrain = kAngleBlock;  // atoms a piece of work, at least
+constexpr int64_t kAngleGrain = kAngleBlock;  // atoms a piece of work, at least
 
 struct AngleScratch;
 
@@ -13,7 +13,7 @@ struct AngleScratch;
 template <class T, class Work>
 void for_atoms(const Op& op, const AngleArgs<T>& args, int64_t atoms, int channels, const Work& work) {
   const int64_t numbers = MDOPS_RUN(angle_scratch_size, args, channels);
-  parallel(atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(atoms, kAngleGrain, [&](int64_t begin, int64_t end) {
     const ScratchMemory<AngleScratch> scratch(op, numbers * static_cast<int64_t>(sizeof(T)));
     work(begin, end, static_cast<T*>(scratch.data()));
   });

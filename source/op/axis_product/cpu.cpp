@@ -2,17 +2,17 @@
 
 namespace mdops {
 
-constexpr int64_t kAtoms = 16;  // that a thread takes at once
+constexpr int64_t kProductAtoms = 16;  // that a thread takes at once
 
 template <class T>
 static void run_axis_features(const Op&, const AxisArgs<T> args) {
-  parallel(args.atoms, kAtoms,
+  parallel(args.atoms, kProductAtoms,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(axis_features, args, begin, end); });
 }
 
 template <class T>
 static void run_axis_gradients(const Op&, const AxisArgs<T> args) {
-  parallel(args.atoms, kAtoms,
+  parallel(args.atoms, kProductAtoms,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(axis_gradients, args, begin, end); });
 }
 

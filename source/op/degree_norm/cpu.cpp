@@ -5,13 +5,13 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kAtoms = 16;  // a piece of work, at least
+constexpr int64_t kNormAtoms = 16;  // a piece of work, at least
 
 }  // namespace
 
 template <class T>
 static void run_norm(const Op&, const NormArgs<T>& args) {
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kNormAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) norm_atom(args, n, Alone());
   });
 }

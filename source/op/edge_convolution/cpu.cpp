@@ -7,8 +7,8 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kNodes = 16, kEdges = 256;  // a piece of work, at least
-constexpr int64_t kShareRows = 512, kMostShares = 64;
+constexpr int64_t kConvolutionNodes = 16, kConvolutionEdges = 256;  // a piece of work, at least
+constexpr int64_t kConvolutionShare = 512, kConvolutionShares = 64;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
   const EdgeConvolutionSizes sizes = MDOPS_RUN(convolution_sizes, args);
   if constexpr (pass == ConvolutionPass::by_weight) {
     // Shares that do not follow from the number of threads, so that the sums have the same bits.
-    const int64_t shares = std::clamp<int64_t>(args.rows / kShareRows, 1, kMostShares);
+    const int64_t shares = std::clamp<int64_t>(args.rows / kConvolutionShare, 1, kConvolutionShares);
     Tensor sums = empty(op, {shares, sizes.sums}, kDtype<T>);
     T* const to = sums.template mutable_data_ptr<T>();
     parallel(shares, 1, [&](int64_t begin, int64_t end) {
@@ -32,7 +32,7 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
     Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
     MDOPS_RUN(convolution_pack, args, packed.mutable_data_ptr());
     constexpr bool of_edges = pass == ConvolutionPass::by_edges;
-    parallel(of_edges ? args.rows : args.targets, of_edges ? kEdges : kNodes,
+    parallel(of_edges ? args.rows : args.targets, of_edges ? kConvolutionEdges : kConvolutionNodes,
              [&](int64_t begin, int64_t end) {
                const ScratchMemory<Use> memory(op, sizes.scratch);
                if constexpr (of_edges)

@@ -4,25 +4,25 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kNodes = 4, kEdges = 128;  // a piece of work, at least
+constexpr int64_t kRotationNodes = 4, kRotationEdges = 128;  // a piece of work, at least
 
 }  // namespace
 
 template <class T>
 static void run_rotation(const Op&, const RotateArgs<T>& args) {
-  parallel(args.shape.edges, kEdges,
+  parallel(args.shape.edges, kRotationEdges,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_rows, args, begin, end); });
 }
 
 template <class T>
 static void run_rotation(const Op&, const RotateSumArgs<T>& args) {
-  parallel(args.shape.nodes, kNodes,
+  parallel(args.shape.nodes, kRotationNodes,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_sums, args, begin, end); });
 }
 
 template <class T>
 static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
-  parallel(args.shape.edges, kEdges,
+  parallel(args.shape.edges, kRotationEdges,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
 }
 

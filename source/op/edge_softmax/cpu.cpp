@@ -6,10 +6,10 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kAtoms = 8;     // a piece of work, at least
-constexpr int64_t kColumns = 16;  // that are summed side by side
+constexpr int64_t kSoftmaxAtoms = 8;  // a piece of work, at least
+constexpr int64_t kColumns = 16;      // that are summed side by side
 
-struct Alone {
+struct OneThread {
   template <class F>
   void each(int64_t begin, int64_t end, const F& f) const {
     for (int64_t k = begin; k < end; ++k) f(k);
@@ -40,13 +40,13 @@ struct Alone {
 
 template <class T>
 static void run_edge_softmax(const Op&, const EdgeSoftmaxArgs<T>& args) {
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) softmax_atom(args, n, Alone());
+  parallel(args.atoms, kSoftmaxAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) softmax_atom(args, n, OneThread());
   });
-  clear_rest(args, Alone());
+  clear_rest(args, OneThread());
   if (!args.grad) return;
-  parallel(args.nodes, kAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) softmax_node(args, m, Alone());
+  parallel(args.nodes, kSoftmaxAtoms, [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) softmax_node(args, m, OneThread());
   });
 }
 

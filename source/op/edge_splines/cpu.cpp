@@ -6,7 +6,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kEdges = 128;  // a piece of work, at least
+constexpr int64_t kSplineEdges = 128;  // a piece of work, at least
 
 template <class T>
 void value_row(const EdgeSplineArgs<T>& args, int64_t e) {
@@ -39,7 +39,7 @@ T slope_sum(const EdgeSplineArgs<T>& args, int64_t e) {
 
 template <class T>
 static void run_edge_splines(const Op&, const EdgeSplineArgs<T>& args) {
-  parallel(args.edges, kEdges, [&](int64_t begin, int64_t end) {
+  parallel(args.edges, kSplineEdges, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) {
       if (args.grad)
         args.out[e] = slope_sum(args, e);

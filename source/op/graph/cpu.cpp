@@ -10,7 +10,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kAtoms = 16, kRows = 1024;  // a piece of work, at least
+constexpr int64_t kGraphAtoms = 16, kGraphRows = 1024;  // a piece of work, at least
 
 // The slots that are edges of the atoms [begin, end), in `picked` from the row's first slot on, and how many.
 template <class T>
@@ -76,12 +76,12 @@ static void run_graph(const Op&, const EdgeListArgs<T>& args) {
   const int64_t atoms = args.list.atoms, width = args.list.width;
   std::vector<int64_t> starts(atoms + 1);
   const auto picked = std::make_unique_for_overwrite<int32_t[]>(atoms * width);
-  parallel(atoms, kAtoms,
+  parallel(atoms, kGraphAtoms,
            [&](int64_t begin, int64_t end) { pick_edges(args, begin, end, picked.get(), starts.data()); });
   const int64_t all = sum_before(starts.data(), atoms), edges = all > args.capacity ? 0 : all;
   starts[atoms] = all;
   args.needed[0] = all, args.needed[1] = -1;
-  parallel(atoms, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(atoms, kGraphAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       args.offsets[i] = static_cast<int32_t>(std::min(starts[i], edges));
       std::fill_n(args.edge_of_slot + i * width, width, -1);
@@ -95,7 +95,7 @@ static void run_graph(const Op&, const EdgeListArgs<T>& args) {
 }
 
 static void run_graph(const Op&, const ReverseArgs& args) {
-  parallel(args.edges, kRows, [&](int64_t begin, int64_t end) {
+  parallel(args.edges, kGraphRows, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e) args.run(e);
   });
 }
@@ -117,7 +117,7 @@ static void run_graph(const Op&, const EdgeAngleArgs& args) {
   const int64_t all = sum_before(starts.data(), args.atoms), angles = all > args.capacity ? 0 : all;
   starts[args.atoms] = all;
   args.needed[0] = all, args.needed[1] = -1;
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kGraphAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t e = args.offsets[i]; e < args.offsets[i + 1]; ++e)
         args.angle_offsets[e] = angles ? args.angles_before(i, starts[i], e - args.offsets[i]) : 0;
@@ -131,29 +131,31 @@ static void run_graph(const Op&, const EdgeAngleArgs& args) {
 
 template <class T>
 static void run_graph(const Op&, const GatherArgs<T>& args) {
-  parallel(args.rows, kRows, [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
+  parallel(args.rows, kGraphRows,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
 }
 
 template <class T>
 static void run_graph(const Op&, const ScatterArgs<T>& args) {
-  parallel(args.targets, kAtoms,
+  parallel(args.targets, kGraphAtoms,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
 }
 
 template <class T>
 static void run_graph(const Op&, const ProductArgs<T>& args) {
-  parallel(args.rows, kRows, [&](int64_t begin, int64_t end) { MDOPS_RUN(row_products, args, begin, end); });
+  parallel(args.rows, kGraphRows,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(row_products, args, begin, end); });
 }
 
 template <class T>
 static void run_graph(const Op&, const WeightedSumArgs<T>& args) {
-  parallel(args.targets, kAtoms,
+  parallel(args.targets, kGraphAtoms,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(weighted_sums, args, begin, end); });
 }
 
 template <class T>
 static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
-  parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(args.segments, kGraphAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m)
       for (int64_t c = 0; c < args.columns; ++c) softmax_column(args, m, c);
   });
@@ -164,7 +166,7 @@ static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
 
 template <class T>
 static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
-  parallel(args.segments, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(args.segments, kGraphAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t m = begin; m < end; ++m)
       for (int64_t c = 0; c < args.columns; ++c) weigh_segment(args, m, c, Alone());
   });

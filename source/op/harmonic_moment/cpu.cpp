@@ -3,11 +3,11 @@
 
 namespace mdops {
 
-constexpr int64_t kGrain = 8;  // atoms a piece of work, at least
+constexpr int64_t kHarmonicGrain = 8;  // atoms a piece of work, at least
 
 template <class T>
 static void run_harmonic_moments(const Op&, const HarmonicMomentArgs<T>& args, T* moments) {
-  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(harmonic_moment_forward, args, begin, end, moments);
   });
 }
@@ -15,7 +15,7 @@ static void run_harmonic_moments(const Op&, const HarmonicMomentArgs<T>& args, T
 template <class T>
 static void run_harmonic_moment_gradients(const Op&, const HarmonicMomentArgs<T>& args, const T* grad,
                                           const T* slope, T* pair_grad) {
-  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(harmonic_moment_backward, args, grad, slope, begin, end, pair_grad);
   });
 }
@@ -23,7 +23,7 @@ static void run_harmonic_moment_gradients(const Op&, const HarmonicMomentArgs<T>
 template <class T>
 static void run_harmonic_sums(const Op&, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
                               const HarmonicSums<T>& out) {
-  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(harmonic_sums_forward, args, sums, begin, end, out);
   });
 }
@@ -32,7 +32,7 @@ template <class T>
 static void run_harmonic_sum_gradients(const Op&, const HarmonicMomentArgs<T>& args,
                                        const HarmonicSumArgs<T>& sums, const T* by_first, const T* by_second,
                                        T* pair_grad) {
-  parallel(args.atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(harmonic_sums_backward, args, sums, by_first, by_second, begin, end, pair_grad);
   });
 }

@@ -7,14 +7,14 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kProductThreads = 256;
 constexpr int64_t kFewest = int64_t{1} << 26;  // multiply-adds
 constexpr int64_t kFewRows = 1024;             // whose products with others of them PyTorch's do not divide
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kProductThreads)
     add_to_rows_kernel(int64_t numbers, int64_t columns, const T* bias, T* y) {
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kProductThreads + threadIdx.x;
   if (at < numbers) y[at] += bias[at % columns];
 }
 
@@ -56,8 +56,8 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
   Tensor c = product_by_pytorch(form, a, b, sums);
   if (bias && bias->numel())
     dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
-      op.launch(add_to_rows_kernel<T>, blocks_for(c.numel(), kThreads), kThreads, 0, c.numel(), c.size(1),
-                bias->const_data_ptr<T>(), c.mutable_data_ptr<T>());
+      op.launch(add_to_rows_kernel<T>, blocks_for(c.numel(), kProductThreads), kProductThreads, 0, c.numel(),
+                c.size(1), bias->const_data_ptr<T>(), c.mutable_data_ptr<T>());
     });
   return c;
 }

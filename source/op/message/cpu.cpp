@@ -9,7 +9,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kShareRows = 512, kMostShares = 128;
+constexpr int64_t kMessageShare = 512, kMessageShares = 128;
 
 // Rows are cut into shares, whatever the number of threads, so that sums over all of them have the same bits.
 template <class T>
@@ -18,7 +18,7 @@ class Shares {
   explicit Shares(const MessageArgs<T>& args)
       : args_(args),
         rows_(args.first_offsets[args.firsts]),
-        count_(std::clamp<int64_t>(rows_ / kShareRows, 1, kMostShares)) {}
+        count_(std::clamp<int64_t>(rows_ / kMessageShare, 1, kMessageShares)) {}
 
   int64_t count() const { return count_; }
 

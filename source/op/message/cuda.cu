@@ -8,12 +8,12 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kSumThreads = 256;
 
 // a, or a + b.
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_kernel(int64_t count, const T* a, const T* b, T* to) {
-  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+__global__ void __launch_bounds__(kSumThreads) add_kernel(int64_t count, const T* a, const T* b, T* to) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
   if (k < count) to[k] = b ? a[k] + b[k] : a[k];
 }
 
@@ -60,8 +60,8 @@ class MessageCall {
     return layer_product(op_, ProductForm::a_transposed, rows, values);
   }
   void write(const Tensor& a, const Tensor* b, T* to) const {
-    op_.launch(add_kernel<T>, blocks_for(a.numel(), kThreads), kThreads, 0, a.numel(), a.const_data_ptr<T>(),
-               b ? b->const_data_ptr<T>() : nullptr, to);
+    op_.launch(add_kernel<T>, blocks_for(a.numel(), kSumThreads), kSumThreads, 0, a.numel(),
+               a.const_data_ptr<T>(), b ? b->const_data_ptr<T>() : nullptr, to);
   }
 
   const CudaOp& op_;

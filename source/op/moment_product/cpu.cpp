@@ -2,12 +2,12 @@
 
 namespace mdops {
 
-constexpr int64_t kRows = 16;  // that a thread takes at once
+constexpr int64_t kMomentRows = 16;  // that a thread takes at once
 
 // The arguments by value: the compiler would else take stores for changes of them.
 template <bool Back, class T>
 static void multiply_rows(const MomentProductArgs<T> p) {
-  parallel(p.rows, kRows, [&](int64_t begin, int64_t end) {
+  parallel(p.rows, kMomentRows, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* const table = p.table + p.kind_of(r) * int64_t{p.depth} * p.width;
       for (int c = 0; c < p.columns; ++c)

@@ -12,7 +12,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kSearchBlock = 256;
 constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
@@ -51,11 +51,12 @@ Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, cons
   Tensor distance2 = empty(op, shape, ScalarType::Double);
   Rows sorted{empty(op, shape, ScalarType::Int), empty(op, shape, ScalarType::Int)};
   const int32_t *neighbors = rows[0].const_data_ptr<int32_t>(), *images = rows[1].const_data_ptr<int32_t>();
-  op.launch(measure_rows, blocks_for(atoms.size * capacity, kThreads), kThreads, 0, atoms, capacity,
+  op.launch(measure_rows, blocks_for(atoms.size * capacity, kSearchBlock), kSearchBlock, 0, atoms, capacity,
             neighbors, images, distance2.mutable_data_ptr<double>());
-  op.launch(sort_rows, capacity > 0 ? blocks_for(atoms.size * kWarp, kThreads) : 0, kThreads, 0, atoms.size,
-            capacity, atoms.num_types, counts.const_data_ptr<int32_t>(), distance2.const_data_ptr<double>(),
-            neighbors, images, sorted[0].mutable_data_ptr<int32_t>(), sorted[1].mutable_data_ptr<int32_t>());
+  op.launch(sort_rows, capacity > 0 ? blocks_for(atoms.size * kWarp, kSearchBlock) : 0, kSearchBlock, 0,
+            atoms.size, capacity, atoms.num_types, counts.const_data_ptr<int32_t>(),
+            distance2.const_data_ptr<double>(), neighbors, images, sorted[0].mutable_data_ptr<int32_t>(),
+            sorted[1].mutable_data_ptr<int32_t>());
   return sorted;
 }
 

@@ -4,13 +4,13 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kEdges = 256;  // a piece of work, at least
+constexpr int64_t kMixEdges = 256;  // a piece of work, at least
 
 }  // namespace
 
 template <class T>
 static void run_orders(const Op&, const OrderMixArgs<T>& args) {
-  parallel(args.shape.edges, kEdges, [&](int64_t begin, int64_t end) {
+  parallel(args.shape.edges, kMixEdges, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e)
       for (int64_t d = 0; d < args.shape.columns; ++d) mix_column(args, e, d);
   });
@@ -19,7 +19,7 @@ static void run_orders(const Op&, const OrderMixArgs<T>& args) {
 template <class T>
 static void run_orders(const Op&, const OrderOuterArgs<T>& args) {
   const int64_t numbers = args.shape.numbers();
-  parallel(args.shape.edges, kEdges, [&](int64_t begin, int64_t end) {
+  parallel(args.shape.edges, kMixEdges, [&](int64_t begin, int64_t end) {
     for (int64_t e = begin; e < end; ++e)
       for (int64_t q = 0; q < numbers; ++q) outer_number(args, e, q);
   });

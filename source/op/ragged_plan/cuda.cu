@@ -8,23 +8,23 @@ namespace mdops {
 
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kPlanThreads = 512;
 
 __device__ int64_t sum_of_block(int64_t mine, int64_t* of_warps) {
   int64_t all;
-  sum_before<kThreads / kWarp>(mine, of_warps, &all);
+  sum_before<kPlanThreads / kWarp>(mine, of_warps, &all);
   return all;
 }
 
 // A thread a sequence. Each block adds up all sequences for itself: what stands before its own, and how many
 // items there are.
-__global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
-  __shared__ int64_t of_warps[kThreads / kWarp];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads, b = first + threadIdx.x;
+__global__ void __launch_bounds__(kPlanThreads) plan_kernel(PlanArgs args) {
+  __shared__ int64_t of_warps[kPlanThreads / kWarp];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kPlanThreads, b = first + threadIdx.x;
   int64_t count = 0, place = 0, of_bias = 0;
   bool fits = true;
 #pragma unroll 4
-  for (int64_t k = threadIdx.x; k < args.sequences; k += kThreads) {
+  for (int64_t k = threadIdx.x; k < args.sequences; k += kPlanThreads) {
     const PlanSequence each(args, k);
     fits &= each.fits, count += each.tiles;
     if (k < first) place += each.tiles, of_bias += each.squares;
@@ -38,18 +38,19 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArgs args) {
     const PlanSequence own(args, b);
     tiles = own.tiles, squares = own.squares;
   }
-  place += sum_before<kThreads / kWarp>(tiles, of_warps, &all);
-  of_bias += sum_before<kThreads / kWarp>(squares, of_warps, &all);
+  place += sum_before<kPlanThreads / kWarp>(tiles, of_warps, &all);
+  of_bias += sum_before<kPlanThreads / kWarp>(squares, of_warps, &all);
   write_pieces(args, b, tiles, place, of_bias);
   if (b == 0) write_item(args, 0, fits ? count : -1, 0, 0, 0);
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * kPlanThreads;
   for (int64_t n = count + b; n < args.items; n += threads) write_item(args, 1 + n, -1, -1, -1, -1);
 }
 
 }  // namespace
 
 static void fill_plan(const CudaOp& op, const PlanArgs& args) {
-  op.launch(plan_kernel, std::max<int64_t>(1, blocks_for(args.sequences, kThreads)), kThreads, 0, args);
+  op.launch(plan_kernel, std::max<int64_t>(1, blocks_for(args.sequences, kPlanThreads)), kPlanThreads, 0,
+            args);
 }
 
 }  // namespace mdops

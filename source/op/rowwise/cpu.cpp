@@ -4,17 +4,17 @@
 
 namespace mdops {
 
-constexpr int64_t kRows = 256;  // that a thread takes at once, or a run of sums has
+constexpr int64_t kRowBlock = 256;  // that a thread takes at once, or a run of sums has
 
 template <class T>
 static void run_normalize(const Op&, const NormalizeArgs<T>& args) {
-  parallel(args.rows, kRows,
+  parallel(args.rows, kRowBlock,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(normalize_rows, args, begin, end); });
 }
 
 // Whatever the number of threads.
 static int64_t norm_runs(const Op&, int64_t rows) {
-  return (rows + kRows - 1) / kRows;
+  return (rows + kRowBlock - 1) / kRowBlock;
 }
 
 template <class T>
@@ -23,7 +23,8 @@ static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSum
   parallel(runs, 1, [&](int64_t begin, int64_t end) {
     std::vector<T> memory(4 * args.width);
     for (int64_t k = begin; k < end; ++k)
-      MDOPS_RUN(add_norm_rows, args, k * kRows, std::min(args.rows, (k + 1) * kRows), k, memory.data());
+      MDOPS_RUN(add_norm_rows, args, k * kRowBlock, std::min(args.rows, (k + 1) * kRowBlock), k,
+                memory.data());
   });
   T* const to[] = {sums.first, sums.second};
   for (int which = 0; which < 2; ++which)
@@ -36,7 +37,7 @@ static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSum
 
 template <class T>
 static void run_layer_output(const Op&, const LayerOutputArgs<T>& args) {
-  parallel(args.rows, kRows,
+  parallel(args.rows, kRowBlock,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(layer_output_rows, args, begin, end); });
 }
 

@@ -6,14 +6,14 @@ namespace mdops {
 
 namespace {
 
-constexpr int kChannels = 16;   // side by side
-constexpr int64_t kAtoms = 16;  // a piece of work, at least
+constexpr int kChannels = 16;       // side by side
+constexpr int64_t kGateAtoms = 16;  // a piece of work, at least
 
 }  // namespace
 
 template <class T>
 static void run_scalar_gate(const Op&, const ScalarGateArgs<T>& args) {
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
+  parallel(args.atoms, kGateAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       int64_t c = 0;
       for (; c + kChannels <= args.channels; c += kChannels) pass_channels<kChannels>(args, n, c, kChannels);

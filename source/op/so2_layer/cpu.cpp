@@ -5,7 +5,7 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kEdges = 64;  // a piece of work, at least
+constexpr int64_t kLayerEdges = 64;  // a piece of work, at least
 
 }  // namespace
 
@@ -15,7 +15,7 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
   const So2Sizes sizes = MDOPS_RUN(so2_sizes, args);
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(so2_pack, args, packed.mutable_data_ptr());
-  parallel(args.edges, kEdges, [&](int64_t begin, int64_t end) {
+  parallel(args.edges, kLayerEdges, [&](int64_t begin, int64_t end) {
     const ScratchMemory<Use> memory(op, sizes.scratch);
     MDOPS_RUN(so2_rows, args, begin, end, packed.const_data_ptr(), memory.data());
   });

@@ -4,14 +4,14 @@ namespace mdops {
 
 namespace {
 
-constexpr int64_t kGrain = 16;  // atoms a piece of work, at least
+constexpr int64_t kSplineGrain = 16;  // atoms a piece of work, at least
 
 }  // namespace
 
 template <class T>
 static void run_spline_moments(const Op&, const MomentArgs<T>& args, int64_t atoms, T* moments,
                                int32_t* within, T* nearest) {
-  parallel(atoms, kGrain, [&](int64_t begin, int64_t end) {
+  parallel(atoms, kSplineGrain, [&](int64_t begin, int64_t end) {
     MDOPS_RUN(moment_forward, args, begin, end, moments, within, nearest);
   });
 }
@@ -19,21 +19,21 @@ static void run_spline_moments(const Op&, const MomentArgs<T>& args, int64_t ato
 template <class T>
 static void run_spline_moment_gradients(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* grad,
                                         T* out) {
-  parallel(atoms, kGrain,
+  parallel(atoms, kSplineGrain,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_backward, args, grad, begin, end, out); });
 }
 
 template <class T>
 static void run_spline_moment_tangents(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
                                        T* out) {
-  parallel(atoms, kGrain,
+  parallel(atoms, kSplineGrain,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_jvp, args, tangent, begin, end, out); });
 }
 
 template <class T>
 static void run_spline_moment_seconds(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
                                       const T* grad, T* out) {
-  parallel(atoms, kGrain,
+  parallel(atoms, kSplineGrain,
            [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_hvp, args, tangent, grad, begin, end, out); });
 }
 
