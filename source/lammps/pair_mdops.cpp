@@ -20,6 +20,7 @@
 #include "force.h"
 #include "lammps/common.h"
 #include "lammps/halo.h"
+#include "lammps/masses.h"
 #include "lammps/python_models.h"
 #include "memory.h"
 #include "modify.h"
@@ -158,6 +159,21 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (takes_list_) neighbor->add_request(this, kFullList);
     filled_ = false;
     line_.step = -1;  // of another run
+    warn_of_masses();
+  }
+
+  // Elements in another order than the types have are seen by their masses alone.
+  void warn_of_masses() const {
+    if (comm->me || !atom->mass) return;
+    for (int i = 1; i <= atom->ntypes; ++i)
+      for (int j = 1; j <= atom->ntypes; ++j)
+        if (atom->mass_setflag[i] && mdops::lammps::has_mass_of(atom->mass[i], element(i), element(j))) {
+          error->warning(FLERR, "pair_style mdops: pair_coeff says that type " + std::to_string(i) + " is " +
+                                    element(i) + ", and its mass of " + std::to_string(atom->mass[i]) +
+                                    " is that of " + element(j) +
+                                    ": are the elements in the order of the types?");
+          return;
+        }
   }
 
   double init_one(int, int) override { return own_.info.cutoff; }

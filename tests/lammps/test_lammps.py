@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from ase.data import atomic_masses, atomic_numbers
 from lammps_runs import (
     BAR_PER_EV,
     NINE,
@@ -252,6 +253,19 @@ def test_errors_end_all_processes(run, models, case, ranks):
     done = run(text, ranks, check=False)
     told = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0 and "ERROR" in told and re.search(message, told), told[-1500:]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_elements_in_another_order_than_the_masses_are_warned_of(run, models, ranks):
+    atoms = crystal(ORTHOGONAL)
+    (run.folder / "data.lmp").write_text(data(atoms))
+    names = list(mdops.load(models / "a.safetensors").type_map)
+    masses = [f"mass {k} {atomic_masses[atomic_numbers[name]]}" for k, name in enumerate(names, 1)]
+    for order, warnings in ((names, 0), (names[::-1], 1)):
+        text = script(f"mdops {models / 'a.safetensors'} overflow extend", coeff=" ".join(order))
+        text = text.replace("compute v", "\n".join([*masses, "compute v"]), 1)
+        told = " ".join(run(text, ranks).stdout.split())
+        assert told.count(f"type 1 is {order[0]}, and its mass of") == warnings, told[-1500:]
 
 
 def test_the_command(run, models, tmp_path):
