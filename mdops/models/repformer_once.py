@@ -180,14 +180,18 @@ def _by_nodes(
     own, by_e, by_mean, by_turning = layer.nodes, None, None, None
     given = nodes, sums, of_edges, *_node_arguments(layer)
     by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
-    if own.sums_edges:
-        offsets = graph.of_center.offsets
-        by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, offsets, False)
-    if not sums.shape[1]:
-        return by_nodes, by_e, by_mean, by_turning
     numbers, vectors = _of_neighbors(own, e, turning)
     known, ends = mean_weight[:, 0], (*graph.of_center, *graph.of_neighbor)
-    by_nodes.add_(OPS.edge_convolution_nodes(by_sums, numbers, known, vectors, own.filters, *ends))
+    if sums.shape[1]:
+        by_nodes.add_(OPS.edge_convolution_nodes(by_sums, numbers, known, vectors, own.filters, *ends))
+    if own.sums_edges and own.sums_neighbors and len(own.filters):
+        edges = by_edges, nodes, e, known, turning, own.filters
+        by_e, by_w, by_turning = OPS.edge_convolution_own(by_sums, *edges, *ends)
+        return by_nodes, by_e, by_w[:, None], by_turning
+    if own.sums_edges:
+        by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, graph.of_center.offsets, False)
+    if not sums.shape[1]:
+        return by_nodes, by_e, by_mean, by_turning
     by_b, by_w, by_t = OPS.edge_convolution_edges(by_sums, nodes, numbers, known, own.filters, *ends)
     if len(own.filters):
         by_e = by_b if by_e is None else by_e.add_(by_b)

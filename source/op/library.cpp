@@ -137,6 +137,11 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "a_order, Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> (Tensor by_b, Tensor "
       "by_w, Tensor by_t)");
   m.def(
+      "edge_convolution_own(Tensor a, Tensor own, Tensor x, Tensor b, Tensor w, Tensor t, Tensor weight, "
+      "Tensor "
+      "a_index, Tensor? a_order, Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> "
+      "(Tensor by_b, Tensor by_w, Tensor by_t)");
+  m.def(
       "edge_convolution_weight(Tensor a, Tensor x, Tensor b, Tensor w, Tensor a_index, Tensor? a_order, "
       "Tensor a_offsets, Tensor x_index, Tensor? x_order, Tensor x_offsets) -> Tensor");
 

@@ -77,6 +77,22 @@ def test_correlation_beside_pytorch(inputs, width, dtype, device):
     assert_same(edge_correlation, correlation, given, (of_i, of_j), dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("inputs", "turns", "width"), [(4, 3, 7), (32, 3, 128), (35, 5, 16), (3, 1, 1)])
+def test_sums_of_own_numbers_beside(inputs, turns, width, dtype):
+    of_i, of_j = of_edges("cpu")
+    shapes = (NEIGHBORS, width), (EDGES, inputs), (EDGES,), (EDGES, turns), (inputs, width)
+    x, b, w, t, weight = numbers(dtype, "cpu", *shapes)
+    a, own = numbers(dtype, "cpu", (NODES, 1 + turns, width), (NODES, turns, inputs))
+    rows = (t[:, :, None] * b[:, None]) * (of_i.nodes >= 0)[:, None, None]
+    sums = b.new_zeros(NODES, turns, inputs).index_add(0, of_i.nodes.clamp(min=0).long(), rows)
+    energy = (convolution(x, b, w, t, weight, of_j, of_i) * a).sum() + (sums * own).sum()
+    with torch.no_grad():
+        found = torch.ops.mdops.edge_convolution_own(a, own, x, b, w, t, weight, *of_i, *of_j)
+    for got, wanted in zip(found, torch.autograd.grad(energy, (b, w, t)), strict=True):
+        assert (got - wanted).abs().max() <= (1e-12 if dtype == torch.float64 else 1e-5) * wanted.abs().max()
+
+
 def test_gradients_of_gradients(device):
     of_i, of_j = of_edges(device)
     x, b, w, t, weight, a = numbers(

@@ -1,6 +1,7 @@
 // Blocks of edges that stay in the nearest cache, from their numbers and nodes to all that a pass writes.
 #include <algorithm>
 
+#include "common/lane_sums.h"
 #include "common/some_lanes.h"
 #include "edge_convolution/edge_convolution.h"
 #include "gemm/product.h"
@@ -64,27 +65,17 @@ class Convolution {
   void nodes(int64_t from, int64_t to) { args_.by_a ? nodes_of_a(from, to) : nodes_of_x(from, to); }
 
   void edges(int64_t from, int64_t to) {
-    const int64_t inputs = args_.inputs, turns = args_.turns, width = args_.width;
+    const int64_t turns = args_.turns, width = args_.width;
     for (int64_t first = from; first < to; first += kBlock) {
       const int64_t count = std::min(kBlock, to - first);
       pairs(first, count);
       gemm(count, width, ByRow<T>{memory_.pair, width}, filter_.transposed, memory_.by_b, false);
       for (int64_t r = 0; r < count; ++r) {
         const int64_t e = first + r;
-        T* const z = args_.by_b + e * inputs;
-        const T w = args_.w[e], *b = args_.b + e * inputs;
-        V sum{};
-        memory_.by_b.each([&](auto place) {
-          const int64_t k = place.lane();
-          with_lanes<T>(std::min<int64_t>(kLanes<T>, inputs - k), [&](auto lanes) {
-            const V value = vector_at(place.in(memory_.by_b, r));
-            if (args_.by_w) sum += lanes.load(b + k) * value;
-            lanes.store(z + k, w * value);
-          });
-        });
-        if (args_.by_w) args_.by_w[e] = sum_lanes<T>(sum);
-        for (int64_t q = 0; q < turns; ++q)
-          args_.by_t[e * turns + q] = dot(memory_.x[r], memory_.a[r] + (1 + q) * width, width);
+        by_numbers(e, r);
+        int64_t q = 0;
+        for (; q + 3 <= turns; q += 3) by_turns<3>(e, r, q);
+        for (; q < turns; ++q) by_turns<1>(e, r, q);
       }
     }
   }
@@ -179,6 +170,54 @@ class Convolution {
     weigh(e, b);
     std::copy_n(args_.t + e * args_.turns, args_.turns, t);
     memory_.a[r] = args_.a.at(e, args_.a_width());
+  }
+
+  // What the sums of an edge's own numbers are multiplied with, or null.
+  const T* own_of(int64_t e) const {
+    if (!args_.own || args_.a.is_none(e)) return nullptr;
+    return args_.own + args_.a.index[e] * args_.turns * args_.inputs;
+  }
+
+  // By b and w of row r, whose products with W^T are in by_b.
+  void by_numbers(int64_t e, int64_t r) const {
+    const int64_t inputs = args_.inputs, turns = own_of(e) ? args_.turns : 0;
+    const T w = args_.w[e], *b = args_.b + e * inputs, *t = args_.t + e * args_.turns, *own = own_of(e);
+    T* const z = args_.by_b + e * inputs;
+    V sum{};
+    const auto take = [&](auto lanes, int64_t k, const V& value) __attribute__((always_inline)) {
+      if (args_.by_w) sum += lanes.load(b + k) * value;
+      V by = w * value;
+      for (int64_t q = 0; q < turns; ++q) by += t[q] * lanes.load(own + q * inputs + k);
+      lanes.store(z + k, by);
+    };
+    memory_.by_b.each([&](auto place) __attribute__((always_inline)) {
+      const int64_t k = place.lane(), left = inputs - k;
+      const V value = vector_at(place.in(memory_.by_b, r));
+      left < kLanes<T> ? take(SomeLanes<T, false>{left}, k, value) : take(SomeLanes<T, true>{left}, k, value);
+    });
+    if (args_.by_w) args_.by_w[e] = sum_in_registers<T>(sum);
+  }
+
+  // By t of row r: Turns of them, from number q on.
+  template <int Turns>
+  inline __attribute__((always_inline)) void by_turns(int64_t e, int64_t r, int64_t q) const {
+    V sums[Turns] = {};
+    add_dots<Turns>(memory_.x[r], memory_.a[r] + (1 + q) * args_.width, args_.width, sums);
+    if (const T* const own = own_of(e))
+      add_dots<Turns>(args_.b + e * args_.inputs, own + q * args_.inputs, args_.inputs, sums);
+    for (int s = 0; s < Turns; ++s) args_.by_t[e * args_.turns + q + s] = sum_in_registers<T>(sums[s]);
+  }
+
+  // sums += x times each of the rows, of `width` numbers.
+  template <int Rows>
+  static inline __attribute__((always_inline)) void add_dots(const T* x, const T* rows, int64_t width,
+                                                             V (&sums)[Rows]) {
+    int64_t c = 0;
+    for (; c + kLanes<T> <= width; c += kLanes<T>)
+      for (int s = 0; s < Rows; ++s) sums[s] += vector_at(x + c) * vector_at(rows + s * width + c);
+    const SomeLanes<T, false> rest{width - c};
+    if (rest.count > 0)
+      for (int s = 0; s < Rows; ++s) sums[s] += rest.load(x + c) * rest.load(rows + s * width + c);
   }
 
   // The nodes of a block of edges, and their products; zeros where one is none.

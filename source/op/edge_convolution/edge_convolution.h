@@ -12,7 +12,8 @@
 //   by W  sum_e w_e b_ek x_jc a_i0c
 //
 // The gradients of each of these are such derivatives again, with the directions in the place of arguments.
-// An edge without one of its nodes adds nothing, and has zeros.
+// An edge without one of its nodes adds nothing, and has zeros. On a CPU the pass by b, w and t takes in what
+// sums of an edge's own numbers, sum_{e of i} t_eq b_ek, add to L: sum_e sum_q sum_k t_eq b_ek s_iqk.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct EdgeConvolutionArgs {
   // The edges of the nodes that the sums are of.
   const int32_t *index = nullptr, *order = nullptr, *offsets = nullptr;
   int64_t targets = 0;
+  const T* own = nullptr;  // s (M, Q, K)
   T *by_a = nullptr, *by_x = nullptr, *by_b = nullptr, *by_w = nullptr, *by_t = nullptr, *by_weight = nullptr;
 
   MDOPS_HD int64_t a_width() const { return (1 + turns) * width; }

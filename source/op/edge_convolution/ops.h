@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 #include "edge_convolution/edge_convolution.h"
 #include "graph/row_index.h"
@@ -61,30 +62,22 @@ struct EdgeConvolutionOps {
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
-  static Three edge_convolution_edges(const Tensor& a_, const Tensor& x_, const Tensor& b_, const Tensor& w_,
-                                      const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
+  static Three edge_convolution_edges(const Tensor& a, const Tensor& x, const Tensor& b, const Tensor& w,
+                                      const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
                                       Index x_index, Order x_order, Index x_offsets) {
-    const auto op = Device::make("edge_convolution_edges", "a", a_);
-    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
-    const ScalarType dtype = a.scalar_type();
-    const int64_t turns = turns_of(op, a), width = a.size(2);
-    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, width}));
-    const Tensor w = input(op, "w", w_, dtype, {kAny});
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, w.size(0));
-    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
-    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {kAny, width}));
-    const bool of_w = b_.dim() == 2 && b_.size(1) > 0;
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {in.rows, of_w ? weight.size(0) : int64_t{0}}));
-    Tensor by_b = empty(op, {in.rows, weight.size(0)}, dtype);
-    Tensor by_w = empty(op, {of_w ? in.rows : 0}, dtype), by_t = empty(op, {in.rows, turns}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, &a, &x, weight, turns);
-      args.w = w.const_data_ptr<T>(), args.by_b = by_b.mutable_data_ptr<T>();
-      args.by_t = by_t.mutable_data_ptr<T>();
-      if (of_w) args.b = b.const_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
-      run_convolution<ConvolutionPass::by_edges>(op, args);
-    });
-    return {by_b, by_w, by_t};
+    const auto op = Device::make("edge_convolution_edges", "a", a);
+    return by_edges(op, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index, x_order,
+                    x_offsets);
+  }
+
+  // The same with sums of the edges' own numbers.
+  static Three edge_convolution_own(const Tensor& a, const Tensor& own, const Tensor& x, const Tensor& b,
+                                    const Tensor& w, const Tensor& t, const Tensor& weight, Index a_index,
+                                    Order a_order, Index a_offsets, Index x_index, Order x_order,
+                                    Index x_offsets) {
+    const auto op = Device::make("edge_convolution_own", "a", a);
+    return by_edges(op, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
+                    x_offsets);
   }
 
   static Tensor edge_convolution_weight(const Tensor& a_, const Tensor& x_, const Tensor& b_,
@@ -112,10 +105,44 @@ struct EdgeConvolutionOps {
     m.impl("edge_convolution", TORCH_BOX(&EdgeConvolutionOps::edge_convolution));
     m.impl("edge_convolution_nodes", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_nodes));
     m.impl("edge_convolution_edges", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_edges));
+    if constexpr (std::is_same_v<Device, OnCpu>)
+      m.impl("edge_convolution_own", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_own));
     m.impl("edge_convolution_weight", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_weight));
   }
 
  private:
+  template <class Call>
+  static Three by_edges(const Call& op, const Tensor& a_, const Tensor* own_, const Tensor& x_,
+                        const Tensor& b_, const Tensor& w_, const Tensor* t_, const Tensor& weight_,
+                        Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
+                        Index x_offsets) {
+    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
+    const ScalarType dtype = a.scalar_type();
+    const int64_t turns = turns_of(op, a), width = a.size(2);
+    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, width}));
+    const Tensor w = input(op, "w", w_, dtype, {kAny});
+    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, w.size(0));
+    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
+    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {kAny, width}));
+    const bool of_w = own_ || (b_.dim() == 2 && b_.size(1) > 0);
+    const int64_t inputs = weight.size(0);
+    const Tensor b = Device::placed(input(op, "b", b_, dtype, {in.rows, of_w ? inputs : int64_t{0}}));
+    Tensor by_b = empty(op, {in.rows, inputs}, dtype);
+    Tensor by_w = empty(op, {of_w ? in.rows : 0}, dtype), by_t = empty(op, {in.rows, turns}, dtype);
+    std::optional<Tensor> own, t;
+    if (own_) own = input(op, "own", *own_, dtype, {a.size(0), turns, inputs});
+    if (own_) t = input(op, "t", *t_, dtype, {in.rows, turns});
+    dispatch_float(op, dtype, [&]<class T>(T) {
+      auto args = arguments<T>(in, &a, &x, weight, turns);
+      args.w = w.const_data_ptr<T>(), args.by_b = by_b.mutable_data_ptr<T>();
+      args.by_t = by_t.mutable_data_ptr<T>();
+      if (of_w) args.b = b.const_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
+      if (own) args.own = own->const_data_ptr<T>(), args.t = t->const_data_ptr<T>();
+      run_convolution<ConvolutionPass::by_edges>(op, args);
+    });
+    return {by_b, by_w, by_t};
+  }
+
   // By a, of the nodes' x, or by x, of their a.
   template <ConvolutionPass Pass, class Call>
   static Tensor sums(const Call& op, const Tensor& from, int64_t turns, const Tensor& b_, const Tensor& w_,

@@ -1,4 +1,5 @@
 // Blocks of nodes, all that a layer makes of them in the nearest caches.
+#include "common/lane_sums.h"
 #include "common/panel_rows.h"
 #include "common/some_lanes.h"
 #include "gemm/product.h"
@@ -10,6 +11,7 @@ namespace MDOPS_ISA {
 namespace {
 
 constexpr int64_t kBlock = 4 * kRows, kParts = 3;  // parts: rows of a sum times vectors
+constexpr int kTogether = 4;                       // columns of D(T)
 
 // The weights in panels: straight ones forward, transposed ones backward.
 template <class T>
@@ -147,16 +149,31 @@ class LayerOfNodes {
   }
   void by_symmetric(const T* t, int64_t width, const T* by, T* to) const {
     for (int a = 0; a < kParts; ++a) {
-      T* __restrict row = to + a * width;
-      for (int64_t l = 0; l < args_.axis; ++l) {
-        const T own = t[a * width + l], *from = by + l * width;
-        if (l)
-          for (int64_t k = 0; k < width; ++k) row[k] += own * from[k];
-        else
-          for (int64_t k = 0; k < width; ++k) row[k] = own * from[k];
-      }
-      for (int64_t l = 0; l < args_.axis; ++l) row[l] += dot(t + a * width, by + l * width, width);
+      int64_t l = 0;
+      for (; l + kTogether <= args_.axis; l += kTogether)
+        by_columns<kTogether>(t + a * width, width, by, l, to + a * width);
+      for (; l < args_.axis; ++l) by_columns<1>(t + a * width, width, by, l, to + a * width);
+      if (!args_.axis) std::fill_n(to + a * width, width, T(0));
     }
+  }
+  // What Columns rows of the gradient, from l on, add to a row of T.
+  template <int Columns>
+  static inline __attribute__((always_inline)) void by_columns(const T* t, int64_t width, const T* by,
+                                                               int64_t l, T* to) {
+    V own[Columns] = {};
+    const auto add = [&](auto lanes, int64_t c) __attribute__((always_inline)) {
+      const V row = lanes.load(t + c);
+      V sum = l ? lanes.load(to + c) : V{};
+      for (int n = 0; n < Columns; ++n) {
+        const V from = lanes.load(by + (l + n) * width + c);
+        sum += t[l + n] * from, own[n] += row * from;
+      }
+      lanes.store(to + c, sum);
+    };
+    int64_t c = 0;
+    for (; c + kLanes<T> <= width; c += kLanes<T>) add(SomeLanes<T, true>{kLanes<T>}, c);
+    if (c < width) add(SomeLanes<T, false>{width - c}, c);
+    for (int n = 0; n < Columns; ++n) to[l + n] += sum_in_registers<T>(own[n]);
   }
 
   static void product(int64_t count, const T* rows, int64_t depth, const Panels<T>& weights, const T* bias,

@@ -1,0 +1,27 @@
+// Sums of the lanes of a vector that stay in registers: for one instruction set.
+#pragma once
+
+#include <utility>
+
+#include "common/vectors.h"
+
+namespace mdops {
+namespace MDOPS_ISA {
+
+template <int H, class V, int... Lane>
+inline __attribute__((always_inline)) auto sum_halves(const V& v, std::integer_sequence<int, Lane...> all) {
+  const V sum = v + MDOPS_SHUFFLE(decltype(v == v), v, v, (Lane ^ H)...);
+  if constexpr (H > 1)
+    return sum_halves<H / 2>(sum, all);
+  else
+    return sum[0];
+}
+
+// As `sum_lanes`, with the same bits: that one takes parts of the vector, which go through memory.
+template <class T>
+inline __attribute__((always_inline)) T sum_in_registers(const Vector<T>& v) {
+  return sum_halves<kLanes<T> / 2>(v, std::make_integer_sequence<int, kLanes<T>>());
+}
+
+}  // namespace MDOPS_ISA
+}  // namespace mdops
