@@ -5,9 +5,10 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from mdops._library import library_path
 from mdops.errors import DerivativeError, LibraryError
@@ -234,16 +235,50 @@ def register_formulas_by(
     register_formula(f"{name}_backward", backward_formula, places)
 
 
-def _needed(ctx: Any, places: Sequence[int]) -> tuple[bool, ...]:
-    """Whether the pass under way wants the gradients to the arguments at these places: one by positions alone, as of
-    forces, spares those of weights that are not leaves. Lists of tensors count as wanted if they have a gradient."""
-    needs = tuple(ctx.needs_input_grad[k] for k in places)
-    behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
-    tensors = [k for k, value in enumerate(ctx.others) if isinstance(value, _Kept)]
-    if len(behind) != len(tensors):
-        return needs
-    nodes = dict(zip(tensors, (node for node, _ in behind), strict=True))
-    return tuple(need and is_wanted(nodes.get(k)) for k, need in zip(places, needs, strict=True))
+class _Formula(NamedTuple):
+    """The gradients of an op, as `register_formula` is given them."""
+
+    name: str
+    backward: Callable[..., Any]
+    differentiable: Sequence[int]
+    constant: Sequence[int]
+    saved: Sequence[int]
+
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        kept: list[torch.Tensor] = []
+        ctx.others = [_keep(value, kept) for value in inputs]
+        results = (output,) if isinstance(output, torch.Tensor) else output
+        ctx.mark_non_differentiable(*(results[k] for k in self.constant))
+        # Zeros as large as what is saved would cost more than the op.
+        ctx.set_materialize_grads(not set(self.saved).intersection(self.constant))
+        ctx.save_for_backward(*kept, *(results[k] for k in self.saved))
+
+    def gradients(self, ctx: Any, wanted: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
+        """Of all arguments; `wanted`: whether each needs one."""
+        kept = ctx.saved_tensors
+        args = [_restored(value, kept) for value in ctx.others]
+        needs = self._needed(ctx, wanted)
+        result: list[Any] = [_no_gradient(value) for value in args]
+        last = kept[len(kept) - len(self.saved) :]
+        # PyTorch's products have other bits for other strides.
+        grads = tuple(g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads)
+        with _no_autocast(grads):
+            found = self.backward(needs, grads, [*args, *last])
+        for k, grad in zip(self.differentiable, found, strict=True):
+            result[k] = grad
+        return tuple(result)
+
+    def _needed(self, ctx: Any, wanted: Sequence[Any]) -> tuple[bool, ...]:
+        """Whether the pass under way wants the gradients: one by positions alone, as of forces, spares those of weights
+        that are not leaves. Lists of tensors count as wanted if they have a gradient."""
+        needs = tuple(wanted[k] for k in self.differentiable)
+        behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
+        tensors = [k for k, value in enumerate(ctx.others) if isinstance(value, _Kept)]
+        if len(behind) != len(tensors):
+            return needs
+        nodes = dict(zip(tensors, (node for node, _ in behind), strict=True))
+        given = zip(self.differentiable, needs, strict=True)
+        return tuple(need and is_wanted(nodes.get(k)) for k, need in given)
 
 
 def is_wanted(node: Any) -> bool:
@@ -252,6 +287,37 @@ def is_wanted(node: Any) -> bool:
         return True
     wanted: bool = torch._C._will_engine_execute_node(node)
     return wanted
+
+
+class _Recorded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, formula: _Formula, *args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            found = getattr(torch.ops.mdops, formula.name)(*args)
+        formula.keep(ctx, args, found)
+        ctx.formula = formula
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *ctx.formula.gradients(ctx, ctx.needs_input_grad[1:], grads)
+
+
+_formulas: dict[str, _Formula] = {}
+
+
+def call(name: str, *args: Any) -> Any:
+    """`torch.ops.mdops.<name>(*args)`, of an op without lists of tensors. On a CPU without the detours that PyTorch
+    takes for ops with a registered formula, which cost five times as much, and as much where nothing is recorded."""
+    op = getattr(torch.ops.mdops, name)
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    transforms = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    if transforms or not (tensors[0].is_cpu and is_by_pytorch()):
+        return op(*args)
+    if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
+        return _Recorded.apply(_formulas[name], *args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
 
 
 def register_formula(
@@ -270,28 +336,9 @@ def register_formula(
 
     An argument may be a list of tensors: then its gradient is one, too.
     """
+    formula = _formulas[name] = _Formula(name, backward, differentiable, constant, saved)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kept: list[torch.Tensor] = []
-        ctx.others = [_keep(value, kept) for value in inputs]
-        results = (output,) if isinstance(output, torch.Tensor) else output
-        ctx.mark_non_differentiable(*(results[k] for k in constant))
-        # Zeros as large as what is saved would cost more than the op.
-        ctx.set_materialize_grads(not set(saved).intersection(constant))
-        ctx.save_for_backward(*kept, *(results[k] for k in saved))
+    def gradients(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        return formula.gradients(ctx, ctx.needs_input_grad, grads)
 
-    def formula(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        kept = ctx.saved_tensors
-        args = [_restored(value, kept) for value in ctx.others]
-        needs = _needed(ctx, differentiable)
-        result: list[Any] = [_no_gradient(value) for value in args]
-        last = kept[len(kept) - len(saved) :]
-        # PyTorch's products have other bits for other strides.
-        grads = tuple(g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads)
-        with _no_autocast(grads):
-            found = backward(needs, grads, [*args, *last])
-        for k, grad in zip(differentiable, found, strict=True):
-            result[k] = grad
-        return tuple(result)
-
-    torch.library.register_autograd(f"mdops::{name}", formula, setup_context=setup_context)
+    torch.library.register_autograd(f"mdops::{name}", gradients, setup_context=formula.keep)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from mdops.ops._register import (
+    call,
     is_by_pytorch,
     last_derivative,
     register_fake,
@@ -35,7 +36,7 @@ def add_norm(
     is_by_others = x.shape[-1] > _WIDEST if x.is_cuda else y is None and is_by_pytorch()
     if is_by_others:
         return F.layer_norm(x if y is None else x + y, weight.shape, weight, bias, eps)
-    return torch.ops.mdops.add_norm(x, y, weight, bias, eps)
+    return call("add_norm", x, y, weight, bias, eps)
 
 
 register_fake_like("add_norm", 0)
@@ -53,7 +54,7 @@ def _(direction: Any, along_weight: Any, along_bias: Any, grad: Any, x: Any, *ar
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     x, y, weight, _, eps = args
-    of_sum, *of_vectors = torch.ops.mdops.add_norm_backward(grads[0], x, y, weight, eps)
+    of_sum, *of_vectors = call("add_norm_backward", grads[0], x, y, weight, eps)
     return of_sum, None if y is None else of_sum, *of_vectors
 
 

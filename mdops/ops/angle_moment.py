@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 POWERS, ROW = 6, 8  # of x on a piece; numbers of a piece in tables
@@ -75,7 +75,7 @@ def angle_moment(
     """
     mask = no_mask(counts) if pair_mask is None else pair_mask
     scalars = (cutoff, cutoff_smooth, protection, *grid, gated)
-    return torch.ops.mdops.angle_moment(displacements, counts, types, std, mask, *scalars)
+    return call("angle_moment", displacements, counts, types, std, mask, *scalars)
 
 
 def angle_features(
@@ -108,7 +108,7 @@ def angle_features(
     mask = no_mask(counts) if pair_mask is None else pair_mask
     gates = tables[:0] if gates is None else gates
     scalars = (cutoff, cutoff_smooth, protection, *grid)
-    return torch.ops.mdops.angle_features(displacements, counts, types, std, mask, tables, gates, *scalars)
+    return call("angle_features", displacements, counts, types, std, mask, tables, gates, *scalars)
 
 
 def _moments_like(displacements: Any, counts: Any, octaves: int, fineness: int) -> torch.Tensor:
@@ -148,7 +148,7 @@ register_fake_like("angle_features_backward", 1)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:
-    return (torch.ops.mdops.angle_moment_backward(grads[0], *args),)
+    return (call("angle_moment_backward", grads[0], *args),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:

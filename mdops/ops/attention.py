@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_formula
 from mdops.tracing import is_recorded
 
 _TILE, _COLUMNS = 64, 4  # kPlanTile and kPlanColumns of source/op/attention/attention.h
@@ -113,7 +113,7 @@ def ragged_attention(
     if scale is None:
         scale = q.shape[-1] ** -0.5
     arguments = (q, k, v, offsets, plan.items, bias, gate, None, None, scale, 0.0, plan.max_length, matmul)
-    return torch.ops.mdops.ragged_attention(*arguments)[0]
+    return call("ragged_attention", *arguments)[0]
 
 
 def plan_of(offsets: torch.Tensor, rows: int) -> RaggedPlan:
@@ -156,7 +156,7 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     q, k, v, *others, out, logsumexp = args
     # The second derivative knows how `out` depends on the others.
     saved = out.detach(), logsumexp
-    found = torch.ops.mdops.ragged_attention_backward(grads[0], q, k, v, *saved, *others)
+    found = call("ragged_attention_backward", grads[0], q, k, v, *saved, *others)
     return _of_given(found, 3, args[5:8])
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import call, register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 from mdops.ops.neighbor_attention import SHIFT, neighbor_attention, unit
 
@@ -78,7 +78,7 @@ def attention_layer(
         plan = plan_of(offsets, g.shape[0])
     work = (None, 0) if plan is None else (plan.items, plan.max_length)
     scalars = (scale, SHIFT, eps, normalize)
-    return torch.ops.mdops.attention_layer(g, offsets, *fixed, *optional, *scalars, *work)[0]
+    return call("attention_layer", g, offsets, *fixed, *optional, *scalars, *work)[0]
 
 
 def has_layer(device: torch.device, dtype: torch.dtype, features: int, width: int) -> bool:

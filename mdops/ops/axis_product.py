@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, register_fake, register_fake_like, register_formula
 
 
 def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None) -> torch.Tensor:
@@ -22,7 +22,7 @@ def axis_product(t: torch.Tensor, axis: int, behind: torch.Tensor | None = None)
     Raises:
         RuntimeError: `axis` is out of range, or a shape or dtype is wrong.
     """
-    return torch.ops.mdops.axis_product(t, axis, behind)
+    return call("axis_product", t, axis, behind)
 
 
 @register_fake("axis_product")
@@ -36,7 +36,7 @@ register_fake_like("axis_product_backward", 1)
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (grad,), (t, axis, _) = grads, args
-    by_t = torch.ops.mdops.axis_product_backward(grad, t, axis) if needs[0] else None
+    by_t = call("axis_product_backward", grad, t, axis) if needs[0] else None
     return by_t, grad[:, t.shape[2] * axis :] if needs[1] else None
 
 
@@ -45,7 +45,7 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (u,), (grad, t, axis) = grads, args
     change = (axis_product(t + u, axis) - axis_product(t - u, axis)) / 2  # exact: D is quadratic
     change = F.pad(change, (0, grad.shape[1] - change.shape[1]))
-    return change, torch.ops.mdops.axis_product_backward(grad, u, axis)
+    return change, call("axis_product_backward", grad, u, axis)
 
 
 register_formula("axis_product", _formula, (0, 2))

@@ -6,6 +6,7 @@ import torch
 
 from mdops.ops._register import (
     as_non_leaf,
+    call,
     last_derivative,
     register_fake,
     register_fake_like,
@@ -38,7 +39,7 @@ def degree_norm(
         RuntimeError: a shape, dtype or device does not match.
     """
     given = as_non_leaf(factors), as_non_leaf(bias), shares
-    y: torch.Tensor = torch.ops.mdops.degree_norm(x, *given, eps, centered)
+    y: torch.Tensor = call("degree_norm", x, *given, eps, centered)
     return y
 
 
@@ -54,18 +55,18 @@ def _(direction: Any, grad: Any, x: Any, *args: Any) -> tuple[torch.Tensor, ...]
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (grad,), (x, _, _, *shape) = grads, args
-    by_x = torch.ops.mdops.degree_norm_backward(grad, *args) if needs[0] else None
-    by_factors = torch.ops.mdops.degree_norm_terms(grad, x, *shape).sum(0) if needs[1] else None
+    by_x = call("degree_norm_backward", grad, *args) if needs[0] else None
+    by_factors = call("degree_norm_terms", grad, x, *shape).sum(0) if needs[1] else None
     return by_x, by_factors, grad[:, 0].sum(0) if needs[2] else None
 
 
 def _terms_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (direction,), (grad, x, *shape) = grads, args
-    by_grad = torch.ops.mdops.degree_norm_terms(direction, x, *shape) if needs[0] else None
+    by_grad = call("degree_norm_terms", direction, x, *shape) if needs[0] else None
     by_x = None
     if needs[1]:
         constant = x.new_ones(x.shape[1:]), x.new_zeros(x.shape[2])
-        by_x = torch.ops.mdops.degree_norm_backward(direction * grad, x, *constant, *shape)
+        by_x = call("degree_norm_backward", direction * grad, x, *constant, *shape)
     return by_grad, by_x
 
 

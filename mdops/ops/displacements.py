@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, register_fake, register_fake_like, register_formula
 
 
 def displacements(
@@ -34,7 +34,7 @@ def displacements(
     Raises:
         RuntimeError: a shape, dtype, device or index that does not fit; the message names the argument.
     """
-    return torch.ops.mdops.displacements(positions, cell, batch, neighbors, images, dtype)
+    return call("displacements", positions, cell, batch, neighbors, images, dtype)
 
 
 def pair_forces(
@@ -62,7 +62,7 @@ def pair_forces(
     Returns:
         forces (N, 3), virial (S, 3, 3) and atom_virial (N, 3, 3), or (0, 3, 3) if not wanted; all float64.
     """
-    return torch.ops.mdops.pair_forces(grad, displacements, batch, neighbors, num_systems, of_atoms)
+    return call("pair_forces", grad, displacements, batch, neighbors, num_systems, of_atoms)
 
 
 @register_fake("displacements")
@@ -96,12 +96,12 @@ def _(
 
 def _displacements_formula(needs: Any, grads: Any, args: Any) -> Any:
     _, cell, batch, neighbors, images, _ = args
-    return torch.ops.mdops.displacements_backward(grads[0], batch, neighbors, images, cell.shape[0])
+    return call("displacements_backward", grads[0], batch, neighbors, images, cell.shape[0])
 
 
 def _displacements_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     grad, batch, neighbors, images, _ = args
-    return (torch.ops.mdops.displacements(grads[0], grads[1], batch, neighbors, images, grad.dtype),)
+    return (call("displacements", grads[0], grads[1], batch, neighbors, images, grad.dtype),)
 
 
 def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
@@ -109,7 +109,7 @@ def _pair_forces_formula(needs: Any, grads: Any, args: Any) -> Any:
     forces, virial, of_atoms = grads
     if rest == [False]:
         of_atoms = forces.new_zeros(len(forces), 3, 3)
-    return torch.ops.mdops.pair_forces_backward(forces, virial, of_atoms, grad, d, batch, neighbors)
+    return call("pair_forces_backward", forces, virial, of_atoms, grad, d, batch, neighbors)
 
 
 def _pair_forces_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
@@ -118,11 +118,11 @@ def _pair_forces_backward_formula(needs: Any, grads: Any, args: Any) -> Any:
     u, w = grads
     f, virial, atom_virial, g, d, batch, neighbors = args
     lists, systems = (batch, neighbors), virial.shape[0]
-    forces, by_d, atoms_by_d = torch.ops.mdops.pair_forces(u, d, *lists, systems)
-    _, by_w, atoms_by_w = torch.ops.mdops.pair_forces(g, w, *lists, systems)
+    forces, by_d, atoms_by_d = call("pair_forces", u, d, *lists, systems)
+    _, by_w, atoms_by_w = call("pair_forces", g, w, *lists, systems)
     no_forces = torch.zeros_like(f)
-    grad_g, _ = torch.ops.mdops.pair_forces_backward(no_forces, virial, atom_virial, g, w, *lists)
-    _, grad_d = torch.ops.mdops.pair_forces_backward(no_forces, virial, atom_virial, u, d, *lists)
+    grad_g, _ = call("pair_forces_backward", no_forces, virial, atom_virial, g, w, *lists)
+    _, grad_d = call("pair_forces_backward", no_forces, virial, atom_virial, u, d, *lists)
     return forces, by_d + by_w, atoms_by_d + atoms_by_w, grad_g, grad_d
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_formula
 
 
 def edge_attention(
@@ -43,7 +43,7 @@ def edge_attention(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls, goes beyond E, or has an
             atom with more edges than `longest`. A GPU answers NaN in the rows of such an atom.
     """
-    o: torch.Tensor = torch.ops.mdops.edge_attention(q, x, r, w, absent, offsets, shift, gated, longest)
+    o: torch.Tensor = call("edge_attention", q, x, r, w, absent, offsets, shift, gated, longest)
     return o
 
 
@@ -63,7 +63,7 @@ def _(along_q: Any, along_x: Any, along_r: Any, along_w: Any, *args: Any) -> tup
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = torch.ops.mdops.edge_attention_backward(grads[0], *args)
+    found: tuple[Any, ...] = call("edge_attention_backward", grads[0], *args)
     return found
 
 

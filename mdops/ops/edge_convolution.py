@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, call, register_fake, register_formula
 from mdops.ops.graph import EdgeIndex
 
 
@@ -38,7 +38,7 @@ def edge_convolution(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index does not name each edge once under
             its own node. A GPU answers NaN in rows of nodes for which an index is wrong.
     """
-    y: torch.Tensor = torch.ops.mdops.edge_convolution(x, b, w, t, as_non_leaf(weight), *of_x, *of)
+    y: torch.Tensor = call("edge_convolution", x, b, w, t, as_non_leaf(weight), *of_x, *of)
     return y
 
 
@@ -65,8 +65,8 @@ def edge_correlation(
         RuntimeError: as for `edge_convolution`.
     """
     none = w.new_empty(w.shape[0], 0)
-    z: torch.Tensor = torch.ops.mdops.edge_convolution_edges(
-        a[:, None], x, none, w, as_non_leaf(weight), *of_a, *of_x
+    z: torch.Tensor = call(
+        "edge_convolution_edges", a[:, None], x, none, w, as_non_leaf(weight), *of_a, *of_x
     )[0]
     return z
 
@@ -88,6 +88,11 @@ def _(a: Any, x: Any, b: Any, w: Any, weight: Any, *index: Any) -> tuple[torch.T
     return tuple(w.new_empty(shape) for shape in shapes)
 
 
+@register_fake("edge_convolution_own")
+def _(a: Any, own: Any, x: Any, b: Any, w: Any, t: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return b.new_empty(b.shape), w.new_empty(w.shape), t.new_empty(t.shape)
+
+
 @register_fake("edge_convolution_weight")
 def _(a: Any, x: Any, b: Any, *args: Any) -> torch.Tensor:
     return a.new_empty(b.shape[1], a.shape[1])
@@ -101,20 +106,20 @@ class _Form:
         self.turned = *of_x, *of_a
 
     def by_a(self, x: Any, b: Any, w: Any, t: Any, weight: Any) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mdops.edge_convolution(x, b, w, t, weight, *self.turned)
+        found: torch.Tensor = call("edge_convolution", x, b, w, t, weight, *self.turned)
         return found
 
     def by_x(self, a: Any, b: Any, w: Any, t: Any, weight: Any) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mdops.edge_convolution_nodes(a, b, w, t, weight, *self.both)
+        found: torch.Tensor = call("edge_convolution_nodes", a, b, w, t, weight, *self.both)
         return found
 
     def by_edges(self, a: Any, x: Any, b: Any, w: Any, weight: Any) -> tuple[torch.Tensor, ...]:
         """By b, w and t."""
-        by_b, by_w, by_t = torch.ops.mdops.edge_convolution_edges(a, x, b, w, weight, *self.both)
+        by_b, by_w, by_t = call("edge_convolution_edges", a, x, b, w, weight, *self.both)
         return by_b, by_w if b.shape[1] else torch.zeros_like(w), by_t
 
     def by_weight(self, a: Any, x: Any, b: Any, w: Any) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mdops.edge_convolution_weight(a[:, 0], x, b, w, *self.both)
+        found: torch.Tensor = call("edge_convolution_weight", a[:, 0], x, b, w, *self.both)
         return found
 
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_formula
 
 
 class EdgeEnvironment(NamedTuple):
@@ -54,7 +54,7 @@ def edge_environment(
     """
     given = displacements, slots, edge_of_slot, types, mean, std
     numbers = smooth, cutoff, protection, of_means, of_turning
-    return EdgeEnvironment(*torch.ops.mdops.edge_environment(*given, *(float(x) for x in numbers)))
+    return EdgeEnvironment(*call("edge_environment", *given, *(float(x) for x in numbers)))
 
 
 @register_fake("edge_environment")

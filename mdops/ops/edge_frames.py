@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 
 MOST_FRAME_DEGREE = 6
 
@@ -29,7 +29,7 @@ def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.T
     Raises:
         RuntimeError: a shape, dtype or number does not match.
     """
-    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.mdops.edge_frames(vectors, degree, order)
+    found: tuple[torch.Tensor, torch.Tensor] = call("edge_frames", vectors, degree, order)
     return found
 
 
@@ -49,7 +49,7 @@ def _(changes: Any, by_harmonics: Any, by_turn: Any, vectors: Any, *args: Any) -
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.edge_frames_backward(*grads, *args),)
+    return (call("edge_frames_backward", *grads, *args),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

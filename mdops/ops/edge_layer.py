@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from mdops.ops._register import register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, register_fake, register_fake_like, register_formula
 from mdops.ops.activation import kernel_code, of_code
 from mdops.ops.edge_attention import edge_attention
 
@@ -67,7 +67,7 @@ def edge_layer(
     """
     fixed = (value.detach() for value in weights)
     scalars = (keep, shift, gated, eps, *kernel_code(activation))
-    return torch.ops.mdops.edge_layer(e, r, w, absent, offsets, *fixed, *scalars)[0]
+    return call("edge_layer", e, r, w, absent, offsets, *fixed, *scalars)[0]
 
 
 def _reference(e: Any, r: Any, w: Any, absent: Any, offsets: Any, *args: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_formula
 from mdops.ops.graph import EdgeIndex
 
 MOST_COLUMNS = 128  # D of a matrix
@@ -26,7 +26,7 @@ def edge_rotate(turn: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Ten
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    y: torch.Tensor = torch.ops.mdops.edge_rotate(turn, x, *of)
+    y: torch.Tensor = call("edge_rotate", turn, x, *of)
     return y
 
 
@@ -46,7 +46,7 @@ def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    x: torch.Tensor = torch.ops.mdops.edge_rotate_sum(turn, y, *of)
+    x: torch.Tensor = call("edge_rotate_sum", turn, y, *of)
     return x
 
 
@@ -68,7 +68,7 @@ def edge_rotate_back(
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    x: torch.Tensor = torch.ops.mdops.edge_rotate_back(turn, y, weight, *of)
+    x: torch.Tensor = call("edge_rotate_back", turn, y, weight, *of)
     return x
 
 
@@ -87,7 +87,7 @@ def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    turn: torch.Tensor = torch.ops.mdops.edge_rotate_outer(y, x, *of)
+    turn: torch.Tensor = call("edge_rotate_outer", y, x, *of)
     return turn
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.graph import EdgeIndex
 
 
@@ -42,7 +42,7 @@ def edge_softmax(
             "edge_softmax: the edges of `of_atom` have an order, expected them to stand atom after atom"
         )
     given = q, k, bias, fades, nothing, of_atom.nodes, of_atom.offsets
-    y: torch.Tensor = torch.ops.mdops.edge_softmax(*given, *of_node, scale)
+    y: torch.Tensor = call("edge_softmax", *given, *of_node, scale)
     return y
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 
 
 def edge_splines(
@@ -26,7 +26,7 @@ def edge_splines(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) a kind is out of range. A GPU answers NaN
             there.
     """
-    y: torch.Tensor = torch.ops.mdops.edge_splines(lengths, kinds, table, cutoff)
+    y: torch.Tensor = call("edge_splines", lengths, kinds, table, cutoff)
     return y
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 
 
 def env_mat(
@@ -41,7 +41,8 @@ def env_mat(
     Returns:
         (N, K, 4), or (N, K, 1) when radial.
     """
-    return torch.ops.mdops.env_mat(
+    return call(
+        "env_mat",
         displacements,
         counts,
         types,
@@ -72,7 +73,7 @@ register_fake_like("env_mat_backward_backward", 1, 2)
 
 def _formula(needs: Any, grads: Any, args: Any) -> Any:
     d, counts, types, _, std, *rest = args
-    return (torch.ops.mdops.env_mat_backward(grads[0], d, counts, types, std, *rest),)
+    return (call("env_mat_backward", grads[0], d, counts, types, std, *rest),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:

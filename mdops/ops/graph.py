@@ -10,6 +10,7 @@ import torch
 from mdops.errors import GraphOverflowError, InputError, NeighborOverflowError
 from mdops.ops._register import (
     as_non_leaf,
+    call,
     last_derivative,
     register_fake,
     register_fake_like,
@@ -149,7 +150,7 @@ class NeighborGraph:
     def vectors(self, displacements: torch.Tensor) -> torch.Tensor:
         """(E, 3), the pair vectors of the edges, of those of the list (N, K, 3); zeros behind the last edge."""
         rows = displacements.reshape(-1, 3)
-        vectors: torch.Tensor = torch.ops.mdops.edge_permute(rows, self.slots, self.edge_of_slot.reshape(-1))
+        vectors: torch.Tensor = call("edge_permute", rows, self.slots, self.edge_of_slot.reshape(-1))
         return vectors
 
     def angle_edges(self, capacity: int | None = None) -> AngleEdges:
@@ -363,7 +364,7 @@ def edge_gather(x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `of` does not name each row once under its
             own node. A GPU answers NaN in rows whose index is out of range.
     """
-    y: torch.Tensor = torch.ops.mdops.edge_gather(x, *of)
+    y: torch.Tensor = call("edge_gather", x, *of)
     return y
 
 
@@ -381,7 +382,7 @@ def edge_scatter(y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     Raises:
         RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
     """
-    x: torch.Tensor = torch.ops.mdops.edge_scatter(y, *of)
+    x: torch.Tensor = call("edge_scatter", y, *of)
     return x
 
 
@@ -399,7 +400,7 @@ def edge_product(x: torch.Tensor, of_x: EdgeIndex, y: torch.Tensor, of_y: EdgeIn
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    z: torch.Tensor = torch.ops.mdops.edge_product(x, *of_x, y, *of_y)
+    z: torch.Tensor = call("edge_product", x, *of_x, y, *of_y)
     return z
 
 
@@ -419,7 +420,7 @@ def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    z: torch.Tensor = torch.ops.mdops.edge_weighted_sum(weight, x, *of_x, *of)
+    z: torch.Tensor = call("edge_weighted_sum", weight, x, *of_x, *of)
     return z
 
 
@@ -439,7 +440,7 @@ def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) ->
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) one is not the inverse of the other. A GPU
             answers NaN in such rows.
     """
-    y: torch.Tensor = torch.ops.mdops.edge_permute(x, index, inverse)
+    y: torch.Tensor = call("edge_permute", x, index, inverse)
     return y
 
 
@@ -459,7 +460,7 @@ def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls or goes beyond E. A GPU
             answers NaN in rows of such segments.
     """
-    y: torch.Tensor = torch.ops.mdops.segment_softmax(x, offsets)
+    y: torch.Tensor = call("segment_softmax", x, offsets)
     return y
 
 
@@ -480,7 +481,7 @@ def segment_weights(
     Raises:
         RuntimeError: as there.
     """
-    y: torch.Tensor = torch.ops.mdops.segment_weights(x, weight, as_non_leaf(nothing), offsets)
+    y: torch.Tensor = call("segment_weights", x, weight, as_non_leaf(nothing), offsets)
     return y
 
 
@@ -578,7 +579,7 @@ def _permute_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _softmax_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.segment_softmax_backward(grads[0], *args),)
+    return (call("segment_softmax_backward", grads[0], *args),)
 
 
 def _softmax_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -591,7 +592,7 @@ def _of_all(by_weight: torch.Tensor, by_nothing: torch.Tensor) -> tuple[torch.Te
 
 
 def _weights_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    by_x, by_weight, by_nothing = torch.ops.mdops.segment_weights_backward(grads[0], *args)
+    by_x, by_weight, by_nothing = call("segment_weights_backward", grads[0], *args)
     return by_x, *_of_all(by_weight, by_nothing)
 
 

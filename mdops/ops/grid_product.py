@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import call, register_fake, register_formula
 
 _MOST_COLUMNS = 64  # coefficients that the tensor cores' kernel has in registers
 _RESERVED = 1024  # bytes of shared memory that CUDA takes of each block
@@ -48,7 +48,7 @@ def grid_product(
         RuntimeError: a shape, dtype or device does not match, or (on a GPU) D_u + D_v + D numbers of 32 channels do not
             fit into shared memory.
     """
-    y: torch.Tensor = torch.ops.mdops.grid_product(a, b, out, u, v, by_angles)
+    y: torch.Tensor = call("grid_product", a, b, out, u, v, by_angles)
     return y
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 _LANES, _SUPPORT = 8, 6
@@ -41,7 +41,7 @@ def harmonic_moment(
         RuntimeError: a shape, dtype, device or number does not match, or a type or count is out of range.
     """
     mask = no_mask(counts) if pair_mask is None else pair_mask
-    return torch.ops.mdops.harmonic_moment(displacements, counts, types, mask, cutoff, intervals, degree)
+    return call("harmonic_moment", displacements, counts, types, mask, cutoff, intervals, degree)
 
 
 def harmonic_sums(
@@ -77,9 +77,7 @@ def harmonic_sums(
     """
     mask = no_mask(counts) if pair_mask is None else pair_mask
     listed = displacements, counts, types, mask, *tables
-    first, second, within, nearest = torch.ops.mdops.harmonic_sums(
-        *listed, cutoff, intervals, degree, seconds
-    )
+    first, second, within, nearest = call("harmonic_sums", *listed, cutoff, intervals, degree, seconds)
     return first, second, within, nearest
 
 

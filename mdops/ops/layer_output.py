@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import is_by_pytorch, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, is_by_pytorch, register_fake, register_fake_like, register_formula
 from mdops.ops.activation import kernel_code, of_code
 
 
@@ -25,7 +25,7 @@ def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> to
     if x is None and activation.lower() == "tanh" and z.device.type == "cpu" and is_by_pytorch():
         return torch.tanh(z)
     added = z.new_empty(z.shape[0], 0) if x is None else x
-    y: torch.Tensor = torch.ops.mdops.layer_output(z, added, *kernel_code(activation))
+    y: torch.Tensor = call("layer_output", z, added, *kernel_code(activation))
     return y
 
 
@@ -42,12 +42,12 @@ register_fake_like("layer_output_backward_backward", 3, 3)
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     z, x, *kind = args
-    found: tuple[Any, ...] = torch.ops.mdops.layer_output_backward(grads[0], z, x.shape[1], *kind)
+    found: tuple[Any, ...] = call("layer_output_backward", grads[0], z, x.shape[1], *kind)
     return found
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = torch.ops.mdops.layer_output_backward_backward(*grads, *args)
+    found: tuple[Any, ...] = call("layer_output_backward_backward", *grads, *args)
     return found
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, is_by_pytorch, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, call, is_by_pytorch, register_fake, register_formula
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -26,13 +26,13 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if x.device.type == "cpu" and is_by_pytorch():
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
     added = x.new_empty(0) if bias is None else as_non_leaf(bias)
-    y: torch.Tensor = torch.ops.mdops.linear(x, as_non_leaf(weight), added)
+    y: torch.Tensor = call("linear", x, as_non_leaf(weight), added)
     return y
 
 
 def linear_input(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """grad W^T, (N, O) and (I, O) to (N, I): `linear`'s gradient by x. Everything else as there."""
-    by_x: torch.Tensor = torch.ops.mdops.linear_input(grad, weight)
+    by_x: torch.Tensor = call("linear_input", grad, weight)
     return by_x
 
 
@@ -41,7 +41,7 @@ def linear_weight(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x^T grad and grad's sums over its rows, (N, I) and (N, O) to (I, O) and (O,), or (0,) without `sums`: `linear`'s
     gradients by weight and bias. Everything else as there."""
-    by_weight, by_bias = torch.ops.mdops.linear_weight(x, grad, sums)
+    by_weight, by_bias = call("linear_weight", x, grad, sums)
     return by_weight, by_bias
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, register_fake, register_fake_like, register_formula
 
 KINDS = {
     "int8": torch.int8,
@@ -57,7 +57,7 @@ def gemm_lowbit(
         RuntimeError: other dtypes and shapes; a group of more than 131,071 int8 or 8,388,607 ternary numbers, whose
             sum may not fit into 32 bits.
     """
-    return torch.ops.mdops.gemm_lowbit(a, b, a_scale, b_scale, out_dtype)
+    return call("gemm_lowbit", a, b, a_scale, b_scale, out_dtype)
 
 
 def quantize(
@@ -103,7 +103,7 @@ def unpack_ternary(packed: torch.Tensor, rows: int | None = None) -> torch.Tenso
 def fake_quantize(x: torch.Tensor, kind: str, *, per: str = "tensor", groups: int = 1) -> torch.Tensor:
     """x as it is after `quantize`: values times scale, float32. Its gradient goes straight through, as if it were x
     (Bengio et al., arXiv 1308.3432), to any order."""
-    return torch.ops.mdops.fake_quantize(x.float(), kind, per, groups)
+    return call("fake_quantize", x.float(), kind, per, groups)
 
 
 def lowbit_linear(
@@ -128,7 +128,7 @@ def lowbit_linear(
     Returns:
         (M, N) float32.
     """
-    return torch.ops.mdops.lowbit_linear(x.float(), weight.float(), x_kind, weight_kind, weight_per, groups)
+    return call("lowbit_linear", x.float(), weight.float(), x_kind, weight_kind, weight_per, groups)
 
 
 @register_fake("gemm_lowbit")
@@ -165,7 +165,7 @@ def _product_formula(needs: Any, grads: Any, args: Any) -> Any:
     grad, one = grads[0].float(), a_scale.new_ones(())
     grad_a = grad_b = None
     if needs[0]:
-        terms = grad * torch.ops.mdops.gemm_lowbit(a, b, one, b_scale, torch.float32)
+        terms = grad * call("gemm_lowbit", a, b, one, b_scale, torch.float32)
         grad_a = terms.sum(1) if a_scale.dim() else terms.sum()
     if needs[1]:
         if b_scale.dim() == 2:
@@ -174,7 +174,7 @@ def _product_formula(needs: Any, grads: Any, args: Any) -> Any:
             )
             grad_b = terms if len(terms) else b_scale.new_zeros(b_scale.shape)
         else:
-            terms = grad * torch.ops.mdops.gemm_lowbit(a, b, a_scale, one, torch.float32)
+            terms = grad * call("gemm_lowbit", a, b, a_scale, one, torch.float32)
             grad_b = terms.sum(0) if b_scale.dim() else terms.sum()
     return grad_a, grad_b
 
@@ -185,9 +185,7 @@ def _group_products(a: Any, b: Any, a_scale: Any, groups: int) -> list[torch.Ten
     values = torch.ops.mdops.unpack_ternary(b, depth) if b.dtype == torch.uint8 else b
     size = -(-depth // groups) if groups else 0
     parts = [slice(g * size, min(depth, (g + 1) * size)) for g in range(groups)]
-    return [
-        torch.ops.mdops.gemm_lowbit(a[:, part], values[part], a_scale, one, torch.float32) for part in parts
-    ]
+    return [call("gemm_lowbit", a[:, part], values[part], a_scale, one, torch.float32) for part in parts]
 
 
 def _straight_through(needs: Any, grads: Any, args: Any) -> Any:
@@ -198,9 +196,9 @@ def _linear_formula(needs: Any, grads: Any, args: Any) -> Any:
     x, weight, x_kind, weight_kind, weight_per, groups = args
     grad_x = grad_weight = None
     if needs[0]:
-        grad_x = grads[0] @ torch.ops.mdops.fake_quantize(weight, weight_kind, weight_per, groups).T
+        grad_x = grads[0] @ call("fake_quantize", weight, weight_kind, weight_per, groups).T
     if needs[1]:
-        grad_weight = torch.ops.mdops.fake_quantize(x, x_kind, "row", 1).T @ grads[0]
+        grad_weight = call("fake_quantize", x, x_kind, "row", 1).T @ grads[0]
     return grad_x, grad_weight
 
 

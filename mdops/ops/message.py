@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import as_non_leaf, last_derivative, register_fake, register_formula
+from mdops.ops._register import as_non_leaf, call, last_derivative, register_fake, register_formula
 from mdops.ops.activation import kernel_code
 from mdops.ops.graph import EdgeIndex, edge_gather, edge_scatter
 from mdops.ops.linear import linear
@@ -54,7 +54,7 @@ def message(
     c = x.new_empty(0) if scale is None else as_non_leaf(scale)
     given = x, as_non_leaf(weight), p, q, row_weight, c
     indices = first.nodes, first.offsets, *second, groups
-    sent, kept = torch.ops.mdops.message(*given, *indices, *kernel_code(activation))
+    sent, kept = call("message", *given, *indices, *kernel_code(activation))
     return sent, None if scale is None else kept
 
 
@@ -78,7 +78,7 @@ def _by_other_ops(
     first = EdgeIndex(first_nodes, None, first_offsets)
     z = linear(x, weight) + edge_gather(p, first)
     z = z + edge_gather(q, EdgeIndex(second, second_order, second_offsets))
-    y: torch.Tensor = torch.ops.mdops.layer_output(z, z.new_empty(z.shape[0], 0), code, threshold)
+    y: torch.Tensor = call("layer_output", z, z.new_empty(z.shape[0], 0), code, threshold)
     columns = y.shape[1] - scale.shape[0]
     sent = edge_scatter(y[:, :columns] * row_weight[:, None], first)
     if not scale.shape[0]:
@@ -114,7 +114,7 @@ def _(
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     of_weights = needs[1] or needs[5]
-    x, weight, *others, scale = torch.ops.mdops.message_backward(*grads, *args, of_weights)
+    x, weight, *others, scale = call("message_backward", *grads, *args, of_weights)
     return x, weight if of_weights else None, *others, scale if of_weights else None
 
 

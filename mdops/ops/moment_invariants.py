@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 
 FACTORS = 4  # of a term
 
@@ -91,7 +91,7 @@ def moment_invariants(
     Raises:
         RuntimeError: a shape, dtype, device or number does not match, or an index is out of range.
     """
-    return torch.ops.mdops.moment_invariants(scalars, others, types, behind, *forth, *back, mixed, made)
+    return call("moment_invariants", scalars, others, types, behind, *forth, *back, mixed, made)
 
 
 @register_fake("moment_invariants")

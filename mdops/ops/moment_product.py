@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import call, register_fake, register_formula
 
 
 def moment_product(
@@ -24,7 +24,7 @@ def moment_product(
     Raises:
         RuntimeError: an index is out of range (a GPU answers with NaN), or a shape or dtype is wrong.
     """
-    return torch.ops.mdops.moment_product(moments, tables, rows, kinds)
+    return call("moment_product", moments, tables, rows, kinds)
 
 
 @register_fake("moment_product")
@@ -47,7 +47,7 @@ def _by_tables(moments: torch.Tensor, grad: torch.Tensor, args: Any) -> torch.Te
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (grad,), (moments, *others) = grads, args
-    by_moments = torch.ops.mdops.moment_product_backward(grad, *others) if needs[0] else None
+    by_moments = call("moment_product_backward", grad, *others) if needs[0] else None
     return by_moments, _by_tables(moments, grad, others) if needs[1] else None
 
 

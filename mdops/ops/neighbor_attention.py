@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 
 SHIFT = 20.0  # of the logits of smooth attention: what an empty place has in the softmax is exp(-20)
@@ -60,7 +60,7 @@ def neighbor_attention(
         absent = empty.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
     optional = (None, directions, switch, absent)
     scalars = (scale, SHIFT, plan.max_length, matmul)
-    return torch.ops.mdops.ragged_attention(q, k, v, offsets, plan.items, *optional, *scalars)[0]
+    return call("ragged_attention", q, k, v, offsets, plan.items, *optional, *scalars)[0]
 
 
 def attention_scale(width: int, temperature: float | None, scaling_factor: float) -> float:
@@ -72,13 +72,13 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     """x over its length along the last axis, or over 1e-12 if that is less; zeros stay zeros. Twice differentiable."""
     if x.dtype not in (torch.float32, torch.float64):
         return unit(x.float()).to(x.dtype)
-    return torch.ops.mdops.unit(x.reshape(-1, x.shape[-1])).view(x.shape)
+    return call("unit", x.reshape(-1, x.shape[-1])).view(x.shape)
 
 
 def unit_three(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The three thirds of the columns of x (N, 3 W), each (N, W) and made of unit vectors as by `unit`: queries, keys
     and values from one product. Twice differentiable."""
-    q, k, v = torch.ops.mdops.unit_three(x)
+    q, k, v = call("unit_three", x)
     return q, k, v
 
 
@@ -101,7 +101,7 @@ def _(direction: Any, *args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.unit_backward(grads[0], args[0]),)
+    return (call("unit_backward", grads[0], args[0]),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -109,7 +109,7 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.unit_three_backward(*grads, args[0]),)
+    return (call("unit_three_backward", *grads, args[0]),)
 
 
 def _backward_formula_of_three(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

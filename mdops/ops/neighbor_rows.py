@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -109,7 +109,7 @@ def spline_rows(
     """
     switch = cutoff, cutoff_smooth, protection, s_max, grading
     given = displacements, slots, counts, types, mean, std, table
-    return SplineRows(*torch.ops.mdops.spline_rows(*given, *switch, rows, gated))
+    return SplineRows(*call("spline_rows", *given, *switch, rows, gated))
 
 
 def environment_rows(
@@ -128,7 +128,7 @@ def environment_rows(
     """Rows of the environment matrix of the first `rows` slots; zeros where one is -1. Differentiable twice, in
     `displacements`. Arguments and errors are those of `spline_rows`."""
     given = displacements, slots, counts, types, mean, std
-    return EnvironmentRows(*torch.ops.mdops.environment_rows(*given, cutoff, cutoff_smooth, protection, rows))
+    return EnvironmentRows(*call("environment_rows", *given, cutoff, cutoff_smooth, protection, rows))
 
 
 def harmonic_rows(
@@ -163,7 +163,7 @@ def harmonic_rows(
         RuntimeError: as for `spline_rows`, or another degree.
     """
     given = displacements, slots, counts, types, mean, std
-    return torch.ops.mdops.harmonic_rows(*given, cutoff, cutoff_smooth, protection, rows, degree)
+    return call("harmonic_rows", *given, cutoff, cutoff_smooth, protection, rows, degree)
 
 
 def row_moments(
@@ -183,7 +183,7 @@ def row_moments(
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or goes beyond E.
     """
-    return torch.ops.mdops.row_moments(environment, g, offsets, leaves_rest)
+    return call("row_moments", environment, g, offsets, leaves_rest)
 
 
 @register_fake("neighbor_rows")
@@ -244,7 +244,7 @@ def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _environment_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.environment_rows_backward(*grads[:3], *args),)
+    return (call("environment_rows_backward", *grads[:3], *args),)
 
 
 def _environment_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -252,7 +252,7 @@ def _environment_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[An
 
 
 def _harmonic_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (torch.ops.mdops.harmonic_rows_backward(grads[0], *args),)
+    return (call("harmonic_rows_backward", grads[0], *args),)
 
 
 def _harmonic_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -260,7 +260,7 @@ def _harmonic_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, 
 
 
 def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return torch.ops.mdops.row_moments_backward(grads[0], *args)
+    return call("row_moments_backward", grads[0], *args)
 
 
 def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -269,7 +269,7 @@ def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
     by_grad = row_moments(u, g, offsets) + row_moments(environment, v, offsets) if needs[0] else None
     if not (needs[1] or needs[2]):
         return by_grad, None, None
-    return by_grad, *torch.ops.mdops.row_moments_backward(grad, u, v, offsets, leaves_rest)
+    return by_grad, *call("row_moments_backward", grad, u, v, offsets, leaves_rest)
 
 
 register_formula("spline_rows", _rows_formula, (0,))

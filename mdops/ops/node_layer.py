@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import call, register_fake, register_formula
 from mdops.ops.activation import kernel_code, of_code
 
 
@@ -59,7 +59,7 @@ def node_layer(
     """
     fixed = (value.detach() for value in weights)
     scalars = (takes_nodes, keep, axis, *kernel_code(activation))
-    return torch.ops.mdops.node_layer(n, v, e, *fixed, *scalars)[0]
+    return call("node_layer", n, v, e, *fixed, *scalars)[0]
 
 
 def node_layer_packed(weights: NodeLayerWeights) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, register_fake, register_fake_like, register_formula
 
 
 def order_mix(
@@ -25,7 +25,7 @@ def order_mix(
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = torch.ops.mdops.order_mix(numbers, x, degree, transposed)
+    y: torch.Tensor = call("order_mix", numbers, x, degree, transposed)
     return y
 
 
@@ -43,7 +43,7 @@ def order_mix_outer(x: torch.Tensor, y: torch.Tensor, degree: int) -> torch.Tens
     Raises:
         RuntimeError: as for `order_mix`.
     """
-    numbers: torch.Tensor = torch.ops.mdops.order_mix_outer(x, y, degree)
+    numbers: torch.Tensor = call("order_mix_outer", x, y, degree)
     return numbers
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake_like, register_formula
 from mdops.ops.activation import kernel_code
 
 
@@ -38,7 +38,7 @@ def own_message(
         RuntimeError: a shape, dtype or device does not match.
     """
     fixed = weight.detach(), bias.detach(), factor.detach()
-    y: torch.Tensor = torch.ops.mdops.own_message(x, *fixed, float(keep), *kernel_code(activation))
+    y: torch.Tensor = call("own_message", x, *fixed, float(keep), *kernel_code(activation))
     return y
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_formula
 
 
 def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
@@ -21,7 +21,7 @@ def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> t
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = torch.ops.mdops.scalar_gate(x, gate, scalars)
+    y: torch.Tensor = call("scalar_gate", x, gate, scalars)
     return y
 
 
@@ -38,7 +38,7 @@ def row_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = torch.ops.mdops.row_gate(x, gate)
+    y: torch.Tensor = call("row_gate", x, gate)
     return y
 
 

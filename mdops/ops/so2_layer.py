@@ -2,7 +2,7 @@
 
 import torch
 
-from mdops.ops._register import as_non_leaf, register_fake_like, register_formulas_by
+from mdops.ops._register import as_non_leaf, call, register_fake_like, register_formulas_by
 
 
 def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:
@@ -37,7 +37,7 @@ def so2_layer(
         RuntimeError: a shape, dtype or device does not match.
     """
     gates = x.new_empty(0, 0) if gate is None else as_non_leaf(gate)
-    y: torch.Tensor = torch.ops.mdops.so2_layer(x, as_non_leaf(weight), as_non_leaf(both), gates)
+    y: torch.Tensor = call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates)
     return y
 
 

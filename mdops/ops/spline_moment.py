@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import last_derivative, register_fake, register_fake_like, register_formula
+from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
 
 
@@ -57,7 +57,8 @@ def spline_moment(
         overflow in DeePMD-kit's terms;
         nearest (N,), the distance to the nearest neighbour, A; the cutoff of an atom without neighbours.
     """
-    return torch.ops.mdops.spline_moment(
+    return call(
+        "spline_moment",
         displacements,
         counts,
         types,
@@ -108,7 +109,7 @@ register_fake_like("spline_moment_hvp", 2)
 def _formula(needs: Any, grads: Any, args: Any) -> Any:
     d, counts, types, mean, std, mask, _, _, _, *scalars, _, radial, gated = args
     lists = (d, counts, types, mean, std, mask)
-    return (torch.ops.mdops.spline_moment_backward(grads[0], *lists, *scalars, radial, gated),)
+    return (call("spline_moment_backward", grads[0], *lists, *scalars, radial, gated),)
 
 
 def _backward_formula(needs: Any, grads: Any, args: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake_like, register_formula
+from mdops.ops._register import call, register_fake_like, register_formula
 
 
 def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: int = 0) -> torch.Tensor:
@@ -24,7 +24,7 @@ def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: in
     Raises:
         RuntimeError: the cutoffs are out of order, or the dtype is wrong.
     """
-    w: torch.Tensor = torch.ops.mdops.switch_curve(_rows(r), cutoff_smooth, cutoff, order)
+    w: torch.Tensor = call("switch_curve", _rows(r), cutoff_smooth, cutoff, order)
     return w.view(r.shape)
 
 
@@ -44,7 +44,7 @@ def fade_curve(r: torch.Tensor, cutoff: float, exponent: int, order: int = 0) ->
     Raises:
         RuntimeError: a number is out of range, or the dtype is wrong.
     """
-    w: torch.Tensor = torch.ops.mdops.fade_curve(_rows(r), cutoff, exponent, order)
+    w: torch.Tensor = call("fade_curve", _rows(r), cutoff, exponent, order)
     return w.view(r.shape)
 
 

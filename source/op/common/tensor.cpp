@@ -40,7 +40,7 @@ Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dt
     fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(tensor.scalar_type()) +
                  ", expected " + dtype_name(dtype));
   check_shape(op, name, tensor, shape);
-  return torch::stable::contiguous(tensor);
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 Tensor float_input(const Op& op, const char* name, const Tensor& tensor,
