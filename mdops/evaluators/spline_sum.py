@@ -172,13 +172,14 @@ class SplineSum:
             "padding": self.padding(near.system) if d.mixed else None,
         }
         moments, within, nearest = spline_moment(*arguments, **options, radial=d.plain)
-        kinds = types.long().clamp(min=0)
+        excludes = d.plain and self.excludes
+        kinds = types.long().clamp(min=0) if excludes or absent is not None else types
         if absent is not None:
             more = (absent - self._absent(within, kinds, near)) * self._shift[kinds, None]
             moments = moments + (more[..., None] * self._at_zero[kinds, None])[..., None] * (
                 torch.arange(moments.shape[-1], device=moments.device) == 0
             )
-        if d.plain and self.excludes:
+        if excludes:
             counts = within if absent is None else self.sel - absent
             zeros = (counts * self.zeroed[kinds]).to(moments.dtype)
             moments = moments + (zeros[..., None] * self._at_mean[kinds, None])[..., None]
@@ -269,6 +270,12 @@ class SplineSum:
     def t(self, moments: torch.Tensor, table: torch.Tensor, system: System) -> torch.Tensor:
         """T = A^T C / N_sel, (N, 4, M), of a plain sum (N, 1, M), from A."""
         d, types, known = self.descriptor, self.types(system), system.known_atoms_by_type()
+        if is_input_gradient_alone() and not types.is_cuda:
+            atoms = torch.nonzero(types >= 0)[:, 0]
+            rows = moment_product(moments, table.flatten(1, 2) / d.slots, atoms.int(), types)
+            if len(rows) == len(types):
+                return rows
+            return rows.new_zeros(len(types), *rows.shape[1:]).index_copy(0, atoms, rows)
         t = moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
         if known is None and types.is_cuda and torch.cuda.is_current_stream_capturing():
             # Nobody may ask which atoms are of a type.

@@ -141,7 +141,7 @@ class MomentDescriptor(EnvironmentDescriptor):
         have rows of higher degrees behind these."""
         constants, weights = self.constants(), self.row_weights()
         of_atoms = None if constants is None else F.embedding(near.centers, constants)
-        if not self.plain and weights is None and t.is_cuda and is_input_gradient_alone():
+        if not self.plain and weights is None and is_input_gradient_alone():
             # One op each way, where nobody asks for more.
             return Features(axis_product(t, self.axis_neuron, of_atoms), t[:, 1:])
         if self.plain:

@@ -2,14 +2,13 @@
 #include <algorithm>
 
 #include "axis_product/axis_product.h"
+#include "common/panels.h"
 #include "common/some_lanes.h"
 
 namespace mdops {
 namespace MDOPS_ISA {
 
 namespace {
-
-constexpr int kColumns = 64;  // of a row of G^T at once
 
 // Of an atom, whose T has Rows rows, or any number of them for 0.
 template <int Rows, class T>
@@ -40,41 +39,39 @@ void features(const AxisArgs<T>& args, int64_t i) {
   for (int64_t k = 0; k < args.more; ++k) d[size + k] = args.behind[i * args.more + k];
 }
 
+// A vector's number of rows of G, of which each has numbers from l on in lanes: of T's columns, and of its
+// first ones.
 template <int Rows, class T>
 void gradients(const AxisArgs<T>& args, int64_t i) {
+  constexpr int kMost = Rows ? Rows : 1;
   const int rows = Rows ? Rows : args.rows, width = args.width, axis = args.axis;
   const T *const t = args.t + i * args.t_size(), *const g = args.grad + i * args.row_size();
   T* const out = args.out + i * args.t_size();
-  T column[kColumns];
-  for (int first = 0; first < width; first += kColumns) {
-    const int columns = std::min(kColumns, width - first);
-    for (int l = 0; l < axis; ++l) {
-      for (int k = 0; k < columns; ++k) column[k] = g[static_cast<int64_t>(first + k) * axis + l];
-      for (int a = 0; a < rows; ++a) {
-        T* __restrict const to = out + a * width + first;
-        const T by = t[a * width + l];
-        if (l)
-          for (int k = 0; k < columns; ++k) to[k] += by * column[k];
-        else
-          for (int k = 0; k < columns; ++k) to[k] = by * column[k];
+  for (int first = 0; first < rows; first += kMost)
+    for (int l = 0; l < axis; l += kLanes<T>) {
+      const int count = std::min(kLanes<T>, axis - l);
+      Vector<T> few[kMost] = {};
+      for (int k = 0; k < width; k += kLanes<T>) {
+        const int columns = std::min(kLanes<T>, width - k);
+        Vector<T> block[kLanes<T>] = {};
+        for (int c = 0; c < columns; ++c) {
+          const int64_t at = static_cast<int64_t>(k + c) * axis + l;
+          block[c] =
+              at + kLanes<T> <= args.row_size() ? vector_at(g + at) : SomeLanes<T, false>{count}.load(g + at);
+          for (int a = 0; a < kMost; ++a) few[a] += t[(first + a) * width + k + c] * block[c];
+        }
+        exchange<T, kLanes<T> / 2>(block, std::make_integer_sequence<int, kLanes<T>>());
+        const SomeLanes<T, false> lanes{columns};
+        const auto to = [&](int a) { return out + (first + a) * width + k; };
+        Vector<T> sums[kMost] = {};
+        for (int a = 0; l && a < kMost; ++a) sums[a] = lanes.load(to(a));
+        for (int c = 0; c < count; ++c)
+          for (int a = 0; a < kMost; ++a) sums[a] += t[(first + a) * width + l + c] * block[c];
+        for (int a = 0; a < kMost; ++a) lanes.store(to(a), sums[a]);
       }
+      for (int a = 0; a < kMost; ++a)
+        for (int c = 0; c < count; ++c) out[(first + a) * width + l + c] += few[a][c];
     }
-  }
-  for (int l = 0; l < axis; l += kLanes<T>) {
-    const int count = std::min(kLanes<T>, axis - l);
-    constexpr int kSums = Rows ? Rows : 1;
-    for (int first = 0; first < rows; first += kSums) {
-      Vector<T> sums[kSums] = {};
-      for (int k = 0; k < width; ++k) {
-        const int64_t at = static_cast<int64_t>(k) * axis + l;
-        const Vector<T> row =
-            at + kLanes<T> <= args.row_size() ? vector_at(g + at) : SomeLanes<T, false>{count}.load(g + at);
-        for (int a = 0; a < kSums; ++a) sums[a] += t[(first + a) * width + k] * row;
-      }
-      for (int a = 0; a < kSums; ++a)
-        for (int c = 0; c < count; ++c) out[(first + a) * width + l + c] += sums[a][c];
-    }
-  }
 }
 
 // work<Rows>() of the T of Deep Potentials' descriptors, and of those of edges; work<0>() of others.

@@ -1,42 +1,37 @@
+#include <algorithm>
+#include <vector>
+
+#include "common/scratch.h"
 #include "moment_product/ops.h"
 
 namespace mdops {
 
-constexpr int64_t kMomentRows = 16;  // that a thread takes at once
-
-// The arguments by value: the compiler would else take stores for changes of them.
-template <bool Back, class T>
-static void multiply_rows(const MomentProductArgs<T> p) {
-  parallel(p.rows, kMomentRows, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* const table = p.table + p.kind_of(r) * int64_t{p.depth} * p.width;
-      for (int c = 0; c < p.columns; ++c)
-        if constexpr (Back) {
-          for (int n = 0; n < p.width; ++n) {
-            T sum = 0;
-            for (int d = 0; d < p.depth; ++d)
-              sum += p.in[p.template in_at<true>(r, d, c)] * table[int64_t{n} * p.depth + d];
-            p.out[p.template out_at<true>(r, n, c)] = sum;
-          }
-        } else {
-          T* const to = p.out + p.template out_at<false>(r, 0, c);
-          for (int d = 0; d < p.depth; ++d) {
-            const T factor = p.in[p.template in_at<false>(r, d, c)];
-            for (int n = 0; n < p.width; ++n) to[n] += factor * table[int64_t{d} * p.width + n];
-          }
-        }
-    }
+// Rows of one table in a block, whatever stands between them.
+template <class T>
+static void multiply_rows(const Op& op, const MomentProductArgs<T>& args, bool back) {
+  struct Use;
+  const MomentProductSizes sizes = MDOPS_RUN(moment_product_sizes, args);
+  std::vector<std::vector<int32_t>> rows(args.tables);
+  for (int64_t r = 0; r < args.rows; ++r) rows[args.kind_of(r)].push_back(static_cast<int32_t>(r));
+  std::vector<std::pair<const int32_t*, int64_t>> blocks;
+  for (const auto& own : rows)
+    for (int64_t first = 0, count = own.size(); first < count; first += sizes.rows)
+      blocks.emplace_back(own.data() + first, std::min(sizes.rows, count - first));
+  parallel(blocks.size(), 1, [&](int64_t begin, int64_t end) {
+    const ScratchMemory<Use> memory(op, sizes.scratch);
+    for (int64_t k = begin; k < end; ++k)
+      MDOPS_RUN(moment_product_rows, args, back, blocks[k].first, blocks[k].second, memory.data());
   });
 }
 
 template <class T>
-static void run_moment_product(const Op&, const MomentProductArgs<T>& args) {
-  multiply_rows<false>(args);
+static void run_moment_product(const Op& op, const MomentProductArgs<T>& args) {
+  multiply_rows(op, args, false);
 }
 
 template <class T>
-static void run_moment_gradients(const Op&, const MomentProductArgs<T>& args) {
-  multiply_rows<true>(args);
+static void run_moment_gradients(const Op& op, const MomentProductArgs<T>& args) {
+  multiply_rows(op, args, true);
 }
 
 }  // namespace mdops

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "common/isa.h"
 #include "common/math.h"
 
 namespace mdops {
@@ -44,5 +45,18 @@ struct MomentProductArgs {
                 : row * out_size() + static_cast<int64_t>(c) * width + n;
   }
 };
+
+// Of the CPU's kernels: rows of a block, and bytes of a thread's memory.
+struct MomentProductSizes {
+  int64_t rows, scratch;
+};
+
+#define MDOPS_MOMENT_PRODUCT_KERNELS(T)                                                           \
+  MDOPS_DECLARE_KERNEL(MomentProductSizes moment_product_sizes(const MomentProductArgs<T>& args)) \
+  /* Some rows, all of one table. */                                                              \
+  MDOPS_DECLARE_KERNEL(void moment_product_rows(const MomentProductArgs<T>& args, bool back,      \
+                                                const int32_t* rows, int64_t count, void* scratch))
+MDOPS_MOMENT_PRODUCT_KERNELS(float)
+MDOPS_MOMENT_PRODUCT_KERNELS(double)
 
 }  // namespace mdops
