@@ -46,6 +46,7 @@ class Splines(Autograd):
         self._mixed = any(one.descriptor.mixed for one, _ in self._sums)
         self._others = self._other_sums()
         self._of = OfTypes(self._sums_for)
+        self._fitting: PackedFitting | None = None
         self._held: list[Any] = []  # what CUDA graphs read, and others may take the place of where it is kept
         own = {*self._others, *(one.descriptor for one, _ in self._sums)}
         told = own.intersection(self._model.descriptors)
@@ -88,15 +89,33 @@ class Splines(Autograd):
         with numbers_by(self.other_ways(types) | self._ways(types)):
             return super().answer(step)
 
+    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
+        if self._fitting is None:
+            return super()._of_run(near, step)
+        features = self._model.describe(near)
+        energy, by_features = self._fitting.energies(features.detach(), near.system, step)
+        (gradient,) = torch.autograd.grad(features, near.displacements, by_features, materialize_grads=True)
+        return {"atom_energy": energy}, gradient
+
+    def _packed_fitting(self) -> PackedFitting | None:
+        """The fitting nets as one op, which gives the gradient by what they take, too. None where PyTorch runs them, or
+        they are packed already."""
+        packs = self.potential.device.type == "cpu" and not self.packs_weights
+        return packed_fitting(self.potential) if packs else None
+
     def _ways(self, types: Types) -> dict[Descriptor, Way]:
         sums = self._of(types if self._mixed else None)
         trains = torch.is_grad_enabled()
         if trains:
             tables = [part.table() for part in sums]
         else:
-            tables = self.potential.cached_for_weights(
-                "table", lambda: [part.fixed_table() for part in sums], types
+            tables, fitting = self.potential.cached_for_weights(
+                f"tables of {self.name}",
+                lambda: ([part.fixed_table() for part in sums], self._packed_fitting()),
+                types,
             )
+            if not self.packs_weights:
+                self._fitting = fitting
         if sums and sums[0].mean.is_cuda and torch.cuda.is_current_stream_capturing():
             # Fixed tables are made before, in float64: nothing reads their grids, which are not there in float32.
             like = [(part.grid.intervals, part.mean.device, part.mean.dtype) for part in sums if trains]
@@ -133,15 +152,7 @@ class FusedSums(Splines):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.chooses_knots = any(isinstance(of, HarmonicSums) for of in self._others.values())
-        self._fitting = None if PackedFitting.why_not(potential) else PackedFitting(potential)
-
-    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
-        if self._fitting is None:
-            return super()._of_run(near, step)
-        features = self._model.describe(near)
-        energy, by_features = self._fitting.energies(features.detach(), near.system, step)
-        (gradient,) = torch.autograd.grad(features, near.displacements, by_features, materialize_grads=True)
-        return {"atom_energy": energy}, gradient
+        self._fitting = packed_fitting(potential)
 
     def _other_sums(self) -> Others:
         return {d: made() for d, made in other_sums(self.potential)[0].items()}
@@ -162,6 +173,12 @@ class FusedSums(Splines):
         if len(potential.model.descriptors) == 1:
             return None
         return f"({words(potential)})"
+
+
+def packed_fitting(potential: EvaluationContext) -> PackedFitting | None:
+    """That of a standard model of energies; None where there is none."""
+    knows = isinstance(potential.model, DescriptorFitting) and potential.answers_energies
+    return PackedFitting(potential) if knows and not PackedFitting.why_not(potential) else None
 
 
 def other_sums(potential: EvaluationContext) -> tuple[dict[Descriptor, Callable[[], Any]], list[str]]:
