@@ -27,7 +27,7 @@ from mdops.models.contract import (
 from mdops.models.dpa1 import DPA1, DPA1Options
 from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
-from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.repflow import new_product, switch
 from mdops.models.repformer import (
@@ -37,6 +37,7 @@ from mdops.models.repformer import (
     Local,
     RepformerLayer,
     RepformerOptions,
+    axis_weight,
     part_of,
     symmetric_sums,
 )
@@ -258,7 +259,7 @@ class DPA2Options(Options):
 
 
 _One = torch.Tensor
-_Rows = tuple[_One, _One, _One, _One, _One, _One, _One]  # of edges, as `Edges` has them
+_Rows = tuple[_One, _One, _One, _One, _One | float, _One]  # of edges, as `Edges` has them
 
 _SUMS_NODE = schema.Node(
     {
@@ -411,39 +412,39 @@ class DPA2(GraphDescriptor):
         )
         once = near.first_derivative_only and o.smooth and not layers.direct_dist
         rows = self._rows_once(graph, near) if once else self._rows(graph, near)
+        sums = self._sums(near)
+        if near.displacements.device.type == "cpu":
+            self._report(near, graph)
         return Edges(
             graph,
             near.centers,
-            self._sums(near),
+            sums,
             *rows,
             (float(layers.nsel) - graph.offsets.diff().to(self.mean.dtype)).clamp(min=0),
             near.first_derivative_only,
         )
+
+    def _report(self, near: Neighborhood, graph: NeighborGraph) -> None:
+        """Puts together what the ops of all parts have said of the neighbours, where they have."""
+        told = [near.reports.get(part) for part in self.inner]
+        if near.cutoff == self.cutoff and told[0] is not None and told[-1] is not None:
+            within = (told[0].within[0], graph.within[:, :1], *(part.within[0] for part in told[1:] if part))
+            near.reports[self] = NeighborReport(within, told[0].nearest)
 
     def _rows_once(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
         """As `_rows`, where all is smooth and differentiated once."""
         layers = self.options.repformer
         places = float(layers.nsel)
         of_sums = places**-0.5 if layers.use_sqrt_nnei else 1 / places
-        of_axes = of_sums * 3**-0.5
         rows = edge_environment(
             *(near.displacements, graph.slots, graph.edge_of_slot, near.types, self.mean, self.std),
             smooth=layers.rcut_smth,
             cutoff=layers.rcut,
             protection=self.options.env_protection,
             of_means=1 / places,
-            of_turning=of_axes,
+            of_turning=of_sums * 3**-0.5,
         )
-        weight = rows.weight
-        return (
-            rows.lengths,
-            rows.vectors,
-            weight,
-            rows.means,
-            weight * of_sums,
-            weight * of_axes,
-            rows.turning,
-        )
+        return rows.lengths, rows.vectors, rows.weight, rows.means, of_sums, rows.turning
 
     def _rows(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
         """What edges begin with and are weighed with, as `Edges` has it."""
@@ -461,27 +462,35 @@ class DPA2(GraphDescriptor):
             lengths = (inverse * w - self.mean[kinds, None]) / self.std[kinds, :1]
             turning = vectors * (inverse**2 * w) / self.std[kinds, 1:]
         places = float(layers.nsel)
+        of_means: _One | float
+        of_sums: _One | float
         if o.smooth:
-            mean_weight, sum_weight = w / places, w / (math.sqrt(places) if layers.use_sqrt_nnei else places)
+            of_means, of_sums = 1 / places, places**-0.5 if layers.use_sqrt_nnei else 1 / places
         else:
             w, count = present.to(w.dtype), graph.offsets.diff().to(w.dtype)
             root = count.sqrt() if layers.use_sqrt_nnei else count
-            mean_weight, sum_weight = (
-                w / (COUNT_ADDED + edge_gather(divisor[:, None], graph.of_center))
+            of_means, of_sums = (
+                1 / (COUNT_ADDED + edge_gather(divisor[:, None], graph.of_center))
                 for divisor in (count, root)
             )
-        axis_weight = sum_weight * 3**-0.5
-        return lengths, turning, w, mean_weight, sum_weight, axis_weight, turning * axis_weight
+        return lengths, turning, w, w * of_means, of_sums, turning * axis_weight(w, of_sums)
 
     def _sums(self, near: Neighborhood) -> torch.Tensor:
         """(N, g1_dim), what nodes begin with, before the function."""
-        sums = self.repinit(near).values
+        parts = [self.repinit(near).values]
         if self.three_body is not None:
             spec = self.three_body.spec
             pairs = near.within(spec.cutoff).select(spec.sel, mixed=True)
-            sums = torch.cat([sums, self.three_body(pairs).values], 1)
-        if "g1_shape_tranform" in self.between:
-            sums = self.between["g1_shape_tranform"](sums)
+            parts.append(self.three_body(pairs).values)
+        product = dict(self.between.items()).get("g1_shape_tranform")
+        if isinstance(product, Layer) and parts[0].device.type == "cpu" and near.first_derivative_only:
+            weights = product.multiplied.split([part.shape[1] for part in parts])
+            sums = parts[0] @ weights[0]
+            for part, weight in zip(parts[1:], weights[1:], strict=True):
+                sums = torch.addmm(sums, part, weight)
+        else:
+            sums = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+            sums = sums if product is None else product(sums)
         if "tebd_transform" in self.between:
             sums = sums + F.embedding(near.centers, self.between["tebd_transform"](self.type_embedding()))
         return sums

@@ -258,8 +258,8 @@ class Edges(NamedTuple):
         nodes: (N, g1_dim), what nodes begin with.
         lengths: (E, 1), and vectors: (E, 3), what edges begin with.
         weight: (E, 1), the switch, or 1 where the layers are not smooth; zero behind the last edge.
-        mean_weight, sum_weight: (E, 1), the same over what means, and symmetric sums, are divided by.
-        axis_weight: (E, 1), `sum_weight` over the root of 3, by which products of two such sums are divided by 3.
+        mean_weight: (E, 1), the same over what means are divided by.
+        of_sums: by which `weight` is multiplied in symmetric sums, a number or (E, 1).
         turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
         once: whether all is differentiated at most once, and by the displacements alone.
@@ -272,11 +272,25 @@ class Edges(NamedTuple):
     vectors: torch.Tensor
     weight: torch.Tensor
     mean_weight: torch.Tensor
-    sum_weight: torch.Tensor
-    axis_weight: torch.Tensor
+    of_sums: torch.Tensor | float
     turning: torch.Tensor
     empty: torch.Tensor
     once: bool
+
+    @property
+    def sum_weight(self) -> torch.Tensor:
+        """(E, 1)."""
+        return self.weight * self.of_sums
+
+    @property
+    def axis_weight(self) -> torch.Tensor:
+        """(E, 1), `sum_weight` over the root of 3, by which products of two such sums are divided by 3."""
+        return axis_weight(self.weight, self.of_sums)
+
+
+def axis_weight(weight: torch.Tensor, of_sums: torch.Tensor | float) -> torch.Tensor:
+    """`Edges.axis_weight`."""
+    return weight * (of_sums * 3**-0.5)
 
 
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, g2_dim) and their vectors (E, 3)

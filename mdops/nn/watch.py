@@ -8,6 +8,7 @@ or another library writes to cannot be watched.
 
 import functools
 import itertools
+import operator
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
@@ -62,6 +63,7 @@ def _count_fused_steps() -> None:
 
 
 _generations = itertools.count()
+_VERSION, _REPLACED, _HAS_ALIAS = map(operator.attrgetter, ("_version", "replaced", "has_alias"))
 
 
 class _Tensors:
@@ -70,7 +72,7 @@ class _Tensors:
     def __init__(self, dicts: list[dict[str, Any]]) -> None:
         self._dicts = dicts
         # Held, as an object that takes the place of another may get its id.
-        self._held: list[torch.Tensor] = []
+        self.held: list[torch.Tensor] = []
         self._generation = -1
 
     def now(self) -> list[torch.Tensor]:
@@ -78,9 +80,9 @@ class _Tensors:
 
     def state(self, now: list[torch.Tensor]) -> list[Hashable]:
         """Differs from earlier ones if there are other tensors than then, or changed ones."""
-        if len(now) != len(self._held) or any(a is not b for a, b in zip(now, self._held, strict=True)):
-            self._held, self._generation = now, next(_generations)
-        return [self._generation, *(value._version for value in now)]
+        if len(now) != len(self.held) or not all(map(operator.is_, now, self.held)):
+            self.held, self._generation = now, next(_generations)
+        return [self._generation, *map(_VERSION, now)]
 
 
 class Watch:
@@ -89,6 +91,7 @@ class Watch:
     def __init__(self, module: nn.Module) -> None:
         _count_fused_steps()
         self._has_new = False
+        self._watched: list[torch.Tensor] | None = None
         self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]
         self._parameters = _Tensors([m._parameters for m in module.modules()])
         self._buffers = _Tensors([m._buffers for m in module.modules()])
@@ -109,13 +112,13 @@ class Watch:
         """Differs from an earlier one if a parameter changed since, or may have."""
         now = self._parameters.now()
         state = self._parameters.state(now)
-        for value in now:
-            if type(value) is WatchedParameter:
-                # A fresh object is equal to nothing.
-                state.append(object() if value.has_alias else value.replaced)
-            else:
-                self._has_new = True
-                state.append(object())
+        if self._watched is not self._parameters.held:  # other tensors than before
+            self._watched = self._parameters.held
+            self._has_new |= any(type(value) is not WatchedParameter for value in now)
+        if self._has_new or any(map(_HAS_ALIAS, now)):
+            state.append(object())  # a fresh object is equal to nothing
+        else:
+            state += map(_REPLACED, now)
         return tuple(state)
 
     def state(self) -> tuple[Hashable, ...]:

@@ -14,16 +14,18 @@ constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
 void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high) {
   if (!op.on_cpu()) return;
   const int32_t* v = values.const_data_ptr<int32_t>();
+  const int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(high - 1);
   parallel(values.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
-    int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(low);
-    if (begin < end) least = most = v[begin];
+    // Of a number beyond an end one difference is negative, whether or not the other overflows.
+    uint32_t signs = 0;
     for (int64_t k = begin; k < end; ++k) {
-      least = std::min(least, v[k]);
-      most = std::max(most, v[k]);
+      const auto value = static_cast<uint32_t>(v[k]);
+      signs |= (value - static_cast<uint32_t>(least)) | (static_cast<uint32_t>(most) - value);
     }
-    if (begin < end && (least < low || most >= high))
-      fail(op, std::string("argument `") + name + "` holds " + std::to_string(least < low ? least : most) +
-                   ", expected values in [" + std::to_string(low) + ", " + std::to_string(high) + ")");
+    if (!(signs >> 31)) return;
+    const int32_t* wrong = std::find_if(v + begin, v + end, [&](int32_t x) { return x < least || x > most; });
+    fail(op, std::string("argument `") + name + "` holds " + std::to_string(*wrong) +
+                 ", expected values in [" + std::to_string(low) + ", " + std::to_string(high) + ")");
   });
 }
 

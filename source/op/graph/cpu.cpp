@@ -91,7 +91,8 @@ static void run_graph(const Op&, const EdgeListArgs<T>& args) {
     }
   });
   args.offsets[atoms] = static_cast<int32_t>(edges);
-  for (int64_t e = edges; e < args.capacity; ++e) args.write_no_edge(e);
+  for (int32_t* const of : {args.i, args.j, args.slots}) std::fill(of + edges, of + args.capacity, -1);
+  std::fill(args.edge_images + edges, args.edge_images + args.capacity, 0);
 }
 
 static void run_graph(const Op&, const ReverseArgs& args) {
