@@ -151,8 +151,9 @@ inline int __ffs(unsigned x) {
 inline int __clz(int x) {
   return x ? __builtin_clz(static_cast<unsigned>(x)) : 32;
 }
-inline int atomicAdd(int* to, int x) {
-  const int old = *to;
+template <class T>
+T atomicAdd(T* to, T x) {
+  const T old = *to;
   *to = old + x;
   return old;
 }

@@ -1,11 +1,15 @@
 // Messages whose rows lie between all pairs of a group's things, as angles do between an atom's edges: a team
 // of warps has a group.
 //
-// A warp takes 16 seconds for one first after the other. So it reads their rows of Q once, and sums up what
-// is by Q: each lane has its columns of both in shared memory, where no other lane looks. No row of h goes
-// through memory, and warps wait for each other only where several have a group.
+// A warp takes 16 seconds for one first after the other, or for two at once. So it reads the seconds' rows of
+// Q once, and sums up what is by Q: each lane has its columns of both in shared memory, where no other lane
+// looks. No row of h goes through memory, and warps wait for each other only where several have a group.
+// What a step needs is asked for during the step before; what is kept comes first, as its rows are x or
+// gradients by x, which are at hand then.
 #pragma once
 
+#include "common/gpu_copy.h"
+#include "message/gpu_prefetch.h"
 #include "message/gpu_tensor.h"
 
 namespace mdops {
@@ -18,60 +22,114 @@ constexpr int kFewestGroupWarps = 8;
 
 // Warps of a block at most: what registers they have follows.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights) {
-  if (pass == Pass::forward) return 12;
-  return pass == Pass::backward && eights <= 4 ? 12 : 8;
+  return pass == Pass::forward || (pass == Pass::backward && eights <= 4) ? 12 : 8;
+}
+// Firsts that a warp takes at once: for two gradients by x would leave registers for eight warps alone.
+__host__ __device__ constexpr int firsts_at_once(Pass pass, int eights) {
+  return pass == Pass::forward && eights <= 4 ? 2 : 1;
 }
 
+// Shared memory, in numbers. Of a block the weights, transposed behind them in backward passes, and the
+// scales. Of a warp rows of Q, of what is by Q, and of u_Q, of 16 seconds each; and what is asked for before
+// it is needed, of each first: 16 rows of x, and twice what is small: P, u_P, the gradient of what is sent,
+// and the weights of 16 rows, two each.
+struct GroupShared {
+  int weights, q, rows, small, firsts, of_scales;
+
+  __host__ __device__ GroupShared(Pass pass, int inputs, int columns, int sent)
+      : weights(inputs * columns * (pass == Pass::forward ? 1 : 2)),
+        q(16 * columns *
+          (pass == Pass::forward    ? 1
+           : pass == Pass::backward ? 2
+                                    : 3)),
+        rows(16 * inputs),
+        small((pass == Pass::second ? 2 : 1) * (columns + 16) + (pass == Pass::forward ? 0 : sent)),
+        firsts(firsts_at_once(pass, inputs / 8)),
+        of_scales(inputs) {}
+  __host__ __device__ int of_block() const { return weights + of_scales; }
+  __host__ __device__ int of_warp() const { return q + firsts * (rows + 2 * small); }
+  int64_t bytes(int warps) const { return 4 * (of_block() + int64_t{warps} * of_warp()); }
+};
+
 template <int kEights, Pass pass, bool kAny>
-class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
-  using Base = TensorTeam<kEights, pass, kAny, true>;
+class GroupTeam {
+  static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kFours = kInputs / 4;
+  static constexpr int kFirsts = firsts_at_once(pass, kEights);
+  static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
-  __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, Columns columns,
-                       float weight_inverse, int team)
-      : Base(args, memory, columns, weight_inverse, 1), team_(team), member_(threadIdx.x / kWarp % team) {}
+  __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, float weight_inverse,
+                       int team)
+      : args_(args),
+        memory_(memory),
+        all_(static_cast<int>(args.columns())),
+        sent_(static_cast<int>(args.sent)),
+        team_(team),
+        member_(threadIdx.x / kWarp % team),
+        weight_inverse_(weight_inverse),
+        shared_(pass, kInputs, all_, sent_) {
+    float* const of_block = reinterpret_cast<float*>(net_memory());
+    weight_ = reinterpret_cast<const uint4*>(of_block) + lane_index();
+    transposed_ = weight_ + kInputs * all_ / 4;
+    scales_ = of_block + shared_.weights + 4 * (lane_index() % 4);
+    q_ = reinterpret_cast<float4*>(of_block + shared_.of_block() + threadIdx.x / kWarp * shared_.of_warp()) +
+         lane_index();
+    x_ = reinterpret_cast<float*>(q_ - lane_index()) + shared_.q;
+    small_ = x_ + kFirsts * shared_.rows;
+  }
+
+  __device__ static void place_scales(const MessageArgs<float>& args, int weights) {
+    float* const to = reinterpret_cast<float*>(net_memory()) + weights;
+    for (int k = threadIdx.x; k < args.kept; k += blockDim.x) to[k] = args.scale[k];
+    __syncthreads();
+  }
 
   __device__ void run(int64_t group) {
-    const int64_t begin = this->args_.group_offsets[group], end = this->args_.group_offsets[group + 1];
-    if (begin == end) return;
-    const int64_t from = this->args_.first_offsets[begin], size = this->args_.first_offsets[begin + 1] - from;
-    if (!is_right(begin, end, from, size)) return write(begin, end, not_a_number<float>());
-    write(begin + size, end, 0.0f);
-    // What a step needs is asked for during the step before.
-    const int64_t last = begin + size;
-    const auto ask = [&](int64_t f, int64_t second, int asked) {
-      const int64_t row = from + (f - begin) * size + second - begin;
-      this->ask(f, row, static_cast<int>(min(last - second, int64_t{16})), asked);
-    };
-    int asked = 0;
-    if (begin + member_ < last) ask(begin + member_, begin, asked);
-    for (int64_t second = begin; second < last; second += 16) {
-      begin_seconds(second, last);
-      for (int64_t f = begin + member_; f < last; f += team_, asked ^= 1) {
-        const int64_t rows = from + (f - begin) * size;
-        this->take_asked(asked);
-        this->begin_first(f, second > begin);
-        this->add_rows(rows + second - begin, rows + size, [&] {
-          __syncwarp();
-          if (f + team_ < last)
-            ask(f + team_, second, asked ^ 1);
-          else if (second + 16 < last)
-            ask(begin + member_, second + 16, asked ^ 1);
-        });
-        __syncwarp();
-        this->write_sums(false);
-        __syncwarp();
+    begin_ = args_.group_offsets[group];
+    const int end = args_.group_offsets[group + 1];
+    if (begin_ == end) return;
+    from_ = args_.first_offsets[begin_], size_ = args_.first_offsets[begin_ + 1] - from_;
+    if (!is_right(end)) return write(begin_, end, not_a_number<float>());
+    last_ = begin_ + size_;
+    write(last_, end, 0.0f);
+    const int own = begin_ + kFirsts * member_, step = kFirsts * team_;
+    if (own < last_) ask(own, begin_);
+    for (int second = begin_; second < last_; second += 16) {
+      begin_seconds(second);
+      for (int f = own; f < last_; f += step) {
+        const bool goes_on = f + step < last_;
+        add_firsts(f, second, goes_on ? f + step : own, goes_on ? second : second + 16);
       }
-      if (pass != Pass::forward) write_by_q(second, last);
+      if constexpr (!kIsForward) write_by_q(second);
     }
   }
 
  private:
-  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
-  __device__ bool is_right(int64_t begin, int64_t end, int64_t from, int64_t size) const {
-    bool right = from >= 0 && size >= 0 && size <= end - begin && from + size * size <= this->args_.rows;
-    for (int64_t f = begin + lane_index(); right && f < end; f += kWarp)
-      right = this->args_.first_offsets[f + 1] == from + min(f + 1 - begin, size) * size;
+  // A lane's rows of 16 that each of the firsts has with the seconds.
+  struct Rows {
+    int first, second;                                   // the first ones
+    float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
+  };
+
+  // The place in memory of the first of those rows.
+  __device__ __forceinline__ int64_t row_of(int first, int second) const {
+    return from_ + int64_t{first - begin_} * size_ + second - begin_;
+  }
+  __device__ __forceinline__ bool is_there(const Rows& at, int t, int h) const {
+    return at.first + t < last_ && at.second + lane_index() / 4 + 8 * h < last_;
+  }
+
+  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none;
+  // and whether their rows say so.
+  __device__ bool is_right(int end) const {
+    bool right =
+        from_ >= 0 && size_ >= 0 && size_ <= end - begin_ && from_ + int64_t{size_} * size_ <= args_.rows;
+    for (int f = begin_ + lane_index(); right && f < end; f += kWarp)
+      right = args_.first_offsets[f + 1] == from_ + min(f + 1 - begin_, size_) * size_;
+    if (!__all_sync(kAllLanes, right)) return false;
+#pragma unroll 4
+    for (int r = lane_index(); r < size_ * size_; r += kWarp)
+      right &= args_.first[from_ + r] == begin_ + r / size_ && args_.second[from_ + r] == begin_ + r % size_;
     return __all_sync(kAllLanes, right);
   }
 
@@ -81,35 +139,32 @@ class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
       const int thread = member_ * kWarp + lane_index();
       for (int64_t k = begin * width + thread; k < end * width; k += team_ * kWarp) to[k] = value;
     };
-    if (pass != Pass::backward) fill(this->args_.to_sent, this->sent_);
-    if (pass != Pass::forward) fill(this->args_.by_p, this->all_), fill(this->args_.by_q, this->all_);
+    if (pass != Pass::backward) fill(args_.to_sent, sent_);
+    if (pass != Pass::forward) fill(args_.by_p, all_), fill(args_.by_q, all_);
   }
 
-  __device__ void begin_seconds(int64_t second, int64_t end) {
-    this->second_ = second;
+  __device__ void begin_seconds(int second) {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
-    for (int n = 0; n < this->columns_.sixteens(); ++n)
+    for (int n = 0; n < all_ / 16; ++n)
       for (int h = 0; h < 2; ++h) {
-        const int64_t row = second + lane_index() / 4 + 8 * h;
-        const int64_t at = row * this->all_ + 16 * n + 4 * (lane_index() % 4);
-        this->row_of_q(0, n, h) = row < end ? read_four(this->args_.q + at) : nothing;
-        if constexpr (pass != Pass::forward) this->row_of_q(1, n, h) = nothing;
-        if constexpr (pass == Pass::second)
-          this->row_of_q(2, n, h) = row < end ? read_four(this->args_.along_q + at) : nothing;
+        const int row = second + lane_index() / 4 + 8 * h;
+        const int64_t at = int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4);
+        row_of_q(0, n, h) = row < last_ ? read_four(args_.q + at) : nothing;
+        if constexpr (!kIsForward) row_of_q(1, n, h) = nothing;
+        if constexpr (kIsSecond) row_of_q(2, n, h) = row < last_ ? read_four(args_.along_q + at) : nothing;
       }
   }
 
   // What is by Q: the sums of the team's warps, one after the other.
-  __device__ void write_by_q(int64_t second, int64_t end) const {
+  __device__ void write_by_q(int second) const {
     wait();
-    for (int at = member_; at < 2 * this->columns_.sixteens(); at += team_) {
-      const int n = at / 2, h = at % 2;
-      const int64_t row = second + lane_index() / 4 + 8 * h;
-      const float4* from = &this->row_of_q(1, n, h) - member_ * (this->of_warp_ / 4);
+    for (int at = member_; at < all_ / 8; at += team_) {
+      const int n = at / 2, h = at % 2, row = second + lane_index() / 4 + 8 * h;
+      const float4* from = &row_of_q(1, n, h) - member_ * (shared_.of_warp() / 4);
       float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
-      for (int w = 0; w < team_; ++w, from += this->of_warp_ / 4)
+      for (int w = 0; w < team_; ++w, from += shared_.of_warp() / 4)
         sum = {sum.x + from->x, sum.y + from->y, sum.z + from->z, sum.w + from->w};
-      if (row < end) write_four(this->args_.by_q + row * this->all_ + 16 * n + 4 * (lane_index() % 4), sum);
+      if (row < last_) write_four(args_.by_q + int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4), sum);
     }
     wait();
   }
@@ -118,7 +173,350 @@ class GroupTeam : TensorTeam<kEights, pass, kAny, true> {
     if (team_ > 1) sync_threads(1 + threadIdx.x / kWarp / team_, team_ * kWarp);
   }
 
-  const int team_, member_;
+  // The lane's four columns of Q (0), of what is by Q (1), or of u_Q (2), for its rows h.
+  __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
+    return q_[(2 * (which * (all_ / 16) + n) + h) * kWarp];
+  }
+
+  // Where four of a row's numbers are among those of 16 rows: so that the rows of eight lanes that read one
+  // after the other are in different banks.
+  __device__ __forceinline__ static int place_in_rows(int row, int four) {
+    return 4 * (row * kFours + (four ^ (row % 2 * 4)));
+  }
+  __device__ __forceinline__ float4 four_of_row(int t, int h, int n) const {
+    const int place = place_in_rows(lane_index() / 4 + 8 * h, 4 * n + lane_index() % 4);
+    return *reinterpret_cast<const float4*>(x_ + t * shared_.rows + place);
+  }
+
+  // Asks for what a step needs, if there is such a step.
+  __device__ __forceinline__ void ask(int first, int second) {
+    turn_ ^= 1;
+    if (second >= last_) return;
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t) {
+      const bool is_first = first + t < last_;
+      const int count = is_first ? min(last_ - second, 16) : 0;
+      const int64_t f = is_first ? first + t : first, row = row_of(static_cast<int>(f), second);
+#pragma unroll
+      for (int k = 0; k < 16 * kFours / kWarp; ++k) {
+        const int four = k * kWarp + lane_index();
+        copy_to_shared<16>(x_ + t * shared_.rows + place_in_rows(four / kFours, four % kFours),
+                           args_.x + row * kInputs + 4 * four, four < count * kFours);
+      }
+      float* to = small_ + (turn_ * kFirsts + t) * shared_.small;
+      const auto all_of = [&](const float* from, int numbers) {
+#pragma unroll 1
+        for (int k = 4 * lane_index(); k < numbers; k += 4 * kWarp)
+          copy_to_shared<16>(to + k, from + f * numbers + k, true);
+        to += numbers;
+      };
+      all_of(args_.p, all_);
+      if constexpr (kIsSecond) all_of(args_.along_p, all_);
+      if constexpr (!kIsForward) all_of(args_.grad_sent, sent_);
+      if (lane_index() < 16) {
+        const bool there = lane_index() < count;
+        const int64_t own = there ? row + lane_index() : row;
+        copy_to_shared<4>(to + lane_index(), args_.row_weight + own, there);
+        if constexpr (kIsSecond)
+          copy_to_shared<4>(to + 16 + lane_index(), args_.along_row_weight + own, there);
+        if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + own * kInputs);
+      }
+    }
+  }
+  __device__ __forceinline__ void take_asked() const {
+    wait_for_copies();
+    __syncwarp();
+  }
+
+  // The rows of the firsts and 16 seconds; the next step is of other ones.
+  __device__ __forceinline__ void add_firsts(int first, int second, int next_first, int next_second) {
+    Rows at;
+    at.first = first, at.second = second;
+    // Rows of the gradient of what is kept, with which those by x begin.
+    float4 kept[kFirsts][kSixteens][2] = {};
+    if constexpr (pass == Pass::backward) {
+#pragma unroll
+      for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+        for (int n = 0; n < kSixteens; ++n)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            kept[t][n][h] = row_in_memory(args_.kept ? args_.grad_kept : nullptr, at, t, h, n);
+    }
+    take_asked();
+    of_step_ = small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4);
+    HalfRows<kSixteens> x[kFirsts], along[kFirsts];
+    load_rows(x, [&](int t, int h, int n) { return four_of_row(t, h, n); });
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* const weight =
+            small_ + (turn_ * kFirsts + t + 1) * shared_.small + lane_index() / 4 + 8 * h - 16;
+        at.weight[t][h] = weight[kIsSecond ? -16 : 0];
+        at.along_weight[t][h] = kIsSecond ? weight[0] : 0.0f;
+      }
+    if constexpr (kIsSecond)
+      load_rows(along, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
+    float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward ? 1 : kEights][4] = {};
+    if (args_.kept) {
+#pragma unroll
+      for (int n = 0; n < kSixteens; ++n) {
+        float4 rows[kFirsts][2];
+#pragma unroll
+        for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            rows[t][h] = kIsForward  ? four_of_row(t, h, n)
+                         : kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n)
+                                     : kept[t][n][h];
+            if constexpr (pass == Pass::backward) {
+              float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
+              a[0] += rows[t][h].x, a[1] += rows[t][h].y, b[0] += rows[t][h].z, b[1] += rows[t][h].w;
+            }
+          }
+        add_columns<false>(sent_ / 16 + n, n, at, x, along, rows, by_weight, by_x);
+      }
+    }
+    __syncwarp();
+    ask(next_first, next_second);
+    const float4 nothing[kFirsts][2] = {};
+#pragma unroll 1
+    for (int n = 0; n < sent_ / 16; ++n) add_columns<true>(n, 0, at, x, along, nothing, by_weight, by_x);
+    if constexpr (!kIsForward) write_inputs(at, by_x, by_weight);
+  }
+
+  // Four columns of a row, zeros where it is not there or there are no rows.
+  __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
+                                                  int n) const {
+    constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
+    const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+    if (!rows || !is_there(at, t, h)) return nothing;
+    return read_four(rows + row * kInputs + 16 * n + 4 * (lane_index() % 4));
+  }
+
+  // Rows as products take them; all have one power of two.
+  template <class F>
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens> (&to)[kFirsts], const F& four_at) const {
+    float4 rows[kFirsts][2][kSixteens];
+    unsigned largest = 0;
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int n = 0; n < kSixteens; ++n) {
+          rows[t][h][n] = four_at(t, h, n);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[t][h][n], k)));
+        }
+    const float scale = scale_of(warp_largest(largest));
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t) {
+      to[t].inverse = inverse_power(scale) * weight_inverse_;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int n = 0; n < kSixteens; ++n) {
+          const float4& four = rows[t][h][n];
+          to[t].set(n, h, scale * four.x, scale * four.y, scale * four.z, scale * four.w);
+        }
+    }
+  }
+
+  // The lane's numbers of 16 columns, to z: what is given and the products, of columns `u` and rows `h` at
+  // 4 u + 2 h and the next.
+  __device__ __forceinline__ void multiply(float (&z)[kFirsts][8], const HalfRows<kSixteens> (&rows)[kFirsts],
+                                           int n, const float4 (&p)[kFirsts], const float4 (&q)[2]) const {
+    float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
+#pragma unroll
+    for (int k = 0; k < kSixteens; ++k)
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const uint4 b = weight_[((2 * n + u) * kSixteens + k) * kWarp];
+#pragma unroll
+        for (int t = 0; t < kFirsts; ++t) multiply_parts(large[t][u], small[t][u], rows[t], k, b);
+      }
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int u = 0; u < 2; ++u)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int four = 2 * u + k % 2;
+          z[t][4 * u + k] = of_four(p[t], four) + of_four(q[k / 2], four) +
+                            (large[t][u][k] + small[t][u][k]) * rows[t].inverse;
+        }
+  }
+
+  // Four columns of what is small: of P (0), of u_P (1), or of the gradient of what is sent (the last).
+  __device__ __forceinline__ float4 small_four(int t, int which, int n) const {
+    return *reinterpret_cast<const float4*>(of_step_ + t * shared_.small + which * all_ + 16 * n);
+  }
+
+  // Sixteen columns, which are all sent, or those of what is kept from the sixteenth `of_kept` on, of which
+  // `kept` are the rows: x or gradients.
+  template <bool kIsSent, int kCount>
+  __device__ __forceinline__ void add_columns(int n, int of_kept, const Rows& at,
+                                              const HalfRows<kSixteens> (&x)[kFirsts],
+                                              const HalfRows<kSixteens> (&along)[kFirsts],
+                                              const float4 (&kept)[kFirsts][2],
+                                              float (&by_weight)[kFirsts][2],
+                                              float (&by_x)[kFirsts][kCount][4]) {
+    // factor: the gradient of what is sent, or the scale of what is kept
+    float4 p[kFirsts], along_p[kFirsts], q[2], along_q[2], factor[kFirsts];
+    float z[kFirsts][8], v[kFirsts][8];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      q[h] = row_of_q(0, n, h);
+      if constexpr (kIsSecond) along_q[h] = row_of_q(2, n, h);
+    }
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t) {
+      p[t] = small_four(t, 0, n);
+      if constexpr (kIsSecond) along_p[t] = small_four(t, 1, n);
+      if constexpr (!kIsSent)
+        factor[t] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
+      else if constexpr (!kIsForward)
+        factor[t] = small_four(t, kIsSecond ? 2 : 1, n);
+    }
+    multiply(z, x, n, p, q);
+    if constexpr (kIsSecond) multiply(v, along, n, along_p, along_q);
+    Number<float> numbers[8 * kFirsts];
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        Number<float>& own = numbers[8 * t + k];
+        const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
+        own.z = z[t][k];
+        if constexpr (kIsSecond) own.v = v[t][k];
+        if constexpr (kIsForward) continue;
+        own.grad = of_four(factor[t], four) * (kIsSent ? at.weight[t][h] : of_four(kept[t][h], four));
+        own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t], four) : 0.0f;
+      }
+    evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
+    float of_sent[4 * kFirsts] = {}, of_p[4 * kFirsts] = {};
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int four = 0; four < 4; ++four) {
+          const Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
+          const float of_v = kIsSecond ? own.sv : own.y;
+          of_p[4 * t + four] += own.h;
+          if constexpr (!kIsSent) continue;
+          of_sent[4 * t + four] +=
+              at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
+          if constexpr (!kIsForward) by_weight[t][h] += of_four(factor[t], four) * of_v;
+        }
+    if constexpr (!kIsForward) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float4& sum = row_of_q(1, n, h);
+        float4 all = sum;
+#pragma unroll
+        for (int t = 0; t < kFirsts; ++t) {
+          const float4 own = four_of(numbers, t, h, [](const auto& a) { return a.h; });
+          all = {all.x + own.x, all.y + own.y, all.z + own.z, all.w + own.w};
+        }
+        sum = all;
+      }
+      add_to_inputs(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+      write_sums(at, args_.by_p, all_, n, of_p);
+    }
+    if constexpr (pass != Pass::backward && kIsSent) write_sums(at, args_.to_sent, sent_, n, of_sent);
+    write_rows<kIsSent>(at, n, of_kept, factor, kept, numbers);
+  }
+
+  // Of 16 columns the sums over 16 seconds, added to those of the seconds before. A lane has its column in
+  // every step, so that the order is fixed.
+  __device__ __forceinline__ void write_sums(const Rows& at, float* to, int width, int n,
+                                             float (&x)[4 * kFirsts]) const {
+    const float sum = sum_over_rows(x);
+    const int which = own_sum<4 * kFirsts>(), f = at.first + which / 4;
+    if (which < 0 || f >= last_) return;
+    float* const own = to + int64_t{f} * width + 16 * n + 4 * (lane_index() % 4) + which % 4;
+    if (at.second == begin_)
+      *own = sum;
+    else
+      atomicAdd(own, sum);
+  }
+
+  // What the rows have of sixteen columns.
+  template <bool kIsSent>
+  __device__ __forceinline__ void write_rows(const Rows& at, int n, int of_kept,
+                                             const float4 (&factor)[kFirsts],
+                                             const float4 (&kept)[kFirsts][2],
+                                             const Number<float> (&numbers)[8 * kFirsts]) const {
+    const bool writes_z = !kIsForward && (args_.by_z || memory_.dz || memory_.of_scales);
+    if (!(pass != Pass::backward && !kIsSent) && !writes_z) return;
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (!is_there(at, t, h)) continue;
+        const auto own = [&](const auto& f) { return four_of(numbers, t, h, f); };
+        const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+        const int column = 4 * (lane_index() % 4);
+        if constexpr (!kIsSent) {
+          const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
+          const int64_t place = row * kInputs + column + 16 * of_kept;
+          if constexpr (pass != Pass::backward) {
+            const float4 added = kIsSecond ? row_in_memory(args_.along_x, at, t, h, of_kept) : kept[t][h];
+            const float4& c = factor[t];
+            write_four(args_.to_kept + place,
+                       {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
+          }
+          const float4& grad = kept[t][h];
+          if (!kIsForward && memory_.of_scales)
+            write_four(memory_.of_scales + place, {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
+        }
+        if constexpr (kIsForward) continue;
+        const int64_t place = row * all_ + 16 * n + column;
+        if (args_.by_z) write_four(args_.by_z + place, own([](const auto& number) { return number.h; }));
+        if (kIsSecond && memory_.dz)
+          write_four(memory_.dz + place, own([](const auto& number) { return number.dz; }));
+      }
+  }
+
+  // What the rows have for x and their weights.
+  template <int kCount>
+  __device__ __forceinline__ void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
+                                               const float (&by_weight)[kFirsts][2]) const {
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float of_row = quad_sum(by_weight[t][h]);
+        float4 sums[kSixteens];
+#pragma unroll
+        for (int n = 0; n < kSixteens; ++n) {
+          const float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
+          sums[n] = {a[0], a[1], b[0], b[1]};
+        }
+        if (!is_there(at, t, h)) continue;
+        const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+        if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
+#pragma unroll
+        for (int n = 0; n < kSixteens; ++n)
+          write_four(args_.by_x + row * kInputs + 16 * n + 4 * (lane_index() % 4), sums[n]);
+      }
+  }
+
+  const MessageArgs<float>& args_;
+  const Memory<float>& memory_;
+  const int all_, sent_, team_, member_;
+  const float weight_inverse_;
+  const GroupShared shared_;
+  const uint4 *weight_, *transposed_;  // the lane's
+  float4* q_;
+  const float* scales_;
+  float *x_, *small_;
+  const float* of_step_ = nullptr;                  // the lane's small things of the step
+  int turn_ = 1;                                    // of what is small
+  int begin_ = 0, last_ = 0, from_ = 0, size_ = 0;  // the group's firsts with rows, and the rows
 };
 
 // Whether groups stand one behind the other, and no first behind them has rows.
@@ -138,8 +536,10 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
   const Columns columns{0, static_cast<int>(args.columns())};
   const bool is_right = are_groups(args);
   if (is_right) {
-    const float inverse = TensorTeam<kEights, pass, kAny, true>::place_weights(args, columns);
-    GroupTeam<kEights, pass, kAny> own(args, memory, columns, inverse, team);
+    using Team = GroupTeam<kEights, pass, kAny>;
+    const float inverse = TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
+    Team::place_scales(args, GroupShared(pass, 8 * kEights, columns.end, 0).weights);
+    Team own(args, memory, inverse, team);
     const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
     for (int64_t g = first; g < args.groups; g += teams) own.run(g);
@@ -160,22 +560,37 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
 // Warps of a block, for which there is shared memory: an even number, or none.
 template <int kEights, Pass pass>
 int group_warps(const Gpu& gpu, const MessageArgs<float>& args) {
-  const TensorShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), true);
+  const GroupShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), static_cast<int>(args.sent));
   int warps = most_group_warps(pass, kEights);
   while (warps > 0 && shared.bytes(warps) > gpu.limits().shared_bytes) warps -= 2;
   return warps;
+}
+
+// How many warps have a group: so that the last of them ends early, after the turns that all take, and the
+// third of one more by which groups differ. Teams also wait for each other.
+inline int team_of(const MessageArgs<float>& args, int64_t chip, int warps, int firsts) {
+  const int64_t size = std::max<int64_t>(1, args.firsts ? blocks_for(args.rows, args.firsts) : 1);
+  int best = 1;
+  double fewest = 0;
+  for (int team = 1; team <= warps; ++team) {
+    if (warps % team) continue;
+    const int64_t turns = blocks_for(args.groups, chip * (warps / team));
+    const int64_t steps = turns * blocks_for(size, firsts * team) + blocks_for(size, 3 * firsts * team);
+    const double cost = (team > 1 ? 1.04 : 1.0) * static_cast<double>(steps);
+    if (team == 1 || cost < fewest) best = team, fewest = cost;
+  }
+  return best;
 }
 
 template <int kEights, Pass pass, bool kAny>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = group_warps<kEights, pass>(gpu, args);
   const int64_t chip = gpu.limits().multiprocessors;
-  // As many warps have a group as it takes for two turns of all.
-  int team = 1;
-  while (team < warps && (warps % team || args.groups * team < 2 * chip * warps)) ++team;
+  const int team = team_of(args, chip, warps, firsts_at_once(pass, kEights));
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);
-  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp,
-             TensorShared(pass, 8 * kEights, columns, true).bytes(warps), args, memory, team);
+  const GroupShared shared(pass, 8 * kEights, columns, static_cast<int>(args.sent));
+  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp, shared.bytes(warps), args, memory,
+             team);
 }
 
 }  // namespace gpu_message

@@ -61,13 +61,13 @@ __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
   if constexpr (kAny) {
     with_activation(activation, by);
   } else {
-    bool is_silu = true;
+    T most = numbers[0].z;
 #pragma unroll
-    for (int k = 0; k < Count; ++k) is_silu &= activation == Activation::silu || numbers[k].z < threshold;
-    if (__all_sync(kAllLanes, is_silu))
-      by.template operator()<Activation::silu>();
-    else
+    for (int k = 1; k < Count; ++k) most = max(most, numbers[k].z);
+    if (__any_sync(kAllLanes, activation == Activation::silut && most >= threshold)) [[unlikely]]
       by.template operator()<Activation::silut>();
+    else
+      by.template operator()<Activation::silu>();
   }
 }
 

@@ -19,12 +19,10 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
-#include "common/gpu_copy.h"
 #include "common/gpu_mma.h"
 #include "gemm/gpu_memory.h"
 #include "gemm/gpu_parts.h"
 #include "message/gpu_number.h"
-#include "message/gpu_prefetch.h"
 
 namespace mdops {
 
@@ -64,12 +62,15 @@ __device__ __forceinline__ float of_four(const float4& x, int k) {
   return k == 0 ? x.x : k == 1 ? x.y : k == 2 ? x.z : x.w;
 }
 
-// The largest number of all lanes that is one, by its bits, and the power of two for its parts.
+// The largest number of all lanes that is one, by its bits, and the power of two for its parts: 1 where it is
+// infinite or none.
 __device__ __forceinline__ unsigned size_of(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
 __device__ __forceinline__ float scale_of(unsigned largest) {
-  return largest < 0x7f800000u ? scale_for(__uint_as_float(largest)) : 1.0f;
+  const int exponent = static_cast<int>(largest >> 23);
+  const int power = min(max(kLargest + 127 - exponent, -100), 100);
+  return __int_as_float((exponent < 255 ? power + 127 : 127) << 23);
 }
 
 // A warp's 16 rows of so many sixteens, times a power of two, in two parts as products take them.
@@ -96,25 +97,86 @@ __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)
   multiply_16<false>(large, a.high[sixteen], b.x, b.y);
 }
 
-// Shared memory of a block, in numbers: the weights, transposed behind them in backward passes, and of each
-// warp sums of what is sent and of what is by P. Of whole groups (gpu_groups.h) also rows of Q, of u_Q and of
-// what is by Q, of 16 seconds each, and what is asked for before it is needed: x of 16 rows, and twice the
-// small things of a first and of its rows.
-struct TensorShared {
-  int64_t weights, sums, rows, x, small;
+// A lane's four numbers of y, h or another member, of rows h of so many tiles of 16 rows and 16 columns: of
+// columns `u` and rows `h` of a tile they are 4 u + 2 h and the next.
+template <int kCount, class F>
+__device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount], int tile, int h,
+                                          const F& f) {
+  const Number<float>* const own = numbers + 8 * tile + 2 * h;
+  return {f(own[0]), f(own[1]), f(own[4]), f(own[5])};
+}
 
-  __host__ __device__ TensorShared(Pass pass, int inputs, int columns, bool of_groups)
-      : weights(int64_t{inputs} * columns), sums(2 * columns), rows(0), x(0), small(0) {
-    if (pass != Pass::forward) weights *= 2;
-    if (!of_groups) return;
-    rows = 16 * columns * (pass == Pass::forward ? 1 : pass == Pass::backward ? 2 : 3);
-    x = 16 * inputs, small = 2 * columns + 3 * 16;
+// The products of these numbers' h with the transposed weights of their 16 columns, added to by_x.
+template <int kTiles, int kEights>
+__device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
+                                              const Number<float> (&numbers)[8 * kTiles],
+                                              const uint4* transposed, float weight_inverse) {
+  unsigned largest = 0;
+#pragma unroll
+  for (int k = 0; k < 8 * kTiles; ++k) largest = max(largest, size_of(numbers[k].h));
+  const float scale = scale_of(warp_largest(largest)), inverse = inverse_power(scale) * weight_inverse;
+  HalfRows<1> rows[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float4 of_z = four_of(numbers, t, h, [](const auto& number) { return number.h; });
+      rows[t].set(0, h, scale * of_z.x, scale * of_z.y, scale * of_z.z, scale * of_z.w);
+    }
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight) {
+    const uint4 b = transposed[eight * kWarp];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      float now[4] = {};
+      multiply_parts(now, now, rows[t], 0, b);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) by_x[t][eight][k] += now[k] * inverse;
+    }
   }
-  __host__ __device__ int64_t of_warp() const { return sums + rows + x + 2 * small; }
-  int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp()); }
+}
+
+// The sum of one of four or eight numbers over the lanes that have the same columns. Half of the numbers goes
+// to the lane that keeps them, then half of these; then lanes with the same are added. Which of them a lane
+// has is `own_sum`, -1 if another lane has the same.
+template <int kCount>
+__device__ __forceinline__ float sum_over_rows(const float (&x)[kCount]) {
+  float sums[kCount];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) sums[k] = x[k];
+#pragma unroll
+  for (int step = 4, half = kCount / 2; step < kWarp; step *= 2, half /= 2) {
+    const bool keeps_last = lane_index() & step;
+#pragma unroll
+    for (int k = 0; k < half; ++k) {
+      const float given = keeps_last ? sums[k] : sums[k + half];
+      sums[k] = (keeps_last ? sums[k + half] : sums[k]) + __shfl_xor_sync(kAllLanes, given, step);
+    }
+    if (half == 0) sums[0] += __shfl_xor_sync(kAllLanes, sums[0], step);
+  }
+  return sums[0];
+}
+template <int kCount>
+__device__ __forceinline__ int own_sum() {
+  const int lane = lane_index();
+  if constexpr (kCount == 8) return (lane & 4) + (lane & 8) / 4 + (lane & 16) / 16;
+  return lane < 16 ? (lane & 4) / 2 + (lane & 8) / 8 : -1;
+}
+
+// Shared memory of a block, in numbers: the weights, transposed behind them in backward passes; and of each
+// warp sums of what is sent and of what is by P, then its first's P, u_P and gradient of what is sent.
+struct TensorShared {
+  int64_t weights, of_warp;
+
+  __host__ __device__ TensorShared(Pass pass, int inputs, int columns)
+      : weights(int64_t{inputs} * columns * (pass == Pass::forward ? 1 : 2)),
+        of_warp(columns * (pass == Pass::forward    ? 3
+                           : pass == Pass::backward ? 4
+                                                    : 5)) {}
+  int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp); }
 };
 
-template <int kEights, Pass pass, bool kAny, bool kOfGroups = false>
+template <int kEights, Pass pass, bool kAny>
 class TensorTeam {
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2;
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
@@ -132,15 +194,13 @@ class TensorTeam {
         warp_(threadIdx.x / kWarp % team),
         barrier_(1 + threadIdx.x / kWarp / team) {
     const int width = columns.end - columns.begin;
-    const TensorShared shared(pass, kInputs, width, kOfGroups);
+    const TensorShared shared(pass, kInputs, width);
     float* const memory_of_block = reinterpret_cast<float*>(net_memory());
     weight_ = reinterpret_cast<const uint4*>(memory_of_block) + lane_index();
     transposed_ = weight_ + kInputs * width / 4;
-    of_warp_ = static_cast<int>(shared.of_warp());
-    team_memory_ = memory_of_block + shared.weights + int64_t{threadIdx.x / kWarp / team * team} * of_warp_;
-    sums_ = team_memory_ + warp_ * of_warp_;
-    rows_of_q_ = reinterpret_cast<float4*>(sums_ + shared.sums) + lane_index();
-    asked_x_ = sums_ + shared.sums + shared.rows;
+    of_warp_ = static_cast<int>(shared.of_warp);
+    team_sums_ = memory_of_block + shared.weights + int64_t{threadIdx.x / kWarp / team * team} * of_warp_;
+    sums_ = team_sums_ + warp_ * of_warp_;
   }
 
   // The weights to shared memory: of each sixteen of the depth and eight of the columns four numbers a lane.
@@ -182,23 +242,24 @@ class TensorTeam {
 
   __device__ void run(int64_t f) {
     const RowsOfFirst<float> rows(args_, f);
-    begin_first(f, false);
-    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_)
-      add_rows(row, rows.end, [] {});
+    begin_first(f);
+    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
     wait();
     write_sums(rows.is_wrong);
     wait();
   }
 
- protected:
-  // Sums begin with what is there, if `goes_on`.
-  __device__ void begin_first(int64_t f, bool goes_on) {
-    const int column = columns_.begin + 4 * (lane_index() % 4), width = columns_.end - columns_.begin;
-    first_ = f, p_ = args_.p + f * all_ + column, grad_sent_ = args_.grad_sent + f * sent_ + column;
-    if (kIsSecond) along_p_ = args_.along_p + f * all_ + column;
+ private:
+  __device__ void begin_first(int64_t f) {
+    const int width = columns_.end - columns_.begin;
+    first_ = f;
     for (int c = lane_index(); c < width; c += kWarp) {
-      if (pass != Pass::backward) sums_[c] = goes_on && columns_.begin + c < sent_ ? *to_sent(c) : 0.0f;
-      if (!kIsForward) sums_[width + c] = goes_on ? *to_p(c) : 0.0f;
+      float* to = sums_ + c;
+      const auto put = [&](float value) { *to = value, to += width; };
+      put(0.0f), put(0.0f);
+      put(args_.p[f * all_ + columns_.begin + c]);
+      if constexpr (kIsSecond) put(args_.along_p[f * all_ + columns_.begin + c]);
+      if (!kIsForward && columns_.begin + c < sent_) put(args_.grad_sent[f * sent_ + columns_.begin + c]);
     }
     __syncwarp();
   }
@@ -216,38 +277,32 @@ class TensorTeam {
     for (int c = threadIdx.x % (warps_ * kWarp); c < width; c += warps_ * kWarp) {
       float sent = is_wrong ? not_a_number<float>() : 0.0f, by_p = sent;
       for (int w = 0; w < warps_; ++w) {
-        const float* const own = team_memory_ + w * of_warp_;
+        const float* const own = team_sums_ + w * of_warp_;
         if (pass != Pass::backward) sent += own[c];
         if (!kIsForward) by_p += own[width + c];
       }
-      if (pass != Pass::backward && columns_.begin + c < sent_) *to_sent(c) = sent;
-      if (!kIsForward) *to_p(c) = by_p;
+      if (pass != Pass::backward && columns_.begin + c < sent_)
+        args_.to_sent[first_ * sent_ + columns_.begin + c] = sent;
+      if (!kIsForward) args_.by_p[first_ * all_ + columns_.begin + c] = by_p;
     }
   }
-  // Where the sums of a column of this run go.
-  __device__ float* to_sent(int c) const { return args_.to_sent + first_ * sent_ + columns_.begin + c; }
-  __device__ float* to_p(int c) const { return args_.by_p + first_ * all_ + columns_.begin + c; }
 
   // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
-  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second. Calls
-  // when_read() once x is in registers.
-  template <class F>
-  __device__ __forceinline__ void add_rows(int64_t row, int64_t end, const F& when_read) {
+  // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
+  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
     row_ = row + lane_index() / 4;
     left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
     HalfRows<kSixteens> x, along[1];
-    load_rows<kOfGroups>(x, at, args_.x);
-    when_read();
-    if constexpr (kIsSecond) load_rows<false>(*along, at, args_.along_x);
-    float by_weight[2] = {}, by_x[kIsForward ? 1 : kEights][4] = {};
+    load_rows(x, at, args_.x);
+    if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
+    float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
     add_columns<true>(0, sent, x, along, at, by_weight, by_x);
     add_columns<false>(sent, sixteens, x, along, at, by_weight, by_x);
-    if constexpr (!kIsForward) write_inputs(by_x, by_weight);
+    if constexpr (!kIsForward) write_inputs(by_x[0], by_weight);
   }
 
- private:
   // Where a lane's two rows are, and what belongs to them.
   struct Places {
     bool is_wrong[2], has_second[2];
@@ -272,13 +327,6 @@ class TensorTeam {
     for (int h = 0; h < 2; ++h) {
       const int64_t row = row_ + 8 * h;
       found.along_weight[h] = kIsSecond && is_there(h) ? args_.along_row_weight[row] : 0.0f;
-      if constexpr (kOfGroups) {
-        const int own = lane_index() / 4 + 8 * h;
-        const int2 ends = ends_of_row(own);
-        found.weight[h] = is_there(h) ? asked_[2 * (columns_.end - columns_.begin) + own] : 0.0f;
-        found.is_wrong[h] = is_there(h) && (ends.x != first_ || ends.y != second_ + own);
-        continue;
-      }
       int64_t second = is_there(h) ? args_.second[row] : -1;
       found.is_wrong[h] = is_there(h) && !is_right(args_, row, first_, second);
       found.has_second[h] = second >= 0 && !found.is_wrong[h];
@@ -290,7 +338,6 @@ class TensorTeam {
     return found;
   }
 
-  template <bool kIsAsked>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens>& to, const Places& at, const float* x) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
@@ -298,13 +345,10 @@ class TensorTeam {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int n = 0; n < kSixteens; ++n) {
-        const int own = lane_index() / 4 + 8 * h, column = 16 * n + 4 * (lane_index() % 4);
-        if (!is_there(h))
-          rows[h][n] = {0.0f, 0.0f, 0.0f, 0.0f};
-        else if (kIsAsked)
-          rows[h][n] = *reinterpret_cast<const float4*>(asked_x_ + own * kInputs + column);
+        if (is_there(h))
+          rows[h][n] = read_four(x + (row_ + 8 * h) * kInputs + 16 * n + 4 * (lane_index() % 4));
         else
-          rows[h][n] = read_four(x + (row_ + 8 * h) * kInputs + column);
+          rows[h][n] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
       }
@@ -331,21 +375,17 @@ class TensorTeam {
     for (int k = 0; k < 4; ++k) z[k] += (large[k] + small[k]) * rows.inverse;
   }
 
-  // Adds a lane's numbers of four columns to the sums over the warp's rows. Half of the numbers goes to the
-  // lane that keeps them, twice; then lanes with the same are added.
+  // Adds a lane's numbers of four columns to the sums over the warp's rows.
   __device__ __forceinline__ void add_to_sums(float* sums, int n, const float (&x)[4]) const {
-    const bool keeps_last = lane_index() & 4, keeps_second = lane_index() & 8;
-    float two[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      two[k] = keeps_last ? x[k + 2] : x[k];
-      two[k] += __shfl_xor_sync(kAllLanes, keeps_last ? x[k] : x[k + 2], 4);
-    }
-    float own = keeps_second ? two[1] : two[0];
-    own += __shfl_xor_sync(kAllLanes, keeps_second ? two[0] : two[1], 8);
-    own += __shfl_xor_sync(kAllLanes, own, 16);
-    const int place = 16 * n + 4 * (lane_index() % 4) + 2 * keeps_last + keeps_second;
-    if (lane_index() < 16) sums[place] += own;
+    const float sum = sum_over_rows(x);
+    const int which = own_sum<4>();
+    if (which >= 0) sums[16 * n + 4 * (lane_index() % 4) + which] += sum;
+  }
+
+  // Four columns of the first's P (0), u_P (1), or gradient of what is sent (the last).
+  __device__ __forceinline__ float4 four_of_first(int which, int n) const {
+    const int width = columns_.end - columns_.begin;
+    return *reinterpret_cast<const float4*>(sums_ + (2 + which) * width + 16 * n + 4 * (lane_index() % 4));
   }
 
   template <bool kIsSent>
@@ -354,11 +394,9 @@ class TensorTeam {
     const float* const kept = (kIsForward ? args_.x : args_.grad_kept) + at.kept + 16 * n;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (!kOfGroups) {
-        given.q[h] = at.has_second[h] ? read_four(at.q[h] + 16 * n) : nothing;
-        if constexpr (kIsSecond)
-          given.along_q[h] = at.has_second[h] ? read_four(at.along_q[h] + 16 * n) : nothing;
-      }
+      given.q[h] = at.has_second[h] ? read_four(at.q[h] + 16 * n) : nothing;
+      if constexpr (kIsSecond)
+        given.along_q[h] = at.has_second[h] ? read_four(at.along_q[h] + 16 * n) : nothing;
       if constexpr (kIsSent) continue;
       given.kept[h] = is_there(h) ? read_four(kept + 8 * h * kInputs) : nothing;
       if constexpr (kIsSecond)
@@ -371,7 +409,7 @@ class TensorTeam {
   template <bool kIsSent, int kCount>
   __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens>& x,
                                               const HalfRows<kSixteens>* along, const Places& at,
-                                              float (&by_weight)[2], float (&by_x)[kCount][4]) {
+                                              float (&by_weight)[2], float (&by_x)[1][kCount][4]) {
     if (begin >= end) return;
     Given next;
     load<kIsSent>(next, at, begin);
@@ -379,20 +417,13 @@ class TensorTeam {
     for (int n = begin; n < end; ++n) {
       Given given = next;
       if (n + 1 < end) load<kIsSent>(next, at, n + 1);
-      const float4 p = kOfGroups ? asked_four(0, n) : read_four(p_ + 16 * n);
+      const float4 p = four_of_first(0, n);
       float4 along_p, factor;  // factor: the gradient of what is sent, or the scale of what is kept
-      if constexpr (kIsSecond) along_p = read_four(along_p_ + 16 * n);
+      if constexpr (kIsSecond) along_p = four_of_first(1, n);
       if constexpr (!kIsSent)
         factor = read_four(args_.scale + columns_.begin + 4 * (lane_index() % 4) - sent_ + 16 * n);
       else if constexpr (!kIsForward)
-        factor = kOfGroups ? asked_four(1, n) : read_four(grad_sent_ + 16 * n);
-      if constexpr (kOfGroups) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          given.q[h] = row_of_q(0, n, h);
-          if constexpr (kIsSecond) given.along_q[h] = row_of_q(2, n, h);
-        }
-      }
+        factor = four_of_first(kIsSecond ? 2 : 1, n);
       // Of eight columns `u` and rows `h` a lane has numbers 4 u + 2 h and the next.
       Number<float> numbers[8];
 #pragma unroll
@@ -438,15 +469,9 @@ class TensorTeam {
       if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent);
       if constexpr (!kIsForward) {
         add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p);
-        add_to_inputs(by_x, numbers, n);
+        add_to_inputs(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
       }
     }
-  }
-
-  // A lane's four numbers of h, or of another member, of rows h.
-  template <class F>
-  __device__ static float4 four_of(const Number<float> (&numbers)[8], int h, const F& f) {
-    return {f(numbers[2 * h]), f(numbers[2 * h + 1]), f(numbers[4 + 2 * h]), f(numbers[5 + 2 * h])};
   }
 
   // What the rows have of sixteen columns.
@@ -455,12 +480,8 @@ class TensorTeam {
                                              const Number<float> (&numbers)[8], int n) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const auto own = [&](const auto& f) { return four_of(numbers, h, f); };
+      const auto own = [&](const auto& f) { return four_of(numbers, 0, h, f); };
       const float4 of_z = own([](const auto& number) { return number.h; });
-      if constexpr (kOfGroups && !kIsForward) {
-        float4& sum = row_of_q(1, n, h);
-        sum = {sum.x + of_z.x, sum.y + of_z.y, sum.z + of_z.z, sum.w + of_z.w};
-      }
       if (!is_there(h)) continue;
       if constexpr (!kIsSent) {
         const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
@@ -479,30 +500,6 @@ class TensorTeam {
       if (args_.by_z) write_four(args_.by_z + of_row, of_z);
       if (kIsSecond && memory_.dz)
         write_four(memory_.dz + of_row, own([](const auto& number) { return number.dz; }));
-    }
-  }
-
-  // The products of sixteen columns' h with the transposed weights.
-  template <int kCount>
-  __device__ __forceinline__ void add_to_inputs(float (&by_x)[kCount][4], const Number<float> (&numbers)[8],
-                                                int n) const {
-    unsigned largest = 0;
-#pragma unroll
-    for (int k = 0; k < 8; ++k) largest = max(largest, size_of(numbers[k].h));
-    const float scale = scale_of(warp_largest(largest));
-    HalfRows<1> rows;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float4 of_z = four_of(numbers, h, [](const auto& number) { return number.h; });
-      rows.set(0, h, scale * of_z.x, scale * of_z.y, scale * of_z.z, scale * of_z.w);
-    }
-    rows.inverse = inverse_power(scale) * weight_inverse_;
-#pragma unroll
-    for (int eight = 0; eight < kCount; ++eight) {
-      float now[4] = {};
-      multiply_parts(now, now, rows, 0, transposed_[(n * kEights + eight) * kWarp]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) by_x[eight][k] += now[k] * rows.inverse;
     }
   }
 
@@ -533,47 +530,6 @@ class TensorTeam {
     }
   }
 
- protected:
-  // Of whole groups: asks for what 16 rows from `row` on need, of which so many are there, and for P and the
-  // gradients of their first; `asked` is 0 and 1 in turn.
-  __device__ __forceinline__ void ask(int64_t f, int64_t row, int count, int asked) const {
-    const int width = columns_.end - columns_.begin;
-    float* const to = asked_x_ + 16 * kInputs + asked * (2 * width + 3 * 16);
-    for (int k = 4 * lane_index(); k < count * kInputs; k += 4 * kWarp)
-      copy_to_shared<16>(asked_x_ + k, args_.x + row * kInputs + k, true);
-    for (int k = 4 * lane_index(); k < width; k += 4 * kWarp)
-      copy_to_shared<16>(to + k, args_.p + f * all_ + k, true);
-    for (int k = 4 * lane_index(); !kIsForward && k < sent_; k += 4 * kWarp)
-      copy_to_shared<16>(to + width + k, args_.grad_sent + f * sent_ + k, true);
-    if (lane_index() < count) {
-      float* const of_row = to + 2 * width + lane_index();
-      copy_to_shared<4>(of_row, args_.row_weight + row + lane_index(), true);
-      copy_to_shared<4>(of_row + 16, args_.first + row + lane_index(), true);
-      copy_to_shared<4>(of_row + 32, args_.second + row + lane_index(), true);
-      if (!kIsForward && args_.kept) prefetch(args_.grad_kept + (row + lane_index()) * kInputs);
-    }
-  }
-  __device__ __forceinline__ void take_asked(int asked) {
-    wait_for_copies();
-    __syncwarp();
-    asked_ = asked_x_ + 16 * kInputs + asked * (2 * (columns_.end - columns_.begin) + 3 * 16);
-  }
-  // The lane's four columns of P (0) or of the gradient of what is sent (1).
-  __device__ __forceinline__ float4 asked_four(int which, int n) const {
-    const int at = which * (columns_.end - columns_.begin) + 16 * n + 4 * (lane_index() % 4);
-    return *reinterpret_cast<const float4*>(asked_ + at);
-  }
-  // First and second of a row.
-  __device__ __forceinline__ int2 ends_of_row(int row) const {
-    const float* const at = asked_ + 2 * (columns_.end - columns_.begin) + 16 + row;
-    return {__float_as_int(at[0]), __float_as_int(at[16])};
-  }
-
-  // Of whole groups: the lane's four columns of Q (0), of what is by Q (1), or of u_Q (2), for its rows h.
-  __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
-    return rows_of_q_[(2 * (which * columns_.sixteens() + n) + h) * kWarp];
-  }
-
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const Columns columns_;
@@ -581,14 +537,9 @@ class TensorTeam {
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;  // the lane's
   int of_warp_;                        // numbers of a warp in shared memory
-  float *team_memory_, *sums_;
-  float4* rows_of_q_;
-  float *asked_x_, *asked_ = nullptr;
-  // Of the first, from the lane's first column on.
-  const float *p_ = nullptr, *along_p_ = nullptr, *grad_sent_ = nullptr;
+  float *team_sums_, *sums_;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
-  int64_t second_ = 0;           // of whole groups: that of the first of 16 rows
 };
 
 template <int kEights, Pass pass, bool kAny>
@@ -623,7 +574,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
 template <int kEights, Pass pass, bool kAny>
 void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = warps_of(pass, kEights);
-  const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width, false).bytes(warps); };
+  const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width).bytes(warps); };
   int width = columns;
   while (bytes(width) > gpu.limits().shared_bytes && width > 16)
     width = static_cast<int>(blocks_for(width / 16, 2)) * 16;
