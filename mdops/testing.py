@@ -788,13 +788,15 @@ def _row_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> list
     offsets = torch.tensor([0, 4, 4, 5, 8], dtype=torch.int32, device=p["d"].device)
     samples.append(Sample("ragged_plan", (offsets, 20, 6, 5), bad={"batch": (2, 3), "total": (1, -1)}))
     falls = {"falls": offsets.flip(0), "beyond": offsets + 2}
+    index = torch.tensor([2, 0, 2, -1, 1, 1, 0, 2], dtype=torch.int32, device=p["d"].device)
     for components in (4, 9):
-        summed = (random(8, components), random(8, channels), offsets, False)
-        bad = {name: (2, value) for name, value in falls.items()}
-        samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
-        bad = {name: (3, value) for name, value in falls.items()}
-        of_sums = (random(4, components, channels), *summed)
-        samples.append(Sample("row_moments_backward", of_sums, (0, 1, 2), bad=bad))
+        for of, count in (((None, None, None), 8), ((index, *torch.ops.mdops.edge_order(index, 3)), 3)):
+            summed = (random(8, components), random(count, channels), offsets, False, *of)
+            bad = {name: (2, value) for name, value in falls.items()}
+            samples.append(Sample("row_moments", summed, (0, 1), bad=bad))
+            bad = {name: (3, value) for name, value in falls.items()}
+            of_sums = (random(4, components, channels), *summed)
+            samples.append(Sample("row_moments_backward", of_sums, (0, 1, 2), bad=bad))
     return samples
 
 
@@ -835,7 +837,14 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         given = (of, None if of is sorted_index else order, starts)
         bad = {"index": (1, of + 9), "offsets": (3, starts + 1)}
         samples.append(Sample("edge_gather", (random(4, width), *given), (0,), bad={"index": (1, of + 9)}))
-        samples.append(Sample("edge_scatter", (random(7, width), *given), (0,), bad=bad))
+        samples.append(Sample("edge_scatter", (random(7, width), *given, None, None), (0,), bad=bad))
+        for base, more in (
+            (random(4, width), random(4, width)),
+            (random(4, width), None),
+            (None, random(1, width)),
+        ):
+            places = (0, *(k for k, value in ((4, base), (5, more)) if value is not None))
+            samples.append(Sample("edge_scatter", (random(7, width), *given, base, more), places, bad=bad))
     both = [(of, None if of is sorted_index else torch.ops.mdops.edge_order(of, 4)[0],
              torch.ops.mdops.edge_order(of, 4)[1]) for of in (index, sorted_index)]  # fmt: skip
     for (first, second), width in (((0, 1), 5), ((1, 0), 8), ((0, 0), 4)):

@@ -16,7 +16,8 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
+from mdops.ops import AngleEdges, EdgeIndex, NeighborGraph, edge_gather, edge_scatter, message, row_moments
+from mdops.ops.graph import shared_rows
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.switch_curve import switch_curve
@@ -235,9 +236,12 @@ class Ends(NamedTuple):
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
 
 
-def symmetric_sums(rows: torch.Tensor, edges: Edges, scale: float) -> torch.Tensor:
-    """(N, 3, M): the sums over the edges of an atom of their frames times `rows` (E, M)."""
-    return row_moments(edges.frame, rows, edges.graph.offsets) / math.sqrt(scale)
+def symmetric_sums(
+    rows: torch.Tensor, edges: Edges, scale: float, of: EdgeIndex | None = None
+) -> torch.Tensor:
+    """(N, 3, M): the sums over the edges of an atom of their frames times `rows` (E, M), or times the rows of the nodes
+    that `of` names."""
+    return row_moments(edges.frame, rows, edges.graph.offsets, of=of) / math.sqrt(scale)
 
 
 class RepflowLayer(nn.Module):
@@ -286,19 +290,22 @@ class RepflowLayer(nn.Module):
         at = Ends(nodes if own is None else own, nodes)
         if self.options.sequential_update:
             _, e = self._along_edges([_TO_EDGES], at, e, edges)
-            given = self._for_angles(at.centers, e, edges)
+            given = self._for_angles(at.centers, edge_gather(e, edges.inner.of_edge))
             _, a = self._along_angles([_TO_ANGLES], a, *given, edges)
             received, _ = self._along_angles([_FROM_ANGLES], a, *given, edges)
             e = self._after_angles(e, e, received, edges)
             received, _ = self._along_edges([_TO_NODES], at, e, edges)
             return self._nodes(at, e, received, edges), (e, a)
-        to_edges = [] if self.is_last else [_TO_EDGES]
-        received, updated = self._along_edges([_TO_NODES, *to_edges], at, e, edges)
-        nodes_now = self._nodes(at, e, received, edges)
         if self.is_last:
-            return nodes_now, local
+            received, _ = self._along_edges([_TO_NODES], at, e, edges)
+            return self._nodes(at, e, received, edges), local
+        along = of_nodes = e
         if self.options.update_angle:
-            given = self._for_angles(at.centers, e, edges)
+            along, of_nodes, inner = shared_rows(e, edges.inner.of_edge)
+        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], at, along, edges)
+        nodes_now = self._nodes(at, of_nodes, received, edges)
+        if self.options.update_angle:
+            given = self._for_angles(at.centers, inner)
             to_angles = [_TO_ANGLES] if self.makes_angles else []
             received, a = self._along_angles([_FROM_ANGLES, *to_angles], a, *given, edges)
             updated = self._after_angles(updated, e, received, edges)
@@ -306,8 +313,10 @@ class RepflowLayer(nn.Module):
         return nodes_now, (self._ended("e", updated), a)
 
     def _nodes(self, at: Ends, e: torch.Tensor, received: torch.Tensor, edges: Edges) -> torch.Tensor:
-        of_neighbors = edge_gather(at.neighbors, edges.graph.of_neighbor)
-        symmetric = [self._axis_product(rows, edges) for rows in (e, of_neighbors)]
+        symmetric = [
+            self._axis_product(symmetric_sums(rows, edges, self.options.edge_scale, of))
+            for rows, of in ((e, None), (at.neighbors, edges.graph.of_neighbor))
+        ]
         messages = [
             self._after("node_self_mlp", at.centers),
             self._after("node_sym_linear", torch.cat(symmetric, 1)),
@@ -316,8 +325,7 @@ class RepflowLayer(nn.Module):
         weighed = (w * message for w, message in zip(self._weights("n"), messages, strict=True))
         return self._ended("n", sum(weighed, at.centers))
 
-    def _axis_product(self, rows: torch.Tensor, edges: Edges) -> torch.Tensor:
-        sums = symmetric_sums(rows, edges, self.options.edge_scale)
+    def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
         return (sums[:, :, : self.options.axis_neuron].mT @ sums / 3).flatten(1)
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
@@ -349,11 +357,9 @@ class RepflowLayer(nn.Module):
         received, kept = message(e, edge, p, q, edges.switch, scale, *ends, self.activation_name)
         return received, e if kept is None else kept
 
-    def _for_angles(
-        self, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What angles take of nodes, and of the edges that make angles."""
-        o, inner = self.options, edge_gather(e, edges.inner.of_edge)
+    def _for_angles(self, nodes: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What angles take of nodes, and of the edges that make angles, whose numbers are `inner`."""
+        o = self.options
         if o.compresses:
             return self._product("a_compress_n_linear")(nodes), self._product("a_compress_e_linear")(inner)
         of_node, of_edge = o.angle_inputs
@@ -385,7 +391,7 @@ class RepflowLayer(nn.Module):
             return updated + weight * self._after("edge_angle_linear2", received)
         nothing = self._f(self._product("edge_angle_linear2").tensors[1][None])
         found = self._after("edge_angle_linear2", received) - nothing
-        return updated + edge_scatter(weight * found, of_edge) + weight * nothing
+        return edge_scatter(weight * found, of_edge, updated, weight * nothing)
 
     def _weights(self, name: str) -> list[torch.Tensor]:
         """Those of the messages to nodes, edges or angles."""

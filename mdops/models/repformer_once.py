@@ -156,7 +156,7 @@ def _nodes(
         ends = *graph.of_neighbor, *graph.of_center
         sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
     if own.sums_edges:
-        of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False)
+        of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False, None, None, None)
     new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer), own.packed[0])
     return new, (sums, of_edges, *inner)
 
@@ -189,7 +189,8 @@ def _by_nodes(
         by_e, by_w, by_turning = OPS.edge_convolution_own(by_sums, *edges, *ends)
         return by_nodes, by_e, by_w[:, None], by_turning
     if own.sums_edges:
-        by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, graph.of_center.offsets, False)
+        rest = graph.of_center.offsets, False, None, None, None
+        by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, *rest)
     if not sums.shape[1]:
         return by_nodes, by_e, by_mean, by_turning
     by_b, by_w, by_t = OPS.edge_convolution_edges(by_sums, nodes, numbers, known, own.filters, *ends)

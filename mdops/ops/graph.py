@@ -368,13 +368,18 @@ def edge_gather(x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     return y
 
 
-def edge_scatter(y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
-    """The sum of the edges of each node: x[m] = sum of y[e] over the edges of m, in the order of `of`, so that the bits
-    are the same in every run. The transpose of `edge_gather`; differentiable any number of times.
+def edge_scatter(
+    y: torch.Tensor, of: EdgeIndex, base: torch.Tensor | None = None, more: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum of the edges of each node: x[m] = base[m] + more[m] + sum of y[e] over the edges of m, in the order of
+    `of`, so that the bits are the same in every run. The transpose of `edge_gather`; differentiable any number of
+    times.
 
     Args:
         y: (E, W) float32 or float64.
         of: of E edges and M nodes.
+        base: (M, W); None: zeros.
+        more: (M, W), or (1, W), the same for all nodes; None: zeros.
 
     Returns:
         (M, W).
@@ -382,8 +387,29 @@ def edge_scatter(y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
     Raises:
         RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
     """
-    x: torch.Tensor = call("edge_scatter", y, *of)
+    x: torch.Tensor = call("edge_scatter", y, *of, base, more)
     return x
+
+
+class _SharedRows(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, *of: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x.view_as(x), x.view_as(x), torch.ops.mdops.edge_gather(x, *of)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # type: ignore[override]
+        base, more, rows = (grad.contiguous() for grad in grads)
+        return edge_scatter(rows, EdgeIndex(*ctx.saved_tensors), base, more), None, None, None
+
+
+def shared_rows(x: torch.Tensor, of: EdgeIndex) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, x and `edge_gather(x, of)`, for three that read them: their gradients are added in one pass."""
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _SharedRows.apply(x, *of)
+    return found
 
 
 def edge_product(x: torch.Tensor, of_x: EdgeIndex, y: torch.Tensor, of_y: EdgeIndex) -> torch.Tensor:
@@ -513,7 +539,7 @@ def _(x: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
 
 
 @register_fake("edge_scatter")
-def _(y: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
+def _(y: Any, index: Any, order: Any, offsets: Any, base: Any, more: Any) -> torch.Tensor:
     return y.new_empty(offsets.shape[0] - 1, y.shape[1])
 
 
@@ -556,7 +582,11 @@ def _gather_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _scatter_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (edge_gather(grads[0], EdgeIndex(*args[1:])),)
+    grad, of, more = grads[0], EdgeIndex(*args[1:4]), args[5]
+    by_more = grad.sum(0, keepdim=True) if needs[2] and len(more) == 1 != len(grad) else grad
+    return edge_gather(grad, of) if needs[0] else None, *(
+        by if need else None for by, need in zip((grad, by_more), needs[1:], strict=True)
+    )
 
 
 def _product_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -604,7 +634,7 @@ def _weights_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 register_formula("segment_weights", _weights_formula, (0, 1, 2))
 register_formula("segment_weights_backward", _weights_backward_formula, (0, 1, 2, 3))
 register_formula("edge_gather", _gather_formula, (0,))
-register_formula("edge_scatter", _scatter_formula, (0,))
+register_formula("edge_scatter", _scatter_formula, (0, 4, 5))
 register_formula("edge_product", _product_formula, (0, 4))
 register_formula("edge_weighted_sum", _weighted_sum_formula, (0, 1))
 register_formula("edge_permute", _permute_formula, (0,))

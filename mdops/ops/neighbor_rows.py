@@ -7,6 +7,7 @@ import torch
 
 from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
 from mdops.ops.env_mat import no_mask
+from mdops.ops.graph import EdgeIndex, edge_scatter
 
 
 class NeighborRows(NamedTuple):
@@ -167,15 +168,21 @@ def harmonic_rows(
 
 
 def row_moments(
-    environment: torch.Tensor, g: torch.Tensor, offsets: torch.Tensor, *, leaves_rest: bool = False
+    environment: torch.Tensor,
+    g: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    leaves_rest: bool = False,
+    of: EdgeIndex | None = None,
 ) -> torch.Tensor:
     """T[n, a] = sum over the rows j of atom n of environment[j, a] g[j]. Twice differentiable in both.
 
     Args:
-        environment: (E, C) float32 or float64, C up to 1,024; g: (E, M).
+        environment: (E, C) float32 or float64, C up to 1,024; g: (E, M), or with `of` rows of nodes.
         offsets: (N + 1,) int32, from 0 to at most E: there may be rows behind the last atom's.
         leaves_rest: whether the gradients by those may be whatever memory has there, for one who reads none of them;
             they are zero else.
+        of: of the E rows and the nodes that g is of: g[of.nodes[j]] stands for g[j].
 
     Returns:
         (N, C, M).
@@ -183,7 +190,7 @@ def row_moments(
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on the CPU) `offsets` falls or goes beyond E.
     """
-    return call("row_moments", environment, g, offsets, leaves_rest)
+    return call("row_moments", environment, g, offsets, leaves_rest, *(of or (None, None, None)))
 
 
 @register_fake("neighbor_rows")
@@ -232,11 +239,13 @@ register_fake_like("harmonic_rows_backward_backward", 1, 2)
 
 
 @register_fake("row_moments")
-def _(environment: Any, g: Any, offsets: Any, leaves_rest: bool) -> torch.Tensor:
+def _(environment: Any, g: Any, offsets: Any, *args: Any) -> torch.Tensor:
     return g.new_empty(offsets.shape[0] - 1, environment.shape[1], g.shape[1])
 
 
-register_fake_like("row_moments_backward", 1, 2)
+@register_fake("row_moments_backward")
+def _(grad: Any, environment: Any, g: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    return environment.new_empty(environment.shape), g.new_empty(environment.shape[0], g.shape[1])
 
 
 def _rows_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
@@ -260,16 +269,33 @@ def _harmonic_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, 
 
 
 def _moments_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return call("row_moments_backward", grads[0], *args)
+    by_environment, by_rows = call("row_moments_backward", grads[0], *args)
+    return by_environment, _by_g(by_rows, needs[1], args[4:])
 
 
 def _moments_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     """The sums are linear in either of their arguments."""
-    (u, v), (grad, environment, g, offsets, leaves_rest) = grads, args
-    by_grad = row_moments(u, g, offsets) + row_moments(environment, v, offsets) if needs[0] else None
+    (u, v), (grad, environment, g, offsets, leaves_rest, *of) = grads, args
+    by_grad = None
+    if needs[0]:
+        by_grad = row_moments(u, g, offsets, of=_index(of)) + row_moments(environment, v, offsets)
     if not (needs[1] or needs[2]):
         return by_grad, None, None
-    return by_grad, *call("row_moments_backward", grad, u, v, offsets, leaves_rest)
+    every = None, None, None
+    by_environment, by_rows = call("row_moments_backward", grad, u, v, offsets, leaves_rest, *every)
+    return by_grad, by_environment, _by_g(by_rows, needs[2], of)
+
+
+def _index(of: Any) -> EdgeIndex | None:
+    return None if of[0] is None else EdgeIndex(*of)
+
+
+def _by_g(by_rows: torch.Tensor, needed: bool, of: Any) -> torch.Tensor | None:
+    """The gradient by g, of that by each row's."""
+    index = _index(of)
+    if index is None:
+        return by_rows
+    return edge_scatter(by_rows, index) if needed else None
 
 
 register_formula("spline_rows", _rows_formula, (0,))

@@ -31,7 +31,9 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "edge_angles(Tensor offsets, Tensor counts, SymInt edges, SymInt capacity) -> (Tensor first, Tensor "
       "second, Tensor mirror, Tensor angle_offsets, Tensor needed)");
   m.def("edge_gather(Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
-  m.def("edge_scatter(Tensor y, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def(
+      "edge_scatter(Tensor y, Tensor index, Tensor? order, Tensor offsets, Tensor? base, Tensor? "
+      "more) -> Tensor");
   m.def(
       "edge_product(Tensor x, Tensor x_index, Tensor? x_order, Tensor x_offsets, Tensor y, Tensor y_index, "
       "Tensor? y_order, Tensor y_offsets) -> Tensor");
@@ -468,9 +470,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "moment_invariants_backward(Tensor grad, Tensor scalars, Tensor others, Tensor types, Tensor behind, "
       "Tensor forth_index, Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, "
       "Tensor back_offsets, int mixed, int made) -> (Tensor, Tensor)");
-  m.def("row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> Tensor");
   m.def(
-      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest) -> "
+      "row_moments(Tensor environment, Tensor g, Tensor offsets, bool leaves_rest, Tensor? index, Tensor? "
+      "order, Tensor? node_offsets) -> Tensor");
+  m.def(
+      "row_moments_backward(Tensor grad, Tensor environment, Tensor g, Tensor offsets, bool leaves_rest, "
+      "Tensor? index, Tensor? order, Tensor? node_offsets) -> "
       "(Tensor grad_environment, Tensor grad_g)");
 
   // A whole model with splines: energies, forces and virials in one pass, for simulation.

@@ -6,7 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mdops.ops import env_mat, environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops import (
+    EdgeIndex,
+    edge_gather,
+    env_mat,
+    environment_rows,
+    harmonic_rows,
+    neighbor_rows,
+    row_moments,
+    spline_rows,
+)
 from mdops.ops.switch_curve import switch_curve
 from mdops.tables.spline import basis_matrix
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH
@@ -276,6 +285,27 @@ def test_no_rows(device):
         assert grad.shape == d.shape and not grad.any()
 
 
+@pytest.mark.parametrize("channels", [5, 64, 128])
+def test_sums_over_rows_of_nodes(channels, device):
+    gen = torch.Generator().manual_seed(channels)
+    offsets = torch.tensor([0, 40, 40, 41, 90]).int()
+    index = torch.randint(-1, 6, (100,), generator=gen).int()
+    index[90:] = -1
+    of = EdgeIndex.of(index.to(device), 6)
+    given = [torch.randn(*n, generator=gen, dtype=torch.float64) for n in ((100, 3), (6, channels))]
+    leaves = [x.to(device).requires_grad_() for x in given]
+    rows = offsets.to(device)
+
+    def found(sums):
+        by = torch.autograd.grad(sums.sin().sum(), leaves, create_graph=True)
+        return [sums, *by, *torch.autograd.grad(sum(x.square().sum() for x in by), leaves)]
+
+    got = found(row_moments(*leaves, rows, of=of))
+    want = found(row_moments(leaves[0], edge_gather(leaves[1], of), rows))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11 * float(b.detach().abs().max()))
+
+
 @pytest.mark.gpu
 def test_wrong_indices_are_answered_with_nan():
     p, gen = pairs("cuda")
@@ -297,5 +327,5 @@ def test_wrong_indices_are_answered_with_nan():
         bad = [not 0 <= a <= b <= 9 for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
         assert sums.isnan().flatten(1).all(1).tolist() == bad
         for leaves_rest in (False, True):
-            torch.ops.mdops.row_moments_backward(sums, environment, g, offsets, leaves_rest)
+            torch.ops.mdops.row_moments_backward(sums, environment, g, offsets, leaves_rest, None, None, None)
         torch.cuda.synchronize()

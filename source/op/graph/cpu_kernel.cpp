@@ -24,7 +24,12 @@ void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t m = from; m < to; ++m) {
     T* __restrict x = args.x + m * width;
-    std::memset(x, 0, width * sizeof(T));
+    if (args.base)
+      std::memcpy(x, args.base + m * width, width * sizeof(T));
+    else
+      std::memset(x, 0, width * sizeof(T));
+    const T* __restrict more = args.more + m * args.more_stride;
+    for (int64_t k = 0; args.more && k < width; ++k) x[k] += more[k];
     for (int64_t p = args.offsets[m]; p < args.offsets[m + 1]; ++p) {
       const T* __restrict y = args.y + (args.order ? args.order[p] : p) * width;
       for (int64_t k = 0; k < width; ++k) x[k] += y[k];

@@ -90,15 +90,19 @@ struct RowsOfNode {
   }
 };
 
-// The sum of term(row, column) over the rows of a node to out (targets, W). `kOfBlock`: a block has a node,
-// and as many threads as have a row each take some of its rows, one after the other.
-template <class T, int size, bool kOfBlock, class Args, class F>
-__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const F& term) {
+// begin(node, column) and the sum of term(row, column) over the rows of a node to out (targets, W).
+// `kOfBlock`: a block has a node, and as many threads as have a row each take some of its rows, one after the
+// other.
+template <class T, int size, bool kOfBlock, class Args, class B, class F>
+__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const B& begin_of,
+                                         const F& term) {
   const Place place(lanes);
   const int64_t m = kOfBlock ? blockIdx.x : place.row;
   if (m >= args.targets) return;
   const RowsOfNode rows(args, m);
-  const auto nothing = all_of<T, size>(rows.is_wrong ? not_a_number<T>() : T(0));
+  const auto start = [&](int64_t k) {
+    return rows.is_wrong ? all_of<T, size>(not_a_number<T>()) : begin_of(m, k);
+  };
   if constexpr (kOfBlock) {
     alignas(16) __shared__ T parts[kThreads * size];
     const int64_t count = kThreads >> lanes, part = threadIdx.x >> lanes, own = rows.end - rows.begin;
@@ -111,7 +115,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, co
       sum.store(parts + threadIdx.x * size);
       __syncthreads();
       if (part == 0 && in_bounds) {
-        sum = nothing;
+        sum = start(k);
         for (int64_t n = 0; n < count; ++n) {
           const Vector<T, size> found(parts + (n * place.step + place.first) * size);
 #pragma unroll
@@ -123,7 +127,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, co
     }
   } else {
     for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
-      auto sum = nothing;
+      auto sum = start(k);
       add_rows(sum, args, m, rows.begin, rows.end, k, term);
       sum.store(out + m * args.width + k);
     }
@@ -132,7 +136,15 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, co
 
 template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
-  sum_rows<T, size, kOfBlock>(args, lanes, args.x, [&](int64_t row, int64_t k) {
+  const auto begin = [&](int64_t m, int64_t k) {
+    auto sum = args.base ? Vector<T, size>(args.base + m * args.width + k) : all_of<T, size>(T(0));
+    if (!args.more) return sum;
+    const Vector<T, size> more(args.more + m * args.more_stride + k);
+#pragma unroll
+    for (int c = 0; c < size; ++c) sum[c] += more[c];
+    return sum;
+  };
+  sum_rows<T, size, kOfBlock>(args, lanes, args.x, begin, [&](int64_t row, int64_t k) {
     return Vector<T, size>(args.y + row * args.width + k);
   });
 }
@@ -169,7 +181,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, 
 
 template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
-  sum_rows<T, size, kOfBlock>(args, lanes, args.z, [&](int64_t row, int64_t k) {
+  const auto nothing = [](int64_t, int64_t) { return all_of<T, size>(T(0)); };
+  sum_rows<T, size, kOfBlock>(args, lanes, args.z, nothing, [&](int64_t row, int64_t k) {
     if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
     return times(Vector<T, size>(args.weight + row * args.width + k),
                  node_row<T, size>(args.x, row, args.width, k));

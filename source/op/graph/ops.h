@@ -174,15 +174,31 @@ struct GraphOps {
   }
 
   static Tensor edge_scatter(const Tensor& y_, const Tensor& index, const std::optional<Tensor>& order,
-                             const Tensor& offsets) {
+                             const Tensor& offsets, const std::optional<Tensor>& base_,
+                             const std::optional<Tensor>& more_) {
     const auto op = Device::make("edge_scatter", "y", y_);
     const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny}));
     const RowIndex of(op, index, order, offsets, y.size(0));
+    const auto added = [&](const char* name, const std::optional<Tensor>& given, bool may_be_one) {
+      if (!given) return std::optional<Tensor>();
+      const int64_t rows = may_be_one && given->dim() == 2 && given->size(0) == 1 ? 1 : of.targets;
+      return std::optional(Device::placed(input(op, name, *given, y.scalar_type(), {rows, y.size(1)})));
+    };
+    const auto base = added("base", base_, false), more = added("more", more_, true);
     Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
     dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
-      run_graph(op, ScatterArgs<T>{y.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), of.order_data(),
-                                   of.offsets.const_data_ptr<int32_t>(), of.rows, of.targets, y.size(1),
-                                   x.mutable_data_ptr<T>()});
+      ScatterArgs<T> args{y.const_data_ptr<T>(),
+                          of.index.const_data_ptr<int32_t>(),
+                          of.order_data(),
+                          of.offsets.const_data_ptr<int32_t>(),
+                          of.rows,
+                          of.targets,
+                          y.size(1),
+                          x.mutable_data_ptr<T>()};
+      if (base) args.base = base->template const_data_ptr<T>();
+      if (more)
+        args.more = more->template const_data_ptr<T>(), args.more_stride = more->size(0) == 1 ? 0 : y.size(1);
+      run_graph(op, args);
     });
     return x;
   }

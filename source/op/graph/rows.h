@@ -1,7 +1,8 @@
 // Rows of numbers of nodes and of edges, which belong to one node each, -1 to none:
 //
 //   gather    y[e] = x[index[e]]                  (M, W) to (E, W); 0 for -1
-//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, W) to (M, W), in the order of `order`
+//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, W) to (M, W), in the order of `order`; after `base` and
+//             `more`, of each node (M, W), the second also the same for all (1, W), where they are given
 //   product   z[e] = x[x_index[e]] y[y_index[e]], number by number; 0 if one is -1
 //   weighted  z[m] = sum_{e: index[e] = m} weight[e] x[x_index[e]]   (E, W), (M', W) to (M, W)
 //   permute   y[e] = x[index[e]], where no two e have one index: `inverse` says which e a row of x went to
@@ -39,6 +40,8 @@ struct ScatterArgs {
   const int32_t *index, *order, *offsets;  // (rows,), (rows,) or null, (targets + 1,)
   int64_t rows, targets, width;
   T* x;
+  const T *base = nullptr, *more = nullptr;
+  int64_t more_stride = 0;  // W, or 0 if it is the same for all
 };
 
 // Rows of nodes at edges: those of the node at `index`, none for -1.

@@ -127,6 +127,11 @@ inline __attribute__((always_inline)) void each_components(int components, const
 }
 
 template <class T>
+int64_t row_of_g(const RowMomentArgs<T>& args, int64_t row) {
+  return args.index ? args.index[row] : row;
+}
+
+template <class T>
 void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
   const int64_t components = args.components;
   for (int64_t i = begin; i < end; ++i)
@@ -138,7 +143,9 @@ void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
         V sum[Count];
         for (V& x : sum) x = zero;
         for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j) {
-          const V g = load<V>(args.g + args.channels * j + k);
+          const int64_t from = row_of_g(args, j);
+          if (from < 0) continue;
+          const V g = load<V>(args.g + args.channels * from + k);
           for (int a = 0; a < Count; ++a) sum[a] += rows[components * j + a] * g;
         }
         for (int a = 0; a < Count; ++a) store<V>(t + a * args.channels + k, sum[a]);
@@ -153,13 +160,15 @@ void moments_backward(const RowMomentArgs<T>& args, const T* grad, int64_t begin
   for (int64_t i = begin; i < end; ++i)
     for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j)
       each_components(args.components, [&]<int Count>(int first) {
-        const T *t = grad + args.channels * (components * i + first), *g = args.g + args.channels * j;
+        const int64_t from = row_of_g(args, j);
+        const T* const t = grad + args.channels * (components * i + first);
+        const T* const g = args.g + args.channels * from;
         const T* row = args.environment + components * j + first;
         T* const x_row = by_g + args.channels * j;
         Sum<T> sum[Count];
         each_column<T>(args.channels, [&](int64_t k, auto zero) {
           using V = decltype(zero);
-          const V of_g = load<V>(g + k);
+          const V of_g = from < 0 ? zero : load<V>(g + k);
           V x = first ? load<V>(x_row + k) : zero;
           for (int a = 0; a < Count; ++a) {
             const V u = load<V>(t + a * args.channels + k);

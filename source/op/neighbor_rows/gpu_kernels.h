@@ -366,6 +366,23 @@ __device__ __forceinline__ void load_components(const T* row, int first, int com
   for (int a = 0; a < Count; ++a) r[a] = kIsAll<Count> || first + a < components ? row[first + a] : T(0);
 }
 
+// Numbers of a row's g: zeros where it is of no node, none where its index is wrong.
+template <int V, class T>
+__device__ __forceinline__ Numbers<T, V> numbers_of_row(const RowMomentArgs<T>& args, int64_t row,
+                                                        int64_t k) {
+  int64_t from = row;
+  if (args.index) {
+    from = args.index[row];
+    if (from < 0 || from >= args.nodes) {
+      Numbers<T, V> nothing;
+#pragma unroll
+      for (int v = 0; v < V; ++v) nothing.x[v] = from == -1 ? T(0) : not_a_number<T>();
+      return nothing;
+    }
+  }
+  return Numbers<T, V>::load(args.g + from * args.channels + k);
+}
+
 // A block an atom, whose rows the warps have in turn.
 template <class T, int V, int Count, int Warps>
 __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> args, T* out) {
@@ -381,7 +398,7 @@ __global__ void __launch_bounds__(Warps* kWarp) moments_kernel(RowMomentArgs<T> 
       if (in_bounds) {
 #pragma unroll 4
         for (int j = rows.begin + warp; j < rows.end; j += Warps) {
-          const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+          const auto g = numbers_of_row<V>(args, j, k);
           T r[Count];
           load_components(args.environment + components * j, first, components, r);
 #pragma unroll
@@ -454,7 +471,7 @@ __global__ void __launch_bounds__(Warps* kWarp)
       load_components(args.environment + components * j, first, components, r);
       for (int64_t k = V * lane; k < args.channels; k += V * kWarp) {
         if (!stays) load(first, k);
-        const auto g = Numbers<T, V>::load(args.g + j * args.channels + k);
+        const auto g = numbers_of_row<V>(args, j, k);
         T* const to = by_g + j * args.channels + k;
         if (!at_once) x = first ? Numbers<T, V>::load(to) : Numbers<T, V>{};
 #pragma unroll

@@ -8,6 +8,7 @@
 #include "common/cutoff.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
+#include "graph/row_index.h"
 #include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
 #include "spline_moment/knots.h"
@@ -229,15 +230,17 @@ struct SplineRowsTensors : EnvironmentRowsTensors {
 
 struct RowMomentInputs {
   static constexpr const char* kFirst = "environment";
-  using Given = Listed<Times<3, const Tensor&>, bool>;
+  using Given = Listed<Times<3, const Tensor&>, bool, Times<3, const std::optional<Tensor>&>>;
 
   Tensor environment, g, offsets;
+  std::optional<RowIndex> of_nodes;
   ScalarType dtype;
   int64_t rows, channels, atoms, components;
   bool leaves_rest;
 
   RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_,
-                  bool leaves_rest_)
+                  bool leaves_rest_, const std::optional<Tensor>& index, const std::optional<Tensor>& order,
+                  const std::optional<Tensor>& node_offsets)
       : environment(float_input(op, "environment", environment_, {kAny, kAny})),
         g(environment),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
@@ -248,8 +251,15 @@ struct RowMomentInputs {
     if (components > kMostComponents)
       fail(op, "argument `environment` has " + std::to_string(components) + " columns, expected up to " +
                    std::to_string(kMostComponents));
-    g = input(op, "g", g_, dtype, {rows, kAny});
+    g = input(op, "g", g_, dtype, {index ? kAny : rows, kAny});
     channels = g.size(1);
+    if (index.has_value() != node_offsets.has_value())
+      fail(op, "arguments `index` and `node_offsets` are given together or not at all");
+    if (index) {
+      of_nodes.emplace(op, *index, order, *node_offsets, rows,
+                       RowIndex::Names{"index", "order", "node_offsets"});
+      check_nodes(op, "g", g, *of_nodes);
+    }
     check_offsets(op, offsets, rows, "g", true);
     atoms = offsets.size(0) - 1;
   }
@@ -267,7 +277,9 @@ struct RowMomentInputs {
             channels,
             atoms,
             leaves_rest,
-            static_cast<int>(components)};
+            static_cast<int>(components),
+            of_nodes ? of_nodes->index.template const_data_ptr<int32_t>() : nullptr,
+            g.size(0)};
   }
 };
 

@@ -223,6 +223,9 @@ struct RowMomentArgs {
   // Whether the gradients by rows of no atom may be left as they are, of which the caller reads none.
   bool leaves_rest = false;
   int components = 4;  // C
+  // Of which of the `nodes` rows of g each row is, -1 of none; null: row after row.
+  const int32_t* index = nullptr;
+  int64_t nodes = 0;
 };
 
 constexpr int kMostComponents = 1024;
