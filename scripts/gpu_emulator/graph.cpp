@@ -56,11 +56,11 @@ void rows(Call c, bool scatters) {
   if (scatters) {
     ScatterArgs<T> a{from, c.next(), c.next(), c.next()};
     a.x = c.next<T>(), a.rows = c.size(), a.targets = c.size(), a.width = c.size();
-    return gpu_graph_rows::run_scatter(gpu, a);
+    return run_graph(gpu, a);
   }
   GatherArgs<T> a{from, c.next(), c.next()};
   a.y = c.next<T>(), a.rows = c.size(), a.sources = c.size(), a.width = c.size();
-  gpu_graph_rows::run_gather(gpu, a);
+  run_graph(gpu, a);
 }
 
 template <class T>
@@ -68,7 +68,7 @@ void edge_product(Call c) {
   ProductArgs<T> a{{c.next<T>(), c.next()}, {c.next<T>(), c.next()}};
   a.z = c.next<T>();
   a.rows = c.size(), a.x.nodes = c.size(), a.y.nodes = c.size(), a.width = c.size();
-  gpu_graph_rows::run_products(gpu, a);
+  run_graph(gpu, a);
 }
 
 template <class T>
@@ -76,7 +76,7 @@ void edge_weighted_sum(Call c) {
   WeightedSumArgs<T> a{c.next<T>(), {c.next<T>(), c.next()}, c.next(), c.next(), c.next()};
   a.z = c.next<T>();
   a.rows = c.size(), a.x.nodes = c.size(), a.targets = c.size(), a.width = c.size();
-  gpu_graph_rows::run_weighted_sums(gpu, a);
+  run_graph(gpu, a);
 }
 
 // The arguments of a convolution: pointers a, x, b, w, t, W, the nodes' indices, and what the sums go by.
@@ -118,13 +118,13 @@ template <class T>
 void edge_rotate(Call c) {
   RotateArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
   a.y = c.next<T>(), a.x.nodes = a.shape.nodes;
-  gpu_rotation::run_rotate(gpu, a);
+  run_rotation(gpu, a);
 }
 
 template <class T>
 void edge_rotate_sum(Call c) {
   RotateSumArgs<T> a{rotation_shape(c), c.next<T>(), c.next<T>(), c.next(), c.next(), c.next(), c.next<T>()};
-  gpu_rotation::run_sum(gpu, a);
+  run_rotation(gpu, a);
 }
 
 template <class T>
@@ -132,7 +132,7 @@ void edge_rotate_back(Call c) {
   RotateSumArgs<T> a{rotation_shape(c), c.next<T>(), c.next<T>()};
   a.weight = c.next<T>();
   a.index = c.next(), a.order = c.next(), a.offsets = c.next(), a.x = c.next<T>();
-  gpu_rotation::run_sum(gpu, a);
+  run_rotation(gpu, a);
 }
 
 template <class T>
@@ -142,15 +142,15 @@ void edge_rotate_back_backward(Call c) {
   T *const turn = c.next<T>(), *const y = c.next<T>(), *const weight = c.next<T>();
   const NodeRows<T> x{grad, c.next(), shape.nodes};
   T *const by_turn = c.next<T>(), *const by_y = c.next<T>();
-  gpu_rotation::run_rotate(gpu, RotateArgs<T>{shape, turn, x, by_y, weight});
-  gpu_rotation::run_outer(gpu, RotateOuterArgs<T>{shape, y, x, by_turn, weight, turn, c.next<T>()});
+  run_rotation(gpu, RotateArgs<T>{shape, turn, x, by_y, weight});
+  run_rotation(gpu, RotateOuterArgs<T>{shape, y, x, by_turn, weight, turn, c.next<T>()});
 }
 
 template <class T>
 void edge_rotate_outer(Call c) {
   RotateOuterArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
   a.turn = c.next<T>(), a.x.nodes = a.shape.nodes;
-  gpu_rotation::run_outer(gpu, a);
+  run_rotation(gpu, a);
 }
 
 template <class T>
@@ -159,7 +159,7 @@ void softmax(Call c) {
   a.direction = c.next<T>(), a.grad = c.next<T>(), a.x = c.next<T>(), a.offsets = c.next();
   a.of_grad = c.next<T>(), a.of_x = c.next<T>();
   a.rows = c.size(), a.columns = c.size(), a.segments = c.size();
-  gpu_softmax::run_softmax(gpu, a);
+  run_graph(gpu, a);
 }
 
 template <class T>
@@ -170,7 +170,7 @@ void weights(Call c) {
   a.offsets = c.next();
   a.by_grad = c.next<T>(), a.y = c.next<T>(), a.by_weight = c.next<T>(), a.by_nothing = c.next<T>();
   a.rows = c.size(), a.columns = c.size(), a.segments = c.size();
-  gpu_softmax::run_weights(gpu, a);
+  run_graph(gpu, a);
 }
 
 }  // namespace
@@ -234,7 +234,7 @@ void run_edge_reverse(void** pointers, int64_t* sizes) {
   Call c{pointers, sizes};
   ReverseArgs a{c.next(), c.next(), c.next(), c.next(), c.size(), c.size()};
   a.reverse = c.next();
-  gpu_graph::run_reverse(gpu, a);
+  run_graph(gpu, a);
 }
 
 void run_edge_order(void** pointers, int64_t* sizes) {

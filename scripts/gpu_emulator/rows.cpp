@@ -43,7 +43,7 @@ void environment(Call c, int back) {
     a.by_displacements = c.next<T>();
   else
     for (T** array : {&a.lengths, &a.vectors, &a.weight, &a.means, &a.turning}) *array = c.next<T>();
-  gpu_edge_environment::run(gpu, a);
+  run_edge_environment(gpu, a);
 }
 
 template <class T>
@@ -55,14 +55,14 @@ void frames(Call c, int back) {
       args.changes = c.next<T>(), args.by_harmonics = c.next<T>(), args.by_turn = c.next<T>();
       args.vectors = c.next<T>(), args.harmonics = c.next<T>(), args.turn = c.next<T>();
       args.by_vectors = c.next<T>();
-      gpu_frames::run<kDegree>(gpu, args);
+      run_frames<kDegree>(gpu, args);
     } else if (back) {
       const T *const by_harmonics = c.next<T>(), *const by_turn = c.next<T>(), *const vectors = c.next<T>();
-      gpu_frames::run<kDegree>(gpu, FrameBackwardArgs<T>{shape, vectors, by_harmonics, by_turn, c.next<T>()});
+      run_frames<kDegree>(gpu, FrameBackwardArgs<T>{shape, vectors, by_harmonics, by_turn, c.next<T>()});
     } else {
       const T* const vectors = c.next<T>();
       T* const harmonics = c.next<T>();
-      gpu_frames::run<kDegree>(gpu, FrameArgs<T>{shape, vectors, harmonics, c.next<T>()});
+      run_frames<kDegree>(gpu, FrameArgs<T>{shape, vectors, harmonics, c.next<T>()});
     }
   });
 }
@@ -74,7 +74,7 @@ void splines(Call c, int back) {
       c.sizes[0], c.sizes[1], c.sizes[3], {static_cast<T>(intervals / c.numbers[0]), intervals}};
   if (back) a.grad = c.next<T>();
   a.lengths = c.next<T>(), a.of_edges = c.next<int32_t>(), a.table = c.next<T>(), a.out = c.next<T>();
-  gpu_edge_splines::run(gpu, a);
+  run_edge_splines(gpu, a);
 }
 
 template <class T>
@@ -88,7 +88,7 @@ void softmax(Call c, int back) {
   if (back) a.by_q = c.next<T>(), a.by_k = c.next<T>();
   a.y = c.next<T>();
   if (back) a.by_fades = c.next<T>();
-  gpu_edge_softmax::run(gpu, a);
+  run_edge_softmax(gpu, a);
 }
 
 template <class T>
@@ -103,7 +103,7 @@ void norm(Call c, int back) {
   if (back == 2) a.by_grad = c.next<T>();
   if (back < 3) a.y = c.next<T>();
   if (back > 1) a.terms = c.next<T>();
-  gpu_degree_norm::run(gpu, a);
+  run_norm(gpu, a);
 }
 
 template <class T>
@@ -118,7 +118,7 @@ void gates(Call c, int back, bool adds) {
   a.y = c.next<T>();
   if (back) a.by_gate = c.next<T>();
   if (back && adds) a.by_scalars = c.next<T>();
-  gpu_scalar_gate::run(gpu, a);
+  run_scalar_gate(gpu, a);
 }
 
 template <class T>
@@ -138,7 +138,7 @@ void message(Call c, int back) {
   if (back) a.grad = c.next<T>();
   for (const T** array : {&a.x, &a.weight, &a.bias, &a.factor}) *array = c.next<T>();
   a.out = c.next<T>();
-  gpu_own_message::run(gpu, a);
+  run_own_message(gpu, a);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ void run_grid(void** pointers, const int64_t* sizes) {
   GridArgs<T> a{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
   for (const T** array : {&a.a, &a.b, &a.out, &a.u, &a.v}) *array = static_cast<T*>(*pointers++);
   a.y = static_cast<T*>(*pointers), a.by_angles = sizes[6] != 0;
-  gpu_grid::run(Gpu({2, 90, 232448}), a);
+  run_grid(Gpu({2, 90, 232448}), a);
 }
 
 template <class T>
@@ -38,9 +38,9 @@ void run_orders(bool outer, void** pointers, const int64_t* sizes) {
   T* const y = static_cast<T*>(pointers[2]);
   const Gpu gpu({2, 90, 232448});
   if (outer)
-    gpu_order_mix::run(gpu, OrderOuterArgs<T>{shape, first, x, y});
+    run_orders(gpu, OrderOuterArgs<T>{shape, first, x, y});
   else
-    gpu_order_mix::run(gpu, OrderMixArgs<T>{shape, sizes[4] != 0, first, x, y});
+    run_orders(gpu, OrderMixArgs<T>{shape, sizes[4] != 0, first, x, y});
 }
 
 }  // namespace

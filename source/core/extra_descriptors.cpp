@@ -401,13 +401,10 @@ void ExtraDescriptors<T>::backward(int64_t thread, const int32_t* ids, int64_t c
   }
 }
 
-#define MDOPS_INSTANTIATE(T)                                             \
-  template struct Block<T>;                                              \
-  template class ExtraDescriptors<T>;                                    \
-  template std::unique_ptr<ExtraDescriptor<T>> make_extra_descriptor<T>( \
-      const File&, const Json&, const std::string&, const std::string&, int64_t);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+template struct Block<float>;
+template struct Block<double>;
+template class ExtraDescriptors<float>;
+template class ExtraDescriptors<double>;
+MDOPS_INSTANTIATE(make_extra_descriptor)
 
 }  // namespace mdops::core

@@ -166,23 +166,20 @@ constexpr int kAngleBlock = 8;
 // Each kernel does the atoms [begin, end), in the memory of angle_scratch_size numbers (of so
 // many channels; none but for features). `moments` and its
 // gradient are (N, pairs, pieces, kAnglePowers).
-#define MDOPS_ANGLE_KERNELS(T)                                                                              \
-  MDOPS_DECLARE_KERNEL(int64_t angle_scratch_size(const AngleArgs<T>& args, int channels))                  \
-  MDOPS_DECLARE_KERNEL(void angle_forward(const AngleArgs<T>& args, int64_t begin, int64_t end, T* scratch, \
-                                          T* moments, int32_t* within, T* nearest))                         \
-  MDOPS_DECLARE_KERNEL(void angle_backward(const AngleArgs<T>& args, const T* grad, int64_t begin,          \
-                                           int64_t end, T* scratch, T* pair_grad))                          \
-  MDOPS_DECLARE_KERNEL(void angle_jvp(const AngleArgs<T>& args, const T* tangent, int64_t begin,            \
-                                      int64_t end, T* scratch, T* moments))                                 \
-  MDOPS_DECLARE_KERNEL(void angle_hvp(const AngleArgs<T>& args, const T* tangent, const T* grad,            \
-                                      int64_t begin, int64_t end, T* scratch, T* pair_grad))                \
-  MDOPS_DECLARE_KERNEL(void angle_features(const AngleArgs<T>& args, const AngleTables<T>& tables,          \
-                                           int64_t begin, int64_t end, T* scratch, T* features,             \
-                                           int32_t* within, T* nearest))                                    \
-  MDOPS_DECLARE_KERNEL(void angle_features_backward(const AngleArgs<T>& args, const AngleTables<T>& tables, \
-                                                    const T* grad, int64_t begin, int64_t end, T* scratch,  \
-                                                    T* pair_grad))
-MDOPS_ANGLE_KERNELS(float)
-MDOPS_ANGLE_KERNELS(double)
+MDOPS_DECLARE_KERNELS(int64_t angle_scratch_size(const AngleArgs<T>& args, int channels))
+MDOPS_DECLARE_KERNELS(void angle_forward(const AngleArgs<T>& args, int64_t begin, int64_t end, T* scratch,
+                                         T* moments, int32_t* within, T* nearest))
+MDOPS_DECLARE_KERNELS(void angle_backward(const AngleArgs<T>& args, const T* grad, int64_t begin, int64_t end,
+                                          T* scratch, T* pair_grad))
+MDOPS_DECLARE_KERNELS(void angle_jvp(const AngleArgs<T>& args, const T* tangent, int64_t begin, int64_t end,
+                                     T* scratch, T* moments))
+MDOPS_DECLARE_KERNELS(void angle_hvp(const AngleArgs<T>& args, const T* tangent, const T* grad, int64_t begin,
+                                     int64_t end, T* scratch, T* pair_grad))
+MDOPS_DECLARE_KERNELS(void angle_features(const AngleArgs<T>& args, const AngleTables<T>& tables,
+                                          int64_t begin, int64_t end, T* scratch, T* features,
+                                          int32_t* within, T* nearest))
+MDOPS_DECLARE_KERNELS(void angle_features_backward(const AngleArgs<T>& args, const AngleTables<T>& tables,
+                                                   const T* grad, int64_t begin, int64_t end, T* scratch,
+                                                   T* pair_grad))
 
 }  // namespace mdops

@@ -59,15 +59,9 @@ void run_angle_gradients(const Gpu& gpu, const AngleArgs<T>& args, const AngleTa
   });
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                               \
-  template int64_t angle_features_bytes(const Gpu&, const AngleArgs<T>&, const AngleTables<T>&, int64_t);  \
-  template int64_t angle_gradients_bytes(const Gpu&, const AngleArgs<T>&, const AngleTables<T>&, int64_t); \
-  template void run_angle_features(const Gpu&, const AngleArgs<T>&, const AngleTables<T>&, int64_t, void*, \
-                                   T*, int32_t*, T*);                                                      \
-  template void run_angle_gradients(const Gpu&, const AngleArgs<T>&, const AngleTables<T>&, int64_t,       \
-                                    const T*, void*, T*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(angle_features_bytes)
+MDOPS_INSTANTIATE(angle_gradients_bytes)
+MDOPS_INSTANTIATE(run_angle_features)
+MDOPS_INSTANTIATE(run_angle_gradients)
 
 }  // namespace mdops

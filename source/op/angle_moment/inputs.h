@@ -38,11 +38,11 @@ struct AngleInputs : DescriptorInputs {
 
   template <class T>
   AngleArgs<T> args() const {
-    return {displacements.const_data_ptr<T>(),
-            counts.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
-            std.const_data_ptr<T>(),
-            pair_mask.const_data_ptr<bool>(),
+    return {data_of(displacements),
+            data_of(counts),
+            data_of(types),
+            data_of(std),
+            data_of(pair_mask),
             cutoff_as<T>(),
             {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)},
             width,
@@ -77,8 +77,7 @@ struct AngleFeatureInputs : AngleInputs {
 
   template <class T>
   AngleTables<T> tables() const {
-    return {plain.const_data_ptr<T>(), gates.size(0) ? gates.const_data_ptr<T>() : nullptr,
-            static_cast<int>(channels)};
+    return {data_of(plain), data_of(gates.size(0) ? &gates : nullptr), static_cast<int>(channels)};
   }
 };
 

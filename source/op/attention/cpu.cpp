@@ -18,13 +18,6 @@ using Optional = std::optional<Tensor>;
 // Queries of a job of the forward pass, of long sequences.
 constexpr int64_t kJobRows = 128;
 
-const void* data_of(const Tensor& tensor) {
-  return tensor.const_data_ptr();
-}
-const void* data_of(const Optional& tensor) {
-  return tensor ? tensor->const_data_ptr() : nullptr;
-}
-
 // What the values of the offsets must be; and where the sequences begin in a head's bias.
 std::vector<int64_t> check_offsets(const Op& op, const AttentionInputs& in) {
   const int32_t* offsets = in.offsets.const_data_ptr<int32_t>();
@@ -55,7 +48,7 @@ class AttentionRun {
       : op_(op), in_(in), pass_(pass), bias_begin_(check_offsets(op, in)) {
     args_.rows = in.rows, args_.heads = in.heads, args_.width = in.width, args_.value_width = in.value_width;
     args_.sequences = in.sequences, args_.gates = in.gates, args_.bias_size = in.bias_size();
-    args_.offsets = in.offsets.const_data_ptr<int32_t>();
+    args_.offsets = data_of(in.offsets);
     args_.bias_begin = bias_begin_.data();
     args_.element = in.dtype == ScalarType::BFloat16 ? Element::bfloat16
                     : in.dtype == ScalarType::Half   ? Element::float16
@@ -63,10 +56,10 @@ class AttentionRun {
     args_.scale = static_cast<T>(in.scale), args_.shift = in.switches ? static_cast<T>(in.shift) : T(0);
     args_.in = {data_of(in.q),    data_of(in.k),    data_of(in.v),
                 data_of(in.bias), data_of(in.gate), data_of(in.switches)};
-    args_.absent = in.absent ? in.absent->const_data_ptr<T>() : nullptr;
+    args_.absent = data_of(in.absent);
     if (saved) {
       args_.grad_out = data_of(saved->grad_out), args_.out = data_of(saved->out);
-      args_.logsumexp = saved->logsumexp.template const_data_ptr<T>();
+      args_.logsumexp = data_of(saved->logsumexp);
     }
     if (along)
       args_.direction = {data_of(along->q),    data_of(along->k),    data_of(along->v),
@@ -179,7 +172,7 @@ static std::tuple<Tensor, Tensor> attend(const Op& op, const AttentionInputs& in
     const Tensor out = pass.rows(in.value_width);
     Tensor logsumexp = pass.logsumexp();
     AttentionResults<T> results{};
-    results.out = out.mutable_data_ptr(), results.logsumexp = logsumexp.mutable_data_ptr<T>();
+    results.out = out.mutable_data_ptr(), results.logsumexp = data_of(logsumexp);
     pass.run(results);
     return {out, logsumexp};
   });

@@ -36,9 +36,22 @@ int64_t run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionRes
   });
 }
 
+}  // namespace
+
 template <class T>
-void sum_heads(const AttentionArgs<T>& args, const T* parts, int64_t count, int64_t from, int64_t to,
-               void* out) {
+int64_t attention_scratch_size(const AttentionArgs<T>& args, AttentionPass pass, int64_t length) {
+  return run<T>(args, pass, {}, length, {}, nullptr);
+}
+
+template <class T>
+void attention_run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionResults<T>& out,
+                   const AttentionJob& job, void* scratch) {
+  run<T>(args, pass, out, args.length(job.sequence), job, scratch);
+}
+
+template <class T>
+void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count, int64_t from, int64_t to,
+                   void* out) {
   constexpr int64_t some = 256;
   T sum[some];
   for (int64_t first = from; first < to; first += some) {
@@ -50,23 +63,9 @@ void sum_heads(const AttentionArgs<T>& args, const T* parts, int64_t count, int6
   }
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                                                     \
-  int64_t attention_scratch_size(const AttentionArgs<T>& args, AttentionPass pass, int64_t length) {        \
-    return run<T>(args, pass, {}, length, {}, nullptr);                                                     \
-  }                                                                                                         \
-  void attention_run(const AttentionArgs<T>& args, AttentionPass pass, const AttentionResults<T>& out,      \
-                     const AttentionJob& job, void* scratch) {                                              \
-    run<T>(args, pass, out, args.length(job.sequence), job, scratch);                                       \
-  }                                                                                                         \
-  void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count, int64_t from, int64_t to, \
-                     void* out) {                                                                           \
-    sum_heads(args, parts, count, from, to, out);                                                           \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(attention_scratch_size)
+MDOPS_INSTANTIATE(attention_run)
+MDOPS_INSTANTIATE(attention_sum)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -6,17 +6,14 @@
 
 namespace mdops {
 
-#define MDOPS_ATTENTION_KERNELS(T)                                                                      \
-  /* Bytes of scratch memory for a sequence of this length. */                                          \
-  MDOPS_DECLARE_KERNEL(                                                                                 \
-      int64_t attention_scratch_size(const AttentionArgs<T>& args, AttentionPass pass, int64_t length)) \
-  MDOPS_DECLARE_KERNEL(void attention_run(const AttentionArgs<T>& args, AttentionPass pass,             \
-                                          const AttentionResults<T>& out, const AttentionJob& job,      \
-                                          void* scratch))                                               \
-  /* Numbers [from, to) of `count`, the sum over the heads' parts (H, count), to their gradient. */     \
-  MDOPS_DECLARE_KERNEL(void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count,  \
-                                          int64_t from, int64_t to, void* out))
-MDOPS_ATTENTION_KERNELS(float)
-MDOPS_ATTENTION_KERNELS(double)
+// Bytes of scratch memory for a sequence of this length.
+MDOPS_DECLARE_KERNELS(int64_t attention_scratch_size(const AttentionArgs<T>& args, AttentionPass pass,
+                                                     int64_t length))
+MDOPS_DECLARE_KERNELS(void attention_run(const AttentionArgs<T>& args, AttentionPass pass,
+                                         const AttentionResults<T>& out, const AttentionJob& job,
+                                         void* scratch))
+// Numbers [from, to) of `count`, the sum over the heads' parts (H, count), to their gradient.
+MDOPS_DECLARE_KERNELS(void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count,
+                                         int64_t from, int64_t to, void* out))
 
 }  // namespace mdops

@@ -70,19 +70,16 @@ struct AttentionLayerResults {
   T *g, *gate, *switches;
 };
 
-#define MDOPS_ATTENTION_LAYER_KERNELS(T)                                                                    \
-  /* Numbers of the packed weights, and the packing. */                                                     \
-  MDOPS_DECLARE_KERNEL(int64_t attention_layer_packed_size(const AttentionLayerArgs<T>& args))              \
-  MDOPS_DECLARE_KERNEL(void attention_layer_pack(const AttentionLayerArgs<T>& args, bool backward, T* to))  \
-  /* Bytes of scratch memory for an atom with so many neighbours. */                                        \
-  MDOPS_DECLARE_KERNEL(int64_t attention_layer_scratch_size(const AttentionLayerArgs<T>& args,              \
-                                                            bool backward, int64_t neighbors))              \
-  /* Of one atom: the rows of the result (E, M), or the gradients. */                                       \
-  MDOPS_DECLARE_KERNEL(                                                                                     \
-      void attention_layer_forward(const AttentionLayerArgs<T>& args, int64_t atom, T* out, void* scratch)) \
-  MDOPS_DECLARE_KERNEL(void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,       \
-                                                     const AttentionLayerResults<T>& out, void* scratch))
-MDOPS_ATTENTION_LAYER_KERNELS(float)
-MDOPS_ATTENTION_LAYER_KERNELS(double)
+// Numbers of the packed weights, and the packing.
+MDOPS_DECLARE_KERNELS(int64_t attention_layer_packed_size(const AttentionLayerArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void attention_layer_pack(const AttentionLayerArgs<T>& args, bool backward, T* to))
+// Bytes of scratch memory for an atom with so many neighbours.
+MDOPS_DECLARE_KERNELS(int64_t attention_layer_scratch_size(const AttentionLayerArgs<T>& args, bool backward,
+                                                           int64_t neighbors))
+// Of one atom: the rows of the result (E, M), or the gradients.
+MDOPS_DECLARE_KERNELS(void attention_layer_forward(const AttentionLayerArgs<T>& args, int64_t atom, T* out,
+                                                   void* scratch))
+MDOPS_DECLARE_KERNELS(void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,
+                                                    const AttentionLayerResults<T>& out, void* scratch))
 
 }  // namespace mdops

@@ -36,21 +36,6 @@ void pack_rows(const T* from, int64_t stride, int64_t cols, const Panels<T>& to)
   }
 }
 
-template <class T>
-void pack(const AttentionLayerArgs<T>& args, bool backward, T* base) {
-  const int64_t features = args.features, width = args.attention.width;
-  const LayerWeights<T> to(args, backward, base);
-  for (int k = 0; args.project && k < 3; ++k)
-    if (backward)
-      rows_to_lanes(args.project + k * width, 3 * width, features, width, to.part[k]);
-    else
-      pack_rows(args.project + k * width, 3 * width, width, to.part[k]);
-  if (backward)
-    rows_to_lanes(args.out, features, width, features, to.out);
-  else
-    pack_rows(args.out, features, features, to.out);
-}
-
 // What an atom keeps from the forward pass to the backward pass.
 template <class T>
 struct LayerSaved {
@@ -380,32 +365,51 @@ int64_t with_passes(const AttentionLayerArgs<T>& args, int64_t neighbors, int64_
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                     \
-  int64_t attention_layer_packed_size(const AttentionLayerArgs<T>& args) {                                  \
-    const int64_t up = LayerWeights<T>(args, false, nullptr).size,                                          \
-                  down = LayerWeights<T>(args, true, nullptr).size;                                         \
-    return up > down ? up : down;                                                                           \
-  }                                                                                                         \
-  void attention_layer_pack(const AttentionLayerArgs<T>& args, bool backward, T* to) {                      \
-    pack(args, backward, to);                                                                               \
-  }                                                                                                         \
-  int64_t attention_layer_scratch_size(const AttentionLayerArgs<T>& args, bool backward,                    \
-                                       int64_t neighbors) {                                                 \
-    return with_passes(args, neighbors, 0, nullptr,                                                         \
-                       [&](auto& passes) { backward ? passes.backward({}) : passes.forward(0, nullptr); }); \
-  }                                                                                                         \
-  void attention_layer_forward(const AttentionLayerArgs<T>& args, int64_t atom, T* out, void* scratch) {    \
-    with_passes(args, args.attention.length(atom), atom, scratch,                                           \
-                [&](auto& passes) { passes.forward(atom, out); });                                          \
-  }                                                                                                         \
-  void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,                            \
-                                const AttentionLayerResults<T>& out, void* scratch) {                       \
-    with_passes(args, args.attention.length(atom), atom, scratch,                                           \
-                [&](auto& passes) { passes.backward(out); });                                               \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+int64_t attention_layer_packed_size(const AttentionLayerArgs<T>& args) {
+  const int64_t up = LayerWeights<T>(args, false, nullptr).size,
+                down = LayerWeights<T>(args, true, nullptr).size;
+  return up > down ? up : down;
+}
+
+template <class T>
+void attention_layer_pack(const AttentionLayerArgs<T>& args, bool backward, T* base) {
+  const int64_t features = args.features, width = args.attention.width;
+  const LayerWeights<T> to(args, backward, base);
+  for (int k = 0; args.project && k < 3; ++k)
+    if (backward)
+      rows_to_lanes(args.project + k * width, 3 * width, features, width, to.part[k]);
+    else
+      pack_rows(args.project + k * width, 3 * width, width, to.part[k]);
+  if (backward)
+    rows_to_lanes(args.out, features, width, features, to.out);
+  else
+    pack_rows(args.out, features, features, to.out);
+}
+
+template <class T>
+int64_t attention_layer_scratch_size(const AttentionLayerArgs<T>& args, bool backward, int64_t neighbors) {
+  return with_passes(args, neighbors, 0, nullptr,
+                     [&](auto& passes) { backward ? passes.backward({}) : passes.forward(0, nullptr); });
+}
+
+template <class T>
+void attention_layer_forward(const AttentionLayerArgs<T>& args, int64_t atom, T* out, void* scratch) {
+  with_passes(args, args.attention.length(atom), atom, scratch,
+              [&](auto& passes) { passes.forward(atom, out); });
+}
+
+template <class T>
+void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,
+                              const AttentionLayerResults<T>& out, void* scratch) {
+  with_passes(args, args.attention.length(atom), atom, scratch, [&](auto& passes) { passes.backward(out); });
+}
+
+MDOPS_INSTANTIATE(attention_layer_packed_size)
+MDOPS_INSTANTIATE(attention_layer_pack)
+MDOPS_INSTANTIATE(attention_layer_scratch_size)
+MDOPS_INSTANTIATE(attention_layer_forward)
+MDOPS_INSTANTIATE(attention_layer_backward)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

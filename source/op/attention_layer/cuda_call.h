@@ -23,8 +23,7 @@ template <class Inputs, class Work>
 void with_plan(const CudaOp& op, const Inputs& in, int64_t bytes, const Work& work) {
   const Tensor items = aligned(*in.plan);
   Tensor memory = empty(op, {bytes}, ScalarType::Byte);
-  work(AttentionPlan{items.const_data_ptr<int32_t>(), items.size(0) - 1, in.max_length},
-       memory.mutable_data_ptr());
+  work(AttentionPlan{data_of(items), items.size(0) - 1, in.max_length}, memory.mutable_data_ptr());
 }
 
 }  // namespace mdops

@@ -81,20 +81,20 @@ struct LayerInputs {
     AttentionLayerArgs<T> args{};
     args.attention.rows = rows, args.attention.heads = 1, args.attention.sequences = atoms;
     args.attention.width = args.attention.value_width = width, args.attention.gates = gate ? 3 : 0;
-    args.attention.offsets = offsets.const_data_ptr<int32_t>();
+    args.attention.offsets = data_of(offsets);
     args.attention.scale = static_cast<T>(scale),
     args.attention.shift = switches ? static_cast<T>(shift) : T(0);
-    args.attention.in.gate = gate ? gate->const_data_ptr() : nullptr;
-    args.attention.in.switches = switches ? switches->const_data_ptr() : nullptr;
-    args.attention.absent = absent ? absent->const_data_ptr<T>() : nullptr;
+    args.attention.in.gate = data_of(gate);
+    args.attention.in.switches = data_of(switches);
+    args.attention.absent = data_of(absent);
     args.features = features, args.columns = columns, args.normalize = normalize,
     args.eps = static_cast<T>(eps);
-    args.project = project ? project->const_data_ptr<T>() : nullptr;
-    args.project_bias = project_bias ? project_bias->const_data_ptr<T>() : nullptr;
-    args.factors = factors ? factors->const_data_ptr<T>() : nullptr;
-    args.out = out.const_data_ptr<T>(), args.out_bias = out_bias.const_data_ptr<T>();
-    args.norm = norm.const_data_ptr<T>(), args.norm_bias = norm_bias.const_data_ptr<T>();
-    args.g = g.const_data_ptr<T>();
+    args.project = data_of(project);
+    args.project_bias = data_of(project_bias);
+    args.factors = data_of(factors);
+    args.out = data_of(out), args.out_bias = data_of(out_bias);
+    args.norm = data_of(norm), args.norm_bias = data_of(norm_bias);
+    args.g = data_of(g);
     return args;
   }
 };

@@ -18,7 +18,7 @@ struct AttentionLayerOps {
     Tensor saved = empty(op, {in.rows, in.kept()}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionLayerArgs<T> args = in.args<T>();
-      args.saved = saved.mutable_data_ptr<T>();
+      args.saved = data_of(saved);
       run_layer(op, in, args, result.mutable_data_ptr<T>());
     });
     return {result, saved};
@@ -36,12 +36,10 @@ struct AttentionLayerOps {
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionLayerArgs<T> args = in.args<T>();
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
-      args.grad = by.const_data_ptr<T>();
-      run_layer_gradients(
-          op, in, args,
-          AttentionLayerResults<T>{grad_g.mutable_data_ptr<T>(),
-                                   in.gate ? grad_gate.mutable_data_ptr<T>() : nullptr,
-                                   in.switches ? grad_switch.mutable_data_ptr<T>() : nullptr});
+      args.grad = data_of(by);
+      run_layer_gradients(op, in, args,
+                          AttentionLayerResults<T>{data_of(grad_g), data_of(in.gate ? &grad_gate : nullptr),
+                                                   data_of(in.switches ? &grad_switch : nullptr)});
     });
     return {grad_g, grad_gate, grad_switch};
   }

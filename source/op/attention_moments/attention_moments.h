@@ -102,15 +102,12 @@ struct AttentionMomentsResults {
   T *rows, *environment, *gate, *switches;
 };
 
-#define MDOPS_ATTENTION_MOMENTS_KERNELS(T)                                                                   \
-  /* Numbers of scratch memory that a pass needs for each of an atom's rows. */                              \
-  MDOPS_DECLARE_KERNEL(int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args))               \
-  /* Of one atom: T (4, M), or the gradients. */                                                             \
-  MDOPS_DECLARE_KERNEL(                                                                                      \
-      void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out, T* scratch)) \
-  MDOPS_DECLARE_KERNEL(void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,    \
-                                                       const AttentionMomentsResults<T>& out, T* scratch))
-MDOPS_ATTENTION_MOMENTS_KERNELS(float)
-MDOPS_ATTENTION_MOMENTS_KERNELS(double)
+// Numbers of scratch memory that a pass needs for each of an atom's rows.
+MDOPS_DECLARE_KERNELS(int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args))
+// Of one atom: T (4, M), or the gradients.
+MDOPS_DECLARE_KERNELS(void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom,
+                                                     T* out, T* scratch))
+MDOPS_DECLARE_KERNELS(void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,
+                                                      const AttentionMomentsResults<T>& out, T* scratch))
 
 }  // namespace mdops

@@ -281,20 +281,25 @@ struct AtomPasses {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                   \
-  int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args) {                                \
-    return AtomPasses<T>::scratch_columns(args);                                                          \
-  }                                                                                                       \
-  void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out, T* scratch) { \
-    AtomPasses<T>(args, atom).forward(out, scratch);                                                      \
-  }                                                                                                       \
-  void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,                      \
-                                  const AttentionMomentsResults<T>& out, T* scratch) {                    \
-    AtomPasses<T>(args, atom).backward(out, scratch);                                                     \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+int64_t attention_moments_scratch(const AttentionMomentsArgs<T>& args) {
+  return AtomPasses<T>::scratch_columns(args);
+}
+
+template <class T>
+void attention_moments_forward(const AttentionMomentsArgs<T>& args, int64_t atom, T* out, T* scratch) {
+  AtomPasses<T>(args, atom).forward(out, scratch);
+}
+
+template <class T>
+void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t atom,
+                                const AttentionMomentsResults<T>& out, T* scratch) {
+  AtomPasses<T>(args, atom).backward(out, scratch);
+}
+
+MDOPS_INSTANTIATE(attention_moments_scratch)
+MDOPS_INSTANTIATE(attention_moments_forward)
+MDOPS_INSTANTIATE(attention_moments_backward)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

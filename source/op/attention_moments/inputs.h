@@ -73,25 +73,25 @@ struct MomentsInputs {
     AttentionMomentsArgs<T> args{};
     AttentionArgs<T>& a = args.attention;
     a.rows = count, a.heads = 1, a.sequences = atoms, a.gates = gate ? 3 : 0;
-    a.offsets = offsets.const_data_ptr<int32_t>();
+    a.offsets = data_of(offsets);
     a.shift = switches ? static_cast<T>(shift) : T(0);
-    a.in.gate = gate ? gate->const_data_ptr() : nullptr;
-    a.in.switches = switches ? switches->const_data_ptr() : nullptr;
-    a.absent = absent ? absent->const_data_ptr<T>() : nullptr;
+    a.in.gate = data_of(gate);
+    a.in.switches = data_of(switches);
+    a.absent = data_of(absent);
     args.layers = layers(), args.features = features;
     args.normalize = normalize, args.eps = static_cast<T>(eps);
     for (int l = 0; l < layers(); ++l) {
       JoinedLayer<T>& layer = args.layer[l];
       layer.columns = inner[l].size(0), layer.width = out[l].size(0), layer.scale = static_cast<T>(scale[l]);
-      layer.inner = inner[l].const_data_ptr<T>(), layer.out = out[l].const_data_ptr<T>();
-      layer.bias = bias[l].const_data_ptr<T>();
+      layer.inner = data_of(inner[l]), layer.out = data_of(out[l]);
+      layer.bias = data_of(bias[l]);
       if (l == 0) continue;
       layer.project = project[l - 1].const_data_ptr<T>();
       layer.project_bias = project_bias[l - 1].const_data_ptr<T>();
       layer.factors = factors[l - 1].const_data_ptr<T>();
     }
-    args.norm = norm.const_data_ptr<T>(), args.norm_bias = norm_bias.const_data_ptr<T>();
-    args.rows = rows.const_data_ptr<T>(), args.environment = environment.const_data_ptr<T>();
+    args.norm = data_of(norm), args.norm_bias = data_of(norm_bias);
+    args.rows = data_of(rows), args.environment = data_of(environment);
     return args;
   }
 
@@ -156,9 +156,8 @@ struct MomentsGradients {
 
   template <class T>
   AttentionMomentsResults<T> results(const MomentsInputs& in) {
-    return {rows.mutable_data_ptr<T>(), environment.mutable_data_ptr<T>(),
-            in.gate ? gate.mutable_data_ptr<T>() : nullptr,
-            in.switches ? switches.mutable_data_ptr<T>() : nullptr};
+    return {data_of(rows), data_of(environment), data_of(in.gate ? &gate : nullptr),
+            data_of(in.switches ? &switches : nullptr)};
   }
 };
 

@@ -18,7 +18,7 @@ struct AttentionMomentsOps {
     Tensor saved = empty(op, {in.count, in.kept()}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionMomentsArgs<T> args = in.args<T>();
-      args.saved = saved.mutable_data_ptr<T>();
+      args.saved = data_of(saved);
       run_moments(op, in, args, moments.mutable_data_ptr<T>());
     });
     return {moments, saved};
@@ -35,7 +35,7 @@ struct AttentionMomentsOps {
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionMomentsArgs<T> args = in.args<T>();
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
-      args.grad = by.const_data_ptr<T>();
+      args.grad = data_of(by);
       run_moments_gradients(op, in, args, found.results<T>(in));
     });
     return {found.rows, found.environment, found.gate, found.switches};

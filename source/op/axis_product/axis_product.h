@@ -53,10 +53,7 @@ MDOPS_HD T axis_column_gradient(const AxisArgs<T>& p, const T* t, const T* g, in
 }
 
 // The CPU's kernels, of the atoms [begin, end).
-#define MDOPS_AXIS_KERNELS(T)                                                                   \
-  MDOPS_DECLARE_KERNEL(void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end)) \
-  MDOPS_DECLARE_KERNEL(void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end))
-MDOPS_AXIS_KERNELS(float)
-MDOPS_AXIS_KERNELS(double)
+MDOPS_DECLARE_KERNELS(void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end))
+MDOPS_DECLARE_KERNELS(void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end))
 
 }  // namespace mdops

@@ -87,20 +87,22 @@ void with_rows(int rows, const Work& work) {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                      \
-  void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end) {  \
-    with_rows(args.rows, [&]<int Rows>() {                                   \
-      for (int64_t i = begin; i < end; ++i) features<Rows>(args, i);         \
-    });                                                                      \
-  }                                                                          \
-  void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end) { \
-    with_rows(args.rows, [&]<int Rows>() {                                   \
-      for (int64_t i = begin; i < end; ++i) gradients<Rows>(args, i);        \
-    });                                                                      \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+void axis_features(const AxisArgs<T>& args, int64_t begin, int64_t end) {
+  with_rows(args.rows, [&]<int Rows>() {
+    for (int64_t i = begin; i < end; ++i) features<Rows>(args, i);
+  });
+}
+
+template <class T>
+void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end) {
+  with_rows(args.rows, [&]<int Rows>() {
+    for (int64_t i = begin; i < end; ++i) gradients<Rows>(args, i);
+  });
+}
+
+MDOPS_INSTANTIATE(axis_features)
+MDOPS_INSTANTIATE(axis_gradients)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -45,11 +45,7 @@ void run_axis_gradients(const Gpu& gpu, const AxisArgs<T>& args) {
          args.t_size() + args.width * int64_t{shared_stride(args.axis)});
 }
 
-#define MDOPS_INSTANTIATE(T)                                       \
-  template void run_axis_features(const Gpu&, const AxisArgs<T>&); \
-  template void run_axis_gradients(const Gpu&, const AxisArgs<T>&);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(run_axis_features)
+MDOPS_INSTANTIATE(run_axis_gradients)
 
 }  // namespace mdops

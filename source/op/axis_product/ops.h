@@ -53,11 +53,11 @@ struct AxisInputs {
             static_cast<int>(rows),
             static_cast<int>(width),
             static_cast<int>(axis),
-            t.const_data_ptr<T>(),
-            backward ? grad.const_data_ptr<T>() : nullptr,
-            out.mutable_data_ptr<T>(),
+            data_of(t),
+            data_of(backward ? &grad : nullptr),
+            data_of(out),
             more,
-            behind ? behind->const_data_ptr<T>() : nullptr};
+            data_of(behind)};
   }
 };
 

@@ -1,6 +1,8 @@
 // Which of the compiled kernels this processor runs: x86-64-v2, -v3 or -v4, or the portable ones.
 #pragma once
 
+#include "common/instantiate.h"
+
 namespace mdops {
 
 enum class Isa { portable, v2, v3, v4 };
@@ -43,3 +45,5 @@ bool isa_has_amx_bf16();
   }
 #define MDOPS_RUN(name, ...) isa_portable::name(__VA_ARGS__)
 #endif
+// The same for a kernel that is a template over float and double.
+#define MDOPS_DECLARE_KERNELS(...) MDOPS_DECLARE_KERNEL(template <class T> __VA_ARGS__)

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "common/op.h"
@@ -36,6 +38,35 @@ Tensor empty(const std::vector<int64_t>& shape, ScalarType dtype);
 Tensor empty(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype);
 Tensor zeros(const std::vector<int64_t>& shape, ScalarType dtype);
 Tensor zeros(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype);
+
+// The numbers of a tensor, or none, for a pointer that says of which type they are, and whether it writes
+// them.
+class TensorData {
+ public:
+  explicit TensorData(const Tensor* tensor) : tensor_(tensor) {}
+  template <class T>
+  operator T*() const {
+    if (!tensor_) return nullptr;
+    if constexpr (std::is_same_v<T, const void>)
+      return tensor_->const_data_ptr();
+    else if constexpr (std::is_const_v<T>)
+      return tensor_->const_data_ptr<std::remove_const_t<T>>();
+    else
+      return tensor_->mutable_data_ptr<T>();
+  }
+
+ private:
+  const Tensor* tensor_;
+};
+inline TensorData data_of(const Tensor& tensor) {
+  return TensorData(&tensor);
+}
+inline TensorData data_of(const Tensor* tensor) {
+  return TensorData(tensor);
+}
+inline TensorData data_of(const std::optional<Tensor>& tensor) {
+  return TensorData(tensor ? &*tensor : nullptr);
+}
 
 template <class T>
 constexpr ScalarType kDtype = ScalarType::Undefined;

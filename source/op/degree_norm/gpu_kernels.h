@@ -19,10 +19,12 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const NormArgs<T> args) 
 }
 
 template <class T>
-void run(const Gpu& gpu, const NormArgs<T>& args) {
+void run_norm(const Gpu& gpu, const NormArgs<T>& args) {
   gpu.launch(norm_kernel<T>, blocks_for(args.atoms, kWarps), kThreads, 0, args);
 }
 
 }  // namespace gpu_degree_norm
+
+using gpu_degree_norm::run_norm;
 
 }  // namespace mdops

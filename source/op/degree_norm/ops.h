@@ -45,7 +45,7 @@ struct NormInputs {
   template <class T>
   NormArgs<T> args() const {
     NormArgs<T> found{atoms, rows, channels, centered, static_cast<T>(eps)};
-    found.x = x.const_data_ptr<T>(), found.shares = shares.const_data_ptr<T>();
+    found.x = data_of(x), found.shares = data_of(shares);
     return found;
   }
 };
@@ -61,8 +61,8 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.factors = factors.const_data_ptr<T>(), args.bias = bias.const_data_ptr<T>();
-      args.y = y.mutable_data_ptr<T>();
+      args.factors = data_of(factors), args.bias = data_of(bias);
+      args.y = data_of(y);
       run_norm(op, args);
     });
     return y;
@@ -78,8 +78,8 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.factors = factors.const_data_ptr<T>(), args.grad = given<T>(grad);
-      args.y = by_x.mutable_data_ptr<T>();
+      args.factors = data_of(factors), args.grad = given<T>(grad);
+      args.y = data_of(by_x);
       run_norm(op, args);
     });
     return by_x;
@@ -94,7 +94,7 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad = given<T>(grad), args.terms = terms.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.terms = data_of(terms);
       run_norm(op, args);
     });
     return terms;
@@ -111,10 +111,10 @@ struct DegreeNormOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.factors = factors.const_data_ptr<T>(), args.grad = given<T>(grad);
+      args.factors = data_of(factors), args.grad = given<T>(grad);
       args.direction = given<T>(direction);
-      args.by_grad = by_grad.mutable_data_ptr<T>(), args.terms = terms.mutable_data_ptr<T>();
-      args.y = by_x.mutable_data_ptr<T>();
+      args.by_grad = data_of(by_grad), args.terms = data_of(terms);
+      args.y = data_of(by_x);
       run_norm(op, args);
     });
     return {by_grad, by_x, terms};

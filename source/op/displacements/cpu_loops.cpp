@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/instantiate.h"
 #include "common/parallel.h"
 
 namespace mdops {
@@ -126,13 +127,9 @@ void write_pair_force_grads(const PairRows& rows, const PairForceGrads& of, cons
   });
 }
 
-#define MDOPS_DEFINE(T)                                                                                 \
-  template void write_displacements(const PairRows&, const int32_t*, const double*, const double*, T*); \
-  template void sum_displacement_grads(const PairRows&, const int32_t*, const T*, double*, double*);    \
-  template void sum_pair_forces(const PairRows&, const T*, const T*, double*, double*, double*);        \
-  template void write_pair_force_grads(const PairRows&, const PairForceGrads&, const T*, const T*, T*, T*);
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(write_displacements)
+MDOPS_INSTANTIATE(sum_displacement_grads)
+MDOPS_INSTANTIATE(sum_pair_forces)
+MDOPS_INSTANTIATE(write_pair_force_grads)
 
 }  // namespace mdops

@@ -1,5 +1,6 @@
 #include "displacements/gpu_loops.h"
 
+#include "common/instantiate.h"
 #include "displacements/gpu_kernels.h"
 #include "displacements/gpu_pair_sums.h"
 
@@ -32,14 +33,8 @@ void run_pair_forces(const Gpu& gpu, const PairRows& rows, const T* grad, const 
     PairSums<PairForce<T, false>>{gpu, rows}.run({grad, displacements}, words, forces, virial, nullptr);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                                 \
-  template void run_displacements(const Gpu&, const double*, const double*, const PairRows&, const int32_t*, \
-                                  T*);                                                                       \
-  template int64_t pair_forces_bytes<T>(const Gpu&, const PairRows&, bool);                                  \
-  template void run_pair_forces(const Gpu&, const PairRows&, const T*, const T*, void*, double*, double*,    \
-                                double*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(run_displacements)
+MDOPS_INSTANTIATE(pair_forces_bytes)
+MDOPS_INSTANTIATE(run_pair_forces)
 
 }  // namespace mdops

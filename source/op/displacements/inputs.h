@@ -7,8 +7,7 @@
 namespace mdops {
 
 inline PairRows pair_rows(const PairList& pairs, int64_t systems) {
-  return {pairs.batch.const_data_ptr<int32_t>(), pairs.neighbors.const_data_ptr<int32_t>(), pairs.atoms,
-          pairs.width, systems};
+  return {data_of(pairs.batch), data_of(pairs.neighbors), pairs.atoms, pairs.width, systems};
 }
 
 // Those of pair_forces_backward, checked and contiguous.
@@ -32,8 +31,7 @@ struct PairForcesBackward {
   PairRows rows() const { return pair_rows(pairs, grad_virial.size(0)); }
 
   PairForceGrads of_results() const {
-    return {grad_forces.const_data_ptr<double>(), grad_virial.const_data_ptr<double>(),
-            grad_atom_virial.const_data_ptr<double>()};
+    return {data_of(grad_forces), data_of(grad_virial), data_of(grad_atom_virial)};
   }
 };
 

@@ -36,16 +36,15 @@ struct CellInputs {
   }
 
   CellArgs args() {
-    return {{plain.eta.const_data_ptr<double>(), plain.eta_momenta.const_data_ptr<double>(),
-             plain.new_eta.mutable_data_ptr<double>(), plain.new_eta_momenta.mutable_data_ptr<double>()},
-            {xi.const_data_ptr<double>(), xi_momenta.const_data_ptr<double>(),
-             new_xi.mutable_data_ptr<double>(), new_xi_momenta.mutable_data_ptr<double>()},
-            plain.freedom.const_data_ptr<double>(),
-            inertia.const_data_ptr<double>(),
-            virial.const_data_ptr<double>(),
-            cell.const_data_ptr<double>(),
-            momenta.const_data_ptr<double>(),
-            new_momenta.mutable_data_ptr<double>(),
+    return {{data_of(plain.eta), data_of(plain.eta_momenta), data_of(plain.new_eta),
+             data_of(plain.new_eta_momenta)},
+            {data_of(xi), data_of(xi_momenta), data_of(new_xi), data_of(new_xi_momenta)},
+            data_of(plain.freedom),
+            data_of(inertia),
+            data_of(virial),
+            data_of(cell),
+            data_of(momenta),
+            data_of(new_momenta),
             barostat,
             plain.tau};
   }
@@ -87,18 +86,12 @@ struct CellFirstHalfInputs {
 
   template <int Links>
   CellStart<Links> start() {
-    return {{systems.args()},
-            flow.const_data_ptr<double>(),
-            scale.const_data_ptr<double>(),
-            new_cell.mutable_data_ptr<double>(),
-            moves.mutable_data_ptr<double>()};
+    return {{systems.args()}, data_of(flow), data_of(scale), data_of(new_cell), data_of(moves)};
   }
 
   CellFirstHalf half() {
-    return {positions.const_data_ptr<double>(),    momenta.const_data_ptr<double>(),
-            forces.const_data_ptr<double>(),       inverse_mass.const_data_ptr<double>(),
-            moves.const_data_ptr<double>(),        new_positions.mutable_data_ptr<double>(),
-            new_momenta.mutable_data_ptr<double>()};
+    return {data_of(positions), data_of(momenta),       data_of(forces),     data_of(inverse_mass),
+            data_of(moves),     data_of(new_positions), data_of(new_momenta)};
   }
 
   BegunInCell results() const {
@@ -139,21 +132,14 @@ struct CellSecondHalfInputs {
 
   template <class Real>
   CellSecondHalf<Real> half() {
-    return {atoms.half<Real>(),
-            moves.const_data_ptr<double>(),
-            systems.cell.const_data_ptr<double>(),
-            reference_cell.const_data_ptr<double>(),
-            atoms.systems.batch.const_data_ptr<int32_t>(),
-            atoms.systems.systems};
+    return {atoms.half<Real>(),           data_of(moves),
+            data_of(systems.cell),        data_of(reference_cell),
+            data_of(atoms.systems.batch), atoms.systems.systems};
   }
 
   template <int Links>
   CellFinish<Links> finish() {
-    return {{systems.args()},
-            atoms.results(),
-            reference_cell.const_data_ptr<double>(),
-            new_flow.mutable_data_ptr<double>(),
-            cutoff};
+    return {{systems.args()}, atoms.results(), data_of(reference_cell), data_of(new_flow), cutoff};
   }
 
   EndedInCell results() const {

@@ -48,15 +48,15 @@ struct SystemInputs {
   }
 
   SortedAtoms sorted() const {
-    return {batch.const_data_ptr<int32_t>(), static_cast<int32_t>(atoms), static_cast<int32_t>(systems)};
+    return {data_of(batch), static_cast<int32_t>(atoms), static_cast<int32_t>(systems)};
   }
 
   ThermostatArgs thermostats(double time) {
-    return {eta.const_data_ptr<double>(),
-            eta_momenta.const_data_ptr<double>(),
-            freedom.const_data_ptr<double>(),
-            new_eta.mutable_data_ptr<double>(),
-            new_eta_momenta.mutable_data_ptr<double>(),
+    return {data_of(eta),
+            data_of(eta_momenta),
+            data_of(freedom),
+            data_of(new_eta),
+            data_of(new_eta_momenta),
             kT,
             tau,
             time};
@@ -118,17 +118,17 @@ struct FirstHalfInputs {
   }
 
   FirstHalfArgs args() {
-    return {positions.const_data_ptr<double>(),
-            momenta.const_data_ptr<double>(),
-            forces.const_data_ptr<double>(),
-            inverse_mass.const_data_ptr<double>(),
-            scale.const_data_ptr<double>(),
-            kinetic.const_data_ptr<double>(),
-            noise.size(0) ? noise.const_data_ptr<double>() : nullptr,
+    return {data_of(positions),
+            data_of(momenta),
+            data_of(forces),
+            data_of(inverse_mass),
+            data_of(scale),
+            data_of(kinetic),
+            data_of(noise.size(0) ? &noise : nullptr),
             systems.sorted(),
             half,
-            new_positions.mutable_data_ptr<double>(),
-            new_momenta.mutable_data_ptr<double>()};
+            data_of(new_positions),
+            data_of(new_momenta)};
   }
 };
 
@@ -168,24 +168,22 @@ struct SecondHalfInputs {
 
   template <class Real>
   SecondHalf<Real> half() {
-    return {positions.const_data_ptr<double>(),
-            reference.const_data_ptr<double>(),
-            momenta.const_data_ptr<double>(),
-            forces.const_data_ptr<double>(),
-            inverse_mass.const_data_ptr<double>(),
-            energy.const_data_ptr<double>(),
-            nearest.const_data_ptr<Real>(),
-            within.const_data_ptr<int32_t>(),
-            sel.const_data_ptr<int32_t>(),
+    return {data_of(positions),
+            data_of(reference),
+            data_of(momenta),
+            data_of(forces),
+            data_of(inverse_mass),
+            data_of(energy),
+            data_of(nearest),
+            data_of(within),
+            data_of(sel),
             within.size(1),
             dt,
-            new_momenta.mutable_data_ptr<double>()};
+            data_of(new_momenta)};
   }
 
   SystemResults results() {
-    return {tally.const_data_ptr<double>(), scale.mutable_data_ptr<double>(),
-            kinetic.mutable_data_ptr<double>(), energies.mutable_data_ptr<double>(),
-            new_tally.mutable_data_ptr<double>()};
+    return {data_of(tally), data_of(scale), data_of(kinetic), data_of(energies), data_of(new_tally)};
   }
 
   template <int Links>

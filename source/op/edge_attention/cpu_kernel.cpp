@@ -42,26 +42,23 @@ void run_atom(const EdgeAttentionArgs<T>& args, int64_t atom, void* scratch) {
   of.fold(false, args.by_r + 3 * first, args.by_w + first);
 }
 
+}  // namespace
+
 template <class T>
-int64_t bytes_of(const EdgeAttentionArgs<T>& args, int64_t n) {
+int64_t edge_attention_bytes(const EdgeAttentionArgs<T>& args, int64_t n) {
   Arena arena{nullptr};
   AtomAttention<T, true>(edges_of(args, 0, n, T(0)), args.grad != nullptr, arena);
   return arena.used;
 }
 
-}  // namespace
+template <class T>
+void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_t to, void* scratch) {
+  for (int64_t i = from; i < to; ++i)
+    args.gated ? run_atom<T, true>(args, i, scratch) : run_atom<T, false>(args, i, scratch);
+}
 
-#define MDOPS_DEFINE(T)                                                                                  \
-  int64_t edge_attention_bytes(const EdgeAttentionArgs<T>& args, int64_t n) {                            \
-    return bytes_of(args, n);                                                                            \
-  }                                                                                                      \
-  void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_t to, void* scratch) { \
-    for (int64_t i = from; i < to; ++i)                                                                  \
-      args.gated ? run_atom<T, true>(args, i, scratch) : run_atom<T, false>(args, i, scratch);           \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(edge_attention_bytes)
+MDOPS_INSTANTIATE(edge_attention_atoms)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

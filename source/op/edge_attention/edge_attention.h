@@ -111,11 +111,8 @@ MDOPS_HD EdgePairSeconds<N> edge_pair_seconds(const EdgePair<N>& of, const EdgeP
 }
 
 // Bytes that a thread needs for atoms with so many edges; then the atoms [from, to).
-#define MDOPS_EDGE_ATTENTION_KERNELS(T)                                                           \
-  MDOPS_DECLARE_KERNEL(int64_t edge_attention_bytes(const EdgeAttentionArgs<T>& args, int64_t n)) \
-  MDOPS_DECLARE_KERNEL(                                                                           \
-      void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_t to, void* scratch))
-MDOPS_EDGE_ATTENTION_KERNELS(float)
-MDOPS_EDGE_ATTENTION_KERNELS(double)
+MDOPS_DECLARE_KERNELS(int64_t edge_attention_bytes(const EdgeAttentionArgs<T>& args, int64_t n))
+MDOPS_DECLARE_KERNELS(void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_t to,
+                                                void* scratch))
 
 }  // namespace mdops

@@ -67,9 +67,9 @@ struct EdgeAttentionInputs {
     EdgeAttentionArgs<T> a{};
     a.rows = rows, a.heads = heads, a.keys = keys, a.values = values, a.atoms = offsets.size(0) - 1;
     a.longest = std::min(longest, rows), a.gated = gated, a.shift = static_cast<T>(shift);
-    a.offsets = offsets.const_data_ptr<int32_t>();
-    a.q = q.const_data_ptr<T>(), a.x = x.const_data_ptr<T>(), a.r = r.const_data_ptr<T>();
-    a.w = w.const_data_ptr<T>(), a.absent = absent.const_data_ptr<T>();
+    a.offsets = data_of(offsets);
+    a.q = data_of(q), a.x = data_of(x), a.r = data_of(r);
+    a.w = data_of(w), a.absent = data_of(absent);
     return a;
   }
 };
@@ -128,9 +128,9 @@ struct EdgeAttentionOps {
       using T = decltype(zero);
       auto args = in.args<T>();
       args.grad = given<T>(of_out);
-      args.along_q = along_q.const_data_ptr<T>(), args.along_x = given<T>(along_x);
-      args.along_r = along_r.const_data_ptr<T>(), args.along_w = along_w.const_data_ptr<T>();
-      args.out = by_grad.mutable_data_ptr<T>();
+      args.along_q = data_of(along_q), args.along_x = given<T>(along_x);
+      args.along_r = data_of(along_r), args.along_w = data_of(along_w);
+      args.out = data_of(by_grad);
       by.write_to(args);
       run_edge_attention(op, args);
     });
@@ -156,8 +156,8 @@ struct EdgeAttentionOps {
 
     template <class T>
     void write_to(EdgeAttentionArgs<T>& args) {
-      args.by_q = q.mutable_data_ptr<T>(), args.by_x = x.mutable_data_ptr<T>();
-      args.by_r = r.mutable_data_ptr<T>(), args.by_w = w.mutable_data_ptr<T>();
+      args.by_q = data_of(q), args.by_x = data_of(x);
+      args.by_r = data_of(r), args.by_w = data_of(w);
     }
   };
 };

@@ -339,9 +339,17 @@ class Convolution {
   int64_t edges_[kBlock];
 };
 
+}  // namespace
+
 template <class T>
-void pack(const EdgeConvolutionArgs<T>& args, void* memory) {
-  const PackedFilter<T> to(args, memory);
+EdgeConvolutionSizes convolution_sizes(const EdgeConvolutionArgs<T>& args) {
+  return {PackedFilter<T>(args, nullptr).bytes, FilterMemory<T>(args, nullptr).bytes,
+          args.inputs * padded<T>(args.width)};
+}
+
+template <class T>
+void convolution_pack(const EdgeConvolutionArgs<T>& args, void* packed) {
+  const PackedFilter<T> to(args, packed);
   const auto rows = [&](const Panels<T>& panels, int64_t count, const auto& value) {
     for (int64_t r = 0; r < panels.rows; ++r)
       panels.each([&](auto place) {
@@ -358,7 +366,25 @@ void pack(const EdgeConvolutionArgs<T>& args, void* memory) {
 }
 
 template <class T>
-void weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares) {
+void convolution_nodes(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed,
+                       void* scratch) {
+  Convolution<T>(args, packed, scratch).nodes(from, to);
+}
+
+template <class T>
+void convolution_edges(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed,
+                       void* scratch) {
+  Convolution<T>(args, packed, scratch).edges(from, to);
+}
+
+template <class T>
+void convolution_weight(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, void* scratch,
+                        T* sums) {
+  Convolution<T>(args, nullptr, scratch).weight(from, to, sums);
+}
+
+template <class T>
+void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares) {
   const int64_t lanes = padded<T>(args.width), size = args.inputs * lanes;
   for (int64_t k = 0; k < args.inputs; ++k) {
     T* const to = args.by_weight + k * args.width;
@@ -372,34 +398,12 @@ void weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t share
   }
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                                                    \
-  EdgeConvolutionSizes convolution_sizes(const EdgeConvolutionArgs<T>& args) {                             \
-    return {PackedFilter<T>(args, nullptr).bytes, FilterMemory<T>(args, nullptr).bytes,                    \
-            args.inputs * padded<T>(args.width)};                                                          \
-  }                                                                                                        \
-  void convolution_pack(const EdgeConvolutionArgs<T>& args, void* packed) {                                \
-    pack(args, packed);                                                                                    \
-  }                                                                                                        \
-  void convolution_nodes(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed, \
-                         void* scratch) {                                                                  \
-    Convolution<T>(args, packed, scratch).nodes(from, to);                                                 \
-  }                                                                                                        \
-  void convolution_edges(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, const void* packed, \
-                         void* scratch) {                                                                  \
-    Convolution<T>(args, packed, scratch).edges(from, to);                                                 \
-  }                                                                                                        \
-  void convolution_weight(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, void* scratch,     \
-                          T* sums) {                                                                       \
-    Convolution<T>(args, nullptr, scratch).weight(from, to, sums);                                         \
-  }                                                                                                        \
-  void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares) {         \
-    weight_sum(args, sums, shares);                                                                        \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(convolution_sizes)
+MDOPS_INSTANTIATE(convolution_pack)
+MDOPS_INSTANTIATE(convolution_nodes)
+MDOPS_INSTANTIATE(convolution_edges)
+MDOPS_INSTANTIATE(convolution_weight)
+MDOPS_INSTANTIATE(convolution_weight_sum)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

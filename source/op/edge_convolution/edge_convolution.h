@@ -45,21 +45,18 @@ struct EdgeConvolutionSizes {
   int64_t packed, scratch, sums;
 };
 
-#define MDOPS_EDGE_CONVOLUTION_KERNELS(T)                                                                    \
-  MDOPS_DECLARE_KERNEL(EdgeConvolutionSizes convolution_sizes(const EdgeConvolutionArgs<T>& args))           \
-  MDOPS_DECLARE_KERNEL(void convolution_pack(const EdgeConvolutionArgs<T>& args, void* packed))              \
-  /* The sums of the nodes [from, to), by a or by x. */                                                      \
-  MDOPS_DECLARE_KERNEL(void convolution_nodes(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to,  \
-                                              const void* packed, void* scratch))                            \
-  /* The edges [from, to): by b, w and t. */                                                                 \
-  MDOPS_DECLARE_KERNEL(void convolution_edges(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to,  \
-                                              const void* packed, void* scratch))                            \
-  /* Their sums by W. */                                                                                     \
-  MDOPS_DECLARE_KERNEL(void convolution_weight(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to, \
-                                               void* scratch, T* sums))                                      \
-  MDOPS_DECLARE_KERNEL(                                                                                      \
-      void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, int64_t shares))
-MDOPS_EDGE_CONVOLUTION_KERNELS(float)
-MDOPS_EDGE_CONVOLUTION_KERNELS(double)
+MDOPS_DECLARE_KERNELS(EdgeConvolutionSizes convolution_sizes(const EdgeConvolutionArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void convolution_pack(const EdgeConvolutionArgs<T>& args, void* packed))
+// The sums of the nodes [from, to), by a or by x.
+MDOPS_DECLARE_KERNELS(void convolution_nodes(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to,
+                                             const void* packed, void* scratch))
+// The edges [from, to): by b, w and t.
+MDOPS_DECLARE_KERNELS(void convolution_edges(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to,
+                                             const void* packed, void* scratch))
+// Their sums by W.
+MDOPS_DECLARE_KERNELS(void convolution_weight(const EdgeConvolutionArgs<T>& args, int64_t from, int64_t to,
+                                              void* scratch, T* sums))
+MDOPS_DECLARE_KERNELS(void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums,
+                                                  int64_t shares))
 
 }  // namespace mdops

@@ -28,12 +28,12 @@ struct EdgeConvolutionInputs {
 
   template <class T>
   static NodeRows<T> nodes(const Tensor* x, const RowIndex& of) {
-    return {x ? x->const_data_ptr<T>() : nullptr, of.index.template const_data_ptr<int32_t>(), of.targets};
+    return {data_of(x), data_of(of.index), of.targets};
   }
   template <class T>
   static void sums_of(const RowIndex& of, EdgeConvolutionArgs<T>& args) {
-    args.index = of.index.template const_data_ptr<int32_t>(), args.order = of.order_data();
-    args.offsets = of.offsets.template const_data_ptr<int32_t>(), args.targets = of.targets;
+    args.index = data_of(of.index), args.order = of.order_data();
+    args.offsets = data_of(of.offsets), args.targets = of.targets;
   }
 };
 
@@ -94,8 +94,8 @@ struct EdgeConvolutionOps {
     Tensor y = empty(op, {b.size(1), a.size(1)}, dtype);
     dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, &a, &x, y, 0);
-      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>();
-      args.weight = nullptr, args.by_weight = y.mutable_data_ptr<T>();
+      args.b = data_of(b), args.w = data_of(w);
+      args.weight = nullptr, args.by_weight = data_of(y);
       run_convolution<ConvolutionPass::by_weight>(op, args);
     });
     return y;
@@ -161,7 +161,7 @@ struct EdgeConvolutionOps {
                     : empty(op, {in.of_x.targets, width}, dtype);
     dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, kByA ? nullptr : &from, kByA ? &from : nullptr, weight, t.size(1));
-      args.b = b.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.t = t.const_data_ptr<T>();
+      args.b = data_of(b), args.w = data_of(w), args.t = data_of(t);
       (kByA ? args.by_a : args.by_x) = y.mutable_data_ptr<T>();
       in.sums_of(kByA ? in.of_a : in.of_x, args);
       run_convolution<Pass>(op, args);
@@ -180,7 +180,7 @@ struct EdgeConvolutionOps {
     EdgeConvolutionArgs<T> args{};
     args.rows = in.rows, args.inputs = weight.size(0), args.turns = turns, args.width = weight.size(1);
     args.a = in.nodes<T>(a, in.of_a), args.x = in.nodes<T>(x, in.of_x);
-    args.weight = weight.const_data_ptr<T>();
+    args.weight = data_of(weight);
     return args;
   }
 };

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) environment_kernel(EdgeEnvironmentAr
 }
 
 template <class T>
-void run(const Gpu& gpu, const EdgeEnvironmentArgs<T>& args) {
+void run_edge_environment(const Gpu& gpu, const EdgeEnvironmentArgs<T>& args) {
   if (args.by_displacements)
     gpu.launch(environment_kernel<T, true>, blocks_for(args.atoms * args.width, kThreads), kThreads, 0, args);
   else
@@ -29,5 +29,7 @@ void run(const Gpu& gpu, const EdgeEnvironmentArgs<T>& args) {
 }
 
 }  // namespace gpu_edge_environment
+
+using gpu_edge_environment::run_edge_environment;
 
 }  // namespace mdops

@@ -90,25 +90,27 @@ __global__ void __launch_bounds__(kBlock<kDegree>) twice_kernel(const FrameTwice
 }
 
 template <int kDegree, class T>
-void run(const Gpu& gpu, const FrameTwiceArgs<T>& args) {
+void run_frames(const Gpu& gpu, const FrameTwiceArgs<T>& args) {
   constexpr int threads = kBlock<kDegree>;
   gpu.launch(twice_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads, 0, args);
 }
 
 template <int kDegree, class T>
-void run(const Gpu& gpu, const FrameArgs<T>& args) {
+void run_frames(const Gpu& gpu, const FrameArgs<T>& args) {
   constexpr int threads = kBlock<kDegree>;
   gpu.launch(frame_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads,
              kStaged<kDegree> ? threads * stride_of<kDegree>(args.shape.order) * sizeof(T) : 0, args);
 }
 
 template <int kDegree, class T>
-void run(const Gpu& gpu, const FrameBackwardArgs<T>& args) {
+void run_frames(const Gpu& gpu, const FrameBackwardArgs<T>& args) {
   constexpr int threads = kBlock<kDegree>;
   gpu.launch(backward_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads,
              kStaged<kDegree> ? threads * stride_of<kDegree>(args.shape.order) * sizeof(T) : 0, args);
 }
 
 }  // namespace gpu_frames
+
+using gpu_frames::run_frames;
 
 }  // namespace mdops

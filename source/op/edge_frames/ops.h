@@ -22,8 +22,7 @@ struct EdgeFrameOps {
     Tensor turn = empty(op, {edges, degree + 1 + 2 * degree * order, columns}, dtype);
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
-      const FrameArgs<T> args{shape, vectors.const_data_ptr<T>(), harmonics.mutable_data_ptr<T>(),
-                              turn.mutable_data_ptr<T>()};
+      const FrameArgs<T> args{shape, data_of(vectors), data_of(harmonics), data_of(turn)};
       with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
     });
     return {harmonics, turn};
@@ -42,8 +41,8 @@ struct EdgeFrameOps {
     Tensor by_vectors = empty(op, {edges, 3}, dtype);
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
-      const FrameBackwardArgs<T> args{shape, vectors.const_data_ptr<T>(), by_harmonics.const_data_ptr<T>(),
-                                      by_turn.const_data_ptr<T>(), by_vectors.mutable_data_ptr<T>()};
+      const FrameBackwardArgs<T> args{shape, data_of(vectors), data_of(by_harmonics), data_of(by_turn),
+                                      data_of(by_vectors)};
       with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
     });
     return by_vectors;

@@ -33,32 +33,6 @@ struct PackedLayer {
   Panels<T> of_head(T* weights, int64_t h) const { return {weights + h * width * lanes, width, lanes}; }
 };
 
-template <class T>
-void pack(const EdgeLayerArgs<T>& args, void* memory) {
-  const PackedLayer<T> to(args, memory);
-  const int64_t width = args.width;
-  const auto straight = [&](const T* from, const Panels<T>& panels) {
-    rows_to_panels(from, width, width, panels);
-  };
-  const auto turned = [&](const T* from, const Panels<T>& panels) {
-    rows_to_lanes(from, width, width, width, panels);
-  };
-  const auto bias = [&](const T* from, T* lanes) {
-    std::fill(std::copy_n(from, width, lanes), lanes + to.lanes, T(0));
-  };
-  straight(args.own, to.own), bias(args.own_bias, to.own_bias);
-  if (args.grad) turned(args.own, to.own_back);
-  if (args.heads) bias(args.out_bias, to.out_bias);
-  for (int64_t h = 0; h < args.heads; ++h) {
-    const T *queries = args.queries + h * width * width, *values = args.values + h * width * width;
-    straight(queries, to.of_head(to.queries, h));
-    if (args.grad)
-      turned(queries, to.of_head(to.queries_back, h)), turned(values, to.of_head(to.values, h));
-    else
-      straight(values, to.of_head(to.values, h));
-  }
-}
-
 template <class T, bool gated>
 class LayerOfAtom {
   using V = Vector<T>;
@@ -266,23 +240,48 @@ void run_atom(const EdgeLayerArgs<T>& args, int64_t atom, const void* packed, vo
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                             \
-  EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {                        \
-    return {PackedLayer<T>(args, nullptr).bytes,                                                    \
-            LayerOfAtom<T, true>(args, 0, n, T(0), nullptr, nullptr).bytes()};                      \
-  }                                                                                                 \
-  void edge_layer_pack(const EdgeLayerArgs<T>& args, void* packed) {                                \
-    pack(args, packed);                                                                             \
-  }                                                                                                 \
-  void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to, const void* packed, \
-                        void* scratch) {                                                            \
-    for (int64_t i = from; i < to; ++i)                                                             \
-      args.gated ? run_atom<T, true>(args, i, packed, scratch)                                      \
-                 : run_atom<T, false>(args, i, packed, scratch);                                    \
+template <class T>
+EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n) {
+  return {PackedLayer<T>(args, nullptr).bytes,
+          LayerOfAtom<T, true>(args, 0, n, T(0), nullptr, nullptr).bytes()};
+}
+
+template <class T>
+void edge_layer_pack(const EdgeLayerArgs<T>& args, void* memory) {
+  const PackedLayer<T> to(args, memory);
+  const int64_t width = args.width;
+  const auto straight = [&](const T* from, const Panels<T>& panels) {
+    rows_to_panels(from, width, width, panels);
+  };
+  const auto turned = [&](const T* from, const Panels<T>& panels) {
+    rows_to_lanes(from, width, width, width, panels);
+  };
+  const auto bias = [&](const T* from, T* lanes) {
+    std::fill(std::copy_n(from, width, lanes), lanes + to.lanes, T(0));
+  };
+  straight(args.own, to.own), bias(args.own_bias, to.own_bias);
+  if (args.grad) turned(args.own, to.own_back);
+  if (args.heads) bias(args.out_bias, to.out_bias);
+  for (int64_t h = 0; h < args.heads; ++h) {
+    const T *queries = args.queries + h * width * width, *values = args.values + h * width * width;
+    straight(queries, to.of_head(to.queries, h));
+    if (args.grad)
+      turned(queries, to.of_head(to.queries_back, h)), turned(values, to.of_head(to.values, h));
+    else
+      straight(values, to.of_head(to.values, h));
   }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+}
+
+template <class T>
+void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to, const void* packed,
+                      void* scratch) {
+  for (int64_t i = from; i < to; ++i)
+    args.gated ? run_atom<T, true>(args, i, packed, scratch) : run_atom<T, false>(args, i, packed, scratch);
+}
+
+MDOPS_INSTANTIATE(edge_layer_sizes)
+MDOPS_INSTANTIATE(edge_layer_pack)
+MDOPS_INSTANTIATE(edge_layer_atoms)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

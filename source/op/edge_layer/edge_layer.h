@@ -36,13 +36,10 @@ struct EdgeLayerSizes {
   int64_t packed, scratch;
 };
 
-#define MDOPS_EDGE_LAYER_KERNELS(T)                                                                  \
-  MDOPS_DECLARE_KERNEL(EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n))     \
-  MDOPS_DECLARE_KERNEL(void edge_layer_pack(const EdgeLayerArgs<T>& args, void* packed))             \
-  /* The atoms [from, to). */                                                                        \
-  MDOPS_DECLARE_KERNEL(void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to, \
-                                             const void* packed, void* scratch))
-MDOPS_EDGE_LAYER_KERNELS(float)
-MDOPS_EDGE_LAYER_KERNELS(double)
+MDOPS_DECLARE_KERNELS(EdgeLayerSizes edge_layer_sizes(const EdgeLayerArgs<T>& args, int64_t n))
+MDOPS_DECLARE_KERNELS(void edge_layer_pack(const EdgeLayerArgs<T>& args, void* packed))
+// The atoms [from, to).
+MDOPS_DECLARE_KERNELS(void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to,
+                                            const void* packed, void* scratch))
 
 }  // namespace mdops

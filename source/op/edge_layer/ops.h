@@ -57,7 +57,7 @@ struct EdgeLayerInputs {
     a.rows = rows, a.width = width, a.heads = heads, a.atoms = offsets.size(0) - 1, a.gated = gated;
     a.shift = static_cast<T>(shift), a.eps = static_cast<T>(eps), a.keep = static_cast<T>(keep);
     a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
-    a.offsets = offsets.const_data_ptr<int32_t>();
+    a.offsets = data_of(offsets);
     const auto at = [](const Tensor& t) { return t.const_data_ptr<T>(); };
     a.e = at(e), a.r = at(r), a.w = at(w), a.absent = at(absent);
     a.own = at(own), a.queries = at(queries), a.values = at(values);
@@ -85,7 +85,7 @@ struct EdgeLayerOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
-      args.out = out.mutable_data_ptr<T>(), args.saved = saved.mutable_data_ptr<T>();
+      args.out = data_of(out), args.saved = data_of(saved);
       run_edge_layer(op, args);
     });
     return {out, saved};
@@ -109,8 +109,8 @@ struct EdgeLayerOps {
       auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
       args.grad = given<T>(by);
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
-      args.out = by_e.mutable_data_ptr<T>();
-      args.by_r = by_r.mutable_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
+      args.out = data_of(by_e);
+      args.by_r = data_of(by_r), args.by_w = data_of(by_w);
       run_edge_layer(op, args);
     });
     return {by_e, by_r, by_w};

@@ -44,8 +44,10 @@ T dot(const T* __restrict x, const T* __restrict y, int64_t channels) {
   return sums[0];
 }
 
+}  // namespace
+
 template <class T>
-void rotate(const RotateArgs<T>& args, int64_t from, int64_t to) {
+void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
   for (int64_t e = from; e < to; ++e) {
     T* y = args.y + e * rows * channels;
@@ -62,7 +64,7 @@ void rotate(const RotateArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-void sum(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
+void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
   constexpr int64_t most = kMostColumns;  // rows of weighted matrices that are at hand at once
   T weighted[most];
@@ -88,7 +90,7 @@ void sum(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-void outer(const RotateOuterArgs<T>& args, int64_t from, int64_t to) {
+void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
   for (int64_t e = from; e < to; ++e) {
     T* turn = args.turn + e * rows * columns;
@@ -111,21 +113,9 @@ void outer(const RotateOuterArgs<T>& args, int64_t from, int64_t to) {
   }
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                          \
-  void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to) {        \
-    rotate(args, from, to);                                                      \
-  }                                                                              \
-  void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to) {     \
-    sum(args, from, to);                                                         \
-  }                                                                              \
-  void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to) { \
-    outer(args, from, to);                                                       \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(rotate_rows)
+MDOPS_INSTANTIATE(rotate_sums)
+MDOPS_INSTANTIATE(rotate_outers)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

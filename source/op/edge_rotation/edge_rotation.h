@@ -51,11 +51,8 @@ struct RotateOuterArgs {
   T* by_weight = nullptr;                           // (E,)
 };
 
-#define MDOPS_ROTATION_KERNELS(T)                                                                \
-  MDOPS_DECLARE_KERNEL(void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to))    \
-  MDOPS_DECLARE_KERNEL(void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to)) \
-  MDOPS_DECLARE_KERNEL(void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to))
-MDOPS_ROTATION_KERNELS(float)
-MDOPS_ROTATION_KERNELS(double)
+MDOPS_DECLARE_KERNELS(void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

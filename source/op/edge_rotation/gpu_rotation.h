@@ -386,7 +386,7 @@ void with_sizes(const RotationShape& shape, const F& launch) {
 }
 
 template <class T>
-void run_rotate(const Gpu& gpu, const RotateArgs<T>& args) {
+void run_rotation(const Gpu& gpu, const RotateArgs<T>& args) {
   with_sizes<T>(args.shape, [&]<int size, class K>() {
     gpu.launch(rotate_kernel<T, size, K>, blocks_for(args.shape.edges, K::kEdges * kWarps), kThreads, 0,
                args);
@@ -394,7 +394,7 @@ void run_rotate(const Gpu& gpu, const RotateArgs<T>& args) {
 }
 
 template <class T>
-void run_sum(const Gpu& gpu, const RotateSumArgs<T>& args) {
+void run_rotation(const Gpu& gpu, const RotateSumArgs<T>& args) {
   with_sizes<T>(args.shape, [&]<int size, class K>() {
     const auto launch = [&]<int kTeam>() {
       gpu.launch(sum_kernel<T, size, K, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam), kThreads, 0,
@@ -411,12 +411,14 @@ void run_sum(const Gpu& gpu, const RotateSumArgs<T>& args) {
 }
 
 template <class T>
-void run_outer(const Gpu& gpu, const RotateOuterArgs<T>& args) {
+void run_rotation(const Gpu& gpu, const RotateOuterArgs<T>& args) {
   with_sizes<T>(args.shape, [&]<int size, class K>() {
     gpu.launch(outer_kernel<T, size, K>, blocks_for(args.shape.edges, K::kEdges * kWarps), kThreads, 0, args);
   });
 }
 
 }  // namespace gpu_rotation
+
+using gpu_rotation::run_rotation;
 
 }  // namespace mdops

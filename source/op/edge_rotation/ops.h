@@ -24,8 +24,7 @@ struct EdgeRotationOps {
     Tensor y = empty(op, {shape.edges, shape.rows, shape.channels}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run_rotation(op,
-                   RotateArgs<T>{shape, turn.const_data_ptr<T>(), rows<T>(x, of), y.mutable_data_ptr<T>()});
+      run_rotation(op, RotateArgs<T>{shape, data_of(turn), rows<T>(x, of), data_of(y)});
     });
     return y;
   }
@@ -42,9 +41,8 @@ struct EdgeRotationOps {
     const RotationShape shape{edges, of.targets, y.size(1), columns, y.size(2)};
     dispatch_float(op, y.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run_rotation(op, RotateSumArgs<T>{shape, turn.const_data_ptr<T>(), y.const_data_ptr<T>(),
-                                        of.index.const_data_ptr<int32_t>(), of.order_data(),
-                                        of.offsets.const_data_ptr<int32_t>(), x.mutable_data_ptr<T>()});
+      run_rotation(op, RotateSumArgs<T>{shape, data_of(turn), data_of(y), data_of(of.index), of.order_data(),
+                                        data_of(of.offsets), data_of(x)});
     });
     return x;
   }
@@ -100,8 +98,7 @@ struct EdgeRotationOps {
     Tensor turn = empty(op, {shape.edges, shape.rows, shape.columns}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run_rotation(
-          op, RotateOuterArgs<T>{shape, y.const_data_ptr<T>(), rows<T>(x, of), turn.mutable_data_ptr<T>()});
+      run_rotation(op, RotateOuterArgs<T>{shape, data_of(y), rows<T>(x, of), data_of(turn)});
     });
     return turn;
   }
@@ -147,7 +144,7 @@ struct EdgeRotationOps {
 
   template <class T>
   static NodeRows<T> rows(const Tensor& x, const RowIndex& of) {
-    return {x.const_data_ptr<T>(), of.index.template const_data_ptr<int32_t>(), x.size(0)};
+    return {data_of(x), data_of(of.index), x.size(0)};
   }
 };
 

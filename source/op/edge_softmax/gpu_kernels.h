@@ -77,11 +77,13 @@ __global__ void __launch_bounds__(kThreads) node_kernel(const EdgeSoftmaxArgs<T>
 }
 
 template <class T>
-void run(const Gpu& gpu, const EdgeSoftmaxArgs<T>& args) {
+void run_edge_softmax(const Gpu& gpu, const EdgeSoftmaxArgs<T>& args) {
   gpu.launch(atom_kernel<T>, args.atoms + 1, kThreads, 0, args);
   if (args.grad) gpu.launch(node_kernel<T>, args.nodes, kThreads, 0, args);
 }
 
 }  // namespace gpu_edge_softmax
+
+using gpu_edge_softmax::run_edge_softmax;
 
 }  // namespace mdops

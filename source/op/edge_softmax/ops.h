@@ -49,18 +49,18 @@ struct EdgeSoftmaxInputs {
             bias.size(1),
             q.size(1),
             static_cast<T>(scale),
-            q.const_data_ptr<T>(),
-            k.const_data_ptr<T>(),
-            bias.const_data_ptr<T>(),
-            fades.const_data_ptr<T>(),
-            nothing.const_data_ptr<T>(),
-            of_atom.offsets.const_data_ptr<int32_t>(),
-            of_atom.index.const_data_ptr<int32_t>(),
-            of_node.index.const_data_ptr<int32_t>(),
+            data_of(q),
+            data_of(k),
+            data_of(bias),
+            data_of(fades),
+            data_of(nothing),
+            data_of(of_atom.offsets),
+            data_of(of_atom.index),
+            data_of(of_node.index),
             of_node.order_data(),
-            of_node.offsets.const_data_ptr<int32_t>(),
+            data_of(of_node.offsets),
             nullptr,
-            y.mutable_data_ptr<T>()};
+            data_of(y)};
   }
 };
 
@@ -93,8 +93,8 @@ struct EdgeSoftmaxOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_bias);
-      args.grad = given<T>(grad), args.by_fades = by_fades.mutable_data_ptr<T>();
-      args.by_q = by_q.mutable_data_ptr<T>(), args.by_k = by_k.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.by_fades = data_of(by_fades);
+      args.by_q = data_of(by_q), args.by_k = data_of(by_k);
       run_edge_softmax(op, args);
     });
     return {by_q, by_k, by_bias, by_fades};

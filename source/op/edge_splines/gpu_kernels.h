@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) slope_kernel(const EdgeSplineArgs<T>
 }
 
 template <class T>
-void run(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
+void run_edge_splines(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
   gpu_graph_rows::with_lanes<T>(args.functions, [&]<int size>(int lanes) {
     gpu.launch(args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
                blocks_for(args.edges << lanes, kThreads), kThreads, 0, args, lanes);
@@ -71,5 +71,7 @@ void run(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
 }
 
 }  // namespace gpu_edge_splines
+
+using gpu_edge_splines::run_edge_splines;
 
 }  // namespace mdops

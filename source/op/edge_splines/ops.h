@@ -42,11 +42,11 @@ struct EdgeSplineInputs {
             functions,
             table.size(0),
             {static_cast<T>(intervals / cutoff), intervals},
-            lengths.const_data_ptr<T>(),
-            kinds.const_data_ptr<int32_t>(),
-            table.const_data_ptr<T>(),
+            data_of(lengths),
+            data_of(kinds),
+            data_of(table),
             grad ? given<T>(*grad) : nullptr,
-            out.mutable_data_ptr<T>()};
+            data_of(out)};
   }
 };
 

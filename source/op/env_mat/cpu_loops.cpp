@@ -1,5 +1,6 @@
 #include "env_mat/cpu_loops.h"
 
+#include "common/instantiate.h"
 #include "common/parallel.h"
 
 namespace mdops {
@@ -60,12 +61,8 @@ void env_mat_second(const EnvMatArgs<T>& a, const T* tangents, const T* grad, T*
   });
 }
 
-#define MDOPS_DEFINE(T)                                                \
-  template void env_mat_rows(const EnvMatArgs<T>&, T*);                \
-  template void env_mat_gradients(const EnvMatArgs<T>&, const T*, T*); \
-  template void env_mat_second(const EnvMatArgs<T>&, const T*, const T*, T*, T*);
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(env_mat_rows)
+MDOPS_INSTANTIATE(env_mat_gradients)
+MDOPS_INSTANTIATE(env_mat_second)
 
 }  // namespace mdops

@@ -24,12 +24,12 @@ struct EnvMatInputs : DescriptorInputs {
   // `mean` may be null: 0.
   template <class T>
   EnvMatArgs<T> args(const T* mean) const {
-    return {displacements.const_data_ptr<T>(),
-            counts.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
+    return {data_of(displacements),
+            data_of(counts),
+            data_of(types),
             mean,
-            std.const_data_ptr<T>(),
-            pair_mask.const_data_ptr<bool>(),
+            data_of(std),
+            data_of(pair_mask),
             cutoff_as<T>(),
             atoms,
             width,

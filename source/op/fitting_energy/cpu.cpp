@@ -12,9 +12,8 @@ static void run_fitting(const Op& op, const FittingInputs& in, Tensor& energy, T
     in.fill(none);
     std::vector<T> nearest(in.atoms);
     const HybridArgs<T> args{&none, 0, 0, in.net, in.weights()};
-    const StepResults<T> results{
-        in.atoms, energy.mutable_data_ptr<double>(), nullptr, nearest.data(), forces.data(), virial.data(),
-        nullptr};
+    const StepResults<T> results{in.atoms,      data_of(energy), nullptr, nearest.data(),
+                                 forces.data(), virial.data(),   nullptr};
     hybrid_step(op, args, in.nets.const_data_ptr<T>(), results, nullptr, gradient.mutable_data_ptr<T>());
   });
 }

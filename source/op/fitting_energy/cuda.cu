@@ -25,14 +25,14 @@ static void run_fitting(const CudaOp& op, const FittingInputs& in, Tensor& energ
   std::vector<StepArgs> parts(1);
   StepArgs& p = parts[0];
   in.fill(p);
-  p.positions = places.const_data_ptr<double>(), p.batch = batch.const_data_ptr<int32_t>();
+  p.positions = data_of(places), p.batch = data_of(batch);
   p.extra_size = static_cast<int>(in.inputs);
-  p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
-  p.net.net = hybrid_net({}, in.net), p.energy = energy.mutable_data_ptr<double>();
+  p.net.nets = data_of(in.nets), p.net.net_size = in.nets.size(1);
+  p.net.net = hybrid_net({}, in.net), p.energy = data_of(energy);
   const std::string refusal = hybrid_refusal(op.limits(), p.net.net, parts);
   if (!refusal.empty()) fail(op, refusal);
   check_packed(op, in.nets, hybrid_packed_size(p.net.net));
-  const HybridOut out{in.weights(), gradient.mutable_data_ptr<float>(), nullptr};
+  const HybridOut out{in.weights(), data_of(gradient), nullptr};
   Tensor memory = empty(op, {hybrid_bytes(op, parts, 0, out)}, ScalarType::Byte);
   run_hybrid(op, parts, 0, out, memory.mutable_data_ptr());
   op.launch(refuse_kernel, blocks_for(in.atoms, 256), 256, 0, p.types, in.atoms, p.ntypes, p.energy);

@@ -47,8 +47,8 @@ struct FittingInputs {
   // What a step of no descriptor takes.
   template <class T, class Size>
   void fill(StepInputs<T, Size>& args) const {
-    args.types = types.const_data_ptr<int32_t>(), args.extra = features.const_data_ptr<T>();
-    args.scale = scale.const_data_ptr<double>(), args.shift = shift.const_data_ptr<double>();
+    args.types = data_of(types), args.extra = data_of(features);
+    args.scale = data_of(scale), args.shift = data_of(shift);
     args.atoms = static_cast<Size>(atoms), args.systems = 1;
     args.ntypes = static_cast<int>(ntypes), args.nets = static_cast<int>(net_count);
   }

@@ -28,12 +28,11 @@ struct MlpLayers {
     const int64_t widest = *std::max_element(in.shape.neurons, in.shape.neurons + in.shape.layers);
     zeros.assign(widest, T(0)), ones.assign(widest, T(1));
     args.shape = in.shape;
-    args.x = in.x.const_data_ptr<T>();
+    args.x = data_of(in.x);
     for (int n = 0; n < in.shape.layers; ++n) {
       const Tensor &bias = in.biases[n], &timestep = in.timesteps[n];
       args.timed[n] = in.has_timestep(n);
-      args.layers[n] = {in.weights[n].const_data_ptr<T>(),
-                        bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
+      args.layers[n] = {data_of(in.weights[n]), bias.numel() ? bias.const_data_ptr<T>() : zeros.data(),
                         timestep.numel() ? timestep.const_data_ptr<T>() : ones.data()};
     }
     if (const int parts = bf16_parts(in.matmul, kDtype<T>)) pack(op, parts);
@@ -117,7 +116,7 @@ static Tensor mlp_values(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
-    task.value = value.mutable_data_ptr<T>();
+    task.value = data_of(value);
     run(op, in, task, nullptr);
   });
   return value;
@@ -127,7 +126,7 @@ static std::tuple<Tensor, Tensor> mlp_values_and_gradients(const Op& op, const M
   Tensor value = rows_of(op, in, in.outputs), gradient = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
-    task.value = value.mutable_data_ptr<T>(), task.grad_x = gradient.mutable_data_ptr<T>();
+    task.value = data_of(value), task.grad_x = data_of(gradient);
     task.of_first_output = true;
     run(op, in, task, nullptr);
   });
@@ -139,7 +138,7 @@ static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, 
   Tensor grad_x = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
-    task.a = a.const_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
+    task.a = data_of(a), task.grad_x = data_of(grad_x);
     run(op, in, task, with_weights ? &grads : nullptr);
   });
   return grad_x;
@@ -151,9 +150,9 @@ static std::tuple<Tensor, Tensor> mlp_seconds(const Op& op, const MlpInputs& in,
   Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
-    task.direction = u.const_data_ptr<T>(), task.b = b.const_data_ptr<T>();
-    task.a = a.const_data_ptr<T>();
-    task.tangent = tangent.mutable_data_ptr<T>(), task.grad_x = grad_x.mutable_data_ptr<T>();
+    task.direction = data_of(u), task.b = data_of(b);
+    task.a = data_of(a);
+    task.tangent = data_of(tangent), task.grad_x = data_of(grad_x);
     run(op, in, task, with_weights ? &grads : nullptr);
   });
   return {tangent, grad_x};

@@ -3,10 +3,15 @@
 namespace mdops {
 namespace MDOPS_ISA {
 
-namespace {
+template <class T>
+int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {
+  return MlpBlock<T>(args, task, 0, 0, args.rows_at_once(), nullptr).arena.used /
+             static_cast<int64_t>(sizeof(T)) +
+         1;
+}
 
 template <class T>
-void rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {
+void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {
   const int64_t most = args.rows_at_once();
   for (int64_t first = from; first < to; first += most) {
     const int64_t count = to - first < most ? to - first : most;
@@ -15,8 +20,8 @@ void rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t 
 }
 
 template <class T>
-void collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads,
-             const MlpLayerGradients<T>& out) {
+void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads,
+                 const MlpLayerGradients<T>& out) {
   const MlpSums at(args);
   const int64_t columns = args.shape.neurons[n];
   const Panels<T> total = weight_sums(args, n, sums[0]);
@@ -37,24 +42,9 @@ void collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* 
   }
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                                                      \
-  int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {                                 \
-    return MlpBlock<T>(args, task, 0, 0, args.rows_at_once(), nullptr).arena.used /                          \
-               static_cast<int64_t>(sizeof(T)) +                                                             \
-           1;                                                                                                \
-  }                                                                                                          \
-  void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch) {      \
-    rows(args, task, from, to, scratch);                                                                     \
-  }                                                                                                          \
-  void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* const* sums, int64_t threads, \
-                   const MlpLayerGradients<T>& out) {                                                        \
-    collect(args, n, from, to, sums, threads, out);                                                          \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(mlp_scratch_size)
+MDOPS_INSTANTIATE(mlp_rows)
+MDOPS_INSTANTIATE(mlp_collect)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -80,17 +80,14 @@ struct MlpLayerGradients {
   T *weight, *bias, *timestep;
 };
 
-#define MDOPS_MLP_KERNELS(T)                                                                               \
-  /* Elements of one thread's scratch memory. */                                                           \
-  MDOPS_DECLARE_KERNEL(int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task))           \
-  /* Rows [from, to). */                                                                                   \
-  MDOPS_DECLARE_KERNEL(                                                                                    \
-      void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to, T* scratch)) \
-  /* Rows [from, to) of layer n's weights, of what all threads have added up; with the first of them its   \
-     vectors. Uses up the first thread's sums. */                                                          \
-  MDOPS_DECLARE_KERNEL(void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to,           \
-                                        T* const* sums, int64_t threads, const MlpLayerGradients<T>& out))
-MDOPS_MLP_KERNELS(float)
-MDOPS_MLP_KERNELS(double)
+// Elements of one thread's scratch memory.
+MDOPS_DECLARE_KERNELS(int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task))
+// Rows [from, to).
+MDOPS_DECLARE_KERNELS(void mlp_rows(const MlpArgs<T>& args, const MlpTask<T>& task, int64_t from, int64_t to,
+                                    T* scratch))
+// Rows [from, to) of layer n's weights, of what all threads have added up; with the first of them its
+// vectors. Uses up the first thread's sums.
+MDOPS_DECLARE_KERNELS(void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to,
+                                       T* const* sums, int64_t threads, const MlpLayerGradients<T>& out))
 
 }  // namespace mdops

@@ -5,10 +5,8 @@
 namespace mdops {
 namespace MDOPS_ISA {
 
-namespace {
-
 template <class T>
-void gather(const GatherArgs<T>& args, int64_t from, int64_t to) {
+void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t e = from; e < to; ++e) {
     T* y = args.y + e * width;
@@ -20,7 +18,7 @@ void gather(const GatherArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
+void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t m = from; m < to; ++m) {
     T* __restrict x = args.x + m * width;
@@ -38,7 +36,7 @@ void scatter(const ScatterArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-void products(const ProductArgs<T>& args, int64_t from, int64_t to) {
+void row_products(const ProductArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t e = from; e < to; ++e) {
     T* __restrict z = args.z + e * width;
@@ -52,7 +50,7 @@ void products(const ProductArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-void sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) {
+void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t m = from; m < to; ++m) {
     T* __restrict z = args.z + m * width;
@@ -66,24 +64,10 @@ void sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) {
   }
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                          \
-  void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {        \
-    gather(args, from, to);                                                      \
-  }                                                                              \
-  void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) {      \
-    scatter(args, from, to);                                                     \
-  }                                                                              \
-  void row_products(const ProductArgs<T>& args, int64_t from, int64_t to) {      \
-    products(args, from, to);                                                    \
-  }                                                                              \
-  void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) { \
-    sums(args, from, to);                                                        \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(gather_rows)
+MDOPS_INSTANTIATE(scatter_rows)
+MDOPS_INSTANTIATE(row_products)
+MDOPS_INSTANTIATE(weighted_sums)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

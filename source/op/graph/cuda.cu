@@ -23,10 +23,6 @@ static void run_graph(const CudaOp& op, const EdgeListArgs<T>& args) {
                     [&](const auto& memory) { gpu_graph::run_edge_list(op, args, memory); });
 }
 
-static void run_graph(const CudaOp& op, const ReverseArgs& args) {
-  gpu_graph::run_reverse(op, args);
-}
-
 static void run_graph(const CudaOp& op, const OrderArgs& args) {
   with_graph_memory(op, gpu_graph::OrderMemory(op, args), args,
                     [&](const auto& memory) { gpu_graph::run_order(op, args, memory); });
@@ -35,36 +31,6 @@ static void run_graph(const CudaOp& op, const OrderArgs& args) {
 static void run_graph(const CudaOp& op, const EdgeAngleArgs& args) {
   with_graph_memory(op, gpu_graph::Scan(op, args.atoms), args.atoms,
                     [&](const auto& scan) { gpu_graph::run_angles(op, args, scan); });
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const GatherArgs<T>& args) {
-  gpu_graph_rows::run_gather(op, args);
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const ScatterArgs<T>& args) {
-  gpu_graph_rows::run_scatter(op, args);
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const ProductArgs<T>& args) {
-  gpu_graph_rows::run_products(op, args);
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const WeightedSumArgs<T>& args) {
-  gpu_graph_rows::run_weighted_sums(op, args);
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const SoftmaxArgs<T>& args) {
-  gpu_softmax::run_softmax(op, args);
-}
-
-template <class T>
-static void run_graph(const CudaOp& op, const SegmentWeightArgs<T>& args) {
-  gpu_softmax::run_weights(op, args);
 }
 
 }  // namespace mdops

@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(kThreads) reverse_kernel(ReverseArgs ar
   if (e < args.edges) args.run(e);
 }
 
-inline void run_reverse(const Gpu& gpu, const ReverseArgs& args) {
+inline void run_graph(const Gpu& gpu, const ReverseArgs& args) {
   gpu.launch(reverse_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args);
 }
 
@@ -322,5 +322,7 @@ inline void run_angles(const Gpu& gpu, const EdgeAngleArgs& args, Scan scan) {
 }
 
 }  // namespace gpu_graph
+
+using gpu_graph::run_graph;
 
 }  // namespace mdops

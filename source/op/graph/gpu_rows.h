@@ -200,7 +200,7 @@ void with_lanes(int64_t width, const F& launch) {
 }
 
 template <class T>
-void run_gather(const Gpu& gpu, const GatherArgs<T>& args) {
+void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
   with_lanes<T>(args.width, [&]<int size>(int lanes) {
     gpu.launch(gather_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
   });
@@ -220,26 +220,28 @@ void with_sums(const Gpu& gpu, const Args& args, const F& launch) {
 }
 
 template <class T>
-void run_scatter(const Gpu& gpu, const ScatterArgs<T>& args) {
+void run_graph(const Gpu& gpu, const ScatterArgs<T>& args) {
   with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
     gpu.launch(scatter_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }
 
 template <class T>
-void run_products(const Gpu& gpu, const ProductArgs<T>& args) {
+void run_graph(const Gpu& gpu, const ProductArgs<T>& args) {
   with_lanes<T>(args.width, [&]<int size>(int lanes) {
     gpu.launch(product_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
   });
 }
 
 template <class T>
-void run_weighted_sums(const Gpu& gpu, const WeightedSumArgs<T>& args) {
+void run_graph(const Gpu& gpu, const WeightedSumArgs<T>& args) {
   with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
     gpu.launch(weighted_sum_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }
 
 }  // namespace gpu_graph_rows
+
+using gpu_graph_rows::run_graph;
 
 }  // namespace mdops

@@ -91,18 +91,20 @@ __global__ void __launch_bounds__(kThreads) weights_kernel(SegmentWeightArgs<T> 
 }
 
 template <class T>
-void run_weights(const Gpu& gpu, const SegmentWeightArgs<T>& args) {
+void run_graph(const Gpu& gpu, const SegmentWeightArgs<T>& args) {
   const auto own = static_cast<unsigned>((args.segments * args.columns + kWarps - 1) / kWarps);
   const auto rest = static_cast<unsigned>((args.rows * args.columns + kThreads - 1) / kThreads);
   if (own + rest > 0) gpu.launch(weights_kernel<T>, own + rest, kThreads, 0, args, own);
 }
 
 template <class T>
-void run_softmax(const Gpu& gpu, const SoftmaxArgs<T>& args) {
+void run_graph(const Gpu& gpu, const SoftmaxArgs<T>& args) {
   gpu.launch(rest_kernel<T>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0, args);
   gpu.launch(softmax_kernel<T>, blocks_for(args.segments * args.columns, kWarps), kThreads, 0, args);
 }
 
 }  // namespace gpu_softmax
+
+using gpu_softmax::run_graph;
 
 }  // namespace mdops

@@ -71,24 +71,24 @@ struct EdgeListTensors {
   EdgeListArgs<T> args(const EdgeListInputs& in) {
     const T c = static_cast<T>(in.cutoff), a = static_cast<T>(in.angle_cutoff);
     return {in.list.args<T>(),
-            in.neighbors.const_data_ptr<int32_t>(),
-            in.images.const_data_ptr<int32_t>(),
-            in.pair_mask.const_data_ptr<bool>(),
+            data_of(in.neighbors),
+            data_of(in.images),
+            data_of(in.pair_mask),
             c * c,
             a * a,
             in.edge_sel,
             a > T(0) ? in.angle_sel : 0,
             in.nodes,
             in.capacity,
-            i.mutable_data_ptr<int32_t>(),
-            j.mutable_data_ptr<int32_t>(),
-            images.mutable_data_ptr<int32_t>(),
-            slots.mutable_data_ptr<int32_t>(),
-            offsets.mutable_data_ptr<int32_t>(),
-            edge_of_slot.mutable_data_ptr<int32_t>(),
-            angle_neighbors.mutable_data_ptr<int32_t>(),
-            within.mutable_data_ptr<int32_t>(),
-            needed.mutable_data_ptr<int64_t>()};
+            data_of(i),
+            data_of(j),
+            data_of(images),
+            data_of(slots),
+            data_of(offsets),
+            data_of(edge_of_slot),
+            data_of(angle_neighbors),
+            data_of(within),
+            data_of(needed)};
   }
 };
 
@@ -118,9 +118,8 @@ struct GraphOps {
     const Tensor images = input(op, "images", images_, ScalarType::Int, {edges});
     const Tensor offsets = offsets_input(op, offsets_, edges);
     Tensor reverse = empty(op, {edges}, ScalarType::Int);
-    run_graph(op, ReverseArgs{i.const_data_ptr<int32_t>(), j.const_data_ptr<int32_t>(),
-                              images.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), edges,
-                              offsets.size(0) - 1, reverse.mutable_data_ptr<int32_t>()});
+    run_graph(op, ReverseArgs{data_of(i), data_of(j), data_of(images), data_of(offsets), edges,
+                              offsets.size(0) - 1, data_of(reverse)});
     return reverse;
   }
 
@@ -130,8 +129,7 @@ struct GraphOps {
     const int64_t edges = count_of(op, "index", index.size(0)), rows = count_of(op, "rows", rows_);
     check_range(op, "index", index, -1, rows);
     Tensor order = empty(op, {edges}, ScalarType::Int), offsets = empty(op, {rows + 1}, ScalarType::Int);
-    run_graph(op, OrderArgs{index.const_data_ptr<int32_t>(), edges, rows, order.mutable_data_ptr<int32_t>(),
-                            offsets.mutable_data_ptr<int32_t>()});
+    run_graph(op, OrderArgs{data_of(index), edges, rows, data_of(order), data_of(offsets)});
     return {order, offsets};
   }
 
@@ -146,16 +144,9 @@ struct GraphOps {
     Tensor first = empty(op, {capacity}, ScalarType::Int), second = empty(op, {capacity}, ScalarType::Int);
     Tensor mirror = empty(op, {capacity}, ScalarType::Int), starts = empty(op, {edges + 1}, ScalarType::Int);
     Tensor needed = empty(op, {2}, ScalarType::Long);
-    const EdgeAngleArgs args{offsets.const_data_ptr<int32_t>(),
-                             counts.const_data_ptr<int32_t>(),
-                             atoms,
-                             edges,
-                             capacity,
-                             first.mutable_data_ptr<int32_t>(),
-                             second.mutable_data_ptr<int32_t>(),
-                             mirror.mutable_data_ptr<int32_t>(),
-                             starts.mutable_data_ptr<int32_t>(),
-                             needed.mutable_data_ptr<int64_t>()};
+    const EdgeAngleArgs args{data_of(offsets), data_of(counts), atoms,           edges,
+                             capacity,         data_of(first),  data_of(second), data_of(mirror),
+                             data_of(starts),  data_of(needed)};
     for (int64_t i = 0; op.on_cpu() && i < atoms; ++i)
       if (!args.fits(i))
         fail(op, "argument `counts` has " + std::to_string(args.counts[i]) + " for atom " +
@@ -187,17 +178,10 @@ struct GraphOps {
     const auto base = added("base", base_, false), more = added("more", more_, true);
     Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
     dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
-      ScatterArgs<T> args{y.const_data_ptr<T>(),
-                          of.index.const_data_ptr<int32_t>(),
-                          of.order_data(),
-                          of.offsets.const_data_ptr<int32_t>(),
-                          of.rows,
-                          of.targets,
-                          y.size(1),
-                          x.mutable_data_ptr<T>()};
-      if (base) args.base = base->template const_data_ptr<T>();
-      if (more)
-        args.more = more->template const_data_ptr<T>(), args.more_stride = more->size(0) == 1 ? 0 : y.size(1);
+      ScatterArgs<T> args{data_of(y), data_of(of.index), of.order_data(), data_of(of.offsets),
+                          of.rows,    of.targets,        y.size(1),       data_of(x)};
+      args.base = data_of(base), args.more = data_of(more);
+      args.more_stride = more && more->size(0) == 1 ? 0 : y.size(1);
       run_graph(op, args);
     });
     return x;
@@ -214,8 +198,8 @@ struct GraphOps {
     check_nodes(op, "x", x, of_x), check_nodes(op, "y", y, of_y);
     Tensor z = empty(op, {of_x.rows, x.size(1)}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-      run_graph(op, ProductArgs<T>{node_rows<T>(x, of_x), node_rows<T>(y, of_y), of_x.rows, x.size(1),
-                                   z.mutable_data_ptr<T>()});
+      run_graph(
+          op, ProductArgs<T>{node_rows<T>(x, of_x), node_rows<T>(y, of_y), of_x.rows, x.size(1), data_of(z)});
     });
     return z;
   }
@@ -233,10 +217,9 @@ struct GraphOps {
     check_nodes(op, "x", x, of_x);
     Tensor z = empty(op, {of.targets, width}, weight.scalar_type());
     dispatch_float(op, weight.scalar_type(), [&]<class T>(T) {
-      run_graph(op, WeightedSumArgs<T>{weight.const_data_ptr<T>(), node_rows<T>(x, of_x),
-                                       of.index.const_data_ptr<int32_t>(), of.order_data(),
-                                       of.offsets.const_data_ptr<int32_t>(), rows, of.targets, width,
-                                       z.mutable_data_ptr<T>()});
+      run_graph(op,
+                WeightedSumArgs<T>{data_of(weight), node_rows<T>(x, of_x), data_of(of.index), of.order_data(),
+                                   data_of(of.offsets), rows, of.targets, width, data_of(z)});
     });
     return z;
   }
@@ -303,16 +286,15 @@ struct GraphOps {
  private:
   template <class T>
   static NodeRows<T> node_rows(const Tensor& x, const RowIndex& of) {
-    return {x.const_data_ptr<T>(), of.index.template const_data_ptr<int32_t>(), x.size(0)};
+    return {data_of(x), data_of(of.index), x.size(0)};
   }
 
   template <class O>
   static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
     Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-      run_graph(op, GatherArgs<T>{x.const_data_ptr<T>(), index.const_data_ptr<int32_t>(),
-                                  inverse ? inverse->const_data_ptr<int32_t>() : nullptr, index.size(0),
-                                  x.size(0), x.size(1), y.mutable_data_ptr<T>()});
+      run_graph(op, GatherArgs<T>{data_of(x), data_of(index), data_of(inverse), index.size(0), x.size(0),
+                                  x.size(1), data_of(y)});
     });
     return y;
   }
@@ -379,11 +361,10 @@ struct GraphOps {
     std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
     if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
     dispatch_float(op, dtype, [&]<class T>(T) {
-      run_graph(op, SoftmaxArgs<T>{x.const_data_ptr<T>(), grad_ ? given<T>(grad) : nullptr,
-                                   direction_ ? given<T>(direction) : nullptr,
-                                   offsets.const_data_ptr<int32_t>(), rows, columns, offsets.size(0) - 1,
-                                   direction_ ? out[1].mutable_data_ptr<T>() : nullptr,
-                                   out[0].mutable_data_ptr<T>()});
+      run_graph(
+          op, SoftmaxArgs<T>{data_of(x), grad_ ? given<T>(grad) : nullptr,
+                             direction_ ? given<T>(direction) : nullptr, data_of(offsets), rows, columns,
+                             offsets.size(0) - 1, data_of(direction_ ? &out[1] : nullptr), data_of(out[0])});
     });
     return out;
   }

@@ -72,12 +72,9 @@ struct WeightedSumArgs {
   T* z;  // (targets, W)
 };
 
-#define MDOPS_GRAPH_ROW_KERNELS(T)                                                              \
-  MDOPS_DECLARE_KERNEL(void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to))   \
-  MDOPS_DECLARE_KERNEL(void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to)) \
-  MDOPS_DECLARE_KERNEL(void row_products(const ProductArgs<T>& args, int64_t from, int64_t to)) \
-  MDOPS_DECLARE_KERNEL(void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to))
-MDOPS_GRAPH_ROW_KERNELS(float)
-MDOPS_GRAPH_ROW_KERNELS(double)
+MDOPS_DECLARE_KERNELS(void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void row_products(const ProductArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

@@ -147,20 +147,25 @@ GridSizes sizes_of(const GridArgs<T>& args) {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                   \
-  GridSizes grid_sizes(const GridArgs<T>& args) {                                                         \
-    return sizes_of(args);                                                                                \
-  }                                                                                                       \
-  void grid_pack(const GridArgs<T>& args, void* packed) {                                                 \
-    pack_all(args, packed);                                                                               \
-  }                                                                                                       \
-  void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) { \
-    if (grid_angles::fits(args)) return atoms_by_angles(args, from, to, packed);                          \
-    atoms_of(args, from, to, packed, static_cast<T*>(scratch));                                           \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+GridSizes grid_sizes(const GridArgs<T>& args) {
+  return sizes_of(args);
+}
+
+template <class T>
+void grid_pack(const GridArgs<T>& args, void* packed) {
+  pack_all(args, packed);
+}
+
+template <class T>
+void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) {
+  if (grid_angles::fits(args)) return atoms_by_angles(args, from, to, packed);
+  atoms_of(args, from, to, packed, static_cast<T*>(scratch));
+}
+
+MDOPS_INSTANTIATE(grid_sizes)
+MDOPS_INSTANTIATE(grid_pack)
+MDOPS_INSTANTIATE(grid_atoms)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

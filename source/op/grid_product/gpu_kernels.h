@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kWarp) plain_kernel(const GridArgs<T> args) {
 }
 
 template <class T>
-void run(const Gpu& gpu, const GridArgs<T>& args) {
+void run_grid(const Gpu& gpu, const GridArgs<T>& args) {
   if (grid_angles::fits(args))
     return gpu.launch(angle_kernel<T>, blocks_for(args.atoms * args.channels, kAngleThreads), kAngleThreads,
                       0, args);
@@ -80,5 +80,7 @@ void run(const Gpu& gpu, const GridArgs<T>& args) {
 }
 
 }  // namespace gpu_grid
+
+using gpu_grid::run_grid;
 
 }  // namespace mdops

@@ -31,12 +31,9 @@ struct GridSizes {
   int64_t packed, scratch;
 };
 
-#define MDOPS_GRID_KERNELS(T)                                                 \
-  MDOPS_DECLARE_KERNEL(GridSizes grid_sizes(const GridArgs<T>& args))         \
-  MDOPS_DECLARE_KERNEL(void grid_pack(const GridArgs<T>& args, void* packed)) \
-  MDOPS_DECLARE_KERNEL(                                                       \
-      void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch))
-MDOPS_GRID_KERNELS(float)
-MDOPS_GRID_KERNELS(double)
+MDOPS_DECLARE_KERNELS(GridSizes grid_sizes(const GridArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void grid_pack(const GridArgs<T>& args, void* packed))
+MDOPS_DECLARE_KERNELS(void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed,
+                                      void* scratch))
 
 }  // namespace mdops

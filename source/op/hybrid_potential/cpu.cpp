@@ -16,7 +16,7 @@ void step(const Op& op, const HybridInputs& in, const double* places, const Step
   std::vector<PotentialArgs<T>> parts;
   for (int64_t p = 0; p < in.count(); ++p) {
     parts.push_back(arguments<T>(in.parts[p], places));
-    if (in.absent[p].size(0)) parts[p].places.absent = in.absent[p].const_data_ptr<int32_t>();
+    if (in.absent[p].size(0)) parts[p].places.absent = data_of(in.absent[p]);
   }
   const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
   HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
@@ -64,7 +64,7 @@ static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in) {
   Tensor near_weight = zeros({in.blend ? first.atoms : 0}, ScalarType::Double);
   dispatch_float(op, first.dtype, [&]<class T>(T) {
     StepResults<T> results = answer.results<T>();
-    if (in.atom_virial) results.atom_virial = of_atoms.mutable_data_ptr<double>();
+    if (in.atom_virial) results.atom_virial = data_of(of_atoms);
     step<T>(op, in, places.data(), results, within.mutable_data_ptr<int32_t>(),
             grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
     if (in.blend)

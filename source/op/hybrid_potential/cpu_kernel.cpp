@@ -181,21 +181,23 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                             \
-  int64_t hybrid_scratch_size(const HybridArgs<T>& args) {                                          \
-    return Scratch<T>(args, nullptr, kBlock).size();                                                \
-  }                                                                                                 \
-  void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t* ids, \
-                        int64_t count, T* scratch, HybridResults<T>& out) {                         \
-    each_block(count, kBlock, [&](int64_t from, int64_t to) {                                       \
-      const Scratch<T> s(args, scratch, padded<T>(to - from));                                      \
-      for (int p = 0; p < args.count; ++p) s.part(args, p).atoms.clear();                           \
-      block(args, layers, ids + from, to - from, scratch, out);                                     \
-    });                                                                                             \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+int64_t hybrid_scratch_size(const HybridArgs<T>& args) {
+  return Scratch<T>(args, nullptr, kBlock).size();
+}
+
+template <class T>
+void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t* ids,
+                      int64_t count, T* scratch, HybridResults<T>& out) {
+  each_block(count, kBlock, [&](int64_t from, int64_t to) {
+    const Scratch<T> s(args, scratch, padded<T>(to - from));
+    for (int p = 0; p < args.count; ++p) s.part(args, p).atoms.clear();
+    block(args, layers, ids + from, to - from, scratch, out);
+  });
+}
+
+MDOPS_INSTANTIATE(hybrid_scratch_size)
+MDOPS_INSTANTIATE(hybrid_potential)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

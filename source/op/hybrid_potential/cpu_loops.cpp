@@ -40,11 +40,6 @@ void hybrid_step(const Op& op, const HybridArgs<T>& args, const T* nets, const S
   results.finish(op, args.parts[args.widest], order.space, shares);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                               \
-  template void hybrid_step<T>(const Op&, const HybridArgs<T>&, const T*, const StepResults<T>&, int32_t*, \
-                               T*, ComputedInputs<T>*, double*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(hybrid_step)
 
 }  // namespace mdops

@@ -12,8 +12,8 @@ void blend(const CudaOp& op, const HybridInputs& in, const Tensor& c, Tensor& en
   const ListArgs list = list_args(in.first());
   TableOutputs out(OnGpu(), op, list, of_atoms.size(0));
   run_table(op, list, in.blend->table.args(),
-            GpuTableTask{c.const_data_ptr<double>(), energy.const_data_ptr<double>(), true,
-                         in.blend->near.args(), other_sums(forces, virial, of_atoms)},
+            GpuTableTask{data_of(c), data_of(energy), true, in.blend->near.args(),
+                         other_sums(forces, virial, of_atoms)},
             out);
   energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
 }
@@ -26,7 +26,7 @@ StepArgs arguments(const CudaOp& op, const HybridInputs& in, int64_t k) {
   fill(part, part.positions.const_data_ptr<double>(), p);
   p.width = part.net.width, p.axis = part.net.axis, p.plain = part.net.plain;
   p.extra_size = static_cast<int>(in.extra());
-  if (in.absent[k].size(0)) p.places.absent = in.absent[k].const_data_ptr<int32_t>();
+  if (in.absent[k].size(0)) p.places.absent = data_of(in.absent[k]);
   return p;
 }
 
@@ -53,20 +53,20 @@ static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in) {
     parts.push_back(arguments(op, in, k));
   }
   StepArgs& p = parts[in.widest()];
-  p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
+  p.net.nets = data_of(in.nets), p.net.net_size = in.nets.size(1);
   p.net.net = hybrid_net(shapes, in.net);
-  p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
-  p.virial = virial.mutable_data_ptr<double>(), p.nearest = nearest.mutable_data_ptr<float>();
-  if (in.atom_virial && n) p.atom_virial = of_atoms.mutable_data_ptr<double>();
+  p.energy = data_of(energy), p.forces = data_of(forces);
+  p.virial = data_of(virial), p.nearest = data_of(nearest);
+  if (in.atom_virial && n) p.atom_virial = data_of(of_atoms);
   const std::string refusal = hybrid_refusal(op.limits(), p.net.net, parts);
   if (!refusal.empty()) fail(op, refusal);
   check_packed(op, in.nets, hybrid_packed_size(p.net.net));
   const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
-  HybridOut out{weight, grad_extra.mutable_data_ptr<float>(), within.mutable_data_ptr<int32_t>(), {}};
+  HybridOut out{weight, data_of(grad_extra), data_of(within), {}};
   Tensor near_weight = empty(op, {in.blend ? n : 0}, ScalarType::Double);
   if (in.blend) {
     const NearArgs near = in.blend->near.args();
-    out.near = {list_args(first), near, surely_far(near), near_weight.mutable_data_ptr<double>()};
+    out.near = {list_args(first), near, surely_far(near), data_of(near_weight)};
   }
   Tensor memory = empty(op, {hybrid_bytes(op, parts, in.widest(), out)}, ScalarType::Byte);
   run_hybrid(op, parts, in.widest(), out, memory.mutable_data_ptr());

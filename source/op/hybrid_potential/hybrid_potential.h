@@ -50,14 +50,11 @@ struct HybridResults {
   double* near_weight;       // (N,): c, zero for virtual atoms at entry; null
 };
 
-#define MDOPS_HYBRID_KERNELS(T)                                                                      \
-  /* Elements of the scratch memory one thread needs. */                                             \
-  MDOPS_DECLARE_KERNEL(int64_t hybrid_scratch_size(const HybridArgs<T>& args))                       \
-  /* The atoms `ids`, all of the net with these layers. */                                           \
-  MDOPS_DECLARE_KERNEL(void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers, \
-                                             const int32_t* ids, int64_t count, T* scratch,          \
-                                             HybridResults<T>& out))
-MDOPS_HYBRID_KERNELS(float)
-MDOPS_HYBRID_KERNELS(double)
+// Elements of the scratch memory one thread needs.
+MDOPS_DECLARE_KERNELS(int64_t hybrid_scratch_size(const HybridArgs<T>& args))
+// The atoms `ids`, all of the net with these layers.
+MDOPS_DECLARE_KERNELS(void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers,
+                                            const int32_t* ids, int64_t count, T* scratch,
+                                            HybridResults<T>& out))
 
 }  // namespace mdops

@@ -150,13 +150,13 @@ struct HybridNetInputs {
 
 // The atoms and their list, as the weights take them.
 inline ListArgs list_args(const PotentialInputs& in) {
-  return {in.positions.const_data_ptr<double>(),
-          in.cell.const_data_ptr<double>(),
-          in.batch.const_data_ptr<int32_t>(),
-          in.types.const_data_ptr<int32_t>(),
-          in.neighbors.const_data_ptr<int32_t>(),
-          in.images.const_data_ptr<int32_t>(),
-          in.counts.const_data_ptr<int32_t>(),
+  return {data_of(in.positions),
+          data_of(in.cell),
+          data_of(in.batch),
+          data_of(in.types),
+          data_of(in.neighbors),
+          data_of(in.images),
+          data_of(in.counts),
           in.atoms,
           in.systems,
           in.neighbors.size(1),

@@ -41,11 +41,11 @@ Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Te
   Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
   const bool biased = bias && bias->numel();
   const gpu_linear::Args args{shape,
-                              {a.const_data_ptr<float>(), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
-                              {b.const_data_ptr<float>(), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
-                              biased ? bias->const_data_ptr<float>() : nullptr,
-                              c.mutable_data_ptr<float>(),
-                              sums ? sums->mutable_data_ptr<float>() : nullptr};
+                              {data_of(a), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
+                              {data_of(b), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
+                              data_of(biased ? bias : nullptr),
+                              data_of(c),
+                              data_of(sums)};
   Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
   return c;

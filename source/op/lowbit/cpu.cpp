@@ -109,8 +109,8 @@ static Tensor low_bit_product(const Op& op, const LowBitInputs& in) {
   p.a_kind = in.a_kind, p.b_kind = in.b_kind, p.out_kind = in.out_kind;
   p.a = bytes(in.a), p.b = bytes(in.b), p.b_row = in.b_row(), p.b_col = in.b_col();
   p.rows = in.rows, p.cols = in.cols, p.depth = in.depth, p.groups = in.groups, p.group = in.group;
-  p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = in.a_step();
-  p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = in.b_step();
+  p.a_scale = data_of(in.a_scale), p.a_step = in.a_step();
+  p.b_scale = data_of(in.b_scale), p.b_step = in.b_step();
   p.out = in.out_of(result);
 
   const LowBitChip chip = best_chip(in.groups);

@@ -17,7 +17,7 @@ const uint8_t* bytes(const Tensor& tensor) {
 
 Matrix matrix_of(const QuantizeInputs& in, float* scale) {
   const bool column = in.per == QuantizeInputs::column;
-  return {in.x.const_data_ptr<float>(),
+  return {data_of(in.x),
           in.rows,
           in.cols,
           in.kind,
@@ -43,8 +43,8 @@ static Tensor low_bit_product(const CudaOp& op, const LowBitInputs& in) {
   p.depth = op.int32_of("a", in.depth);
   p.group = op.int32_of("a", in.group), p.groups = op.int32_of("b_scale", in.groups);
   p.a_kind = in.a_kind, p.b_kind = in.b_kind;
-  p.a_scale = in.a_scale.const_data_ptr<float>(), p.a_step = static_cast<int>(in.a_step());
-  p.b_scale = in.b_scale.const_data_ptr<float>(), p.b_step = static_cast<int>(in.b_step());
+  p.a_scale = data_of(in.a_scale), p.a_step = static_cast<int>(in.a_step());
+  p.b_scale = data_of(in.b_scale), p.b_step = static_cast<int>(in.b_step());
   p.out_kind = in.out_kind, p.out = in.out_of(result);
   const Plan plan = plan_product(op, p);
   Tensor a_copy = empty(op, {plan.a_bytes}, ScalarType::Byte),

@@ -341,14 +341,16 @@ class Passes {
   int64_t row_ = 0, count_ = 0;  // the block
 };
 
+}  // namespace
+
 template <class T>
-MessageSizes sizes(const MessageArgs<T>& args) {
+MessageSizes message_sizes(const MessageArgs<T>& args) {
   return {PackedWeights<T>(args, nullptr).bytes, BlockMemory<T>(args, nullptr).bytes,
           WeightSums<T>(args, nullptr).count};
 }
 
 template <class T>
-void pack(const MessageArgs<T>& args, void* memory) {
+void message_pack(const MessageArgs<T>& args, void* memory) {
   const PackedWeights<T> to(args, memory);
   const ColumnLanes<T> lanes{args.sent, args.kept};
   const auto row = [&](const Panels<T>& panels, int64_t r, const auto& value) {
@@ -366,7 +368,13 @@ void pack(const MessageArgs<T>& args, void* memory) {
 }
 
 template <class T>
-void weights(const MessageArgs<T>& args, const T* sums, int64_t shares) {
+void message_rows(const MessageArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch,
+                  T* sums) {
+  Passes<T>(args, packed, scratch, sums).run(from, to);
+}
+
+template <class T>
+void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares) {
   const ColumnLanes<T> lanes{args.sent, args.kept};
   const int64_t count = WeightSums<T>(args, nullptr).count;
   const auto sum = [&](const T* first) {
@@ -384,24 +392,10 @@ void weights(const MessageArgs<T>& args, const T* sums, int64_t shares) {
   for (int64_t c = 0; c < args.kept; ++c) args.by_scale[c] = sum(of.scale + c);
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE_MESSAGE_KERNELS(T)                                                                      \
-  MessageSizes message_sizes(const MessageArgs<T>& args) {                                                   \
-    return sizes(args);                                                                                      \
-  }                                                                                                          \
-  void message_pack(const MessageArgs<T>& args, void* packed) {                                              \
-    pack(args, packed);                                                                                      \
-  }                                                                                                          \
-  void message_rows(const MessageArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch, \
-                    T* sums) {                                                                               \
-    Passes<T>(args, packed, scratch, sums).run(from, to);                                                    \
-  }                                                                                                          \
-  void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares) {                          \
-    weights(args, sums, shares);                                                                             \
-  }
-MDOPS_DEFINE_MESSAGE_KERNELS(float)
-MDOPS_DEFINE_MESSAGE_KERNELS(double)
+MDOPS_INSTANTIATE(message_sizes)
+MDOPS_INSTANTIATE(message_pack)
+MDOPS_INSTANTIATE(message_rows)
+MDOPS_INSTANTIATE(message_weights)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

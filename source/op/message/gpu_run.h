@@ -63,9 +63,8 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
     run_plain(gpu, args, memory);
   }
   if (args.by_q && !in_groups)
-    gpu_graph_rows::run_scatter(
-        gpu, ScatterArgs<T>{args.by_z, args.second, args.second_order, args.second_offsets, args.rows,
-                            args.seconds, args.columns(), args.by_q});
+    run_graph(gpu, ScatterArgs<T>{args.by_z, args.second, args.second_order, args.second_offsets, args.rows,
+                                  args.seconds, args.columns(), args.by_q});
 }
 
 }  // namespace gpu_message

@@ -59,15 +59,12 @@ struct MessageSizes {
   int64_t packed, scratch, sums;
 };
 
-#define MDOPS_MESSAGE_KERNELS(T)                                                                 \
-  MDOPS_DECLARE_KERNEL(MessageSizes message_sizes(const MessageArgs<T>& args))                   \
-  MDOPS_DECLARE_KERNEL(void message_pack(const MessageArgs<T>& args, void* packed))              \
-  /* The rows of the firsts [from, to), which are whole groups; `sums` of what is by weights. */ \
-  MDOPS_DECLARE_KERNEL(void message_rows(const MessageArgs<T>& args, int64_t from, int64_t to,   \
-                                         const void* packed, void* scratch, T* sums))            \
-  /* What is by weights, of so many shares' sums. */                                             \
-  MDOPS_DECLARE_KERNEL(void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares))
-MDOPS_MESSAGE_KERNELS(float)
-MDOPS_MESSAGE_KERNELS(double)
+MDOPS_DECLARE_KERNELS(MessageSizes message_sizes(const MessageArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void message_pack(const MessageArgs<T>& args, void* packed))
+// The rows of the firsts [from, to), which are whole groups; `sums` of what is by weights.
+MDOPS_DECLARE_KERNELS(void message_rows(const MessageArgs<T>& args, int64_t from, int64_t to,
+                                        const void* packed, void* scratch, T* sums))
+// What is by weights, of so many shares' sums.
+MDOPS_DECLARE_KERNELS(void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares))
 
 }  // namespace mdops

@@ -70,17 +70,17 @@ struct MessageInputs {
     a.rows = rows, a.inputs = inputs, a.sent = sent(), a.kept = kept;
     a.firsts = first.targets, a.seconds = second.targets;
     a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
-    a.first = first.index.template const_data_ptr<int32_t>();
-    a.first_offsets = first.offsets.template const_data_ptr<int32_t>();
-    a.second = second.index.template const_data_ptr<int32_t>(), a.second_order = second.order_data();
-    a.second_offsets = second.offsets.template const_data_ptr<int32_t>();
+    a.first = data_of(first.index);
+    a.first_offsets = data_of(first.offsets);
+    a.second = data_of(second.index), a.second_order = second.order_data();
+    a.second_offsets = data_of(second.offsets);
     if (grouped) {
       a.groups = groups.size(0) - 1;
-      a.group_offsets = groups.const_data_ptr<int32_t>();
+      a.group_offsets = data_of(groups);
     }
-    a.x = x.const_data_ptr<T>(), a.weight = weight.const_data_ptr<T>();
-    a.p = p.const_data_ptr<T>(), a.q = q.const_data_ptr<T>();
-    a.row_weight = row_weight.const_data_ptr<T>(), a.scale = scale.const_data_ptr<T>();
+    a.x = data_of(x), a.weight = data_of(weight);
+    a.p = data_of(p), a.q = data_of(q);
+    a.row_weight = data_of(row_weight), a.scale = data_of(scale);
     return a;
   }
 
@@ -136,7 +136,7 @@ struct MessageOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
+      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
       run_message(op, args);
     });
     return {sent, kept};
@@ -160,7 +160,7 @@ struct MessageOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad_sent = of_sent.const_data_ptr<T>(), args.grad_kept = of_kept.const_data_ptr<T>();
+      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
       by.write_to(args, of_weights);
       run_message(op, args);
     });
@@ -192,11 +192,11 @@ struct MessageOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>();
-      args.grad_sent = of_sent.const_data_ptr<T>(), args.grad_kept = of_kept.const_data_ptr<T>();
-      args.along_x = along_x.const_data_ptr<T>(), args.along_p = along_p.const_data_ptr<T>();
-      args.along_q = along_q.const_data_ptr<T>();
-      args.along_row_weight = along_row_weight.const_data_ptr<T>();
-      args.to_sent = sent.mutable_data_ptr<T>(), args.to_kept = kept.mutable_data_ptr<T>();
+      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
+      args.along_x = data_of(along_x), args.along_p = data_of(along_p);
+      args.along_q = data_of(along_q);
+      args.along_row_weight = data_of(along_row_weight);
+      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
       by.write_to(args, true);
       run_message(op, args);
     });
@@ -224,10 +224,10 @@ struct MessageOps {
 
     template <class T>
     void write_to(MessageArgs<T>& args, bool of_weights) {
-      args.by_x = x.mutable_data_ptr<T>(), args.by_p = p.mutable_data_ptr<T>();
-      args.by_q = q.mutable_data_ptr<T>(), args.by_row_weight = row_weight.mutable_data_ptr<T>();
+      args.by_x = data_of(x), args.by_p = data_of(p);
+      args.by_q = data_of(q), args.by_row_weight = data_of(row_weight);
       if (!of_weights) return;
-      args.by_weight = weight.mutable_data_ptr<T>(), args.by_scale = scale.mutable_data_ptr<T>();
+      args.by_weight = data_of(weight), args.by_scale = data_of(scale);
     }
   };
 };

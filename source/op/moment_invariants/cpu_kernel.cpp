@@ -95,18 +95,19 @@ void each_group(const InvariantArgs<T>& args, int64_t begin, int64_t end, const 
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                             \
-  void invariants_forward(const InvariantArgs<T>& args, int64_t begin, int64_t end, T* out) {       \
-    each_group(args, begin, end, [&](Atoms<T>& atoms) { atoms.write_features(out); });              \
-  }                                                                                                 \
-  void invariants_backward(const InvariantArgs<T>& args, const T* grad, int64_t begin, int64_t end, \
-                           T* by_scalars, T* by_others) {                                           \
-    each_group(args, begin, end,                                                                    \
-               [&](Atoms<T>& atoms) { atoms.write_gradients(grad, by_scalars, by_others); });       \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+void invariants_forward(const InvariantArgs<T>& args, int64_t begin, int64_t end, T* out) {
+  each_group(args, begin, end, [&](Atoms<T>& atoms) { atoms.write_features(out); });
+}
+
+template <class T>
+void invariants_backward(const InvariantArgs<T>& args, const T* grad, int64_t begin, int64_t end,
+                         T* by_scalars, T* by_others) {
+  each_group(args, begin, end, [&](Atoms<T>& atoms) { atoms.write_gradients(grad, by_scalars, by_others); });
+}
+
+MDOPS_INSTANTIATE(invariants_forward)
+MDOPS_INSTANTIATE(invariants_backward)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

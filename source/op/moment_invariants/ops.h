@@ -33,8 +33,8 @@ struct TermInputs {
 
   template <class T>
   TermArgs<T> args() const {
-    return {index.const_data_ptr<int32_t>(), static_cast<const T*>(factor.const_data_ptr()),
-            offsets.const_data_ptr<int32_t>(), offsets.size(0) - 1, index.size(0)};
+    return {data_of(index), static_cast<const T*>(factor.const_data_ptr()), data_of(offsets),
+            offsets.size(0) - 1, index.size(0)};
   }
 };
 
@@ -74,7 +74,7 @@ struct InvariantInputs {
     const auto data = [](const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); };
     return {data(scalars),
             data(others),
-            types.const_data_ptr<int32_t>(),
+            data_of(types),
             data(behind),
             forth.args<T>(),
             back.args<T>(),
@@ -104,8 +104,7 @@ struct InvariantOps {
 
   static Tensor moment_invariants(const Call& op, const InvariantInputs& in) {
     Tensor out = empty(op, {in.scalars.size(0), in.args<float>().width()}, in.dtype);
-    dispatch_float(op, in.dtype,
-                   [&]<class T>(T) { run_invariants(op, in.args<T>(), out.mutable_data_ptr<T>()); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_invariants<T>(op, in.args<T>(), data_of(out)); });
     return out;
   }
 
@@ -115,8 +114,7 @@ struct InvariantOps {
     Tensor by_scalars = empty(op, {in.scalars.size(0), in.scalars.size(1)}, in.dtype),
            by_others = empty(op, {in.others.size(0), in.others.size(1)}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_invariant_gradients(op, in.args<T>(), grad.const_data_ptr<T>(), by_scalars.mutable_data_ptr<T>(),
-                              by_others.mutable_data_ptr<T>());
+      run_invariant_gradients<T>(op, in.args<T>(), data_of(grad), data_of(by_scalars), data_of(by_others));
     });
     return {by_scalars, by_others};
   }

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "common/instantiate.h"
 #include "gemm_fp64/gpu_loops.h"
 #include "moment_product/gpu_double.h"
 #include "moment_product/gpu_kernels.h"
@@ -82,12 +83,8 @@ void run_moment_gradients(const Gpu& gpu, const MomentProductArgs<T>& args, void
   launch<true>(gpu, p);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                 \
-  template void run_moment_product(const Gpu&, const MomentProductArgs<T>&); \
-  template int64_t moment_gradients_bytes(const MomentProductArgs<T>&);      \
-  template void run_moment_gradients(const Gpu&, const MomentProductArgs<T>&, void*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(run_moment_product)
+MDOPS_INSTANTIATE(moment_gradients_bytes)
+MDOPS_INSTANTIATE(run_moment_gradients)
 
 }  // namespace mdops

@@ -53,11 +53,11 @@ struct MomentProductInputs {
             static_cast<int>(back ? width : basis),
             static_cast<int>(back ? basis : width),
             static_cast<int>(tables.size(0)),
-            rows.const_data_ptr<int32_t>(),
-            kinds.const_data_ptr<int32_t>(),
-            in.const_data_ptr<T>(),
-            tables.const_data_ptr<T>(),
-            out.mutable_data_ptr<T>()};
+            data_of(rows),
+            data_of(kinds),
+            data_of(in),
+            data_of(tables),
+            data_of(out)};
   }
 
  private:

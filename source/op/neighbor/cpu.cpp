@@ -10,16 +10,9 @@ namespace mdops {
 static Atoms atoms_of(const Op& op, const NeighborInputs& in, int64_t num_types) {
   if (in.atoms > std::numeric_limits<int32_t>::max())
     fail(op, "argument `positions` holds more atoms than 32-bit indices can name");
-  return {op.name,
-          in.atoms,
-          in.systems,
-          in.positions.const_data_ptr<double>(),
-          in.cell.const_data_ptr<double>(),
-          in.pbc.const_data_ptr<bool>(),
-          in.batch.const_data_ptr<int32_t>(),
-          in.types.const_data_ptr<int32_t>(),
-          in.cutoff,
-          num_types};
+  return {op.name,          in.atoms,        in.systems,        data_of(in.positions),
+          data_of(in.cell), data_of(in.pbc), data_of(in.batch), data_of(in.types),
+          in.cutoff,        num_types};
 }
 
 static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const Op& op, const NeighborInputs& in,
@@ -31,8 +24,7 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const Op& op, co
   Tensor neighbors = empty({atoms.size, capacity}, ScalarType::Int),
          images = empty({atoms.size, capacity}, ScalarType::Int);
   Tensor counts = empty({atoms.size, ntypes}, ScalarType::Int), needed = empty({2}, ScalarType::Long);
-  const Matrix matrix{capacity, ntypes, neighbors.mutable_data_ptr<int32_t>(),
-                      images.mutable_data_ptr<int32_t>(), counts.mutable_data_ptr<int32_t>()};
+  const Matrix matrix{capacity, ntypes, data_of(neighbors), data_of(images), data_of(counts)};
   const LongestRow longest = write_matrix(atoms, cells, matrix, sort);
   needed.mutable_data_ptr<int64_t>()[0] = longest.size;
   needed.mutable_data_ptr<int64_t>()[1] = longest.atom;

@@ -22,11 +22,11 @@ GpuAtoms atoms_of(const CudaOp& op, const NeighborInputs& in, int64_t num_types)
   return {in.atoms,
           op.int32_of("cell", in.systems),
           op.int32_of("ntypes", num_types),
-          in.positions.const_data_ptr<double>(),
-          in.cell.const_data_ptr<double>(),
-          in.pbc.const_data_ptr<bool>(),
-          in.batch.const_data_ptr<int32_t>(),
-          in.types.const_data_ptr<int32_t>(),
+          data_of(in.positions),
+          data_of(in.cell),
+          data_of(in.pbc),
+          data_of(in.batch),
+          data_of(in.types),
           in.cutoff,
           in.atoms};
 }
@@ -87,12 +87,8 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const CudaOp& op
   Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
   Tensor longest = zeros(op, {1}, ScalarType::Long);
   Word* most = reinterpret_cast<Word*>(longest.mutable_data_ptr<int64_t>());
-  const MatrixWriter writer{capacity,
-                            atoms.num_types,
-                            rows[0].mutable_data_ptr<int32_t>(),
-                            rows[1].mutable_data_ptr<int32_t>(),
-                            counts.mutable_data_ptr<int32_t>(),
-                            most};
+  const MatrixWriter writer{capacity,         atoms.num_types, data_of(rows[0]),
+                            data_of(rows[1]), data_of(counts), most};
   // What is cleared is cleared before: kernels one after the other may be early.
   const Sorted sorted(op, atoms);
   op.launch_early(gpu_search::search<MatrixWriter>, blocks_for(atoms.size, gpu_search::kWarps),
@@ -123,9 +119,7 @@ static std::tuple<Tensor, Tensor, Tensor> search_pairs(const CudaOp& op, const N
   const int64_t pairs = count_pairs(op, atoms, sorted.cells().status, after);
   Tensor i = empty(op, {pairs}, ScalarType::Long), j = empty(op, {pairs}, ScalarType::Long);
   Tensor shifts = empty(op, {pairs, 3}, ScalarType::Int);
-  if (pairs > 0)
-    search({size, after, i.mutable_data_ptr<int64_t>(), j.mutable_data_ptr<int64_t>(),
-            shifts.mutable_data_ptr<int32_t>()});
+  if (pairs > 0) search({size, after, data_of(i), data_of(j), data_of(shifts)});
   return {i, j, shifts};
 }
 

@@ -57,8 +57,20 @@ struct TableRows {
                          : nullptr) {}
 };
 
+// f(first, how many, a constant) for all components of rows.
+template <class F>
+inline __attribute__((always_inline)) void each_components(int components, const F& f) {
+  int first = 0;
+  for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
+  for (; first + 4 <= components; first += 4) f.template operator()<4>(first);
+  for (; first + 3 <= components; first += 3) f.template operator()<3>(first);
+  for (; first < components; ++first) f.template operator()<1>(first);
+}
+
+}  // namespace
+
 template <class T>
-void rows_forward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out) {
+void spline_rows(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out) {
   for (int64_t n = begin; n < end; ++n) {
     T *g = out.g + n * args.channels, *environment = out.environment + 4 * n,
       *direction = out.directions + 3 * n;
@@ -88,8 +100,8 @@ void rows_forward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, con
 }
 
 template <class T>
-void rows_backward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
-                   const SplineRows<T, const T*>& grad, T* out) {
+void spline_row_gradients(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
+                          const SplineRows<T, const T*>& grad, T* out) {
   for (int64_t n = begin; n < end; ++n) {
     const int64_t slot = args.slots[n];
     const Row<T> row = row_of_slot(args, slot);
@@ -116,23 +128,13 @@ void rows_backward(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
   }
 }
 
-// f(first, how many, a constant) for all components of rows.
-template <class F>
-inline __attribute__((always_inline)) void each_components(int components, const F& f) {
-  int first = 0;
-  for (; first + 8 <= components; first += 8) f.template operator()<8>(first);
-  for (; first + 4 <= components; first += 4) f.template operator()<4>(first);
-  for (; first + 3 <= components; first += 3) f.template operator()<3>(first);
-  for (; first < components; ++first) f.template operator()<1>(first);
-}
-
 template <class T>
 int64_t row_of_g(const RowMomentArgs<T>& args, int64_t row) {
   return args.index ? args.index[row] : row;
 }
 
 template <class T>
-void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
+void row_moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
   const int64_t components = args.components;
   for (int64_t i = begin; i < end; ++i)
     each_components(args.components, [&]<int Count>(int first) {
@@ -154,8 +156,8 @@ void moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {
 }
 
 template <class T>
-void moments_backward(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,
-                      T* by_environment, T* by_g) {
+void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,
+                          T* by_environment, T* by_g) {
   const int64_t components = args.components;
   for (int64_t i = begin; i < end; ++i)
     for (int64_t j = args.offsets[i]; j < args.offsets[i + 1]; ++j)
@@ -181,26 +183,10 @@ void moments_backward(const RowMomentArgs<T>& args, const T* grad, int64_t begin
       });
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                                                   \
-  void spline_rows(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out) { \
-    rows_forward(args, begin, end, out);                                                                  \
-  }                                                                                                       \
-  void spline_row_gradients(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,                    \
-                            const SplineRows<T, const T*>& grad, T* out) {                                \
-    rows_backward(args, begin, end, grad, out);                                                           \
-  }                                                                                                       \
-  void row_moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out) {                    \
-    moments(args, begin, end, out);                                                                       \
-  }                                                                                                       \
-  void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t begin, int64_t end,      \
-                            T* environment, T* g) {                                                       \
-    moments_backward(args, grad, begin, end, environment, g);                                             \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(spline_rows)
+MDOPS_INSTANTIATE(spline_row_gradients)
+MDOPS_INSTANTIATE(row_moments)
+MDOPS_INSTANTIATE(row_moment_gradients)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -166,26 +166,16 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   });
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                                 \
-  template void run_environment_rows(const Gpu&, const EnvironmentRowsArgs<T>&, const EnvironmentRows<T>&,   \
-                                     int32_t*);                                                              \
-  template void run_environment_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&,                     \
-                                              const EnvironmentRows<T, const T*>&, T*);                      \
-  template void run_environment_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, const T*,             \
-                                            const EnvironmentRows<T, const T*>&, const EnvironmentRows<T>&,  \
-                                            T*);                                                             \
-  template void run_harmonic_rows(const Gpu&, const EnvironmentRowsArgs<T>&, int, T*);                       \
-  template void run_harmonic_row_gradients(const Gpu&, const EnvironmentRowsArgs<T>&, int, const T*, T*);    \
-  template void run_harmonic_row_seconds(const Gpu&, const EnvironmentRowsArgs<T>&, int, const T*, const T*, \
-                                         T*, T*);                                                            \
-  template void run_row_list(const Gpu&, const RowListArgs<T>&, const RowListResults<T>&);                   \
-  template void run_spline_rows(const Gpu&, const SplineRowsArgs<T>&, const SplineRows<T>&);                 \
-  template void run_spline_row_gradients(const Gpu&, const SplineRowsArgs<T>&,                               \
-                                         const SplineRows<T, const T*>&, T*);                                \
-  template void run_row_moments(const Gpu&, const RowMomentArgs<T>&, T*);                                    \
-  template void run_row_moment_gradients(const Gpu&, const RowMomentArgs<T>&, const T*, T*, T*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(run_environment_rows)
+MDOPS_INSTANTIATE(run_environment_row_gradients)
+MDOPS_INSTANTIATE(run_environment_row_seconds)
+MDOPS_INSTANTIATE(run_harmonic_rows)
+MDOPS_INSTANTIATE(run_harmonic_row_gradients)
+MDOPS_INSTANTIATE(run_harmonic_row_seconds)
+MDOPS_INSTANTIATE(run_row_list)
+MDOPS_INSTANTIATE(run_spline_rows)
+MDOPS_INSTANTIATE(run_spline_row_gradients)
+MDOPS_INSTANTIATE(run_row_moments)
+MDOPS_INSTANTIATE(run_row_moment_gradients)
 
 }  // namespace mdops

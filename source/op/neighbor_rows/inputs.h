@@ -40,12 +40,7 @@ struct SlotInputs {
 
   template <class T>
   SlotArgs<T> args() const {
-    return {displacements.const_data_ptr<T>(),
-            counts.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
-            atoms,
-            width,
-            static_cast<int>(ntypes)};
+    return {data_of(displacements), data_of(counts), data_of(types), atoms, width, static_cast<int>(ntypes)};
   }
 };
 
@@ -70,7 +65,7 @@ struct RowListInputs {
   template <class T>
   RowListArgs<T> args() const {
     const T c = static_cast<T>(cutoff);
-    return {list.args<T>(), pair_mask.const_data_ptr<bool>(), zeroed.const_data_ptr<bool>(), c * c};
+    return {list.args<T>(), data_of(pair_mask), data_of(zeroed), c * c};
   }
 };
 
@@ -109,9 +104,9 @@ struct EnvironmentRowsInputs {
   template <class T>
   EnvironmentRowsArgs<T> args() const {
     return {list.args<T>(),
-            slots.const_data_ptr<int32_t>(),
-            mean.const_data_ptr<T>(),
-            std.const_data_ptr<T>(),
+            data_of(slots),
+            data_of(mean),
+            data_of(std),
             {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)},
             rows};
   }
@@ -157,12 +152,11 @@ struct EnvironmentRowsTensors {
 
   template <class T>
   EnvironmentRows<T> results() {
-    return {environment.mutable_data_ptr<T>(), switches.mutable_data_ptr<T>(),
-            directions.mutable_data_ptr<T>()};
+    return {data_of(environment), data_of(switches), data_of(directions)};
   }
   template <class T>
   EnvironmentRows<T, const T*> gradients() const {
-    return {environment.const_data_ptr<T>(), switches.const_data_ptr<T>(), directions.const_data_ptr<T>()};
+    return {data_of(environment), data_of(switches), data_of(directions)};
   }
 };
 
@@ -195,12 +189,9 @@ struct SplineRowsInputs : EnvironmentRowsInputs {
 
   template <class T>
   SplineRowsArgs<T> args() const {
-    return {EnvironmentRowsInputs::args<T>(),
-            table.const_data_ptr<T>(),
-            spline_grid<T>(intervals, s_max, grading),
-            channels,
-            static_cast<int>(functions),
-            gated};
+    return {
+        EnvironmentRowsInputs::args<T>(), data_of(table), spline_grid<T>(intervals, s_max, grading), channels,
+        static_cast<int>(functions),      gated};
   }
 };
 
@@ -218,13 +209,11 @@ struct SplineRowsTensors : EnvironmentRowsTensors {
 
   template <class T>
   SplineRows<T> results() {
-    return {environment.mutable_data_ptr<T>(), switches.mutable_data_ptr<T>(),
-            directions.mutable_data_ptr<T>(), g.mutable_data_ptr<T>()};
+    return {data_of(environment), data_of(switches), data_of(directions), data_of(g)};
   }
   template <class T>
   SplineRows<T, const T*> gradients() const {
-    return {environment.const_data_ptr<T>(), switches.const_data_ptr<T>(), directions.const_data_ptr<T>(),
-            g.const_data_ptr<T>()};
+    return {data_of(environment), data_of(switches), data_of(directions), data_of(g)};
   }
 };
 
@@ -270,16 +259,12 @@ struct RowMomentInputs {
 
   template <class T>
   RowMomentArgs<T> args() const {
-    return {environment.const_data_ptr<T>(),
-            g.const_data_ptr<T>(),
-            offsets.const_data_ptr<int32_t>(),
-            rows,
-            channels,
-            atoms,
-            leaves_rest,
-            static_cast<int>(components),
-            of_nodes ? of_nodes->index.template const_data_ptr<int32_t>() : nullptr,
-            g.size(0)};
+    RowMomentArgs<T> args{
+        data_of(environment),        data_of(g), data_of(offsets), rows, channels, atoms, leaves_rest,
+        static_cast<int>(components)};
+    if (of_nodes) args.index = data_of(of_nodes->index);
+    args.nodes = g.size(0);
+    return args;
   }
 };
 

@@ -295,16 +295,13 @@ MDOPS_HD void environment_row_second(const EnvironmentRowsArgs<T>& args, int64_t
   for (int a = 0; a < 3; ++a) out.directions[3 * n + a] = direction[a];
 }
 
-#define MDOPS_NEIGHBOR_ROWS_KERNELS(T)                                                                       \
-  /* Rows or atoms [begin, end). */                                                                          \
-  MDOPS_DECLARE_KERNEL(                                                                                      \
-      void spline_rows(const SplineRowsArgs<T>& args, int64_t begin, int64_t end, const SplineRows<T>& out)) \
-  MDOPS_DECLARE_KERNEL(void spline_row_gradients(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,  \
-                                                 const SplineRows<T, const T*>& grad, T* out))               \
-  MDOPS_DECLARE_KERNEL(void row_moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out))   \
-  MDOPS_DECLARE_KERNEL(void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t begin, \
-                                                 int64_t end, T* environment, T* g))
-MDOPS_NEIGHBOR_ROWS_KERNELS(float)
-MDOPS_NEIGHBOR_ROWS_KERNELS(double)
+// Rows or atoms [begin, end).
+MDOPS_DECLARE_KERNELS(void spline_rows(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
+                                       const SplineRows<T>& out))
+MDOPS_DECLARE_KERNELS(void spline_row_gradients(const SplineRowsArgs<T>& args, int64_t begin, int64_t end,
+                                                const SplineRows<T, const T*>& grad, T* out))
+MDOPS_DECLARE_KERNELS(void row_moments(const RowMomentArgs<T>& args, int64_t begin, int64_t end, T* out))
+MDOPS_DECLARE_KERNELS(void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t begin,
+                                                int64_t end, T* by_environment, T* by_g))
 
 }  // namespace mdops

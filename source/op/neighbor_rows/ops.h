@@ -20,9 +20,8 @@ struct NeighborRowsOps {
     Tensor taken = empty(op, {atoms}, ScalarType::Int), within = empty(op, {atoms}, ScalarType::Int);
     Tensor nearest = empty(op, {atoms}, in.list.dtype);
     dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      const RowListResults<T> out{offsets.mutable_data_ptr<int32_t>(), slots.mutable_data_ptr<int32_t>(),
-                                  taken.mutable_data_ptr<int32_t>(), within.mutable_data_ptr<int32_t>(),
-                                  nearest.mutable_data_ptr<T>()};
+      const RowListResults<T> out{data_of(offsets), data_of(slots), data_of(taken), data_of(within),
+                                  data_of(nearest)};
       run_row_list(op, in.args<T>(), out);
     });
     return {offsets, slots, taken, within, nearest};

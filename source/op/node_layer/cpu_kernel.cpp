@@ -32,22 +32,6 @@ struct PackedNodes {
 };
 
 template <class T>
-void pack(const NodeLayerArgs<T>& args, void* memory) {
-  const PackedNodes<T> to(args, memory);
-  const int64_t width = args.width;
-  if (args.grad) {
-    if (args.own) rows_to_lanes(args.own, width, width, width, to.own);
-    rows_to_lanes(args.every, width, args.inputs, width, to.every);
-    return;
-  }
-  const auto bias = [&](const T* from, T* lanes) {
-    std::fill(std::copy_n(from, width, lanes), lanes + padded<T>(width), T(0));
-  };
-  if (args.own) rows_to_panels(args.own, width, width, to.own), bias(args.own_bias, to.own_bias);
-  rows_to_panels(args.every, args.inputs, width, to.every), bias(args.bias, to.bias);
-}
-
-template <class T>
 class LayerOfNodes {
   using V = Vector<T>;
 
@@ -227,20 +211,36 @@ class LayerOfNodes {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                            \
-  NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args) {                                  \
-    return {PackedNodes<T>(args, nullptr).bytes, LayerOfNodes<T>(args, nullptr, nullptr).bytes};   \
-  }                                                                                                \
-  void node_layer_pack(const NodeLayerArgs<T>& args, void* packed) {                               \
-    pack(args, packed);                                                                            \
-  }                                                                                                \
-  void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to, const void* packed, \
-                       void* scratch) {                                                            \
-    LayerOfNodes<T>(args, packed, scratch).run(from, to);                                          \
+template <class T>
+NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args) {
+  return {PackedNodes<T>(args, nullptr).bytes, LayerOfNodes<T>(args, nullptr, nullptr).bytes};
+}
+
+template <class T>
+void node_layer_pack(const NodeLayerArgs<T>& args, void* memory) {
+  const PackedNodes<T> to(args, memory);
+  const int64_t width = args.width;
+  if (args.grad) {
+    if (args.own) rows_to_lanes(args.own, width, width, width, to.own);
+    rows_to_lanes(args.every, width, args.inputs, width, to.every);
+    return;
   }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+  const auto bias = [&](const T* from, T* lanes) {
+    std::fill(std::copy_n(from, width, lanes), lanes + padded<T>(width), T(0));
+  };
+  if (args.own) rows_to_panels(args.own, width, width, to.own), bias(args.own_bias, to.own_bias);
+  rows_to_panels(args.every, args.inputs, width, to.every), bias(args.bias, to.bias);
+}
+
+template <class T>
+void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to, const void* packed,
+                     void* scratch) {
+  LayerOfNodes<T>(args, packed, scratch).run(from, to);
+}
+
+MDOPS_INSTANTIATE(node_layer_sizes)
+MDOPS_INSTANTIATE(node_layer_pack)
+MDOPS_INSTANTIATE(node_layer_rows)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

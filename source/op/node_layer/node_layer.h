@@ -36,13 +36,10 @@ struct NodeLayerSizes {
   int64_t packed, scratch;
 };
 
-#define MDOPS_NODE_LAYER_KERNELS(T)                                                                 \
-  MDOPS_DECLARE_KERNEL(NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args))               \
-  MDOPS_DECLARE_KERNEL(void node_layer_pack(const NodeLayerArgs<T>& args, void* packed))            \
-  /* The nodes [from, to). */                                                                       \
-  MDOPS_DECLARE_KERNEL(void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to, \
-                                            const void* packed, void* scratch))
-MDOPS_NODE_LAYER_KERNELS(float)
-MDOPS_NODE_LAYER_KERNELS(double)
+MDOPS_DECLARE_KERNELS(NodeLayerSizes node_layer_sizes(const NodeLayerArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void node_layer_pack(const NodeLayerArgs<T>& args, void* packed))
+// The nodes [from, to).
+MDOPS_DECLARE_KERNELS(void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to,
+                                           const void* packed, void* scratch))
 
 }  // namespace mdops

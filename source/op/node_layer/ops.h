@@ -63,9 +63,7 @@ struct NodeLayerInputs {
     if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
       fail(op,
            "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
-    const auto at = [](const Tensor& t, bool there = true) {
-      return there ? t.const_data_ptr<T>() : nullptr;
-    };
+    const auto at = [](const Tensor& t, bool there = true) { return data_of(there ? &t : nullptr); };
     NodeLayerArgs<T> a{};
     a.rows = rows, a.width = width, a.edge_width = e.size(2), a.sums = v.size(1), a.axis = axis;
     a.inputs = inputs, a.takes_nodes = takes_nodes, a.keep = static_cast<T>(keep);
@@ -94,8 +92,8 @@ struct NodeLayerOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
-      args.out = out.mutable_data_ptr<T>(), args.z = z.mutable_data_ptr<T>();
-      args.z_own = z_own.mutable_data_ptr<T>();
+      args.out = data_of(out), args.z = data_of(z);
+      args.z_own = data_of(z_own);
       run_node_layer(op, args, packed);
     });
     return {out, z, z_own};
@@ -123,8 +121,8 @@ struct NodeLayerOps {
       args.grad = given<T>(by);
       // Which this pass reads alone.
       args.z = const_cast<T*>(z.const_data_ptr<T>()), args.z_own = const_cast<T*>(z_own.const_data_ptr<T>());
-      args.out = by_n.mutable_data_ptr<T>(), args.by_v = by_v.mutable_data_ptr<T>();
-      args.by_e = by_e.mutable_data_ptr<T>();
+      args.out = data_of(by_n), args.by_v = data_of(by_v);
+      args.by_e = data_of(by_e);
       run_node_layer(op, args, packed);
     });
     return {by_n, by_v, by_e};
@@ -143,9 +141,9 @@ struct NodeLayerOps {
     return dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
       NodeLayerArgs<T> args{};
-      args.width = width, args.inputs = every.size(0), args.every = every.const_data_ptr<T>();
-      args.own = of_own ? own.const_data_ptr<T>() : nullptr, args.own_bias = own_bias.const_data_ptr<T>();
-      args.bias = bias.const_data_ptr<T>();
+      args.width = width, args.inputs = every.size(0), args.every = data_of(every);
+      args.own = data_of(of_own ? &own : nullptr), args.own_bias = data_of(own_bias);
+      args.bias = data_of(bias);
       if (back) args.grad = given<T>(every);  // which tells the passes apart
       return pack_node_layer(op, args);
     });

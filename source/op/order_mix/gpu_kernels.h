@@ -25,16 +25,18 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(const OrderOuterArgs<T>
 }
 
 template <class T>
-void run(const Gpu& gpu, const OrderMixArgs<T>& args) {
+void run_orders(const Gpu& gpu, const OrderMixArgs<T>& args) {
   gpu.launch(mix_kernel<T>, blocks_for(args.shape.edges * args.shape.columns, kThreads), kThreads, 0, args);
 }
 
 template <class T>
-void run(const Gpu& gpu, const OrderOuterArgs<T>& args) {
+void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
   gpu.launch(outer_kernel<T>, blocks_for(args.shape.edges * args.shape.numbers(), kThreads), kThreads, 0,
              args);
 }
 
 }  // namespace gpu_order_mix
+
+using gpu_order_mix::run_orders;
 
 }  // namespace mdops

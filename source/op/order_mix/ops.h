@@ -19,8 +19,7 @@ struct OrderMixOps {
     Tensor y = empty(op, {shape.edges, x.size(1), shape.columns}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run_orders(op, OrderMixArgs<T>{shape, transposed, numbers.const_data_ptr<T>(), x.const_data_ptr<T>(),
-                                     y.mutable_data_ptr<T>()});
+      run_orders(op, OrderMixArgs<T>{shape, transposed, data_of(numbers), data_of(x), data_of(y)});
     });
     return y;
   }
@@ -33,8 +32,7 @@ struct OrderMixOps {
     Tensor numbers = empty(op, {shape.edges, shape.numbers()}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      run_orders(op, OrderOuterArgs<T>{shape, x.const_data_ptr<T>(), y.const_data_ptr<T>(),
-                                       numbers.mutable_data_ptr<T>()});
+      run_orders(op, OrderOuterArgs<T>{shape, data_of(x), data_of(y), data_of(numbers)});
     });
     return numbers;
   }

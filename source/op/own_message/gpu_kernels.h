@@ -148,12 +148,14 @@ void launch(const Gpu& gpu, const OwnMessageArgs<T>& args) {
 }
 
 template <class T>
-void run(const Gpu& gpu, const OwnMessageArgs<T>& args) {
+void run_own_message(const Gpu& gpu, const OwnMessageArgs<T>& args) {
   with_activation(args.activation, [&]<Activation kind>() {
     args.grad ? launch<kind, true>(gpu, args) : launch<kind, false>(gpu, args);
   });
 }
 
 }  // namespace gpu_own_message
+
+using gpu_own_message::run_own_message;
 
 }  // namespace mdops

@@ -13,12 +13,8 @@ static void run_near(const Op& op, const ListArgs& list, const NearArgs& near, d
 // Of a blend from the other model's answers.
 static void run_table(const Op& op, const ListArgs& list, const TableArgs& table, const BlendInputs& other,
                       const NearArgs& near, TableOutputs& out) {
-  const StepResults<double> results{list.atoms,
-                                    out.energy.mutable_data_ptr<double>(),
-                                    out.within.mutable_data_ptr<int32_t>(),
-                                    out.nearest.mutable_data_ptr<double>(),
-                                    out.forces.mutable_data_ptr<double>(),
-                                    out.virial.mutable_data_ptr<double>(),
+  const StepResults<double> results{list.atoms,           data_of(out.energy), data_of(out.within),
+                                    data_of(out.nearest), data_of(out.forces), data_of(out.virial),
                                     out.atom_virial()};
   if (!other.blends()) return table_step(op, list, table, other.weights(), results);
   const auto copy = [](const Tensor& from, double* to) {

@@ -7,7 +7,7 @@ static void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& t
                       const BlendInputs& blend, const NearArgs& near, TableOutputs& out) {
   GpuTableTask task{blend.weights(), nullptr, blend.blends(), near, {}};
   if (blend.blends()) {
-    task.other = blend.other.const_data_ptr<double>();
+    task.other = data_of(blend.other);
     task.sums = other_sums(blend.forces, blend.virial, blend.of_atoms);
   }
   run_table(op, list, table, task, out);

@@ -9,18 +9,15 @@ namespace mdops {
 
 inline void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& table,
                       const GpuTableTask& task, TableOutputs& results) {
-  const GpuTableResults out{
-      results.energy.mutable_data_ptr<double>(),  results.forces.mutable_data_ptr<double>(),
-      results.virial.mutable_data_ptr<double>(),  results.atom_virial(),
-      results.nearest.mutable_data_ptr<double>(), results.within.mutable_data_ptr<int32_t>()};
+  const GpuTableResults out{data_of(results.energy), data_of(results.forces),  data_of(results.virial),
+                            results.atom_virial(),   data_of(results.nearest), data_of(results.within)};
   Tensor memory = empty(op, {table_bytes(list, out.of_atoms)}, ScalarType::Byte);
   run_table(op, list, table, task, out, memory.mutable_data_ptr());
 }
 
 // Another model's sums; `of_atoms` may be empty.
 inline OtherSums other_sums(const Tensor& forces, const Tensor& virial, const Tensor& of_atoms) {
-  return {forces.const_data_ptr<double>(), virial.const_data_ptr<double>(),
-          of_atoms.size(0) ? of_atoms.const_data_ptr<double>() : nullptr};
+  return {data_of(forces), data_of(virial), data_of(of_atoms.size(0) ? &of_atoms : nullptr)};
 }
 
 }  // namespace mdops

@@ -30,16 +30,8 @@ struct ListInputs {
   }
 
   ListArgs args() const {
-    return {positions.const_data_ptr<double>(),
-            cell.const_data_ptr<double>(),
-            batch.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
-            neighbors.const_data_ptr<int32_t>(),
-            images.const_data_ptr<int32_t>(),
-            counts.const_data_ptr<int32_t>(),
-            atoms,
-            systems,
-            neighbors.size(1),
+    return {data_of(positions),      data_of(cell),   data_of(batch), data_of(types), data_of(neighbors),
+            data_of(images),         data_of(counts), atoms,          systems,        neighbors.size(1),
             static_cast<int>(ntypes)};
   }
 };
@@ -67,7 +59,7 @@ struct NearInputs {
                    " A, expected low < high");
   }
 
-  NearArgs args() const { return {pair_mask.const_data_ptr<bool>(), cutoff, decay, low, high}; }
+  NearArgs args() const { return {data_of(pair_mask), cutoff, decay, low, high}; }
 };
 
 struct TableInputs {
@@ -88,12 +80,7 @@ struct TableInputs {
   }
 
   TableArgs args() const {
-    return {pair_mask.const_data_ptr<bool>(),
-            coefficients.const_data_ptr<double>(),
-            coefficients.size(2),
-            first,
-            step,
-            cutoff};
+    return {data_of(pair_mask), data_of(coefficients), coefficients.size(2), first, step, cutoff};
   }
 };
 

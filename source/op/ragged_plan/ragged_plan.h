@@ -58,7 +58,7 @@ Tensor ragged_plan(const Tensor& offsets_, int64_t max_total, int64_t max_batch,
                  ", expected numbers that 32 bits count");
   const int64_t items = max_batch + max_total / kPlanTile;
   Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
-  fill_plan(op, PlanArgs{offsets.const_data_ptr<int32_t>(), sequences, items, max_total, max_length,
+  fill_plan(op, PlanArgs{data_of(offsets), sequences, items, max_total, max_length,
                          reinterpret_cast<PlanRow*>(plan.mutable_data_ptr<int32_t>())});
   return plan;
 }

@@ -60,12 +60,9 @@ struct NormRow {
   }
 };
 
-#define MDOPS_ADD_NORM_KERNELS(T)                                                                     \
-  /* Rows [from, to), which add their part to run `run` of the sums, if these are wanted: the pass */ \
-  /* is that of the arguments that are there. `memory` has 4 times `width` numbers. */                \
-  MDOPS_DECLARE_KERNEL(                                                                               \
-      void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run, T* memory))
-MDOPS_ADD_NORM_KERNELS(float)
-MDOPS_ADD_NORM_KERNELS(double)
+// Rows [from, to), which add their part to run `run` of the sums, if these are wanted: the pass
+// is that of the arguments that are there. `memory` has 4 times `width` numbers.
+MDOPS_DECLARE_KERNELS(void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run,
+                                         T* memory))
 
 }  // namespace mdops

@@ -11,7 +11,51 @@ namespace MDOPS_ISA {
 namespace {
 
 template <class T>
-void normalize(const NormalizeArgs<T>& args, int64_t from, int64_t to) {
+NormMeans<T> means(const T* z, const T* n, int64_t width) {
+  return {sum_of(z, width) / width, dot(z, n, width) / width};
+}
+
+// The parts of a row that are as wide as the input, or the whole row: no column asks for its place in x.
+template <Activation kind, class T>
+void output_of(const LayerOutputArgs<T>& args, int64_t n) {
+  const int64_t part = args.inputs ? args.inputs : args.columns, input = n * args.inputs;
+  for (int64_t first = 0; first < args.columns; first += part) {
+    const int64_t at = n * args.columns + first;
+    const T* z = args.z + at;
+    if (args.u) {
+      const T *u = args.u + at, *grad = args.grad + at, *w = args.inputs ? args.w + input : nullptr;
+      T *y = args.y + at, *by_z = args.by_z + at;
+      for (int64_t c = 0; c < part; ++c) {
+        T f, slope, curve;
+        activate_twice<kind>(z[c], args.threshold, &f, &slope, &curve);
+        y[c] = slope * u[c], by_z[c] = curve * u[c] * grad[c];
+      }
+      for (int64_t c = 0; w && c < part; ++c) y[c] += w[c];
+    } else if (args.grad) {
+      const T* grad = args.grad + at;
+      T *by_z = args.by_z + at, *by_x = args.inputs ? args.by_x + input : nullptr;
+      for (int64_t c = 0; c < part; ++c) {
+        T f, slope;
+        activate<kind>(z[c], args.threshold, &f, &slope);
+        by_z[c] = slope * grad[c];
+      }
+      for (int64_t c = 0; by_x && c < part; ++c) by_x[c] = first ? by_x[c] + grad[c] : grad[c];
+    } else {
+      const T* x = args.inputs ? args.x + input : nullptr;
+      T* y = args.y + at;
+      for (int64_t c = 0; c < part; ++c) {
+        T slope;
+        activate<kind>(z[c], args.threshold, &y[c], &slope);
+      }
+      for (int64_t c = 0; x && c < part; ++c) y[c] += x[c];
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t n = from * args.parts; n < to * args.parts; ++n) {
     const int64_t part = n % args.parts, at = n / args.parts * width;  // of y
@@ -39,16 +83,11 @@ void normalize(const NormalizeArgs<T>& args, int64_t from, int64_t to) {
 }
 
 template <class T>
-NormMeans<T> means(const T* z, const T* n, int64_t width) {
-  return {sum_of(z, width) / width, dot(z, n, width) / width};
-}
-
-template <class T>
-void add_norm(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t piece, T* memory) {
+void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run, T* memory) {
   const int64_t width = args.width;
   T *const n = memory, *const a = n + width, *const z = a + width, *const j = z + width;
   const T* const w = args.weight;
-  T* const sums = args.sums ? args.partial + piece * args.sums * width : nullptr;
+  T* const sums = args.sums ? args.partial + run * args.sums * width : nullptr;
   for (int64_t k = 0; sums && k < args.sums * width; ++k) sums[k] = 0;
   for (int64_t row = from; row < to; ++row) {
     const int64_t at = row * width;
@@ -100,65 +139,16 @@ void add_norm(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t piec
   }
 }
 
-// The parts of a row that are as wide as the input, or the whole row: no column asks for its place in x.
-template <Activation kind, class T>
-void output_of(const LayerOutputArgs<T>& args, int64_t n) {
-  const int64_t part = args.inputs ? args.inputs : args.columns, input = n * args.inputs;
-  for (int64_t first = 0; first < args.columns; first += part) {
-    const int64_t at = n * args.columns + first;
-    const T* z = args.z + at;
-    if (args.u) {
-      const T *u = args.u + at, *grad = args.grad + at, *w = args.inputs ? args.w + input : nullptr;
-      T *y = args.y + at, *by_z = args.by_z + at;
-      for (int64_t c = 0; c < part; ++c) {
-        T f, slope, curve;
-        activate_twice<kind>(z[c], args.threshold, &f, &slope, &curve);
-        y[c] = slope * u[c], by_z[c] = curve * u[c] * grad[c];
-      }
-      for (int64_t c = 0; w && c < part; ++c) y[c] += w[c];
-    } else if (args.grad) {
-      const T* grad = args.grad + at;
-      T *by_z = args.by_z + at, *by_x = args.inputs ? args.by_x + input : nullptr;
-      for (int64_t c = 0; c < part; ++c) {
-        T f, slope;
-        activate<kind>(z[c], args.threshold, &f, &slope);
-        by_z[c] = slope * grad[c];
-      }
-      for (int64_t c = 0; by_x && c < part; ++c) by_x[c] = first ? by_x[c] + grad[c] : grad[c];
-    } else {
-      const T* x = args.inputs ? args.x + input : nullptr;
-      T* y = args.y + at;
-      for (int64_t c = 0; c < part; ++c) {
-        T slope;
-        activate<kind>(z[c], args.threshold, &y[c], &slope);
-      }
-      for (int64_t c = 0; x && c < part; ++c) y[c] += x[c];
-    }
-  }
-}
-
 template <class T>
-void outputs(const LayerOutputArgs<T>& args, int64_t from, int64_t to) {
+void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to) {
   with_activation(args.activation, [&]<Activation kind>() {
     for (int64_t n = from; n < to; ++n) output_of<kind>(args, n);
   });
 }
 
-}  // namespace
-
-#define MDOPS_DEFINE(T)                                                                              \
-  void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to) {                      \
-    normalize(args, from, to);                                                                       \
-  }                                                                                                  \
-  void add_norm_rows(const AddNormArgs<T>& args, int64_t from, int64_t to, int64_t run, T* memory) { \
-    add_norm(args, from, to, run, memory);                                                           \
-  }                                                                                                  \
-  void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to) {                 \
-    outputs(args, from, to);                                                                         \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+MDOPS_INSTANTIATE(normalize_rows)
+MDOPS_INSTANTIATE(add_norm_rows)
+MDOPS_INSTANTIATE(layer_output_rows)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -42,10 +42,7 @@ MDOPS_HD void layer_output(const LayerOutputArgs<T>& args, int64_t row, int64_t 
   }
 }
 
-#define MDOPS_LAYER_OUTPUT_KERNELS(T)                                      \
-  /* Rows [from, to): the pass is that of the arguments that are there. */ \
-  MDOPS_DECLARE_KERNEL(void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to))
-MDOPS_LAYER_OUTPUT_KERNELS(float)
-MDOPS_LAYER_OUTPUT_KERNELS(double)
+// Rows [from, to): the pass is that of the arguments that are there.
+MDOPS_DECLARE_KERNELS(void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

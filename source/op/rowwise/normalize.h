@@ -54,10 +54,7 @@ struct NormalizedCurve {
   }
 };
 
-#define MDOPS_NORMALIZE_KERNELS(T)                                         \
-  /* Rows [from, to): the pass is that of the arguments that are there. */ \
-  MDOPS_DECLARE_KERNEL(void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to))
-MDOPS_NORMALIZE_KERNELS(float)
-MDOPS_NORMALIZE_KERNELS(double)
+// Rows [from, to): the pass is that of the arguments that are there.
+MDOPS_DECLARE_KERNELS(void normalize_rows(const NormalizeArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

@@ -56,14 +56,8 @@ struct NormalizeInputs {
 
   template <class T>
   NormalizeArgs<T> args(RowParts* of_y, Tensor* of_x) const {
-    NormalizeArgs<T> args{rows,
-                          width,
-                          parts,
-                          x.const_data_ptr<T>(),
-                          second ? given<T>(direction) : nullptr,
-                          {},
-                          {},
-                          of_x ? of_x->mutable_data_ptr<T>() : nullptr};
+    NormalizeArgs<T> args{rows, width, parts,        data_of(x), second ? given<T>(direction) : nullptr,
+                          {},   {},    data_of(of_x)};
     for (size_t k = 0; k < grads.size(); ++k) args.grad[k] = given<T>(grads[k]);
     for (size_t k = 0; of_y && k < of_y->size(); ++k) args.of_y[k] = (*of_y)[k].mutable_data_ptr<T>();
     return args;
@@ -163,8 +157,7 @@ struct AddNormInputs {
   AddNormArgs<T> args() const {
     AddNormArgs<T> args{};
     args.rows = rows, args.width = width, args.eps = static_cast<T>(eps);
-    args.x = x.const_data_ptr<T>(), args.y = y ? y->const_data_ptr<T>() : nullptr,
-    args.weight = weight.const_data_ptr<T>();
+    args.x = data_of(x), args.y = data_of(y), args.weight = data_of(weight);
     return args;
   }
 };
@@ -187,7 +180,7 @@ struct AddNormOps {
     Tensor out = in.result(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
-      args.bias = b.const_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
+      args.bias = data_of(b), args.out = data_of(out);
       run_add_norm(op, args, NormSums<T>{});
     });
     return out;
@@ -202,8 +195,8 @@ struct AddNormOps {
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
       args.grad = given<T>(g), args.sums = 2;
-      args.out = out.mutable_data_ptr<T>(), args.partial = partial.mutable_data_ptr<T>();
-      run_add_norm(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), by_bias.mutable_data_ptr<T>()});
+      args.out = data_of(out), args.partial = data_of(partial);
+      run_add_norm(op, args, NormSums<T>{data_of(by_weight), data_of(by_bias)});
     });
     return {out, by_weight, by_bias};
   }
@@ -220,10 +213,10 @@ struct AddNormOps {
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AddNormArgs<T> args = in.args<T>();
       args.grad = given<T>(g), args.direction = given<T>(p), args.sums = 1;
-      args.along_weight = of_weight.const_data_ptr<T>(), args.along_bias = of_bias.const_data_ptr<T>();
-      args.by_grad = by_grad.mutable_data_ptr<T>(), args.out = out.mutable_data_ptr<T>();
-      args.partial = partial.mutable_data_ptr<T>();
-      run_add_norm(op, args, NormSums<T>{by_weight.mutable_data_ptr<T>(), nullptr});
+      args.along_weight = data_of(of_weight), args.along_bias = data_of(of_bias);
+      args.by_grad = data_of(by_grad), args.out = data_of(out);
+      args.partial = data_of(partial);
+      run_add_norm(op, args, NormSums<T>{data_of(by_weight), nullptr});
     });
     return {by_grad, out, by_weight};
   }
@@ -273,7 +266,7 @@ struct LayerOutputInputs {
     LayerOutputArgs<T> args{};
     args.rows = rows, args.columns = columns, args.inputs = inputs;
     args.activation = static_cast<Activation>(activation), args.threshold = static_cast<T>(threshold);
-    args.z = z.const_data_ptr<T>();
+    args.z = data_of(z);
     return args;
   }
 };
@@ -289,7 +282,7 @@ struct LayerOutputOps {
     Tensor y = in.wide(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.x = x.const_data_ptr<T>(), args.y = y.mutable_data_ptr<T>();
+      args.x = data_of(x), args.y = data_of(y);
       run_layer_output(op, args);
     });
     return y;
@@ -303,7 +296,7 @@ struct LayerOutputOps {
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(grad);
-      args.by_z = by_z.mutable_data_ptr<T>(), args.by_x = by_x.mutable_data_ptr<T>();
+      args.by_z = data_of(by_z), args.by_x = data_of(by_x);
       run_layer_output(op, args);
     });
     return {by_z, by_x};
@@ -320,8 +313,8 @@ struct LayerOutputOps {
     Tensor by_grad = in.wide(op), by_z = in.wide(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.u = u.const_data_ptr<T>(), args.w = w.const_data_ptr<T>(), args.grad = given<T>(grad);
-      args.y = by_grad.mutable_data_ptr<T>(), args.by_z = by_z.mutable_data_ptr<T>();
+      args.u = data_of(u), args.w = data_of(w), args.grad = given<T>(grad);
+      args.y = data_of(by_grad), args.by_z = data_of(by_z);
       run_layer_output(op, args);
     });
     return {by_grad, by_z};
@@ -344,7 +337,7 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
     run_curve(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
-                                order < 6 ? order : 6, x.const_data_ptr<T>(), out.mutable_data_ptr<T>()});
+                                order < 6 ? order : 6, data_of(x), data_of(out)});
   });
   return out;
 }
@@ -361,8 +354,7 @@ Tensor fade_curve(const Tensor& r, double cutoff, int64_t exponent, int64_t orde
                    std::to_string(least) + " to " + std::to_string(kMostOfFade));
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-    run_curve(op, FadeArgs<T>{x.numel(), static_cast<T>(cutoff), exponent, order, x.const_data_ptr<T>(),
-                              out.mutable_data_ptr<T>()});
+    run_curve(op, FadeArgs<T>{x.numel(), static_cast<T>(cutoff), exponent, order, data_of(x), data_of(out)});
   });
   return out;
 }

@@ -18,10 +18,12 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> 
 }
 
 template <class T>
-void run(const Gpu& gpu, const ScalarGateArgs<T>& args) {
+void run_scalar_gate(const Gpu& gpu, const ScalarGateArgs<T>& args) {
   gpu.launch(gate_kernel<T>, blocks_for(args.atoms * args.channels, kThreads), kThreads, 0, args);
 }
 
 }  // namespace gpu_scalar_gate
+
+using gpu_scalar_gate::run_scalar_gate;
 
 }  // namespace mdops

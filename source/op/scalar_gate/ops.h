@@ -40,9 +40,9 @@ struct ScalarGateInputs {
 
   template <class T>
   ScalarGateArgs<T> args(Tensor& y) const {
-    ScalarGateArgs<T> found{atoms, rows, channels, x.const_data_ptr<T>(), gate.const_data_ptr<T>()};
-    found.scalars = adds ? scalars.const_data_ptr<T>() : nullptr;
-    found.y = y.mutable_data_ptr<T>();
+    ScalarGateArgs<T> found{atoms, rows, channels, data_of(x), data_of(gate)};
+    found.scalars = data_of(adds ? &scalars : nullptr);
+    found.y = data_of(y);
     return found;
   }
 };
@@ -112,7 +112,7 @@ struct ScalarGateOps {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
       args.grad = given<T>(grad);
-      args.by_gate = by_gate.mutable_data_ptr<T>(), args.by_scalars = by_scalars.mutable_data_ptr<T>();
+      args.by_gate = data_of(by_gate), args.by_scalars = data_of(by_scalars);
       run_scalar_gate(op, args);
     });
     return {by_x, by_gate, by_scalars};
@@ -135,10 +135,10 @@ struct ScalarGateOps {
     dispatch_float(op, in.dtype, [&](auto zero) {
       using T = decltype(zero);
       auto args = in.args<T>(by_x);
-      args.grad = given<T>(grad), args.by_grad = by_grad.mutable_data_ptr<T>();
-      args.by_gate = by_gate.mutable_data_ptr<T>(), args.by_scalars = by_scalars.mutable_data_ptr<T>();
-      args.along_x = given<T>(along_x), args.along_gate = along_gate.const_data_ptr<T>();
-      args.along_scalars = along_scalars.const_data_ptr<T>();
+      args.grad = given<T>(grad), args.by_grad = data_of(by_grad);
+      args.by_gate = data_of(by_gate), args.by_scalars = data_of(by_scalars);
+      args.along_x = given<T>(along_x), args.along_gate = data_of(along_gate);
+      args.along_scalars = data_of(along_scalars);
       run_scalar_gate(op, args);
     });
     return {by_grad, by_x, by_gate, by_scalars};

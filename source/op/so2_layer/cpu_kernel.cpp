@@ -215,19 +215,24 @@ So2Sizes sizes_of(const So2Args<T>& args) {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                \
-  So2Sizes so2_sizes(const So2Args<T>& args) {                                                         \
-    return sizes_of(args);                                                                             \
-  }                                                                                                    \
-  void so2_pack(const So2Args<T>& args, void* packed) {                                                \
-    pack_all(args, packed);                                                                            \
-  }                                                                                                    \
-  void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) { \
-    Block<T>(args, packed, scratch).run(from, to);                                                     \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+So2Sizes so2_sizes(const So2Args<T>& args) {
+  return sizes_of(args);
+}
+
+template <class T>
+void so2_pack(const So2Args<T>& args, void* packed) {
+  pack_all(args, packed);
+}
+
+template <class T>
+void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) {
+  Block<T>(args, packed, scratch).run(from, to);
+}
+
+MDOPS_INSTANTIATE(so2_sizes)
+MDOPS_INSTANTIATE(so2_pack)
+MDOPS_INSTANTIATE(so2_rows)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

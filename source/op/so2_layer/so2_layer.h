@@ -38,12 +38,9 @@ struct So2Sizes {
   int64_t packed, scratch;
 };
 
-#define MDOPS_SO2_KERNELS(T)                                                \
-  MDOPS_DECLARE_KERNEL(So2Sizes so2_sizes(const So2Args<T>& args))          \
-  MDOPS_DECLARE_KERNEL(void so2_pack(const So2Args<T>& args, void* packed)) \
-  MDOPS_DECLARE_KERNEL(                                                     \
-      void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed, void* scratch))
-MDOPS_SO2_KERNELS(float)
-MDOPS_SO2_KERNELS(double)
+MDOPS_DECLARE_KERNELS(So2Sizes so2_sizes(const So2Args<T>& args))
+MDOPS_DECLARE_KERNELS(void so2_pack(const So2Args<T>& args, void* packed))
+MDOPS_DECLARE_KERNELS(void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed,
+                                    void* scratch))
 
 }  // namespace mdops

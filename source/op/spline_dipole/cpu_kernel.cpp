@@ -77,24 +77,26 @@ void block(const DipoleArgs<T>& args, const NetWeights<T>& weights, const int32_
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                     \
-  int64_t dipole_scratch_size(const DipoleArgs<T>& args) {                                                  \
-    return StepBlock<T>(args, nullptr, args.block).size();                                                  \
-  }                                                                                                         \
-  void dipole(const DipoleArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,   \
-              T* scratch, PotentialResults<T>& out) {                                                       \
-    StepBlock<T>(args, scratch, args.block).atoms.clear();                                                  \
-    int32_t own[kBlock];                                                                                    \
-    int64_t found = 0;                                                                                      \
-    for (int64_t k = 0; k < count; ++k) {                                                                   \
-      if (args.has_dipole[args.types[ids[k]]]) own[found++] = ids[k];                                       \
-      if (found && (found == args.block || k + 1 == count)) block(args, weights, own, found, scratch, out); \
-      if (found == args.block) found = 0;                                                                   \
-    }                                                                                                       \
+template <class T>
+int64_t dipole_scratch_size(const DipoleArgs<T>& args) {
+  return StepBlock<T>(args, nullptr, args.block).size();
+}
+
+template <class T>
+void dipole(const DipoleArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
+            T* scratch, PotentialResults<T>& out) {
+  StepBlock<T>(args, scratch, args.block).atoms.clear();
+  int32_t own[kBlock];
+  int64_t found = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    if (args.has_dipole[args.types[ids[k]]]) own[found++] = ids[k];
+    if (found && (found == args.block || k + 1 == count)) block(args, weights, own, found, scratch, out);
+    if (found == args.block) found = 0;
   }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+}
+
+MDOPS_INSTANTIATE(dipole_scratch_size)
+MDOPS_INSTANTIATE(dipole)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

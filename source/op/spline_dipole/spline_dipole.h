@@ -19,13 +19,10 @@ struct DipoleArgs : PotentialArgs<T> {
   double* dipole;          // (N, 3), zero at entry for atoms that have none
 };
 
-#define MDOPS_DIPOLE_KERNELS(T)                                                             \
-  /* Elements of the scratch memory one thread needs. */                                    \
-  MDOPS_DECLARE_KERNEL(int64_t dipole_scratch_size(const DipoleArgs<T>& args))              \
-  /* The atoms `ids`, all of one net. */                                                    \
-  MDOPS_DECLARE_KERNEL(void dipole(const DipoleArgs<T>& args, const NetWeights<T>& weights, \
-                                   const int32_t* ids, int64_t count, T* scratch, PotentialResults<T>& out))
-MDOPS_DIPOLE_KERNELS(float)
-MDOPS_DIPOLE_KERNELS(double)
+// Elements of the scratch memory one thread needs.
+MDOPS_DECLARE_KERNELS(int64_t dipole_scratch_size(const DipoleArgs<T>& args))
+// The atoms `ids`, all of one net.
+MDOPS_DECLARE_KERNELS(void dipole(const DipoleArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids,
+                                  int64_t count, T* scratch, PotentialResults<T>& out))
 
 }  // namespace mdops

@@ -32,8 +32,8 @@ struct PlaceInputs {
   }
 
   Places places(const Tensor& pair_mask, int64_t ntypes) const {
-    return {pair_mask.const_data_ptr<bool>(), zeroed.const_data_ptr<bool>(), sel.const_data_ptr<int32_t>(),
-            shared ? padding.const_data_ptr<int32_t>() : nullptr, static_cast<int>(ntypes)};
+    return {data_of(pair_mask), data_of(zeroed), data_of(sel), data_of(shared ? &padding : nullptr),
+            static_cast<int>(ntypes)};
   }
 };
 
@@ -85,12 +85,12 @@ struct MomentInputs : DescriptorInputs {
 
   template <class T>
   MomentArgs<T> args() const {
-    return {displacements.const_data_ptr<T>(),
-            counts.const_data_ptr<int32_t>(),
-            types.const_data_ptr<int32_t>(),
-            mean.const_data_ptr<T>(),
-            std.const_data_ptr<T>(),
-            {pair_mask.const_data_ptr<bool>(), nullptr, nullptr, nullptr, static_cast<int>(ntypes)},
+    return {data_of(displacements),
+            data_of(counts),
+            data_of(types),
+            data_of(mean),
+            data_of(std),
+            {data_of(pair_mask), nullptr, nullptr, nullptr, static_cast<int>(ntypes)},
             cutoff_as<T>(),
             spline_grid<T>(intervals, s_max, grading),
             width,

@@ -136,32 +136,40 @@ void with_kind(const MomentArgs<T>& args, const Work& work) {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                      \
-  void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments, int32_t* within,    \
-                      T* nearest) {                                                                          \
-    with_kind(args, [&](auto columns, auto gate) {                                                           \
-      forward<columns(), gate()>(args, begin, end, moments, within, nearest);                                \
-    });                                                                                                      \
-  }                                                                                                          \
-  void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) { \
-    const T* none = nullptr;                                                                                 \
-    with_kind(args, [&](auto columns, auto gate) {                                                           \
-      pull<columns(), gate(), false>(args, none, grad, begin, end, pair_grad);                               \
-    });                                                                                                      \
-  }                                                                                                          \
-  void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {     \
-    with_kind(args,                                                                                          \
-              [&](auto columns, auto gate) { jvp<columns(), gate()>(args, tangent, begin, end, moments); }); \
-  }                                                                                                          \
-  void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,    \
-                  T* pair_grad) {                                                                            \
-    with_kind(args, [&](auto columns, auto gate) {                                                           \
-      pull<columns(), gate(), true>(args, tangent, grad, begin, end, pair_grad);                             \
-    });                                                                                                      \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments, int32_t* within,
+                    T* nearest) {
+  with_kind(args, [&](auto columns, auto gate) {
+    forward<columns(), gate()>(args, begin, end, moments, within, nearest);
+  });
+}
+
+template <class T>
+void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
+  const T* none = nullptr;
+  with_kind(args, [&](auto columns, auto gate) {
+    pull<columns(), gate(), false>(args, none, grad, begin, end, pair_grad);
+  });
+}
+
+template <class T>
+void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {
+  with_kind(args,
+            [&](auto columns, auto gate) { jvp<columns(), gate()>(args, tangent, begin, end, moments); });
+}
+
+template <class T>
+void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,
+                T* pair_grad) {
+  with_kind(args, [&](auto columns, auto gate) {
+    pull<columns(), gate(), true>(args, tangent, grad, begin, end, pair_grad);
+  });
+}
+
+MDOPS_INSTANTIATE(moment_forward)
+MDOPS_INSTANTIATE(moment_backward)
+MDOPS_INSTANTIATE(moment_jvp)
+MDOPS_INSTANTIATE(moment_hvp)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -18,11 +18,7 @@ void run_spline_moment_gradients(const Gpu& gpu, const MomentArgs<T>& args, int6
   launch_pull<false>(gpu, args, atoms, static_cast<const T*>(nullptr), grad, pairs);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                     \
-  template void run_spline_moments(const Gpu&, const MomentArgs<T>&, int64_t, T*, int32_t*, T*); \
-  template void run_spline_moment_gradients(const Gpu&, const MomentArgs<T>&, int64_t, const T*, T*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(run_spline_moments)
+MDOPS_INSTANTIATE(run_spline_moment_gradients)
 
 }  // namespace mdops

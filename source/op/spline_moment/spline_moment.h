@@ -53,16 +53,13 @@ MDOPS_HD void add_padding(const Normalisation<T>& norm, T slots, T* moments) {
 }
 
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).
-#define MDOPS_MOMENT_KERNELS(T)                                                                             \
-  MDOPS_DECLARE_KERNEL(void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end,           \
-                                           T* moments, int32_t* within, T* nearest))                        \
-  MDOPS_DECLARE_KERNEL(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,        \
-                                            int64_t end, T* pair_grad))                                     \
-  MDOPS_DECLARE_KERNEL(                                                                                     \
-      void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments)) \
-  MDOPS_DECLARE_KERNEL(void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad,          \
-                                       int64_t begin, int64_t end, T* pair_grad))
-MDOPS_MOMENT_KERNELS(float)
-MDOPS_MOMENT_KERNELS(double)
+MDOPS_DECLARE_KERNELS(void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments,
+                                          int32_t* within, T* nearest))
+MDOPS_DECLARE_KERNELS(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,
+                                           int64_t end, T* pair_grad))
+MDOPS_DECLARE_KERNELS(void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end,
+                                      T* moments))
+MDOPS_DECLARE_KERNELS(void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad,
+                                      int64_t begin, int64_t end, T* pair_grad))
 
 }  // namespace mdops

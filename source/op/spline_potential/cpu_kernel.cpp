@@ -39,24 +39,21 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                          \
-  int64_t scratch_size(const PotentialArgs<T>& args) {                                           \
-    return StepBlock<T>(args, nullptr, args.block).size();                                       \
-  }                                                                                              \
-  void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, \
-                 int64_t count, T* scratch, PotentialResults<T>& out) {                          \
-    StepBlock<T>(args, scratch, args.block).atoms.clear();                                       \
-    each_block(count, args.block, [&](int64_t from, int64_t to) {                                \
-      block(args, weights, ids + from, to - from, scratch, out);                                 \
-    });                                                                                          \
-  }
-#ifdef MDOPS_MODEL_FLOAT
-MDOPS_DEFINE(MDOPS_MODEL_FLOAT)
-#else
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#endif
-#undef MDOPS_DEFINE
+template <class T>
+int64_t scratch_size(const PotentialArgs<T>& args) {
+  return StepBlock<T>(args, nullptr, args.block).size();
+}
+
+template <class T>
+void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int32_t* ids, int64_t count,
+               T* scratch, PotentialResults<T>& out) {
+  StepBlock<T>(args, scratch, args.block).atoms.clear();
+  each_block(count, args.block,
+             [&](int64_t from, int64_t to) { block(args, weights, ids + from, to - from, scratch, out); });
+}
+
+MDOPS_INSTANTIATE(scratch_size)
+MDOPS_INSTANTIATE(potential)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -75,12 +75,9 @@ void potential_step(const Op& op, const PotentialKernels<T>& kernels, const Pote
   results.finish(op, args, order.space, shares);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                                \
-  template struct StepResults<T>;                                                                           \
-  template PotentialKernels<T> prebuilt_kernels<T>();                                                       \
-  template void potential_step<T>(const Op&, const PotentialKernels<T>&, const PotentialArgs<T>&, const T*, \
-                                  int64_t, int, const StepResults<T>&);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
+template struct StepResults<float>;
+template struct StepResults<double>;
+MDOPS_INSTANTIATE(prebuilt_kernels)
+MDOPS_INSTANTIATE(potential_step)
 
 }  // namespace mdops

@@ -52,7 +52,7 @@ StepArgs arguments(const CudaOp& op, const PotentialInputs& in) {
   StepArgs p{};
   fill(in, in.positions.const_data_ptr<double>(), p);
   p.extra_size = in.net.extra, p.width = in.net.width, p.axis = in.net.axis, p.plain = in.net.plain;
-  p.net.nets = in.nets.const_data_ptr<float>(), p.net.net_size = in.nets.size(1);
+  p.net.nets = data_of(in.nets), p.net.net_size = in.nets.size(1);
   p.net.net = net_shape(in.net);
   return p;
 }
@@ -70,10 +70,10 @@ static PotentialOutputs potential_answer(const CudaOp& op, PotentialInputs in) {
   Tensor nearest = empty(op, {in.atoms}, in.dtype);
   Tensor atom_virial = empty(op, {in.atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double);
   StepArgs p = arguments(op, in);
-  p.energy = energy.mutable_data_ptr<double>(), p.forces = forces.mutable_data_ptr<double>();
-  p.virial = virial.mutable_data_ptr<double>(), p.within = within.mutable_data_ptr<int32_t>();
-  p.nearest = nearest.mutable_data_ptr<float>();
-  if (in.atom_virial && in.atoms) p.atom_virial = atom_virial.mutable_data_ptr<double>();
+  p.energy = data_of(energy), p.forces = data_of(forces);
+  p.virial = data_of(virial), p.within = data_of(within);
+  p.nearest = data_of(nearest);
+  if (in.atom_virial && in.atoms) p.atom_virial = data_of(atom_virial);
   const int parts = parts_of(in.matmul);
   const std::string refusal = step_refusal(op.limits(), in.net, p.ntypes, p.moment_rows(), parts);
   if (!refusal.empty()) fail(op, refusal);

@@ -30,12 +30,12 @@ struct Answer {
   template <class T>
   StepResults<T> results() {
     return {energy.size(0),
-            energy.mutable_data_ptr<double>(),
-            within.mutable_data_ptr<int32_t>(),
-            nearest.mutable_data_ptr<T>(),
-            forces.mutable_data_ptr<double>(),
-            virial.mutable_data_ptr<double>(),
-            asked_ ? atom_virial.mutable_data_ptr<double>() : nullptr};
+            data_of(energy),
+            data_of(within),
+            data_of(nearest),
+            data_of(forces),
+            data_of(virial),
+            data_of(asked_ ? &atom_virial : nullptr)};
   }
 
  private:

@@ -42,8 +42,7 @@ struct NetInputs {
   std::vector<DenseLayer<T>> layers() const {
     std::vector<DenseLayer<T>> dense;
     for (size_t n = 0; n < weights.size(); ++n)
-      dense.push_back(
-          {weights[n].const_data_ptr<T>(), biases[n].const_data_ptr<T>(), timesteps[n].const_data_ptr<T>()});
+      dense.push_back({data_of(weights[n]), data_of(biases[n]), data_of(timesteps[n])});
     return dense;
   }
 };
@@ -187,19 +186,19 @@ struct StepInputsOf : PotentialInputs {
 template <class T, class Size>
 void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size>& args) {
   args.positions = positions;
-  args.cell = in.cell.const_data_ptr<double>();
-  args.batch = in.batch.const_data_ptr<int32_t>();
-  args.types = in.types.const_data_ptr<int32_t>();
-  args.neighbors = in.neighbors.const_data_ptr<int32_t>();
-  args.images = in.images.const_data_ptr<int32_t>();
-  args.counts = in.counts.const_data_ptr<int32_t>();
-  args.mean = in.mean.const_data_ptr<T>();
-  args.std = in.std.const_data_ptr<T>();
+  args.cell = data_of(in.cell);
+  args.batch = data_of(in.batch);
+  args.types = data_of(in.types);
+  args.neighbors = data_of(in.neighbors);
+  args.images = data_of(in.images);
+  args.counts = data_of(in.counts);
+  args.mean = data_of(in.mean);
+  args.std = data_of(in.std);
   args.places = in.places.places(in.pair_mask, in.ntypes);
-  args.tables = in.tables.const_data_ptr<T>();
-  args.extra = in.extra.const_data_ptr<T>();
-  args.scale = in.scale.const_data_ptr<double>();
-  args.shift = in.shift.const_data_ptr<double>();
+  args.tables = data_of(in.tables);
+  args.extra = data_of(in.extra);
+  args.scale = data_of(in.scale);
+  args.shift = data_of(in.shift);
   args.atoms = static_cast<Size>(in.atoms);
   args.systems = static_cast<Size>(in.systems);
   args.list_width = static_cast<Size>(in.neighbors.size(1));

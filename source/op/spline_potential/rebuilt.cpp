@@ -14,7 +14,7 @@ PotentialTable table() {
   PotentialArgs<MDOPS_MODEL_FLOAT> sizes{};
   sizes.parts = MDOPS_MODEL_PARTS;
   table.set_sizes(sizes);
-  table.kernels<MDOPS_MODEL_FLOAT>() = {scratch_size, potential};
+  table.kernels<MDOPS_MODEL_FLOAT>() = {scratch_size<MDOPS_MODEL_FLOAT>, potential<MDOPS_MODEL_FLOAT>};
 #ifdef MDOPS_PROFILER
   table.stages = kStageNames, table.record = record_stages, table.events = stage_events;
 #endif

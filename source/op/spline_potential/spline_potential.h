@@ -71,14 +71,10 @@ inline void each_block(int64_t count, int64_t block, const Work& work) {
   for (int64_t from = 0; from < count; from += size) work(from, from + size < count ? from + size : count);
 }
 
-#define MDOPS_POTENTIAL_KERNELS(T)                                                                \
-  /* Elements of the scratch memory one thread needs. */                                          \
-  MDOPS_DECLARE_KERNEL(int64_t scratch_size(const PotentialArgs<T>& args))                        \
-  /* The atoms `ids`, all of one net. */                                                          \
-  MDOPS_DECLARE_KERNEL(void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, \
-                                      const int32_t* ids, int64_t count, T* scratch,              \
-                                      PotentialResults<T>& out))
-MDOPS_POTENTIAL_KERNELS(float)
-MDOPS_POTENTIAL_KERNELS(double)
+// Elements of the scratch memory one thread needs.
+MDOPS_DECLARE_KERNELS(int64_t scratch_size(const PotentialArgs<T>& args))
+// The atoms `ids`, all of one net.
+MDOPS_DECLARE_KERNELS(void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights,
+                                     const int32_t* ids, int64_t count, T* scratch, PotentialResults<T>& out))
 
 }  // namespace mdops

@@ -57,7 +57,7 @@ std::vector<NetWeights<T>> nets_of(const PotentialInputs& in, const Saved<T>& at
     const Tensor* of = in.layers.data() + t * tensors_of_net(in.net);
     nets[t].head = saved + kHeader + t * at.head;
     for (int n = 0; n <= in.net.layers; ++n, of += kOfLayer)
-      nets[t].layer[n] = {of[0].const_data_ptr<T>(), of[1].const_data_ptr<T>(),
+      nets[t].layer[n] = {data_of(of[0]), data_of(of[1]),
                           n < in.net.layers ? of[2].const_data_ptr<T>() : nullptr};
   }
   return nets;
@@ -121,7 +121,7 @@ struct GivenGradients {
     for (int64_t i = 0; i < atoms; ++i)
       for (int a = 0; a < 3; ++a) forces[4 * i + a] = static_cast<T>(f[3 * i + a]);
     virial.assign(w, w + virial_.numel());
-    given = {energy.const_data_ptr<double>(), forces.data(), virial.data()};
+    given = {data_of(energy), forces.data(), virial.data()};
   }
 };
 

@@ -243,47 +243,63 @@ Scratch<T> cleared(const PotentialArgs<T>& args, T* memory) {
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                      \
-  int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes) {                                          \
-    return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).saved;                                     \
-  }                                                                                                          \
-  int64_t work_size(const PotentialArgs<T>& args, int64_t lanes) {                                           \
-    return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).work;                                      \
-  }                                                                                                          \
-  int64_t training_scratch_size(const PotentialArgs<T>& args) {                                              \
-    return Scratch<T>(args, nullptr).size();                                                                 \
-  }                                                                                                          \
-  void train_forward(const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block, \
-                     const int32_t* ids, const TrainingMemory<T>& memory, T* scratch,                        \
-                     PotentialResults<T>& out) {                                                             \
-    const TrainingArrays<T> arrays(args.net, memory);                                                        \
-    const Scratch<T> s = cleared(args, scratch);                                                             \
-    forward(Work<T>(args, weights, block, ids, arrays, s), out);                                             \
-  }                                                                                                          \
-  void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,                            \
-                      const TrainingBlock& block, const int32_t* ids, const TrainingGradients<T>& given,     \
-                      const TrainingMemory<T>& memory, T* scratch, TrainingShare<T>& share) {                \
-    const TrainingArrays<T> arrays(args.net, memory);                                                        \
-    const Scratch<T> s = cleared(args, scratch);                                                             \
-    backward(Work<T>(args, weights, block, ids, arrays, s), given, share);                                   \
-  }                                                                                                          \
-  int64_t weight_units(const FittingShape& net, T) {                                                         \
-    return unit_of(net, -1, [](const Group&) {}, [] {}, [](int, int64_t) {});                                \
-  }                                                                                                          \
-  void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks,              \
-                       int64_t count, const TrainingMemory<T>& memory, T* scratch, T* const* matrices) {     \
-    const TrainingArrays<T> arrays(args.net, memory);                                                        \
-    const WeightSums<T, TrainingBlock> sums{args.net, arrays.net, blocks, count,                             \
-                                            Scratch<T>(args, scratch).unit};                                 \
-    unit_of(                                                                                                 \
-        args.net, unit,                                                                                      \
-        [&](const Group& group) { feature_unit(sums, arrays, args.net, group, matrices[0]); },               \
-        [&] { extra_unit(sums, matrices[0]); },                                                              \
-        [&](int n, int64_t first) { layer_unit(sums, n, first, matrices[n]); });                             \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes) {
+  return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).saved;
+}
+
+template <class T>
+int64_t work_size(const PotentialArgs<T>& args, int64_t lanes) {
+  return TrainingArrays<T>(args.net, {lanes, nullptr, nullptr}).work;
+}
+
+template <class T>
+int64_t training_scratch_size(const PotentialArgs<T>& args) {
+  return Scratch<T>(args, nullptr).size();
+}
+
+template <class T>
+void train_forward(const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block,
+                   const int32_t* ids, const TrainingMemory<T>& memory, T* scratch,
+                   PotentialResults<T>& out) {
+  const TrainingArrays<T> arrays(args.net, memory);
+  const Scratch<T> s = cleared(args, scratch);
+  forward(Work<T>(args, weights, block, ids, arrays, s), out);
+}
+
+template <class T>
+void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block,
+                    const int32_t* ids, const TrainingGradients<T>& given, const TrainingMemory<T>& memory,
+                    T* scratch, TrainingShare<T>& share) {
+  const TrainingArrays<T> arrays(args.net, memory);
+  const Scratch<T> s = cleared(args, scratch);
+  backward(Work<T>(args, weights, block, ids, arrays, s), given, share);
+}
+
+template <class T>
+int64_t weight_units(const FittingShape& net, T) {
+  return unit_of(net, -1, [](const Group&) {}, [] {}, [](int, int64_t) {});
+}
+
+template <class T>
+void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks, int64_t count,
+                     const TrainingMemory<T>& memory, T* scratch, T* const* matrices) {
+  const TrainingArrays<T> arrays(args.net, memory);
+  const WeightSums<T, TrainingBlock> sums{args.net, arrays.net, blocks, count,
+                                          Scratch<T>(args, scratch).unit};
+  unit_of(
+      args.net, unit, [&](const Group& group) { feature_unit(sums, arrays, args.net, group, matrices[0]); },
+      [&] { extra_unit(sums, matrices[0]); },
+      [&](int n, int64_t first) { layer_unit(sums, n, first, matrices[n]); });
+}
+
+MDOPS_INSTANTIATE(saved_size)
+MDOPS_INSTANTIATE(work_size)
+MDOPS_INSTANTIATE(training_scratch_size)
+MDOPS_INSTANTIATE(train_forward)
+MDOPS_INSTANTIATE(train_backward)
+MDOPS_INSTANTIATE(weight_units)
+MDOPS_INSTANTIATE(weight_gradient)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

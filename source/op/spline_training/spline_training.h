@@ -42,28 +42,24 @@ struct TrainingMemory {
   T *saved, *work;  // from the forward pass on; in the backward pass
 };
 
-#define MDOPS_TRAINING_KERNELS(T)                                                                            \
-  /* Elements of what a forward pass saves, of what a backward pass needs beside it, of one thread's memory. \
-   */                                                                                                        \
-  MDOPS_DECLARE_KERNEL(int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes))                      \
-  MDOPS_DECLARE_KERNEL(int64_t work_size(const PotentialArgs<T>& args, int64_t lanes))                       \
-  MDOPS_DECLARE_KERNEL(int64_t training_scratch_size(const PotentialArgs<T>& args))                          \
-  /* One block forward, with its net. */                                                                     \
-  MDOPS_DECLARE_KERNEL(void train_forward(                                                                   \
-      const PotentialArgs<T>& args, const NetWeights<T>& weights, const TrainingBlock& block,                \
-      const int32_t* ids, const TrainingMemory<T>& memory, T* scratch, PotentialResults<T>& out))            \
-  /* One block backward. */                                                                                  \
-  MDOPS_DECLARE_KERNEL(                                                                                      \
-      void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,                        \
-                          const TrainingBlock& block, const int32_t* ids, const TrainingGradients<T>& given, \
-                          const TrainingMemory<T>& memory, T* scratch, TrainingShare<T>& share))             \
-  /* The units of a net's matrices, and one of them, from all of a net's blocks, into its layers' matrices.  \
-   */                                                                                                        \
-  MDOPS_DECLARE_KERNEL(int64_t weight_units(const FittingShape& net, T))                                     \
-  MDOPS_DECLARE_KERNEL(                                                                                      \
-      void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingBlock* blocks,          \
-                           int64_t count, const TrainingMemory<T>& memory, T* scratch, T* const* matrices))
-MDOPS_TRAINING_KERNELS(float)
-MDOPS_TRAINING_KERNELS(double)
+// Elements of what a forward pass saves, of what a backward pass needs beside it, of one thread's memory.
+MDOPS_DECLARE_KERNELS(int64_t saved_size(const PotentialArgs<T>& args, int64_t lanes))
+MDOPS_DECLARE_KERNELS(int64_t work_size(const PotentialArgs<T>& args, int64_t lanes))
+MDOPS_DECLARE_KERNELS(int64_t training_scratch_size(const PotentialArgs<T>& args))
+// One block forward, with its net.
+MDOPS_DECLARE_KERNELS(void train_forward(const PotentialArgs<T>& args, const NetWeights<T>& weights,
+                                         const TrainingBlock& block, const int32_t* ids,
+                                         const TrainingMemory<T>& memory, T* scratch,
+                                         PotentialResults<T>& out))
+// One block backward.
+MDOPS_DECLARE_KERNELS(void train_backward(const PotentialArgs<T>& args, const NetWeights<T>& weights,
+                                          const TrainingBlock& block, const int32_t* ids,
+                                          const TrainingGradients<T>& given, const TrainingMemory<T>& memory,
+                                          T* scratch, TrainingShare<T>& share))
+// The units of a net's matrices, and one of them, from all of a net's blocks, into its layers' matrices.
+MDOPS_DECLARE_KERNELS(int64_t weight_units(const FittingShape& net, T))
+MDOPS_DECLARE_KERNELS(void weight_gradient(const PotentialArgs<T>& args, int64_t unit,
+                                           const TrainingBlock* blocks, int64_t count,
+                                           const TrainingMemory<T>& memory, T* scratch, T* const* matrices))
 
 }  // namespace mdops

@@ -184,12 +184,7 @@ void run_type_nets(const Gpu& gpu, const TypeNets<T>& nets, const TypeRows& rows
   Call<T>(gpu, nets, rows, space).run(x, weight, energy, grad);
 }
 
-#define MDOPS_INSTANTIATE(T)                                                                            \
-  template int64_t type_nets_bytes(const TypeNets<T>&, const TypeRows&);                                \
-  template void run_type_nets(const Gpu&, const TypeNets<T>&, const TypeRows&, const T*, const double*, \
-                              void*, double*, T*);
-MDOPS_INSTANTIATE(float)
-MDOPS_INSTANTIATE(double)
-#undef MDOPS_INSTANTIATE
+MDOPS_INSTANTIATE(type_nets_bytes)
+MDOPS_INSTANTIATE(run_type_nets)
 
 }  // namespace mdops
