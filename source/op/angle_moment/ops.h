@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "angle_moment/inputs.h"
+#include "common/bind.h"
 
 namespace mdops {
 
@@ -76,14 +77,8 @@ struct AngleMomentOps {
     return result;
   }
 
-  static void implement(Library& m) {
-    bind<Device, "angle_moment", &AngleMomentOps::angle_moment>(m);
-    bind<Device, "angle_moment_backward", &AngleMomentOps::angle_moment_backward>(m);
-    bind<Device, "angle_moment_jvp", &AngleMomentOps::angle_moment_jvp>(m);
-    bind<Device, "angle_moment_hvp", &AngleMomentOps::angle_moment_hvp>(m);
-    bind<Device, "angle_features", &AngleMomentOps::angle_features>(m);
-    bind<Device, "angle_features_backward", &AngleMomentOps::angle_features_backward>(m);
-  }
+  MDOPS_IMPLEMENT(AngleMomentOps, angle_moment, angle_moment_backward, angle_moment_jvp, angle_moment_hvp,
+                  angle_features, angle_features_backward)
 };
 
 }  // namespace mdops

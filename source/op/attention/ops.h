@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "attention/inputs.h"
+#include "common/bind.h"
 
 namespace mdops {
 
@@ -57,12 +58,8 @@ struct AttentionOps {
     return attention_seconds(op, in, saved, along);
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("ragged_attention", TORCH_BOX(&AttentionOps::ragged_attention));
-    m.impl("ragged_attention_backward", TORCH_BOX(&AttentionOps::ragged_attention_backward));
-    m.impl("ragged_attention_backward_backward",
-           TORCH_BOX(&AttentionOps::ragged_attention_backward_backward));
-  }
+  MDOPS_IMPLEMENT(AttentionOps, ragged_attention, ragged_attention_backward,
+                  ragged_attention_backward_backward)
 };
 
 }  // namespace mdops

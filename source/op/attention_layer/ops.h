@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "attention_layer/inputs.h"
+#include "common/bind.h"
 
 namespace mdops {
 
@@ -44,10 +45,7 @@ struct AttentionLayerOps {
     return {grad_g, grad_gate, grad_switch};
   }
 
-  static void implement(Library& m) {
-    bind<Device, "attention_layer", &AttentionLayerOps::attention_layer>(m);
-    bind<Device, "attention_layer_backward", &AttentionLayerOps::attention_layer_backward>(m);
-  }
+  MDOPS_IMPLEMENT(AttentionLayerOps, attention_layer, attention_layer_backward)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "attention_moments/inputs.h"
+#include "common/bind.h"
 
 namespace mdops {
 
@@ -41,10 +42,7 @@ struct AttentionMomentsOps {
     return {found.rows, found.environment, found.gate, found.switches};
   }
 
-  static void implement(Library& m) {
-    bind<Device, "attention_moments", &AttentionMomentsOps::attention_moments>(m);
-    bind<Device, "attention_moments_backward", &AttentionMomentsOps::attention_moments_backward>(m);
-  }
+  MDOPS_IMPLEMENT(AttentionMomentsOps, attention_moments, attention_moments_backward)
 
  private:
   static void prepare(const Call& op, MomentsInputs& in) {

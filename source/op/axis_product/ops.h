@@ -6,6 +6,7 @@
 #include <string>
 
 #include "axis_product/axis_product.h"
+#include "common/bind.h"
 #include "common/tensor.h"
 
 namespace mdops {
@@ -79,10 +80,7 @@ struct AxisProductOps {
     return out;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("axis_product", TORCH_BOX(&AxisProductOps::axis_product));
-    m.impl("axis_product_backward", TORCH_BOX(&AxisProductOps::axis_product_backward));
-  }
+  MDOPS_IMPLEMENT(AxisProductOps, axis_product, axis_product_backward)
 };
 
 }  // namespace mdops

@@ -8,7 +8,9 @@
 //   };
 //   static Tensor x_backward(const Call& op, const XInputs& in, const Tensor& grad);
 //
-//   bind<Device, "x_backward", &XOps::x_backward>(m);  // x_backward(grad, x, y, cutoff, gated)
+//   MDOPS_IMPLEMENT(XOps, x_backward)  // in XOps: x_backward(grad, x, y, cutoff, gated)
+//
+// Functions that take none of these take the op's arguments as they are.
 #pragma once
 
 #include <type_traits>
@@ -51,7 +53,9 @@ template <int N, class A>
 using Times = typename RepeatedType<N, A>::type;
 
 template <class F>
-struct OpSignature;
+struct OpSignature {
+  using Inputs = void;  // it takes an op's arguments as they are
+};
 template <class R, class C, class I, class... Own>
 struct OpSignature<R (*)(C, I, Own...)> {
   using Result = R;
@@ -87,8 +91,26 @@ struct BoundOp {
 
 template <class Device, OpName Name, auto Function>
 void bind(Library& m) {
-  using Boxed = typename BoundOp<Device, Name, Function>::Boxed;
-  m.impl(Name.text, TORCH_BOX(&Boxed::call));
+  if constexpr (requires { OpSignature<decltype(Function)>::Inputs::kFirst; })
+    m.impl(Name.text, TORCH_BOX((&BoundOp<Device, Name, Function>::Boxed::call)));
+  else
+    m.impl(Name.text, TORCH_BOX(Function));
 }
+
+// what(x) of each x, as often as the preprocessor looks again.
+#define MDOPS_EACH(what, x, ...) what(x) __VA_OPT__(MDOPS_NEXT MDOPS_LATER(what, __VA_ARGS__))
+#define MDOPS_NEXT() MDOPS_EACH
+#define MDOPS_LATER ()
+#define MDOPS_LOOK(...) MDOPS_LOOK_4(MDOPS_LOOK_4(MDOPS_LOOK_4(MDOPS_LOOK_4(__VA_ARGS__))))
+#define MDOPS_LOOK_4(...) MDOPS_LOOK_1(MDOPS_LOOK_1(MDOPS_LOOK_1(MDOPS_LOOK_1(__VA_ARGS__))))
+#define MDOPS_LOOK_1(...) __VA_ARGS__
+
+// In a template `Ops` over the device: its functions of these names implement the ops of these names.
+#define MDOPS_IMPLEMENT(Ops, ...)                   \
+  static void implement(Library& m) {               \
+    using Own = Ops;                                \
+    MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND, __VA_ARGS__)) \
+  }
+#define MDOPS_BIND(name) bind<Device, #name, &Own::name>(m);
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "degree_norm/degree_norm.h"
@@ -120,12 +121,8 @@ struct DegreeNormOps {
     return {by_grad, by_x, terms};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("degree_norm", TORCH_BOX(&DegreeNormOps::degree_norm));
-    m.impl("degree_norm_backward", TORCH_BOX(&DegreeNormOps::degree_norm_backward));
-    m.impl("degree_norm_terms", TORCH_BOX(&DegreeNormOps::degree_norm_terms));
-    m.impl("degree_norm_backward_backward", TORCH_BOX(&DegreeNormOps::degree_norm_backward_backward));
-  }
+  MDOPS_IMPLEMENT(DegreeNormOps, degree_norm, degree_norm_backward, degree_norm_terms,
+                  degree_norm_backward_backward)
 };
 
 }  // namespace mdops

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "displacements/inputs.h"
 
 namespace mdops {
@@ -82,12 +83,7 @@ struct DisplacementOps {
     return {grad_grad, grad_displacements};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("displacements", TORCH_BOX(&DisplacementOps::displacements));
-    m.impl("displacements_backward", TORCH_BOX(&DisplacementOps::displacements_backward));
-    m.impl("pair_forces", TORCH_BOX(&DisplacementOps::pair_forces));
-    m.impl("pair_forces_backward", TORCH_BOX(&DisplacementOps::pair_forces_backward));
-  }
+  MDOPS_IMPLEMENT(DisplacementOps, displacements, displacements_backward, pair_forces, pair_forces_backward)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "dynamics/cell_inputs.h"
 
 namespace mdops {
@@ -59,13 +60,7 @@ struct DynamicsOps {
     return in.results();
   }
 
-  static void implement(Library& m) {
-    bind<Device, "begin_step", &DynamicsOps::begin_step>(m);
-    bind<Device, "end_step", &DynamicsOps::end_step>(m);
-    bind<Device, "next_step", &DynamicsOps::next_step>(m);
-    bind<Device, "begin_cell_step", &DynamicsOps::begin_cell_step>(m);
-    bind<Device, "end_cell_step", &DynamicsOps::end_cell_step>(m);
-  }
+  MDOPS_IMPLEMENT(DynamicsOps, begin_step, end_step, next_step, begin_cell_step, end_cell_step)
 };
 
 }  // namespace mdops

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/pair_checks.h"
 #include "edge_attention/edge_attention.h"
@@ -137,12 +138,7 @@ struct EdgeAttentionOps {
     return {by_grad, by.q, by.x, by.r, by.w};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_attention", TORCH_BOX(&EdgeAttentionOps::edge_attention));
-    m.impl("edge_attention_backward", TORCH_BOX(&EdgeAttentionOps::edge_attention_backward));
-    m.impl("edge_attention_backward_backward",
-           TORCH_BOX(&EdgeAttentionOps::edge_attention_backward_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeAttentionOps, edge_attention, edge_attention_backward, edge_attention_backward_backward)
 
  private:
   struct Gradients {

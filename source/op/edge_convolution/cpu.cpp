@@ -46,5 +46,7 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeConvolutionOps<mdops::OnCpu>::implement(m);
+  using Ops = mdops::EdgeConvolutionOps<mdops::OnCpu>;
+  Ops::implement(m);
+  mdops::bind<mdops::OnCpu, "edge_convolution_own", &Ops::edge_convolution_own>(m);
 }

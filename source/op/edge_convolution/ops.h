@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 #include <tuple>
-#include <type_traits>
 
+#include "common/bind.h"
 #include "edge_convolution/edge_convolution.h"
 #include "graph/row_index.h"
 
@@ -101,14 +101,9 @@ struct EdgeConvolutionOps {
     return y;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_convolution", TORCH_BOX(&EdgeConvolutionOps::edge_convolution));
-    m.impl("edge_convolution_nodes", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_nodes));
-    m.impl("edge_convolution_edges", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_edges));
-    if constexpr (std::is_same_v<Device, OnCpu>)
-      m.impl("edge_convolution_own", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_own));
-    m.impl("edge_convolution_weight", TORCH_BOX(&EdgeConvolutionOps::edge_convolution_weight));
-  }
+  // A CPU has `edge_convolution_own`, too.
+  MDOPS_IMPLEMENT(EdgeConvolutionOps, edge_convolution, edge_convolution_nodes, edge_convolution_edges,
+                  edge_convolution_weight)
 
  private:
   template <class Call>
@@ -134,10 +129,9 @@ struct EdgeConvolutionOps {
     if (own_) t = input(op, "t", *t_, dtype, {in.rows, turns});
     dispatch_float(op, dtype, [&]<class T>(T) {
       auto args = arguments<T>(in, &a, &x, weight, turns);
-      args.w = w.const_data_ptr<T>(), args.by_b = by_b.mutable_data_ptr<T>();
-      args.by_t = by_t.mutable_data_ptr<T>();
-      if (of_w) args.b = b.const_data_ptr<T>(), args.by_w = by_w.mutable_data_ptr<T>();
-      if (own) args.own = own->const_data_ptr<T>(), args.t = t->const_data_ptr<T>();
+      args.w = data_of(w), args.by_b = data_of(by_b), args.by_t = data_of(by_t);
+      if (of_w) args.b = data_of(b), args.by_w = data_of(by_w);
+      args.own = data_of(own), args.t = data_of(t);
       run_convolution<ConvolutionPass::by_edges>(op, args);
     });
     return {by_b, by_w, by_t};

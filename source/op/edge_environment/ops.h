@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "edge_environment/edge_environment.h"
@@ -108,10 +109,7 @@ struct EdgeEnvironmentOps {
     return found;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_environment", TORCH_BOX(&EdgeEnvironmentOps::edge_environment));
-    m.impl("edge_environment_backward", TORCH_BOX(&EdgeEnvironmentOps::edge_environment_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeEnvironmentOps, edge_environment, edge_environment_backward)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "edge_frames/edge_frames.h"
 
@@ -79,11 +80,7 @@ struct EdgeFrameOps {
     return {harmonics, turn, by_vectors};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_frames", TORCH_BOX(&EdgeFrameOps::edge_frames));
-    m.impl("edge_frames_backward", TORCH_BOX(&EdgeFrameOps::edge_frames_backward));
-    m.impl("edge_frames_backward_backward", TORCH_BOX(&EdgeFrameOps::edge_frames_backward_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeFrameOps, edge_frames, edge_frames_backward, edge_frames_backward_backward)
 
  private:
   static FrameShape shape_of(const Op& op, const Tensor& vectors, int64_t degree, int64_t order) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/pair_checks.h"
 #include "edge_layer/edge_layer.h"
@@ -116,10 +117,7 @@ struct EdgeLayerOps {
     return {by_e, by_r, by_w};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_layer", TORCH_BOX(&EdgeLayerOps::edge_layer));
-    m.impl("edge_layer_backward", TORCH_BOX(&EdgeLayerOps::edge_layer_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeLayerOps, edge_layer, edge_layer_backward)
 };
 
 }  // namespace mdops

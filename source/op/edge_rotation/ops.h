@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "edge_rotation/edge_rotation.h"
 #include "graph/row_index.h"
@@ -103,13 +104,8 @@ struct EdgeRotationOps {
     return turn;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_rotate", TORCH_BOX(&EdgeRotationOps::edge_rotate));
-    m.impl("edge_rotate_sum", TORCH_BOX(&EdgeRotationOps::edge_rotate_sum));
-    m.impl("edge_rotate_outer", TORCH_BOX(&EdgeRotationOps::edge_rotate_outer));
-    m.impl("edge_rotate_back", TORCH_BOX(&EdgeRotationOps::edge_rotate_back));
-    m.impl("edge_rotate_back_backward", TORCH_BOX(&EdgeRotationOps::edge_rotate_back_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeRotationOps, edge_rotate, edge_rotate_sum, edge_rotate_outer, edge_rotate_back,
+                  edge_rotate_back_backward)
 
  private:
   struct Weighted {

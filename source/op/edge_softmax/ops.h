@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "edge_softmax/edge_softmax.h"
@@ -100,10 +101,7 @@ struct EdgeSoftmaxOps {
     return {by_q, by_k, by_bias, by_fades};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_softmax", TORCH_BOX(&EdgeSoftmaxOps::edge_softmax));
-    m.impl("edge_softmax_backward", TORCH_BOX(&EdgeSoftmaxOps::edge_softmax_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeSoftmaxOps, edge_softmax, edge_softmax_backward)
 };
 
 }  // namespace mdops

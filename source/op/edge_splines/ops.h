@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
@@ -72,10 +73,7 @@ struct EdgeSplineOps {
     return by_lengths;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("edge_splines", TORCH_BOX(&EdgeSplineOps::edge_splines));
-    m.impl("edge_splines_backward", TORCH_BOX(&EdgeSplineOps::edge_splines_backward));
-  }
+  MDOPS_IMPLEMENT(EdgeSplineOps, edge_splines, edge_splines_backward)
 };
 
 }  // namespace mdops

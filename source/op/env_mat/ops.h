@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "env_mat/inputs.h"
 
 namespace mdops {
@@ -50,11 +51,7 @@ struct EnvMatOps {
     return {grad_grad, grad_d};
   }
 
-  static void implement(Library& m) {
-    m.impl("env_mat", TORCH_BOX(&EnvMatOps::env_mat));
-    bind<Device, "env_mat_backward", &EnvMatOps::env_mat_backward>(m);
-    bind<Device, "env_mat_backward_backward", &EnvMatOps::env_mat_backward_backward>(m);
-  }
+  MDOPS_IMPLEMENT(EnvMatOps, env_mat, env_mat_backward, env_mat_backward_backward)
 };
 
 }  // namespace mdops

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "gemm/inputs.h"
 
 namespace mdops {
@@ -58,12 +59,7 @@ struct MlpOps {
     return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("mlp", TORCH_BOX(&MlpOps::mlp));
-    m.impl("mlp_value_and_gradient", TORCH_BOX(&MlpOps::mlp_value_and_gradient));
-    m.impl("mlp_backward", TORCH_BOX(&MlpOps::mlp_backward));
-    m.impl("mlp_backward_backward", TORCH_BOX(&MlpOps::mlp_backward_backward));
-  }
+  MDOPS_IMPLEMENT(MlpOps, mlp, mlp_value_and_gradient, mlp_backward, mlp_backward_backward)
 
  private:
   template <class... Rest>

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "graph/edges.h"
@@ -265,23 +266,10 @@ struct GraphOps {
     return {all[1], all[0]};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("neighbor_edges", TORCH_BOX(&GraphOps::neighbor_edges));
-    m.impl("edge_reverse", TORCH_BOX(&GraphOps::edge_reverse));
-    m.impl("edge_order", TORCH_BOX(&GraphOps::edge_order));
-    m.impl("edge_angles", TORCH_BOX(&GraphOps::edge_angles));
-    m.impl("edge_gather", TORCH_BOX(&GraphOps::edge_gather));
-    m.impl("edge_scatter", TORCH_BOX(&GraphOps::edge_scatter));
-    m.impl("edge_product", TORCH_BOX(&GraphOps::edge_product));
-    m.impl("edge_weighted_sum", TORCH_BOX(&GraphOps::edge_weighted_sum));
-    m.impl("edge_permute", TORCH_BOX(&GraphOps::edge_permute));
-    m.impl("segment_weights", TORCH_BOX(&GraphOps::segment_weights));
-    m.impl("segment_weights_backward", TORCH_BOX(&GraphOps::segment_weights_backward));
-    m.impl("segment_weights_backward_backward", TORCH_BOX(&GraphOps::segment_weights_backward_backward));
-    m.impl("segment_softmax", TORCH_BOX(&GraphOps::segment_softmax));
-    m.impl("segment_softmax_backward", TORCH_BOX(&GraphOps::segment_softmax_backward));
-    m.impl("segment_softmax_backward_backward", TORCH_BOX(&GraphOps::segment_softmax_backward_backward));
-  }
+  MDOPS_IMPLEMENT(GraphOps, neighbor_edges, edge_reverse, edge_order, edge_angles, edge_gather, edge_scatter,
+                  edge_product, edge_weighted_sum, edge_permute, segment_weights, segment_weights_backward,
+                  segment_weights_backward_backward, segment_softmax, segment_softmax_backward,
+                  segment_softmax_backward_backward)
 
  private:
   template <class T>

@@ -2,6 +2,7 @@
 // `run_grid` on the call of an op.
 #pragma once
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "grid_product/grid_product.h"
 
@@ -29,9 +30,7 @@ struct GridOps {
     return y;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("grid_product", TORCH_BOX(&GridOps::grid_product));
-  }
+  MDOPS_IMPLEMENT(GridOps, grid_product)
 };
 
 }  // namespace mdops

@@ -2,6 +2,7 @@
 // of an op.
 #pragma once
 
+#include "common/bind.h"
 #include "harmonic_moment/inputs.h"
 
 namespace mdops {
@@ -53,12 +54,8 @@ struct HarmonicMomentOps {
     return result;
   }
 
-  static void implement(Library& m) {
-    bind<Device, "harmonic_moment", &HarmonicMomentOps::harmonic_moment>(m);
-    bind<Device, "harmonic_moment_backward", &HarmonicMomentOps::harmonic_moment_backward>(m);
-    bind<Device, "harmonic_sums", &HarmonicMomentOps::harmonic_sums>(m);
-    bind<Device, "harmonic_sums_backward", &HarmonicMomentOps::harmonic_sums_backward>(m);
-  }
+  MDOPS_IMPLEMENT(HarmonicMomentOps, harmonic_moment, harmonic_moment_backward, harmonic_sums,
+                  harmonic_sums_backward)
 };
 
 }  // namespace mdops

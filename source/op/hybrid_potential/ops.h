@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "hybrid_potential/inputs.h"
 
 namespace mdops {
@@ -28,10 +29,7 @@ struct HybridOps {
     return hybrid_answer(op, in);
   }
 
-  static void implement(Library& m) {
-    m.impl("hybrid_potential_pack", TORCH_BOX(&HybridOps::hybrid_potential_pack));
-    bind<Device, "hybrid_potential", &HybridOps::hybrid_potential>(m);
-  }
+  MDOPS_IMPLEMENT(HybridOps, hybrid_potential_pack, hybrid_potential)
 };
 
 }  // namespace mdops

@@ -10,6 +10,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "linear/forms.h"
 
@@ -60,11 +61,7 @@ struct LinearOps {
     return {weight, sums};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("linear", TORCH_BOX(&LinearOps::linear));
-    m.impl("linear_input", TORCH_BOX(&LinearOps::linear_input));
-    m.impl("linear_weight", TORCH_BOX(&LinearOps::linear_weight));
-  }
+  MDOPS_IMPLEMENT(LinearOps, linear, linear_input, linear_weight)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "lowbit/inputs.h"
 
 namespace mdops {
@@ -59,14 +60,8 @@ struct LowBitOps {
     return values;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("gemm_lowbit", TORCH_BOX(&LowBitOps::gemm_lowbit));
-    m.impl("quantize", TORCH_BOX(&LowBitOps::quantize));
-    m.impl("fake_quantize", TORCH_BOX(&LowBitOps::fake_quantize));
-    m.impl("lowbit_linear", TORCH_BOX(&LowBitOps::lowbit_linear));
-    m.impl("pack_ternary", TORCH_BOX(&LowBitOps::pack_ternary));
-    m.impl("unpack_ternary", TORCH_BOX(&LowBitOps::unpack_ternary));
-  }
+  MDOPS_IMPLEMENT(LowBitOps, gemm_lowbit, quantize, fake_quantize, lowbit_linear, pack_ternary,
+                  unpack_ternary)
 };
 
 }  // namespace mdops

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "graph/row_index.h"
 #include "message/message.h"
 
@@ -203,11 +204,7 @@ struct MessageOps {
     return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("message", TORCH_BOX(&MessageOps::message));
-    m.impl("message_backward", TORCH_BOX(&MessageOps::message_backward));
-    m.impl("message_backward_backward", TORCH_BOX(&MessageOps::message_backward_backward));
-  }
+  MDOPS_IMPLEMENT(MessageOps, message, message_backward, message_backward_backward)
 
  private:
   struct Gradients {

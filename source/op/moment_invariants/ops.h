@@ -119,10 +119,7 @@ struct InvariantOps {
     return {by_scalars, by_others};
   }
 
-  static void implement(Library& m) {
-    bind<Device, "moment_invariants", &InvariantOps::moment_invariants>(m);
-    bind<Device, "moment_invariants_backward", &InvariantOps::moment_invariants_backward>(m);
-  }
+  MDOPS_IMPLEMENT(InvariantOps, moment_invariants, moment_invariants_backward)
 };
 
 }  // namespace mdops

@@ -2,6 +2,7 @@
 // call of an op.
 #pragma once
 
+#include "common/bind.h"
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 #include "moment_product/moment_product.h"
@@ -97,10 +98,7 @@ struct MomentProductOps {
     return out;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("moment_product", TORCH_BOX(&MomentProductOps::moment_product));
-    m.impl("moment_product_backward", TORCH_BOX(&MomentProductOps::moment_product_backward));
-  }
+  MDOPS_IMPLEMENT(MomentProductOps, moment_product, moment_product_backward)
 };
 
 }  // namespace mdops

@@ -54,10 +54,7 @@ struct NeighborOps {
     return search_pairs(op, in);
   }
 
-  static void implement(Library& m) {
-    m.impl("neighbor_matrix", TORCH_BOX(&NeighborOps::neighbor_matrix));
-    bind<Device, "neighbor_pairs", &NeighborOps::neighbor_pairs>(m);
-  }
+  MDOPS_IMPLEMENT(NeighborOps, neighbor_matrix, neighbor_pairs)
 };
 
 }  // namespace mdops

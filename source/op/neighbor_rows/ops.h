@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "neighbor_rows/inputs.h"
 
 namespace mdops {
@@ -135,20 +136,9 @@ struct NeighborRowsOps {
     return {by_environment, by_g};
   }
 
-  static void implement(Library& m) {
-    bind<Device, "neighbor_rows", &NeighborRowsOps::neighbor_rows>(m);
-    bind<Device, "spline_rows", &NeighborRowsOps::spline_rows>(m);
-    bind<Device, "spline_rows_backward", &NeighborRowsOps::spline_rows_backward>(m);
-    bind<Device, "environment_rows", &NeighborRowsOps::environment_rows>(m);
-    bind<Device, "environment_rows_backward", &NeighborRowsOps::environment_rows_backward>(m);
-    bind<Device, "environment_rows_backward_backward", &NeighborRowsOps::environment_rows_backward_backward>(
-        m);
-    bind<Device, "harmonic_rows", &NeighborRowsOps::harmonic_rows>(m);
-    bind<Device, "harmonic_rows_backward", &NeighborRowsOps::harmonic_rows_backward>(m);
-    bind<Device, "harmonic_rows_backward_backward", &NeighborRowsOps::harmonic_rows_backward_backward>(m);
-    bind<Device, "row_moments", &NeighborRowsOps::row_moments>(m);
-    bind<Device, "row_moments_backward", &NeighborRowsOps::row_moments_backward>(m);
-  }
+  MDOPS_IMPLEMENT(NeighborRowsOps, neighbor_rows, spline_rows, spline_rows_backward, environment_rows,
+                  environment_rows_backward, environment_rows_backward_backward, harmonic_rows,
+                  harmonic_rows_backward, harmonic_rows_backward_backward, row_moments, row_moments_backward)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/op.h"
 #include "common/tensor.h"
@@ -149,11 +150,7 @@ struct NodeLayerOps {
     });
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("node_layer", TORCH_BOX(&NodeLayerOps::node_layer));
-    m.impl("node_layer_pack", TORCH_BOX(&NodeLayerOps::node_layer_pack));
-    m.impl("node_layer_backward", TORCH_BOX(&NodeLayerOps::node_layer_backward));
-  }
+  MDOPS_IMPLEMENT(NodeLayerOps, node_layer, node_layer_pack, node_layer_backward)
 };
 
 }  // namespace mdops

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/bind.h"
 #include "common/tensor.h"
 #include "order_mix/order_mix.h"
 
@@ -37,10 +38,7 @@ struct OrderMixOps {
     return numbers;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("order_mix", TORCH_BOX(&OrderMixOps::order_mix));
-    m.impl("order_mix_outer", TORCH_BOX(&OrderMixOps::order_mix_outer));
-  }
+  MDOPS_IMPLEMENT(OrderMixOps, order_mix, order_mix_outer)
 
  private:
   static OrderShape shape_of(const Op& op, const Tensor& x, int64_t degree) {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "own_message/own_message.h"
@@ -78,10 +79,7 @@ struct OwnMessageOps {
     return by_x;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("own_message", TORCH_BOX(&OwnMessageOps::own_message));
-    m.impl("own_message_backward", TORCH_BOX(&OwnMessageOps::own_message_backward));
-  }
+  MDOPS_IMPLEMENT(OwnMessageOps, own_message, own_message_backward)
 };
 
 }  // namespace mdops

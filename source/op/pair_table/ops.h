@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "pair_table/inputs.h"
 
 namespace mdops {
@@ -45,10 +46,7 @@ struct PairTableOps {
     return {out.energy, out.forces, out.virial, out.within, out.nearest, out.of_atoms};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("near_weight", TORCH_BOX(&PairTableOps::near_weight));
-    m.impl("pair_table", TORCH_BOX(&PairTableOps::pair_table));
-  }
+  MDOPS_IMPLEMENT(PairTableOps, near_weight, pair_table)
 };
 
 }  // namespace mdops

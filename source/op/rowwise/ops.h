@@ -93,14 +93,8 @@ struct NormalizeOps {
     return {all[0], all[1], all[2], all[3]};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("unit", TORCH_BOX(&NormalizeOps::unit));
-    m.impl("unit_backward", TORCH_BOX(&NormalizeOps::unit_backward));
-    m.impl("unit_backward_backward", TORCH_BOX(&NormalizeOps::unit_backward_backward));
-    m.impl("unit_three", TORCH_BOX(&NormalizeOps::unit_three));
-    m.impl("unit_three_backward", TORCH_BOX(&NormalizeOps::unit_three_backward));
-    m.impl("unit_three_backward_backward", TORCH_BOX(&NormalizeOps::unit_three_backward_backward));
-  }
+  MDOPS_IMPLEMENT(NormalizeOps, unit, unit_backward, unit_backward_backward, unit_three, unit_three_backward,
+                  unit_three_backward_backward)
 
  private:
   // The rows y; with gradients by them, the gradient by x; with a direction, too, those by the gradients, and

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "scalar_gate/scalar_gate.h"
@@ -84,14 +85,8 @@ struct ScalarGateOps {
     return {by_grad, by_x, by_gate};
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("scalar_gate", TORCH_BOX(&ScalarGateOps::scalar_gate));
-    m.impl("scalar_gate_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward));
-    m.impl("scalar_gate_backward_backward", TORCH_BOX(&ScalarGateOps::scalar_gate_backward_backward));
-    m.impl("row_gate", TORCH_BOX(&ScalarGateOps::row_gate));
-    m.impl("row_gate_backward", TORCH_BOX(&ScalarGateOps::row_gate_backward));
-    m.impl("row_gate_backward_backward", TORCH_BOX(&ScalarGateOps::row_gate_backward_backward));
-  }
+  MDOPS_IMPLEMENT(ScalarGateOps, scalar_gate, scalar_gate_backward, scalar_gate_backward_backward, row_gate,
+                  row_gate_backward, row_gate_backward_backward)
 
  private:
   template <class Call>

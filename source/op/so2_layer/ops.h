@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
 #include "so2_layer/so2_layer.h"
@@ -78,10 +79,7 @@ struct So2Ops {
     return by_x;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("so2_layer", TORCH_BOX(&So2Ops::so2_layer));
-    m.impl("so2_layer_backward", TORCH_BOX(&So2Ops::so2_layer_backward));
-  }
+  MDOPS_IMPLEMENT(So2Ops, so2_layer, so2_layer_backward)
 };
 
 }  // namespace mdops

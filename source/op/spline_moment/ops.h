@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "common/bind.h"
 #include "spline_moment/args.h"
 
 namespace mdops {
@@ -80,12 +81,8 @@ struct SplineMomentOps {
     return result;
   }
 
-  static void implement(torch::stable::detail::StableLibrary& m) {
-    m.impl("spline_moment", TORCH_BOX(&SplineMomentOps::spline_moment));
-    m.impl("spline_moment_backward", TORCH_BOX(&SplineMomentOps::spline_moment_backward));
-    m.impl("spline_moment_jvp", TORCH_BOX(&SplineMomentOps::spline_moment_jvp));
-    m.impl("spline_moment_hvp", TORCH_BOX(&SplineMomentOps::spline_moment_hvp));
-  }
+  MDOPS_IMPLEMENT(SplineMomentOps, spline_moment, spline_moment_backward, spline_moment_jvp,
+                  spline_moment_hvp)
 };
 
 }  // namespace mdops

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/bind.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {
@@ -49,11 +50,7 @@ struct SplinePotentialOps {
                           static_cast<int>(tables * (intervals + 5)));
   }
 
-  static void implement(Library& m) {
-    m.impl("spline_potential_pack", TORCH_BOX(&SplinePotentialOps::spline_potential_pack));
-    bind<Device, "spline_potential", &SplinePotentialOps::spline_potential>(m);
-    m.impl("spline_potential_why_not", TORCH_BOX(&SplinePotentialOps::spline_potential_why_not));
-  }
+  MDOPS_IMPLEMENT(SplinePotentialOps, spline_potential_pack, spline_potential, spline_potential_why_not)
 };
 
 }  // namespace mdops
