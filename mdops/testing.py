@@ -667,25 +667,21 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
     """Of each degree, with more splines than fit and fewer than fill eight lanes."""
     samples = []
     for degree, intervals in ((2, 3), (3, 12), (4, 5)):
-        args = (p["d"], p["counts"], p["types"], p["mask"], CUTOFF, intervals, degree)
-        bad = {
-            "counts": (1, p["counts"] + 3),
-            "types": (2, p["types"] + 1),
-            "cutoff": (4, -1.0),
-            "intervals": (5, 0),
-            "degree": (6, 5),
-        }
-        samples.append(Sample("harmonic_moment", args, (0,), bad=bad))
-        shape = (5, (degree + 1) ** 2, 2, padded_basis(intervals))
-        moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
-        backward = (random(*shape), random(*shape), *args)
-        samples.append(Sample("harmonic_moment_backward", backward, bad=moved))
         # Of few functions, all of them with polynomials, and of more than lanes.
         size, seconds = {2: (8, 4), 3: (70, 8), 4: (16, 16)}[degree]
         tables = harmonic_tables(random(2, size, 2, padded_basis(intervals)), intervals, seconds)
-        sums = (*args[:4], *tables, *args[4:], seconds)
-        bad = {name: (k + 4 * (k > 3), value) for name, (k, value) in bad.items()}
-        bad |= {"seconds": (11, 3), "table": (4, tables[0][:, :-1]), "pieces": (7, tables[3][..., :3])}
+        listed = p["d"], p["counts"], p["types"], p["mask"]
+        sums = (*listed, *tables, CUTOFF, intervals, degree, seconds)
+        bad = {
+            "counts": (1, p["counts"] + 3),
+            "types": (2, p["types"] + 1),
+            "cutoff": (8, -1.0),
+            "intervals": (9, 0),
+            "degree": (10, 5),
+            "seconds": (11, 3),
+            "table": (4, tables[0][:, :-1]),
+            "pieces": (7, tables[3][..., :3]),
+        }
         samples.append(Sample("harmonic_sums", sums, (0,), bad=bad))
         grads = random(5, size + 2), random(5, (degree + 1) ** 2, seconds)
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}

@@ -1,5 +1,5 @@
-"""Runs the GPU kernels of `harmonic_moment`, `harmonic_sums` and `moment_invariants` on the CPU, thread by thread, and
-compares them with those of the CPU.
+"""Runs the GPU kernels of `harmonic_sums` and `moment_invariants` on the CPU, thread by thread, and compares them with
+those of the CPU.
 
     python scripts/emulate_harmonic.py [--cuda DIR]
 
@@ -66,19 +66,14 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) ->
         return invariants(library, op, args, shared)
     grads, rest = (args[:2], args[2:]) if op.endswith("backward") else ([None, None], args)
     listed = [value for value in rest if isinstance(value, torch.Tensor)]
-    cutoff, intervals, degree, *seconds = rest[len(listed) :]
+    cutoff, intervals, degree, seconds = rest[len(listed) :]
     d, counts, _, _, *tables = listed
-    given = [None if t is None else t.contiguous() for t in (*listed, *[None] * (4 - len(tables)), *grads)]
-    widths = (tables[0].shape[2], *seconds, tables[3].shape[4]) if tables else (0, 0, 0)
-    components = (degree + 1) ** 2
-    dtypes = [d.dtype]
-    if grads[0] is not None:
-        shapes = [d.shape]
-    elif tables:
-        shapes = [(len(d), widths[0] + 2), (len(d), components, widths[1]), (len(d),), (len(d),)]
+    given = [None if t is None else t.contiguous() for t in (*listed, *grads)]
+    widths = tables[0].shape[2], seconds, tables[3].shape[4]
+    shapes, dtypes = [d.shape], [d.dtype]
+    if grads[0] is None:
+        shapes = [(len(d), widths[0] + 2), (len(d), (degree + 1) ** 2, seconds), (len(d),), (len(d),)]
         dtypes = [d.dtype, d.dtype, torch.int32, d.dtype]
-    else:
-        shapes = [(len(d), components, counts.shape[1], padded_basis(intervals))]
     out = [torch.full(shape, 77, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     sizes = *d.shape[:2], counts.shape[1], intervals, degree, shared, *widths
     called = pointers_of([*given, *out]), (ctypes.c_int64 * len(sizes))(*sizes)
@@ -116,12 +111,7 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
     d[0, :5], d[1, :5] = 0.0, 1.0
     types = torch.randint(-1, ntypes, (atoms,), generator=gen).int()
     mask = torch.rand(ntypes, ntypes, generator=gen) < 0.2
-    args = d.to(dtype), counts, types, mask, 2.0, intervals, degree
-    check(library, "harmonic_moment", args)
-    shape = atoms, (degree + 1) ** 2, ntypes, padded_basis(intervals)
-    grads = torch.randn(2, *shape, generator=gen, dtype=torch.float64).to(dtype)
-    check(library, "harmonic_moment_backward", (*grads, *args))
-    row = padded_basis(intervals)
+    listed, row = (d.to(dtype), counts, types, mask), padded_basis(intervals)
     for functions, seconds in (
         (8, 4),
         (16, 4),
@@ -129,11 +119,12 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
         ({2: 34, 3: 130, 4: 34}[degree], {2: 4, 3: 16, 4: 8}[degree]),
     ):
         knots = torch.randn(ntypes, functions, ntypes, row, generator=gen, dtype=torch.float64).to(dtype)
-        sums = *args[:4], *harmonic_tables(knots, intervals, seconds, 2.0), *args[4:], seconds
+        tables = harmonic_tables(knots, intervals, seconds, 2.0)
+        sums = *listed, *tables, 2.0, intervals, degree, seconds
         check(library, "harmonic_sums", sums)
         grads = (
             torch.randn(atoms, *more, generator=gen).to(dtype)
-            for more in ((functions + 2,), (shape[1], seconds))
+            for more in ((functions + 2,), ((degree + 1) ** 2, seconds))
         )
         check(library, "harmonic_sums_backward", (*grads, *sums))
 
@@ -159,9 +150,7 @@ def main() -> None:
     with library_of("harmonic", __doc__) as library:
         for dtype in DTYPES:
             mine = [
-                s
-                for s in op_samples(dtype=dtype)
-                if s.op.startswith(("harmonic_moment", "harmonic_sums", "moment_invariants"))
+                s for s in op_samples(dtype=dtype) if s.op.startswith(("harmonic_sums", "moment_invariants"))
             ]
             for sample in mine:
                 check(library, sample.op, sample.args)

@@ -44,7 +44,7 @@ from mdops.ops.graph import (
     segment_weights,
 )
 from mdops.ops.grid_product import grid_product
-from mdops.ops.harmonic_moment import harmonic_moment, harmonic_sums
+from mdops.ops.harmonic_moment import harmonic_sums
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -122,7 +122,6 @@ __all__ = [
     "fitting_energy",
     "gemm_lowbit",
     "grid_product",
-    "harmonic_moment",
     "harmonic_rows",
     "harmonic_sums",
     "hybrid_potential",

@@ -11,39 +11,6 @@ from mdops.ops.env_mat import no_mask
 _LANES, _SUPPORT = 8, 6
 
 
-def harmonic_moment(
-    displacements: torch.Tensor,
-    counts: torch.Tensor,
-    types: torch.Tensor,
-    *,
-    cutoff: float,
-    intervals: int,
-    degree: int,
-    pair_mask: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """A[lm, t, b] = sum over the neighbours j of type t of chi(r_j) phi_b(r_j) B_lm(d_j / r_j).
-
-    phi_b are the uniform quintic B-splines of r on [0, cutoff], b = 0 to intervals + 4; rows end with zeros up to a
-    multiple of eight (`padded_basis`). B are 1, (x, y, z), and solid harmonics of the degrees from 2 on as of
-    `harmonic_rows`. chi falls from 1 to 0 at the cutoff: (1 - x)^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4), x = r/cutoff.
-    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`.
-
-    Args:
-        displacements, counts, types, pair_mask: as for `env_mat`.
-        cutoff: A.
-        intervals: pieces of [0, cutoff].
-        degree: 2 to 4.
-
-    Returns:
-        (N, (degree + 1)^2, ntypes, B).
-
-    Raises:
-        RuntimeError: a shape, dtype, device or number does not match, or a type or count is out of range.
-    """
-    mask = no_mask(counts) if pair_mask is None else pair_mask
-    return call("harmonic_moment", displacements, counts, types, mask, cutoff, intervals, degree)
-
-
 def harmonic_sums(
     displacements: torch.Tensor,
     counts: torch.Tensor,
@@ -57,11 +24,18 @@ def harmonic_sums(
     pair_mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sums over neighbours of functions F of the distance, of each pair of types, that splines are coefficients of:
-    chi F, and for all components but the first of the first G functions chi^2 F B_lm, with chi and B as of
-    `harmonic_moment`. Differentiable once, in `displacements`.
+    chi F, and for all components but the first of the first G functions chi^2 F B_lm(d / r).
+
+    The splines are the uniform quintic ones of r on [0, cutoff], b = 0 to intervals + 4; rows end with zeros up to a
+    multiple of eight (`padded_basis`). B are 1, (x, y, z), and solid harmonics of the degrees from 2 on as of
+    `harmonic_rows`. chi falls from 1 to 0 at the cutoff: (1 - x)^4 (1 + 4 x + 10 x^2 + 20 x^3 + 35 x^4), x = r/cutoff.
+    A pair without a distance has no direction, and adds to degree 0 alone. Differentiable once, in `displacements`.
 
     Args:
-        displacements, counts, types, pair_mask, cutoff, intervals, degree: as for `harmonic_moment`.
+        displacements, counts, types, pair_mask: as for `env_mat`.
+        cutoff: A.
+        intervals: pieces of [0, cutoff].
+        degree: 2 to 4.
         tables: coefficients (ntypes, ntypes B, F) of each type of centre; transposed, (ntypes, F, ntypes B); those of
             the slopes (`knot_slopes`), transposed; and the polynomials of the intervals (`spline_pieces`), (ntypes,
             ntypes, intervals, 6, F or G).
@@ -73,7 +47,7 @@ def harmonic_sums(
         distance of the nearest, the cutoff where there is none.
 
     Raises:
-        RuntimeError: as of `harmonic_moment`.
+        RuntimeError: a shape, dtype, device or number does not match, or a type or count is out of range.
     """
     mask = no_mask(counts) if pair_mask is None else pair_mask
     listed = displacements, counts, types, mask, *tables
@@ -84,16 +58,6 @@ def harmonic_sums(
 def padded_basis(intervals: int) -> int:
     """B."""
     return -(-(intervals + 5 + _LANES - _SUPPORT) // _LANES) * _LANES
-
-
-@register_fake("harmonic_moment")
-def _(displacements: Any, counts: Any, *args: Any) -> torch.Tensor:
-    intervals, degree = args[-2:]
-    n, ntypes = counts.shape
-    return displacements.new_empty(n, (degree + 1) ** 2, ntypes, padded_basis(intervals))
-
-
-register_fake_like("harmonic_moment_backward", 2)
 
 
 @register_fake("harmonic_sums")
@@ -136,14 +100,7 @@ def spline_pieces(rows: torch.Tensor, intervals: int) -> torch.Tensor:
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    cutoff, intervals, _ = args[-3:]
-    slope = knot_slopes(grads[0], cutoff, intervals)
-    return (last_derivative("harmonic_moment_backward", grads[0], slope, *args),)
-
-
-def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return (last_derivative("harmonic_sums_backward", *grads[:2], *args),)
 
 
-register_formula("harmonic_moment", _formula, (0,))
-register_formula("harmonic_sums", _sums_formula, (0,), constant=(2, 3))
+register_formula("harmonic_sums", _formula, (0,), constant=(2, 3))

@@ -19,7 +19,7 @@ _ROOM = {torch.float32: 0.25, torch.float64: 0.05}
 
 
 class HarmonicTables(NamedTuple):
-    """Splines F on [0, cutoff] of each pair of some types, n in all; B as of `harmonic_moment`.
+    """Splines F on [0, cutoff] of each pair of some types, n in all; B as of `harmonic_sums`.
 
     Attributes:
         intervals: pieces; error: as of `spline_error`.

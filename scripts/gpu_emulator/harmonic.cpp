@@ -1,4 +1,4 @@
-// The ops on harmonic moments and their invariants as on a GPU, launched on the host.
+// The ops on sums of harmonics and their invariants as on a GPU, launched on the host.
 // scripts/emulate_harmonic.py calls them with the pointers of their tensors and with their sizes.
 #include "fibers.h"
 #include "harmonic_moment/gpu_run.h"
@@ -22,7 +22,7 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   HarmonicSumArgs<T> sums{};
   sums.table = next(), sums.rows[0] = next(), sums.rows[1] = next(), sums.pieces = next();
   sums.firsts = sizes[6], sums.seconds = sizes[7], sums.known = sizes[8];
-  const T *grad = next(), *slope = next();
+  const T *by_first = next(), *by_second = next();
   const Gpu gpu({2, 90, static_cast<int>(sizes[5])});
   std::vector<char> memory;
   const auto room = [&](int64_t bytes) -> void* {
@@ -31,16 +31,10 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   };
   T* const out = next();
   using namespace gpu_harmonic;
-  if (grad && sums.table)
-    run_sum_gradients(gpu, a, sums, grad, slope, out, room);
-  else if (grad)
-    run_gradients(gpu, a, MomentGradients<T>{grad, slope}, out, room);
-  else if (sums.table) {
-    T* const second = next();
-    int32_t* const within = next.template operator()<int32_t>();
-    run_sums(gpu, a, sums, HarmonicSums<T>{out, second, within, next()}, room);
-  } else
-    run_moments(gpu, a, MomentResults<T>{out}, room);
+  if (by_first) return run_sum_gradients(gpu, a, sums, by_first, by_second, out, room);
+  T* const second = next();
+  int32_t* const within = next.template operator()<int32_t>();
+  run_sums(gpu, a, sums, HarmonicSums<T>{out, second, within, next()}, room);
 }
 
 template <class T>

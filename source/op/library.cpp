@@ -449,12 +449,6 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor counts, Tensor types, Tensor mean, Tensor std, float cutoff, float cutoff_smooth, float "
       "protection, SymInt rows, int degree) -> (Tensor grad_grad, Tensor grad_displacements)");
   m.def(
-      "harmonic_moment(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, float cutoff, "
-      "int intervals, int degree) -> Tensor");
-  m.def(
-      "harmonic_moment_backward(Tensor grad, Tensor slope, Tensor displacements, Tensor counts, Tensor "
-      "types, Tensor pair_mask, float cutoff, int intervals, int degree) -> Tensor");
-  m.def(
       "harmonic_sums(Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, Tensor table, "
       "Tensor rows, Tensor slopes, Tensor pieces, float cutoff, int intervals, int degree, int seconds) -> "
       "(Tensor first, Tensor second, Tensor within, Tensor nearest)");

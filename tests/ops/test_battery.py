@@ -37,7 +37,6 @@ LAST = (
     "edge_splines",
     "env_mat_backward",
     "environment_rows_backward",
-    "harmonic_moment",
     "harmonic_rows_backward",
     "harmonic_sums",
     "moment_invariants",
@@ -59,7 +58,6 @@ LAST = (
 SPLINE_ROWS = (
     "angle_moment",
     "angle_moment_jvp",
-    "harmonic_moment",
     "spline_moment",
     "spline_moment_jvp",
     "spline_training_backward",

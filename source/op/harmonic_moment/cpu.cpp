@@ -6,21 +6,6 @@ namespace mdops {
 constexpr int64_t kHarmonicGrain = 8;  // atoms a piece of work, at least
 
 template <class T>
-static void run_harmonic_moments(const Op&, const HarmonicMomentArgs<T>& args, T* moments) {
-  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
-    MDOPS_RUN(harmonic_moment_forward, args, begin, end, moments);
-  });
-}
-
-template <class T>
-static void run_harmonic_moment_gradients(const Op&, const HarmonicMomentArgs<T>& args, const T* grad,
-                                          const T* slope, T* pair_grad) {
-  parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
-    MDOPS_RUN(harmonic_moment_backward, args, grad, slope, begin, end, pair_grad);
-  });
-}
-
-template <class T>
 static void run_harmonic_sums(const Op&, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
                               const HarmonicSums<T>& out) {
   parallel(args.atoms, kHarmonicGrain, [&](int64_t begin, int64_t end) {
@@ -40,5 +25,5 @@ static void run_harmonic_sum_gradients(const Op&, const HarmonicMomentArgs<T>& a
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::HarmonicMomentOps<mdops::OnCpu>::implement(m);
+  mdops::HarmonicSumOps<mdops::OnCpu>::implement(m);
 }

@@ -1,4 +1,3 @@
-#include <type_traits>
 #include <vector>
 
 #include "common/vectors.h"
@@ -116,8 +115,8 @@ Seen<T> for_neighbors(const HarmonicMomentArgs<T>& args, int64_t i, const Work& 
   return seen;
 }
 
-// The moments of atom i; `Squared`: with the square of chi from degree 1 on, and the masses.
-template <int Degree, bool Squared, class T>
+// The moments of atom i, with the square of chi from degree 1 on, and the masses.
+template <int Degree, class T>
 Seen<T> forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out, T* masses) {
   using V = Eight<T>;
   constexpr int components = (Degree + 1) * (Degree + 1);
@@ -130,10 +129,8 @@ Seen<T> forward(const HarmonicMomentArgs<T>& args, int64_t i, T* out, T* masses)
       V w = splines(near.t[k]) * (chi / T(120));
       T* to = out + near.first[k];
       store(to, load<V>(to) + w);
-      if constexpr (Squared) {
-        w *= chi;
-        masses[0] += chi * chi, masses[1] += chi * chi * (chi * chi);
-      }
+      w *= chi;
+      masses[0] += chi * chi, masses[1] += chi * chi * (chi * chi);
       to += row;
       MDOPS_UNROLL
       for (int n = 1; n < components; ++n, to += row) store(to, load<V>(to) + w * near.b[n][k]);
@@ -163,8 +160,8 @@ struct Gradients {
   }
 };
 
-// The gradient by the pair vectors of atom i, from those by its moments, and by the masses if `Squared`.
-template <int Degree, bool Squared, class T>
+// The gradient by the pair vectors of atom i, from those by its moments and by the masses.
+template <int Degree, class T>
 void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const T* slope, const T* by_masses,
               T* out) {
   using V = Eight<T>;
@@ -180,8 +177,7 @@ void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const
       const T *from = grad + near.first[k], *steep = slope + near.first[k];
       V along = load<V>(from) * near.dchi[k], rise = V{}, across[3], of_degree = V{};
       const V first_rise = load<V>(steep) * near.chi[k];
-      const T chi = Squared ? near.chi[k] * near.chi[k] : near.chi[k];
-      const T dchi = Squared ? T(2) * near.chi[k] * near.dchi[k] : near.dchi[k];
+      const T chi = near.chi[k] * near.chi[k], dchi = T(2) * near.chi[k] * near.dchi[k];
       for (int a = 0; a < 3; ++a) {
         across[a] = load<V>(from + (1 + a) * row);
         of_degree += across[a] * near.b[1 + a][k];
@@ -203,7 +199,7 @@ void backward(const HarmonicMomentArgs<T>& args, int64_t i, const T* grad, const
       }
       const V steepness = quartics(near.t[k]) * (T(1) / T(24));
       T radial = sum_eight<T>(along * phi + (first_rise + rise * chi) * steepness);
-      if constexpr (Squared) radial += dchi * (by_masses[0] + T(2) * chi * by_masses[1]);
+      radial += dchi * (by_masses[0] + T(2) * chi * by_masses[1]);
       const T e[3] = {near.x[k], near.y[k], near.z[k]};
       T* const to = out + 3 * near.slot[k];
       for (int a = 0; a < 3; ++a) to[a] = e[a] * radial + inv_r * chi * sum_eight<T>(across[a] * phi);
@@ -231,7 +227,7 @@ void sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p
   T *const first = out.first + i * p.width(), *const second = out.second + i * components * p.seconds;
   T* const masses = first + p.firsts;
   masses[0] = masses[1] = 0;
-  const Seen<T> seen = forward<Degree, true>(args, i, moments, masses);
+  const Seen<T> seen = forward<Degree>(args, i, moments, masses);
   out.within[i] = seen.within, out.nearest[i] = std::sqrt(seen.nearest2);
   const int64_t row = args.row(), type = args.types[i] < 0 ? 0 : args.types[i], columns = p.firsts;
   const T* const table = p.table + type * row * columns;
@@ -273,57 +269,34 @@ void sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& 
     multiply_back<1>(by_first, p.firsts, rows, row, to);
     multiply_back<components - 1>(by_second + p.seconds, p.seconds, rows, row, to + row);
   }
-  backward<Degree, true>(args, i, moments, moments + args.numbers(), by_first + p.firsts, out);
-}
-
-template <class Work>
-void with_degree(int degree, const Work& work) {
-  if (degree == 2)
-    work(std::integral_constant<int, 2>{});
-  else if (degree == 3)
-    work(std::integral_constant<int, 3>{});
-  else
-    work(std::integral_constant<int, 4>{});
+  backward<Degree>(args, i, moments, moments + args.numbers(), by_first + p.firsts, out);
 }
 
 }  // namespace
 
-#define MDOPS_DEFINE(T)                                                                                     \
-  void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin, int64_t end, T* moments) { \
-    with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i)                                                                 \
-        forward<degree(), false>(args, i, moments + i * args.numbers(), static_cast<T*>(nullptr));          \
-    });                                                                                                     \
-  }                                                                                                         \
-  void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, const T* slope,           \
-                                int64_t begin, int64_t end, T* pair_grad) {                                 \
-    with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i)                                                                 \
-        backward<degree(), false>(args, i, grad + i * args.numbers(), slope + i * args.numbers(),           \
-                                  static_cast<const T*>(nullptr), pair_grad + 3 * i * args.width);          \
-    });                                                                                                     \
-  }                                                                                                         \
-  void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,             \
-                             int64_t begin, int64_t end, const HarmonicSums<T>& out) {                      \
-    std::vector<T> moments(args.numbers());                                                                 \
-    with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i) sums_forward<degree()>(args, sums, i, moments.data(), out);     \
-    });                                                                                                     \
-  }                                                                                                         \
-  void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,            \
-                              const T* by_first, const T* by_second, int64_t begin, int64_t end,            \
-                              T* pair_grad) {                                                               \
-    std::vector<T> moments(2 * args.numbers());                                                             \
-    with_degree(args.degree, [&](auto degree) {                                                             \
-      for (int64_t i = begin; i < end; ++i)                                                                 \
-        sums_backward<degree()>(args, sums, i, by_first + i * sums.width(),                                 \
-                                by_second + i * components_to(degree()) * sums.seconds, moments.data(),     \
-                                pair_grad + 3 * i * args.width);                                            \
-    });                                                                                                     \
-  }
-MDOPS_DEFINE(float)
-MDOPS_DEFINE(double)
-#undef MDOPS_DEFINE
+template <class T>
+void harmonic_sums_forward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums, int64_t begin,
+                           int64_t end, const HarmonicSums<T>& out) {
+  std::vector<T> moments(args.numbers());
+  with_moment_degree(args.degree, [&](auto degree) {
+    for (int64_t i = begin; i < end; ++i) sums_forward<degree()>(args, sums, i, moments.data(), out);
+  });
+}
+
+template <class T>
+void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums,
+                            const T* by_first, const T* by_second, int64_t begin, int64_t end, T* pair_grad) {
+  std::vector<T> moments(2 * args.numbers());
+  with_moment_degree(args.degree, [&](auto degree) {
+    for (int64_t i = begin; i < end; ++i)
+      sums_backward<degree()>(args, sums, i, by_first + i * sums.width(),
+                              by_second + i * components_to(degree()) * sums.seconds, moments.data(),
+                              pair_grad + 3 * i * args.width);
+  });
+}
+
+MDOPS_INSTANTIATE(harmonic_sums_forward)
+MDOPS_INSTANTIATE(harmonic_sums_backward)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -21,19 +21,6 @@ class Room {
 };
 
 template <class T>
-static void run_harmonic_moments(const CudaOp& op, const HarmonicMomentArgs<T>& args, T* moments) {
-  Room room(op);
-  gpu_harmonic::run_moments(op, args, gpu_harmonic::MomentResults<T>{moments}, room);
-}
-
-template <class T>
-static void run_harmonic_moment_gradients(const CudaOp& op, const HarmonicMomentArgs<T>& args, const T* grad,
-                                          const T* slope, T* pair_grad) {
-  Room room(op);
-  gpu_harmonic::run_gradients(op, args, gpu_harmonic::MomentGradients<T>{grad, slope}, pair_grad, room);
-}
-
-template <class T>
 static void run_harmonic_sums(const CudaOp& op, const HarmonicMomentArgs<T>& args,
                               const HarmonicSumArgs<T>& sums, const HarmonicSums<T>& out) {
   Room room(op);
@@ -51,5 +38,5 @@ static void run_harmonic_sum_gradients(const CudaOp& op, const HarmonicMomentArg
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::HarmonicMomentOps<mdops::OnGpu>::implement(m);
+  mdops::HarmonicSumOps<mdops::OnGpu>::implement(m);
 }

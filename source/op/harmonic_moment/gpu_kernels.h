@@ -52,8 +52,8 @@ struct LanePair {
 template <class T>
 constexpr int kAtOnce = 16 / sizeof(T);
 
-// Gives chi of the lane's; zero where there is none. `Squared`: with its square from degree 1 on.
-template <bool Squared, class T, int Degree>
+// Gives chi of the lane's; zero where there is none. Harmonics from degree 1 on have it once more.
+template <class T, int Degree>
 __device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const LanePair<T>& lane,
                                         Staged<T, Degree>* stage) {
   using Pair = HarmonicPair<T>;
@@ -67,7 +67,7 @@ __device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const
     spline_values(pair.place.t, value);
     for (int k = 0; k < kSplineSupport; ++k) stage->weight[k][lane.place] = value[k] * pair.chi;
     Pair::each(T(1), e[0], e[1], e[2], Degree,
-               [&](int l, int n, T b) { stage->harmonic[n][lane.place] = Squared && l > 0 ? b * chi : b; });
+               [&](int l, int n, T b) { stage->harmonic[n][lane.place] = l > 0 ? b * chi : b; });
     stage->first[lane.place] = pair.place.interval;
   }
   // Up to a multiple of `kAtOnce` places that add zero.
@@ -81,109 +81,9 @@ __device__ __forceinline__ T stage_pair(const HarmonicMomentArgs<T>& args, const
   return chi;
 }
 
-// A warp an atom. `Results` say what becomes of the moments of each type of neighbours, spline by spline.
-// These lie in shared memory, or in `room` of so many numbers for each atom.
-template <class T, int Degree, bool InShared, class Results>
-__global__ void __launch_bounds__(kWarps* kWarp)
-    moments_kernel(HarmonicMomentArgs<T> args, T* room, Results results) {
-  using Numbers = Pack<T, kAtOnce<T>>;
-  constexpr int kComponents = components_to(Degree), kNumbers = kSplineSupport * kComponents;
-  constexpr int kItems = (kNumbers + kWarp - 1) / kWarp;
-  const int warp = warp_index(), lane = lane_index(), warps = blockDim.x / kWarp;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
-  if (i >= args.atoms) return;
-  const int32_t* const counts = args.counts + i * args.ntypes;
-  const RowKind kind = row_kind(args.types[i], args.ntypes, counts, args.width);
-  results.begin(args, i, kind == RowKind::wrong ? not_a_number<T>() : T(0));
-  if (kind != RowKind::real) return;
-  const int basis = static_cast<int>(args.basis), numbers = basis * kComponents;
-  const int64_t bytes = sizeof(Staged<T, Degree>) + (InShared ? numbers * sizeof(T) : 0);
-  auto* const stage = reinterpret_cast<Staged<T, Degree>*>(net_memory() + warp * bytes);
-  T* const sums = InShared ? reinterpret_cast<T*>(stage + 1) : room + i * numbers;
-  // Which spline's and component's number of a neighbour is this lane's.
-  int k_of[kItems], n_of[kItems];
-#pragma unroll
-  for (int item = 0; item < kItems; ++item) {
-    const int number = lane + item * kWarp, known = number < kNumbers ? number : 0;
-    k_of[item] = known / kComponents, n_of[item] = known % kComponents;
-  }
-  const bool has_last = lane + (kItems - 1) * kWarp < kNumbers;
-  const T* const slots = args.displacements + 3 * i * args.width;
-  T masses[2] = {0, 0}, nearest2 = args.cutoff * args.cutoff;
-  int within = 0;
-  int64_t slot = 0;
-  for (int t = 0; t < args.ntypes; ++t) {
-    const int64_t begin = slot, end = slot + counts[t];
-    slot = end;
-    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
-    if (begin == end || (masked && !Results::kTells)) continue;
-    __syncwarp();
-    for (int k = lane; k < numbers; k += kWarp) sums[k] = T(0);
-    for (int64_t first = begin; first < end; first += kWarp) {
-      const LanePair<T> own(args, slots, first + lane, end);
-      within += own.count;
-      if (own.near) nearest2 = nearest_of(nearest2, own.r2);
-      if (masked) continue;
-      const T chi = stage_pair<Results::kTells>(args, own, stage), chi2 = chi * chi;
-      masses[0] += chi2, masses[1] += chi2 * chi2;
-      for (int j = 0; j < own.count; j += kAtOnce<T>) {
-        Numbers weight[kItems], harmonic[kItems];
-#pragma unroll
-        for (int item = 0; item < kItems; ++item) {
-          weight[item] = *reinterpret_cast<const Numbers*>(stage->weight[k_of[item]] + j);
-          harmonic[item] = *reinterpret_cast<const Numbers*>(stage->harmonic[n_of[item]] + j);
-        }
-#pragma unroll
-        for (int u = 0; u < kAtOnce<T>; ++u) {
-          T* const to = sums + stage->first[j + u] * kComponents + lane;
-          T now[kItems];
-#pragma unroll
-          for (int item = 0; item < kItems; ++item)
-            if (item + 1 < kItems || has_last) now[item] = to[item * kWarp];
-#pragma unroll
-          for (int item = 0; item < kItems; ++item)
-            if (item + 1 < kItems || has_last)
-              to[item * kWarp] = now[item] + weight[item].of[u] * harmonic[item].of[u];
-          __syncwarp();  // the next one's numbers are other lanes'
-        }
-      }
-    }
-    __syncwarp();
-    if (!masked) results.template take<kComponents>(args, i, t, sums);
-  }
-  results.end(i, masses, within, nearest2);
-}
-
-// The moments themselves.
-template <class T>
-struct MomentResults {
-  static constexpr bool kTells = false;  // what there is within the cutoff, and masses
-  T* moments;
-
-  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T value) const {
-    T* const out = moments + i * args.numbers();
-    for (int64_t k = lane_index(); k < args.numbers(); k += kWarp) out[k] = value;
-    __syncwarp();
-  }
-
-  template <int kComponents>
-  __device__ void take(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* sums) const {
-    T* const of_type = moments + i * args.numbers() + t * args.basis;
-    const int basis = static_cast<int>(args.basis);
-    // Lanes beside each other in a line of components, or in four lines where those would be in one bank.
-    constexpr int kLines = kComponents % 2 ? 1 : 4, kAcross = kWarp / kLines;
-    for (int n = lane_index() / kAcross; n < kComponents; n += kLines)
-      for (int b = lane_index() % kAcross; b < basis; b += kAcross)
-        of_type[n * args.row() + b] = sums[b * kComponents + n];
-  }
-
-  __device__ void end(int64_t, const T*, int, T) const {}
-};
-
-// Their products with a table.
+// Products of the moments of each type of neighbours with a table.
 template <class T>
 struct SumResults {
-  static constexpr bool kTells = true;
   HarmonicSumArgs<T> p;
   HarmonicSums<T> out;
 
@@ -262,6 +162,79 @@ struct SumResults {
   }
 };
 
+// A warp an atom. The moments of each type of neighbours, spline by spline, lie in shared memory, or in
+// `room` of so many numbers for each atom.
+template <class T, int Degree, bool InShared>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    moments_kernel(HarmonicMomentArgs<T> args, T* room, SumResults<T> results) {
+  using Numbers = Pack<T, kAtOnce<T>>;
+  constexpr int kComponents = components_to(Degree), kNumbers = kSplineSupport * kComponents;
+  constexpr int kItems = (kNumbers + kWarp - 1) / kWarp;
+  const int warp = warp_index(), lane = lane_index(), warps = blockDim.x / kWarp;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * warps + warp;
+  if (i >= args.atoms) return;
+  const int32_t* const counts = args.counts + i * args.ntypes;
+  const RowKind kind = row_kind(args.types[i], args.ntypes, counts, args.width);
+  results.begin(args, i, kind == RowKind::wrong ? not_a_number<T>() : T(0));
+  if (kind != RowKind::real) return;
+  const int basis = static_cast<int>(args.basis), numbers = basis * kComponents;
+  const int64_t bytes = sizeof(Staged<T, Degree>) + (InShared ? numbers * sizeof(T) : 0);
+  auto* const stage = reinterpret_cast<Staged<T, Degree>*>(net_memory() + warp * bytes);
+  T* const sums = InShared ? reinterpret_cast<T*>(stage + 1) : room + i * numbers;
+  // Which spline's and component's number of a neighbour is this lane's.
+  int k_of[kItems], n_of[kItems];
+#pragma unroll
+  for (int item = 0; item < kItems; ++item) {
+    const int number = lane + item * kWarp, known = number < kNumbers ? number : 0;
+    k_of[item] = known / kComponents, n_of[item] = known % kComponents;
+  }
+  const bool has_last = lane + (kItems - 1) * kWarp < kNumbers;
+  const T* const slots = args.displacements + 3 * i * args.width;
+  T masses[2] = {0, 0}, nearest2 = args.cutoff * args.cutoff;
+  int within = 0;
+  int64_t slot = 0;
+  for (int t = 0; t < args.ntypes; ++t) {
+    const int64_t begin = slot, end = slot + counts[t];
+    slot = end;
+    const bool masked = args.pair_mask[args.types[i] * args.ntypes + t];
+    if (begin == end) continue;
+    __syncwarp();
+    for (int k = lane; k < numbers; k += kWarp) sums[k] = T(0);
+    for (int64_t first = begin; first < end; first += kWarp) {
+      const LanePair<T> own(args, slots, first + lane, end);
+      within += own.count;
+      if (own.near) nearest2 = nearest_of(nearest2, own.r2);
+      if (masked) continue;
+      const T chi = stage_pair(args, own, stage), chi2 = chi * chi;
+      masses[0] += chi2, masses[1] += chi2 * chi2;
+      for (int j = 0; j < own.count; j += kAtOnce<T>) {
+        Numbers weight[kItems], harmonic[kItems];
+#pragma unroll
+        for (int item = 0; item < kItems; ++item) {
+          weight[item] = *reinterpret_cast<const Numbers*>(stage->weight[k_of[item]] + j);
+          harmonic[item] = *reinterpret_cast<const Numbers*>(stage->harmonic[n_of[item]] + j);
+        }
+#pragma unroll
+        for (int u = 0; u < kAtOnce<T>; ++u) {
+          T* const to = sums + stage->first[j + u] * kComponents + lane;
+          T now[kItems];
+#pragma unroll
+          for (int item = 0; item < kItems; ++item)
+            if (item + 1 < kItems || has_last) now[item] = to[item * kWarp];
+#pragma unroll
+          for (int item = 0; item < kItems; ++item)
+            if (item + 1 < kItems || has_last)
+              to[item * kWarp] = now[item] + weight[item].of[u] * harmonic[item].of[u];
+          __syncwarp();  // the next one's numbers are other lanes'
+        }
+      }
+    }
+    __syncwarp();
+    if (!masked) results.template take<kComponents>(args, i, t, sums);
+  }
+  results.end(i, masses, within, nearest2);
+}
+
 // The same for gradients: of each neighbour the values of its six splines and of five quartic ones, with
 // zeros up to sixteen bytes, and then the sums of gradients by both, without chi.
 template <class T, int Degree>
@@ -275,11 +248,72 @@ struct alignas(16) StagedGradients {
   T triples[3 * kWarp];
 };
 
-// A block an atom, a warp so many of its neighbours. `Source` gives the gradients by the moments of a type of
-// neighbours, and by those of the slopes behind them. They lie in shared memory, or in `room`.
-template <class T, int Degree, bool InShared, class Source>
+// Gradients by the moments of a type of neighbours, and by those of the slopes behind them: products with a
+// table.
+template <class T>
+struct SumGradients {
+  HarmonicSumArgs<T> p;
+  const T *by_first, *by_second;
+
+  __device__ void masses(int64_t i, T* by) const {
+    for (int w = 0; w < 2; ++w) by[w] = by_first[i * p.width() + p.firsts + w];
+  }
+
+  static constexpr int kEach = 4;  // functions at once
+  int64_t padded_firsts() const { return (p.firsts + kEach - 1) / kEach * kEach; }
+  int64_t room(int components) const { return padded_firsts() + components * p.seconds; }
+
+  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T* own) const {
+    const int threads = blockDim.x, firsts = static_cast<int>(p.firsts);
+    const int numbers = components_to(args.degree) * static_cast<int>(p.seconds);
+    const int padded = (firsts + kEach - 1) / kEach * kEach;
+    for (int k = threadIdx.x; k < padded; k += threads)
+      own[k] = k < firsts ? by_first[i * p.width() + k] : T(0);
+    for (int k = threadIdx.x; k < numbers; k += threads) own[padded + k] = by_second[i * numbers + k];
+  }
+
+  // A thread a spline.
+  template <int kComponents, int kStride>
+  __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* own, T* tables) const {
+    using Numbers = Pack<T, kEach>;
+    const int basis = static_cast<int>(args.basis), firsts = static_cast<int>(p.firsts);
+    const int seconds = static_cast<int>(p.seconds), padded = (firsts + kEach - 1) / kEach * kEach;
+    const int64_t row = args.row(), type = args.types[i];
+    for (int task = threadIdx.x; task < 2 * basis; task += blockDim.x) {
+      const bool second = task >= basis;
+      const int b = second ? task - basis : task;
+      const int64_t place = t * args.basis + b;
+      const T* of_first = (second ? p.rows[1] : p.rows[0]) + type * firsts * row + place;
+      const T* of_second = of_first;
+      T sum[kComponents] = {};
+      for (int c = 0; c < padded; c += kEach, of_first += kEach * row) {
+        const Numbers by = *reinterpret_cast<const Numbers*>(own + c);
+#pragma unroll
+        for (int u = 0; u < kEach; ++u)
+          if (c + u < firsts) sum[0] += by.of[u] * of_first[u * row];
+      }
+      for (int c = 0; c < seconds; c += kEach, of_second += kEach * row) {
+        T x[kEach];
+#pragma unroll
+        for (int u = 0; u < kEach; ++u) x[u] = of_second[u * row];
+#pragma unroll
+        for (int m = 1; m < kComponents; ++m) {
+          const Numbers by = *reinterpret_cast<const Numbers*>(own + padded + m * seconds + c);
+#pragma unroll
+          for (int u = 0; u < kEach; ++u) sum[m] += by.of[u] * x[u];
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < kComponents; ++m) tables[task * kStride + m] = sum[m];
+    }
+  }
+};
+
+// A block an atom, a warp so many of its neighbours. The gradients of `source` lie in shared memory, or in
+// `room`.
+template <class T, int Degree, bool InShared>
 __global__ void __launch_bounds__(kWarps* kWarp)
-    gradients_kernel(HarmonicMomentArgs<T> args, T* room, Source source, T* pair_grad) {
+    gradients_kernel(HarmonicMomentArgs<T> args, T* room, SumGradients<T> source, T* pair_grad) {
   using Own = StagedGradients<T, Degree>;
   constexpr int kComponents = Own::kComponents, kStride = Own::kStride;
   constexpr int kSideBySide = kWarp / kComponents;  // neighbours
@@ -343,9 +377,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       __syncwarp();
       T v[3] = {0, 0, 0};
       if (own.near) {
-        const T along = Source::kSquared ? pair.by_masses(by_masses[0], by_masses[1]) : T(0);
-        pair.template gradient<Source::kSquared>(Degree, stage->sum[0][own.place], stage->sum[1][own.place],
-                                                 along, v);
+        const T along = pair.by_masses(by_masses[0], by_masses[1]);
+        pair.gradient(Degree, stage->sum[0][own.place], stage->sum[1][own.place], along, v);
       }
       const int64_t left = end - first;
       store_triples(v, stage->triples, out + 3 * first, left < kWarp ? static_cast<int>(left) : kWarp);
@@ -353,91 +386,6 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
   for (int64_t k = 3 * slot + threadIdx.x; k < 3 * args.width; k += threads) out[k] = T(0);
 }
-
-// Gradients that are there.
-template <class T>
-struct MomentGradients {
-  static constexpr bool kSquared = false;
-  const T *grad, *slope;
-
-  static int64_t room(int) { return 0; }  // numbers of shared memory
-  __device__ void begin(const HarmonicMomentArgs<T>&, int64_t, T*) const {}
-  __device__ void masses(int64_t, T* by) const { by[0] = by[1] = T(0); }
-
-  template <int kComponents, int kStride>
-  __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T*, T* tables) const {
-    const int basis = static_cast<int>(args.basis), warps = blockDim.x / kWarp;
-    for (int line = warp_index(); line < 2 * kComponents; line += warps) {
-      const bool second = line >= kComponents;
-      const int m = second ? line - kComponents : line;
-      const T* const from = (second ? slope : grad) + i * args.numbers() + m * args.row() + t * args.basis;
-      T* const to = tables + (second ? basis * kStride : 0) + m;
-#pragma unroll 4
-      for (int b = lane_index(); b < basis; b += kWarp) to[b * kStride] = from[b];
-    }
-  }
-};
-
-// Those that follow from gradients by products with a table.
-template <class T>
-struct SumGradients {
-  static constexpr bool kSquared = true;
-  HarmonicSumArgs<T> p;
-  const T *by_first, *by_second;
-
-  __device__ void masses(int64_t i, T* by) const {
-    for (int w = 0; w < 2; ++w) by[w] = by_first[i * p.width() + p.firsts + w];
-  }
-
-  static constexpr int kEach = 4;  // functions at once
-  int64_t padded_firsts() const { return (p.firsts + kEach - 1) / kEach * kEach; }
-  int64_t room(int components) const { return padded_firsts() + components * p.seconds; }
-
-  __device__ void begin(const HarmonicMomentArgs<T>& args, int64_t i, T* own) const {
-    const int threads = blockDim.x, firsts = static_cast<int>(p.firsts);
-    const int numbers = components_to(args.degree) * static_cast<int>(p.seconds);
-    const int padded = (firsts + kEach - 1) / kEach * kEach;
-    for (int k = threadIdx.x; k < padded; k += threads)
-      own[k] = k < firsts ? by_first[i * p.width() + k] : T(0);
-    for (int k = threadIdx.x; k < numbers; k += threads) own[padded + k] = by_second[i * numbers + k];
-  }
-
-  // A thread a spline.
-  template <int kComponents, int kStride>
-  __device__ void give(const HarmonicMomentArgs<T>& args, int64_t i, int t, const T* own, T* tables) const {
-    using Numbers = Pack<T, kEach>;
-    const int basis = static_cast<int>(args.basis), firsts = static_cast<int>(p.firsts);
-    const int seconds = static_cast<int>(p.seconds), padded = (firsts + kEach - 1) / kEach * kEach;
-    const int64_t row = args.row(), type = args.types[i];
-    for (int task = threadIdx.x; task < 2 * basis; task += blockDim.x) {
-      const bool second = task >= basis;
-      const int b = second ? task - basis : task;
-      const int64_t place = t * args.basis + b;
-      const T* of_first = (second ? p.rows[1] : p.rows[0]) + type * firsts * row + place;
-      const T* of_second = of_first;
-      T sum[kComponents] = {};
-      for (int c = 0; c < padded; c += kEach, of_first += kEach * row) {
-        const Numbers by = *reinterpret_cast<const Numbers*>(own + c);
-#pragma unroll
-        for (int u = 0; u < kEach; ++u)
-          if (c + u < firsts) sum[0] += by.of[u] * of_first[u * row];
-      }
-      for (int c = 0; c < seconds; c += kEach, of_second += kEach * row) {
-        T x[kEach];
-#pragma unroll
-        for (int u = 0; u < kEach; ++u) x[u] = of_second[u * row];
-#pragma unroll
-        for (int m = 1; m < kComponents; ++m) {
-          const Numbers by = *reinterpret_cast<const Numbers*>(own + padded + m * seconds + c);
-#pragma unroll
-          for (int u = 0; u < kEach; ++u) sum[m] += by.of[u] * x[u];
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kComponents; ++m) tables[task * kStride + m] = sum[m];
-    }
-  }
-};
 
 }  // namespace gpu_harmonic
 

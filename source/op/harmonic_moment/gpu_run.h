@@ -14,16 +14,6 @@ namespace gpu_harmonic {
 
 constexpr int64_t kBlockShared = 64 << 10;  // that blocks take where atoms can share one: several run at once
 
-template <class Work>
-void with_degree(int degree, const Work& work) {
-  if (degree == 2)
-    work(std::integral_constant<int, 2>{});
-  else if (degree == 3)
-    work(std::integral_constant<int, 3>{});
-  else
-    work(std::integral_constant<int, 4>{});
-}
-
 // How many warps of a block have so many bytes each beside those that they share; 0: not one.
 inline int warps_of(int64_t each, int64_t shared, int64_t most) {
   int warps = kWarps;
@@ -33,9 +23,10 @@ inline int warps_of(int64_t each, int64_t shared, int64_t most) {
 
 // Runs need(bytes of device memory), which gives these, where what an atom has does not fit into shared
 // memory.
-template <class T, class Results, class Need>
-void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Results& results, Need&& need) {
-  with_degree(args.degree, [&](auto degree) {
+template <class T, class Need>
+void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const SumResults<T>& results,
+                 Need&& need) {
+  with_moment_degree(args.degree, [&](auto degree) {
     const int64_t staged = sizeof(Staged<T, degree()>), most = gpu.limits().shared_bytes;
     const int64_t sums = args.basis * components_to(degree()) * sizeof(T);
     const auto launch = [&](auto kernel, int warps, int64_t each, T* room) {
@@ -43,17 +34,17 @@ void run_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Result
     };
     const int64_t whole = staged + sums;
     if (const int warps = warps_of(whole, 0, std::min(most, std::max(whole, kBlockShared))))
-      launch(moments_kernel<T, degree(), true, Results>, warps, whole, nullptr);
+      launch(moments_kernel<T, degree(), true>, warps, whole, nullptr);
     else
-      launch(moments_kernel<T, degree(), false, Results>, warps_of(staged, 0, most), staged,
+      launch(moments_kernel<T, degree(), false>, warps_of(staged, 0, most), staged,
              static_cast<T*>(need(args.atoms * sums)));
   });
 }
 
-template <class T, class Source, class Need>
-void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Source& source, T* pair_grad,
-                   Need&& need) {
-  with_degree(args.degree, [&](auto degree) {
+template <class T, class Need>
+void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const SumGradients<T>& source,
+                   T* pair_grad, Need&& need) {
+  with_moment_degree(args.degree, [&](auto degree) {
     using Own = StagedGradients<T, degree()>;
     const int64_t tables = 2 * args.basis * Own::kStride * sizeof(T), most = gpu.limits().shared_bytes;
     const int64_t room = source.room(components_to(degree())) * sizeof(T);
@@ -62,9 +53,9 @@ void run_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const Sour
                  pair_grad);
     };
     if (const int warps = warps_of(sizeof(Own), tables + room, most))
-      launch(gradients_kernel<T, degree(), true, Source>, warps, tables + room, nullptr);
+      launch(gradients_kernel<T, degree(), true>, warps, tables + room, nullptr);
     else
-      launch(gradients_kernel<T, degree(), false, Source>, warps_of(sizeof(Own), room, most), room,
+      launch(gradients_kernel<T, degree(), false>, warps_of(sizeof(Own), room, most), room,
              static_cast<T*>(need(args.atoms * tables)));
   });
 }
@@ -114,7 +105,7 @@ void run_sums(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicS
   bool done = false;
   if constexpr (std::is_same_v<T, float>) {
     const Pieces known = pieces_of(p);
-    with_degree(args.degree, [&](auto degree) {
+    with_moment_degree(args.degree, [&](auto degree) {
       if (known == Pieces::all)
         done = with_functions(p.firsts, [&](auto n) {
           return run_pieces(gpu, args, p, kDirectWarps, 16, sizeof(Waiting<T>),
@@ -151,7 +142,7 @@ void run_sum_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const 
   bool done = false;
   if constexpr (std::is_same_v<T, float>) {
     const Pieces known = pieces_of(p);
-    with_degree(args.degree, [&](auto degree) {
+    with_moment_degree(args.degree, [&](auto degree) {
       const int64_t by = components_to(degree()) * p.seconds * sizeof(T);
       if (known == Pieces::all)
         done = with_functions(p.firsts, [&](auto n) {

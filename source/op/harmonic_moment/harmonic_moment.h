@@ -20,6 +20,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/isa.h"
 #include "common/math.h"
@@ -82,15 +83,9 @@ struct HarmonicPair {
     each_harmonic<T>(x, y, z, degree, [&](int l, int n, const S& value) { f(l, 4 + n, value); });
   }
 
-  // chi of degree 0, or that of the others (`Squared`: the square), and its slope.
-  template <bool Squared>
-  MDOPS_HD T fade() const {
-    return Squared ? chi * chi : chi;
-  }
-  template <bool Squared>
-  MDOPS_HD T slope() const {
-    return Squared ? T(2) * chi * dchi : dchi;
-  }
+  // What terms have from degree 1 on in the place of chi, and its slope.
+  MDOPS_HD T fade() const { return chi * chi; }
+  MDOPS_HD T slope() const { return T(2) * chi * dchi; }
   // The gradient along the direction by the masses, sums of chi^2 and chi^4.
   MDOPS_HD T by_masses(T second, T fourth) const {
     return T(2) * chi * dchi * (second + T(2) * chi * chi * fourth);
@@ -98,10 +93,10 @@ struct HarmonicPair {
 
   // dL/dd of sums P and of those of their slopes, Q, both without chi, and of what else there is along the
   // direction.
-  template <bool Squared, class Sums>
+  template <class Sums>
   MDOPS_HD void gradient(int degree, const Sums& p, const Sums& q, T radial, T* out) const {
     using Number = Jet<T, 3>;
-    const T *e = direction, own = fade<Squared>(), steep = slope<Squared>(), along_one = own * inv_r;
+    const T *e = direction, own = fade(), steep = slope(), along_one = own * inv_r;
     T across[3] = {0, 0, 0};
     const Number one{T(1), {0, 0, 0}}, x{e[0], {1, 0, 0}}, y{e[1], {0, 1, 0}}, z{e[2], {0, 0, 1}};
     each(one, x, y, z, degree, [&](int l, int n, const Number& b) {
@@ -112,6 +107,17 @@ struct HarmonicPair {
     for (int a = 0; a < 3; ++a) out[a] = e[a] * radial + along_one * across[a];
   }
 };
+
+// work(degree) with it as a constant.
+template <class Work>
+void with_moment_degree(int degree, const Work& work) {
+  if (degree == 2)
+    work(std::integral_constant<int, 2>{});
+  else if (degree == 3)
+    work(std::integral_constant<int, 3>{});
+  else
+    work(std::integral_constant<int, 4>{});
+}
 
 // All contiguous (ops.md).
 template <class T>
@@ -156,21 +162,13 @@ struct HarmonicSums {
 
 constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two
 
-// Each kernel does the atoms [begin, end). `moments`, `grad` and `slope` are
-// (N, (degree + 1)^2, ntypes, basis).
-#define MDOPS_HARMONIC_MOMENT_KERNELS(T)                                                               \
-  MDOPS_DECLARE_KERNEL(void harmonic_moment_forward(const HarmonicMomentArgs<T>& args, int64_t begin,  \
-                                                    int64_t end, T* moments))                          \
-  MDOPS_DECLARE_KERNEL(void harmonic_moment_backward(const HarmonicMomentArgs<T>& args, const T* grad, \
-                                                     const T* slope, int64_t begin, int64_t end,       \
-                                                     T* pair_grad))                                    \
-  MDOPS_DECLARE_KERNEL(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args,                   \
-                                                  const HarmonicSumArgs<T>& sums, int64_t begin,       \
-                                                  int64_t end, const HarmonicSums<T>& out))            \
-  MDOPS_DECLARE_KERNEL(void harmonic_sums_backward(                                                    \
-      const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& sums, const T* by_first,            \
-      const T* by_second, int64_t begin, int64_t end, T* pair_grad))
-MDOPS_HARMONIC_MOMENT_KERNELS(float)
-MDOPS_HARMONIC_MOMENT_KERNELS(double)
+// Each kernel does the atoms [begin, end).
+MDOPS_DECLARE_KERNELS(void harmonic_sums_forward(const HarmonicMomentArgs<T>& args,
+                                                 const HarmonicSumArgs<T>& sums, int64_t begin, int64_t end,
+                                                 const HarmonicSums<T>& out))
+MDOPS_DECLARE_KERNELS(void harmonic_sums_backward(const HarmonicMomentArgs<T>& args,
+                                                  const HarmonicSumArgs<T>& sums, const T* by_first,
+                                                  const T* by_second, int64_t begin, int64_t end,
+                                                  T* pair_grad))
 
 }  // namespace mdops

@@ -37,20 +37,13 @@ struct HarmonicMomentInputs {
   }
 
   int64_t components() const { return components_to(static_cast<int>(degree)); }
-  std::vector<int64_t> shape() const {
-    return {list.atoms, components(), list.ntypes, padded_basis(intervals)};
-  }
-  Tensor grad(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, list.dtype,
-                 {list.atoms, components(), list.ntypes, padded_basis(intervals)});
-  }
 
   template <class T>
   HarmonicMomentArgs<T> args() const {
-    return {list.displacements.const_data_ptr<T>(),
-            list.counts.const_data_ptr<int32_t>(),
-            list.types.const_data_ptr<int32_t>(),
-            pair_mask.const_data_ptr<bool>(),
+    return {data_of(list.displacements),
+            data_of(list.counts),
+            data_of(list.types),
+            data_of(pair_mask),
             static_cast<T>(cutoff),
             {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)},
             list.atoms,
@@ -99,8 +92,8 @@ struct HarmonicSumInputs : HarmonicMomentInputs {
 
   template <class T>
   HarmonicSumArgs<T> sums() const {
-    const auto data = [](const Tensor& t) { return t.const_data_ptr<T>(); };
-    return {data(table), {data(rows), data(slopes)}, data(pieces), table.size(2), seconds, pieces.size(4)};
+    return {data_of(table), {data_of(rows), data_of(slopes)}, data_of(pieces), table.size(2), seconds,
+            pieces.size(4)};
   }
 };
 
