@@ -30,30 +30,6 @@ class Ended(NamedTuple):
     tally: torch.Tensor
 
 
-class NextStep(NamedTuple):
-    """What `next_step` gives: what `end_step` does, and then `begin_step`, whose names begin with `next`."""
-
-    momenta: torch.Tensor
-    scale: torch.Tensor
-    kinetic: torch.Tensor
-    energy: torch.Tensor
-    eta: torch.Tensor
-    eta_momenta: torch.Tensor
-    tally: torch.Tensor
-    next_positions: torch.Tensor
-    next_momenta: torch.Tensor
-    next_eta: torch.Tensor
-    next_eta_momenta: torch.Tensor
-
-    @property
-    def ended(self) -> Ended:
-        return Ended(*self[:7])
-
-    @property
-    def begun(self) -> Begun:
-        return Begun(*self[7:])
-
-
 class BegunInCell(NamedTuple):
     """What `begin_cell_step` gives."""
 
@@ -197,20 +173,19 @@ def next_step(
     kT: float,
     tau: float,
     keep: float,
-) -> NextStep:
+) -> tuple[Ended, Begun]:
     """`end_step` of a step and `begin_step` of the next: for few atoms on a GPU one kernel.
 
-    Arguments as of both, the same bits as by both.
+    Arguments and results as of both, the same bits as by both.
 
     Raises:
         RuntimeError: as `begin_step`.
     """
-    return NextStep(
-        *torch.ops.mdops.next_step(
-            positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
-            eta, eta_momenta, freedom, tally, noise, dt, kT, tau, keep,
-        )
+    found = torch.ops.mdops.next_step(
+        positions, reference, momenta, forces, inverse_mass, batch, atom_energy, nearest, within, sel,
+        eta, eta_momenta, freedom, tally, noise, dt, kT, tau, keep,
     )  # fmt: skip
+    return Ended(*found[:7]), Begun(*found[7:])
 
 
 def begin_cell_step(

@@ -101,7 +101,7 @@ def test_both_halves_at_once_are_both(device, sizes, noisy):
     got = next_step(*(p[n] for n in names), noise, DT, KT, TAU, 0.9)
     ended = end(p)
     begun = first_half(p | ended._asdict(), noise if noisy else None, 0.9)
-    for a, b in zip((*got.ended, *got.begun), (*ended, *begun), strict=True):
+    for a, b in zip((*got[0], *got[1]), (*ended, *begun), strict=True):
         assert torch.equal(a, b)
 
 

@@ -1,8 +1,8 @@
 """One step of each ensemble, as what comes before the new forces and what comes after them."""
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -92,13 +92,27 @@ class Propagator:
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """With the new forces: all that is new. `origin`: of the list; `sel`: (ntypes,) int32."""
+        given = state, moved, result, origin, sel
+        second = self._ended_by(end_step, *given, self.dt, self._kT, self._tau)
+        return {**moved.new, **vars(result), **second._asdict()}
+
+    def _ended_by(
+        self,
+        op: Callable[..., Any],
+        state: State,
+        moved: Moved,
+        result: ForceResult,
+        origin: ListOrigin,
+        sel: torch.Tensor,
+        *more: Any,
+    ) -> Any:
+        """What an op gives that takes what `end_step` does."""
         at = moved.new
-        second = end_step(
+        return op(
             moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
             result.atom_energy, result.nearest, result.within, sel, at["eta"], at["eta_momenta"], self._freedom,
-            state.tally, self.dt, self._kT, self._tau,
+            state.tally, *more,
         )  # fmt: skip
-        return {**at, **vars(result), **second._asdict()}
 
     def next_step(
         self, state: State, moved: Moved, result: ForceResult, origin: ListOrigin, sel: torch.Tensor
@@ -107,14 +121,11 @@ class Propagator:
         if not self.joins:
             state = state.after(self.second_half(state, moved, result, origin, sel))
             return state, self.first_half(state)
-        at = moved.new
-        both = next_step(
-            moved.positions, origin.positions, at["momenta"], result.forces, state.inverse_mass, state.batch,
-            result.atom_energy, result.nearest, result.within, sel, at["eta"], at["eta_momenta"], self._freedom,
-            state.tally, self._noise(state), self.dt, self._kT, self._tau, self._keep,
-        )  # fmt: skip
-        state = state.after({**at, **vars(result), **both.ended._asdict()})
-        return state, Moved(both.next_positions, state.cell, both.begun._asdict())
+        given = state, moved, result, origin, sel
+        more = self._noise(state), self.dt, self._kT, self._tau, self._keep
+        ended, begun = self._ended_by(next_step, *given, *more)
+        state = state.after({**moved.new, **vars(result), **ended._asdict()})
+        return state, Moved(begun.positions, state.cell, begun._asdict())
 
     def bath_energy(self, state: State) -> torch.Tensor | None:
         """(S,), what makes energy + kinetic energy the conserved quantity; None if nothing is conserved."""

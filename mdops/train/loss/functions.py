@@ -2,6 +2,9 @@
 
 import torch
 
+# Keys of DeePMD-kit that say what it prints: mdops' learning curve has the RMSE.
+PRINTED = ("metric",)
+
 
 def measure(error: torch.Tensor, function: str, beta: float) -> torch.Tensor:
     """Of each error u: |u| ("mae"), u^2 ("mse"), or "smooth_mae", u^2 / (2 beta) up to beta and |u| - beta/2 beyond."""

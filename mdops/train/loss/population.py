@@ -12,7 +12,7 @@ from mdops.errors import ConfigError
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
 from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, total
-from mdops.train.loss.functions import measure
+from mdops.train.loss.functions import PRINTED, measure
 
 _NAME = "atom_population"
 _TERMS = ("spin", "spin_total", "pop", "pop_alpha_total", "pop_beta_total")
@@ -22,9 +22,7 @@ _TERMS = ("spin", "spin_total", "pop", "pop_alpha_total", "pop_beta_total")
 class PopulationLossOptions(Options):
     KIND = "population"
     NAMES = ("population",)
-    IGNORED: ClassVar[tuple[str, ...]] = (
-        "metric",
-    )  # what DeePMD-kit prints: mdops' learning curve has the RMSE
+    IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     start_pref_spin: float = key(1.0, "weight of atoms' spins at the start", low=0)
     limit_pref_spin: float = key(1.0, "weight of atoms' spins as the rate goes to zero", low=0)

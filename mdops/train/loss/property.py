@@ -12,7 +12,7 @@ from mdops.models.contract import AtomicModel
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
 from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, mean, total
-from mdops.train.loss.functions import measure
+from mdops.train.loss.functions import PRINTED, measure
 
 _SMALL = 1e-3  # DeePMD-kit's, beside the label in the denominator
 
@@ -21,9 +21,7 @@ _SMALL = 1e-3  # DeePMD-kit's, beside the label in the denominator
 class PropertyLossOptions(Options):
     KIND = "property"
     NAMES = ("property",)
-    IGNORED: ClassVar[tuple[str, ...]] = (
-        "metric",
-    )  # what DeePMD-kit prints: mdops' learning curve has the RMSE
+    IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     loss_func: str = key(
         "smooth_mae", "what is minimised", choices=("smooth_mae", "mae", "mse", "rmse", "mape")
