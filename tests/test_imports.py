@@ -62,8 +62,16 @@ def layer(module):
     return PLACES.get(module.split(".")[1], len(LAYERS))
 
 
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-GRAPH = {name: {m for _, found in imports(tree) for m in found} for name, tree in TREES.items()}
+@pytest.fixture(scope="module")
+def trees():
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@pytest.fixture(scope="module")
+def graph(trees):
+    return {name: {m for _, found in imports(tree) for m in found} for name, tree in trees.items()}
+
+
 INSIDE = [name for name in MODULES if name != "mdops"]  # the package itself gives its public names when asked
 
 
@@ -71,23 +79,23 @@ def test_every_module_has_a_layer():
     assert {name.split(".")[1] for name in INSIDE} == PLACES.keys()
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_modules_import_each_other_in_a_circle(graph):
     try:
-        TopologicalSorter({name: GRAPH[name] for name in INSIDE}).prepare()
+        TopologicalSorter({name: graph[name] for name in INSIDE}).prepare()
     except CycleError as error:
         pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
 
 
-def test_modules_import_from_their_own_layer_and_those_before():
-    later = {name: [m for m in GRAPH[name] if m == "mdops" or layer(m) > layer(name)] for name in INSIDE}
+def test_modules_import_from_their_own_layer_and_those_before(graph):
+    later = {name: [m for m in graph[name] if m == "mdops" or layer(m) > layer(name)] for name in INSIDE}
     assert not {name: found for name, found in later.items() if found}
 
 
-def test_imports_in_functions_say_why():
+def test_imports_in_functions_say_why(trees):
     """They are for what is not always installed and for what is slow to import, which a comment says. Commands import
     what they need when they run, so that `mdops --help` needs none of it."""
     silent = []
-    for name, tree in TREES.items():
+    for name, tree in trees.items():
         lines = MODULES[name].read_text().splitlines()
         top = {id(node) for node in tree.body} | {
             id(node) for outer in tree.body if isinstance(outer, ast.If | ast.Try) for node in ast.walk(outer)
