@@ -401,7 +401,7 @@ class _SharedRows(torch.autograd.Function):
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         base, more, rows = (grad.contiguous() for grad in grads)
         return edge_scatter(rows, EdgeIndex(*ctx.saved_tensors), base, more), None, None, None
 
