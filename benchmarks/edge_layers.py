@@ -3,8 +3,8 @@
     python benchmarks/edge_layers.py [--device cuda] [--edges 17100 136700] [--atoms 192 1536 12288] [--json FILE]
         [--commit HASH]
 
-Layers of DPA-4 with 64 channels and with 32, of numbers drawn at random; errors are of the largest number
-(docs/notes/message-passing-gpu.md).
+Layers of DPA-4 with 64 channels and with 32, of numbers drawn at random, on a GPU also with products of tf32; errors
+are of the largest number (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -48,23 +48,24 @@ def error(found: torch.Tensor, want: torch.Tensor) -> float:
 
 
 def layer(
-    edges: int, degrees: int, channels: int, gated: bool, draw: Callable[..., Any], device: str
+    edges: int, degrees: int, channels: int, gated: bool, matmul: str, draw: Callable[..., Any], device: str
 ) -> dict:
     middle, side = (degrees + 1) * channels, degrees * channels
     x, grad = (draw(edges, 3 * degrees + 1, channels) for _ in range(2))
     gates = (channels, side) if gated else (0, 0)
     weights = [0.1 * draw(*shape) for shape in ((middle, middle), (side, 2 * side), gates)]
-    y = OPS.so2_layer(x, *weights)
+    y = OPS.so2_layer(x, *weights, matmul)
     own = x[-CHECKED:].double().requires_grad_()
     want = _by_pytorch(own, *(weight.double() for weight in weights))
     (by_x,) = torch.autograd.grad(want, own, grad[-CHECKED:].double())
 
     def back() -> torch.Tensor:
-        return OPS.so2_layer_backward(grad, x, *weights, y)
+        return OPS.so2_layer_backward(grad, x, *weights, matmul, y)
 
     return {
         "edges, degrees, channels, gates": [edges, degrees, channels, gated],
-        "forward_ms": milliseconds(lambda: OPS.so2_layer(x, *weights), device),
+        "matmul": matmul,
+        "forward_ms": milliseconds(lambda: OPS.so2_layer(x, *weights, matmul), device),
         "backward_ms": milliseconds(back, device),
         "errors": [error(y[-CHECKED:], want.detach()), error(back()[-CHECKED:], by_x)],
     }
@@ -99,9 +100,15 @@ def main() -> None:
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=random, device=args.device)
 
+    names = ("float32",) if args.device == "cpu" else ("float32", "tf32")
     result = {
         "machine": machine(args.device, args.commit),
-        "so2_layer": [layer(edges, *size, draw, args.device) for edges in args.edges for size in LAYERS],
+        "so2_layer": [
+            layer(edges, *size, name, draw, args.device)
+            for edges in args.edges
+            for size in LAYERS
+            for name in names
+        ],
         "grid_product": [grid(atoms, *size, draw, args.device) for atoms in args.atoms for size in GRIDS],
     }
     report(result, args.json)

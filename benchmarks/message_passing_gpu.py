@@ -1,16 +1,16 @@
 """Steps of models that pass messages on a GPU: energy, forces and virial of boxes of water, kernel by kernel.
 
     python benchmarks/message_passing_gpu.py --inputs examples/water --system deepmd_folder
-        [--model dpa3] [--atoms 192 1536 12288 98304] [--engine] [--eager] [--check] [--training] [--json FILE]
-        [--commit HASH]
+        [--model dpa3] [--matmul tf32] [--atoms 192 1536 12288 98304] [--engine] [--eager] [--check] [--training]
+        [--json FILE] [--commit HASH]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
 dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels), weights random. `--system` is a
 folder of its data, whose first frame is repeated. A step has its neighbour list given, with a skin of 1 A, and is the
 replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine, which makes the list
 anew where it must. --eager has `Potential.compute` in the place of graphs, the second of two calls, for boxes whose
-atoms go in runs. --check compares with float64; --training: a step on one frame of that system
-(docs/notes/message-passing-gpu.md).
+atoms go in runs. --check compares with float64, of the products that --matmul names; --training: a step on one frame of
+that system (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -102,11 +102,13 @@ def eager_step(potential: Potential, box: Atoms) -> dict[str, float]:
     return {"atoms": len(box), "ms": ms, "us_per_atom": 1e3 * ms / len(box), "GiB": memory}
 
 
-def check(name: str, folder: Path, box: Atoms) -> dict[str, float]:
+def check(name: str, folder: Path, box: Atoms, matmul: str) -> dict[str, float]:
     """How far float32 is from float64, of the largest force and in eV an atom."""
     found = []
     for dtype in (torch.float32, torch.float64):
         potential = model_of(name, folder).to("cuda").to(dtype)
+        if dtype == torch.float32:
+            potential.use_matmul(matmul)
         found.append(potential.compute(box))
     one, two = found
     most = np.abs(two["forces"]).max()
@@ -151,6 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4", "dpa4_wide"), default="dpa3"
     )
+    parser.add_argument("--matmul", default="float32", help="the accuracy of products")
     parser.add_argument("--engine", action="store_true")
     parser.add_argument("--eager", action="store_true", help="outside of CUDA graphs")
     parser.add_argument("--training", action="store_true")
@@ -158,15 +161,23 @@ def main() -> None:
     parser.add_argument("--commit", help="of the measured source, recorded as it is")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine("cuda", args.commit), "model": args.model, "steps": []}
+    results: dict[str, Any] = {
+        "machine": machine("cuda", args.commit),
+        "model": args.model,
+        "matmul": args.matmul,
+    }
+    results["steps"] = []
     unit = structure(["O", "H"], folder=args.system)
     if args.check:
-        results[f"float32 beside float64, {len(unit)} atoms"] = check(args.model, args.inputs, unit)
+        results[f"{args.matmul} beside float64, {len(unit)} atoms"] = check(
+            args.model, args.inputs, unit, args.matmul
+        )
         print(results, flush=True)
     if args.training:
         results["training step, one frame"] = training_step(args.model, args.inputs, args.system)
         print(results, flush=True)
     potential = model_of(args.model, args.inputs).to("cuda")
+    potential.use_matmul(args.matmul)
     for atoms in args.atoms:
         box = repeated(unit, atoms)
         try:

@@ -44,7 +44,7 @@ def load(
             nearest (DeePMD-kit's numbers) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.
-        matmul: the accuracy of the fitting net's matrix products: that of "float32"; or in simulations with dtype
+        matmul: the accuracy of products, of fitting nets or layers: that of "float32"; or in simulations with dtype
             float32 "tf32" on a GPU, "bf16x3" or "bf16" on a CPU: faster, less accurate (matmul.md).
         allow_low_bit: let a low-bit model (`mdops quantize`, quantize.md) be used for dynamics, which refuses it
             otherwise. Others are not touched by it.

@@ -80,7 +80,8 @@ class Potential(EvaluationContext):
     # -- How it is evaluated
 
     def use_matmul(self, matmul: Matmul) -> None:
-        """Choose the accuracy of the fitting net's matrix products in `evaluate` and all that uses it.
+        """Choose the accuracy of the matrix products in `evaluate` and all that uses it: of the fitting net, or of
+        layers that pass messages in kinds that have the choice.
 
         "float32" is that of float32 (22 bits on a GPU). Others are for simulation, faster and less accurate; all sum in
         float32: "tf32" keeps 11 bits of each factor, on a GPU; "bf16x6" all 24, "bf16x3" 16 and "bf16" 8, on a CPU
@@ -89,8 +90,9 @@ class Potential(EvaluationContext):
 
         Raises:
             InputError: none of these; or one that has no effect: on a device without such products, in float64, with
-                exact nets, with overflow "truncate", and for models that the fused step does not cover. A model that
-                was moved or changed to such a state later is refused by `evaluate`.
+                exact nets, with overflow "truncate", and for models that the fused step does not cover and whose
+                layers have no choice. A model that was moved or changed to such a state later is refused by
+                `evaluate`.
         """
         if matmul not in get_args(Matmul):
             raise InputError(f"matmul is {matmul!r}, expected one of {', '.join(get_args(Matmul))}")

@@ -964,12 +964,13 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
             random(side, 2 * side),
             random(*((channels, side) if gated else (0, 0))),
         )
-        given = random(edges, 3 * degrees + 1, channels), *(0.2 * one for one in weights)
+        given = random(edges, 3 * degrees + 1, channels), *(0.2 * one for one in weights), "float32"
         bad: dict[str, tuple[int, Any]] = {
             "rows": (0, random(edges, 3 * degrees + 2, channels)),
             "weight": (1, random(middle, middle + 1)),
             "both": (2, random(side, side)),
             "gate": (3, random(channels, side + 1)),
+            "matmul": (4, "high"),
         }
         small = tuple(range(3 + gated)) if channels < 32 else ()
         samples.append(Sample("so2_layer", given, small, bad=bad))
@@ -977,7 +978,7 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         result = torch.ops.mdops.so2_layer(*given)
         bad = {
             name: (at, random(edges + 1, 3 * degrees + 1, channels))
-            for name, at in (("grad", 0), ("result", 5))
+            for name, at in (("grad", 0), ("result", 6))
         }
         # What it depends on besides the gradient, `result` depends on, too.
         samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))

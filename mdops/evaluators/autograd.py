@@ -60,6 +60,8 @@ class Autograd(Evaluator):
         once = self.is_simple(step)
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
+        if once and self.potential.matmul != near.matmul:
+            near = dataclasses.replace(near, matmul=self.potential.matmul)
         spins = near.system.spins
         if spins is not None and forces and not spins.requires_grad:
             spins = spins.detach().requires_grad_()

@@ -163,7 +163,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     @property
     def matmul(self) -> Matmul:
-        """How accurate the fitting net's matrix products in `evaluate` are; `use_matmul` sets it."""
+        """How accurate the matrix products of `evaluate` are; `use_matmul` sets it."""
         return self._matmul
 
     # -- What is kept

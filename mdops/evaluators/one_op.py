@@ -278,6 +278,8 @@ def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
         return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
     if potential.dtype != torch.float32:
         return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
+    if potential.model.takes_matmul(matmul):
+        return None
     if potential.overflow == "truncate":
         return "overflow='truncate' evaluates the steps that drop neighbours by PyTorch's own products"
     problem = Fused.why_not(potential)

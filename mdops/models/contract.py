@@ -256,6 +256,11 @@ class Descriptor(ModelComponent):
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
         return False
 
+    def takes_matmul(self, matmul: str) -> bool:
+        """Whether some of its products, in simulations in float32 on a GPU, have that accuracy where `near.matmul` asks
+        for it."""
+        return False
+
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """(N, 3) int64: how many edges, angles, and edges that make angles, an atom has at most in the graphs that it
         makes; None: it makes none.
@@ -714,6 +719,10 @@ class AtomicModel(ModelComponent, ABC):
     @property
     def captures(self) -> bool:
         """Whether its passes never wait for a GPU, so that a CUDA graph can have them."""
+        return False
+
+    def takes_matmul(self, matmul: str) -> bool:
+        """See `Descriptor.takes_matmul`."""
         return False
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -63,6 +63,7 @@ class Neighborhood:
             cutoff: as DeePMD-kit's TensorFlow backend.
         first_derivative_only: whether what is asked for is differentiated at most once, and by the displacements alone:
             in simulations, where weights are constants.
+        matmul: how accurate products have to be at least then (`Potential.use_matmul`).
         max_pairs, graph_room: of `NeighborList`.
         nodes: how many atoms `neighbors` are indices of, where the rows are those of some of them; None: of all.
         reports: where descriptors put what their ops say of the neighbours, by descriptor.
@@ -78,6 +79,7 @@ class Neighborhood:
     truncates: bool = False
     truncates_by_type: bool = False
     first_derivative_only: bool = False
+    matmul: str = "float32"
     max_pairs: int | None = None
     graph_room: tuple[int, int, int] | None = None
     nodes: int | None = None

@@ -284,6 +284,9 @@ class DescriptorFitting(AtomicModel):
     def captures(self) -> bool:
         return self.descriptor.captures and self.fitting.captures
 
+    def takes_matmul(self, matmul: str) -> bool:
+        return self.descriptor.takes_matmul(matmul)
+
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return self.descriptor.graph_sizes(within)
 

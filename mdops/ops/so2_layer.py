@@ -5,17 +5,26 @@ import torch
 from mdops.ops._register import as_non_leaf, call, register_fake_like, register_formulas_by
 
 
+def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
+    """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
+    wide = channels == 64 and 0 < degrees <= 3
+    return (channels, degrees) == (32, 2) or (wide and torch.cuda.get_device_capability(device) == (9, 0))
+
+
 def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:
     """Whether `so2_layer` of rows on x's device takes less time than PyTorch's products, gates and sums: on a GPU by
     tensor cores alone, which take rows of some sizes."""
     if not x.is_cuda:
         return degrees > 0
-    wide = channels == 64 and 0 < degrees <= 3 and torch.cuda.get_device_capability(x.device) == (9, 0)
-    return x.dtype == torch.float32 and (wide or (channels, degrees) == (32, 2))
+    return x.dtype == torch.float32 and has_tensor_cores(x.device, degrees, channels)
 
 
 def so2_layer(
-    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    both: torch.Tensor,
+    gate: torch.Tensor | None = None,
+    matmul: str = "float32",
 ) -> torch.Tensor:
     """The rows of edges in their frames after a layer. With x_0 the rows of m = 0, x_- and x_+ those of m = -1 and 1:
 
@@ -29,20 +38,22 @@ def so2_layer(
         weight: W ((L + 1) C, (L + 1) C).
         both: U and V side by side, (L C, 2 L C).
         gate: the G_l side by side, (C, L C); None: y = x + z.
+        matmul: the least accuracy of float32's products, as in `mlp`; a CPU, and a GPU without kernels of its own for
+            such rows, have float32's. Those of second derivatives, and of derivatives by weights, are PyTorch's.
 
     Returns:
         (E, 3 L + 1, C).
 
     Raises:
-        RuntimeError: a shape, dtype or device does not match.
+        RuntimeError: a shape, dtype or device does not match, or `matmul` is not known on the device.
     """
     gates = x.new_empty(0, 0) if gate is None else as_non_leaf(gate)
-    y: torch.Tensor = call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates)
+    y: torch.Tensor = call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
     return y
 
 
 def _by_pytorch(
-    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor
+    x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor, matmul: str = "float32"
 ) -> torch.Tensor:
     rows, channels = x.shape[1:]
     degrees = (rows - 1) // 3

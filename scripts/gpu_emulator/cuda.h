@@ -65,6 +65,18 @@ void emulated_copy(void* to, const void* from, int bytes);
 void emulated_commit();
 void emulated_wait(int pending);
 
+// Barriers that count who has arrived and bytes that have come, by their places in shared memory. A bulk copy
+// comes when somebody waits for its barrier: until then its place has nothing of use.
+struct EmulatedBarrier {
+  int arrivals, missing;
+  int64_t bytes = 0;
+  uint32_t phase = 0;
+};
+EmulatedBarrier& emulated_barrier_at(uint32_t at);
+void emulated_arrive(uint32_t at);
+void emulated_wait_at(uint32_t at, uint32_t parity);
+void emulated_copy_bulk(void* to, const void* from, int bytes, uint32_t barrier);
+
 template <class T>
 T emulated_lane(const char* all, int lane) {
   T value;
@@ -179,4 +191,12 @@ inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_
 template <class T>
 void __stcg(T* to, T x) {
   *to = x;
+}
+template <class T>
+void __stcs(T* to, T x) {
+  *to = x;
+}
+template <class T>
+T __ldcs(const T* from) {
+  return *from;
 }

@@ -1,11 +1,12 @@
-// The emulated GPU: a block of threads at a time, each a fiber. Of a program's one source. A deadlock, and shared
-// memory used beyond what a launch asked for, end the process with a message. Other mistakes show in results:
-// shared memory begins as NaN.
+// The emulated GPU: a block of threads at a time, each a fiber. Of a program's one source. A deadlock, and
+// shared memory used beyond what a launch asked for, end the process with a message. Other mistakes show in
+// results: shared memory begins as NaN.
 #pragma once
 
 #include <ucontext.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -20,12 +21,17 @@ namespace {
   std::abort();
 }
 
-enum class State { ready, at_barrier, in_team, in_warp, done };
+enum class State { ready, at_barrier, in_team, in_warp, waiting, done };
 
 struct Copy {
   char* to;
   const char* from;
   int bytes;
+};
+
+struct BulkCopy {
+  Copy copy;
+  uint32_t barrier;
 };
 
 struct Fiber {
@@ -42,6 +48,9 @@ ucontext_t scheduler;
 const std::function<void()>* body;
 int barrier_number, barrier_result, team_threads;
 std::vector<char> exchanged;
+std::map<uint32_t, EmulatedBarrier> barriers;
+std::vector<BulkCopy> bulk_copies;
+bool has_turned;  // whether those that wait at such barriers shall look again
 char* shared_memory;
 int64_t shared_size;
 
@@ -70,8 +79,15 @@ bool release(int first, int last, State state) {
   return any;
 }
 
+void end_phase(EmulatedBarrier& barrier) {
+  if (barrier.missing > 0 || barrier.bytes > 0) return;
+  barrier.missing = barrier.arrivals, barrier.phase ^= 1;
+  has_turned = true;
+}
+
 void run_block(int threads) {
   std::memset(shared_memory, 0xff, shared_size);
+  barriers.clear(), bulk_copies.clear();
   for (int t = 0; t < threads; ++t) {
     Fiber& fiber = *fibers[t];
     fiber.state = State::ready, fiber.turn = 0;
@@ -93,12 +109,18 @@ void run_block(int threads) {
     for (int warp = 0; warp < threads; warp += 32) moved |= release(warp, warp + 32, State::in_warp);
     for (int team = 0; team_threads > 0 && team < threads; team += team_threads)
       moved |= release(team, team + team_threads, State::in_team);
+    if (has_turned) {
+      for (int t = 0; t < threads; ++t)
+        if (fibers[t]->state == State::waiting) fibers[t]->state = State::ready;
+      has_turned = false, moved = true;
+    }
     if (release(0, threads, State::at_barrier)) {
       barrier_result = barrier_number, barrier_number = 0;
       moved = true;
     }
     if (!moved && left > 0) stop("some threads wait for others for ever");
   }
+  if (!bulk_copies.empty()) stop("the block has ended before its copies have come");
 }
 
 }  // namespace
@@ -112,6 +134,41 @@ int emulated_barrier(int number) {
 void emulated_team_barrier(int threads) {
   team_threads = threads;
   wait_as(State::in_team);
+}
+
+EmulatedBarrier& emulated_barrier_at(uint32_t at) {
+  emulated_check(shared_memory + at, sizeof(uint64_t));
+  return barriers[at];
+}
+
+void emulated_arrive(uint32_t at) {
+  EmulatedBarrier& barrier = emulated_barrier_at(at);
+  --barrier.missing;
+  end_phase(barrier);
+}
+
+void emulated_copy_bulk(void* to, const void* from, int bytes, uint32_t barrier) {
+  emulated_check(to, 16), emulated_check(static_cast<char*>(to) + bytes - 16, 16);
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes % 16 != 0) stop("a bulk copy that is not aligned");
+  std::memset(to, 0xff, bytes);
+  bulk_copies.push_back({{static_cast<char*>(to), static_cast<const char*>(from), bytes}, barrier});
+  has_turned = true;
+}
+
+void emulated_wait_at(uint32_t at, uint32_t parity) {
+  EmulatedBarrier& barrier = emulated_barrier_at(at);
+  while (barrier.phase == parity) {
+    size_t left = 0;
+    for (const BulkCopy& bulk : bulk_copies) {
+      if (bulk.barrier == at && barrier.missing < barrier.arrivals)
+        std::memcpy(bulk.copy.to, bulk.copy.from, bulk.copy.bytes), barrier.bytes -= bulk.copy.bytes;
+      else
+        bulk_copies[left++] = bulk;
+    }
+    bulk_copies.resize(left);
+    end_phase(barrier);
+    if (barrier.phase == parity) wait_as(State::waiting);
+  }
 }
 
 const char* emulated_exchange(const void* given, int bytes) {

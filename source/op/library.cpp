@@ -94,10 +94,10 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "edge_frames_backward_backward(Tensor changes, Tensor by_harmonics, Tensor by_turn, Tensor vectors, "
       "int "
       "degree, int order) -> (Tensor harmonics, Tensor turn, Tensor by_vectors)");
-  m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate) -> Tensor");
+  m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul) -> Tensor");
   m.def(
-      "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, Tensor result) -> "
-      "Tensor");
+      "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, Tensor "
+      "result) -> Tensor");
   m.def(
       "edge_environment(Tensor displacements, Tensor slots, Tensor edge_of_slot, Tensor types, Tensor mean, "
       "Tensor std, float smooth, float cutoff, float protection, float of_means, float of_turning) -> "

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.build import bulk
 from reference_cases import references, relative_error
 from small_systems import EMT
 
 import mdops
-from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.io.torch.adapters import with_adapters
 from mdops.io.upgrade import upgrade
@@ -303,3 +304,47 @@ def test_a_model_that_denoises_is_refused():
     tree = copy.deepcopy(read_model(kinds.KINDS / "dpa4_base" / "model.dp").model)
     with pytest.raises(UnsupportedModelError, match="denoise"):
         model_of_tree({**tree, "active_mode": "dens"})
+
+
+def layered(channels, degree):
+    """A model whose layers have kernels of their own on a GPU, with weights behind its messages."""
+    options = {"radial_so2_mode": "degree_channel", "radial_so2_rank": 1, "mmax": 1}
+    potential = kinds.new_potential({**INPUT, **options, "channels": channels, "lmax": degree})
+    random = torch.Generator().manual_seed(0)
+    for weight in potential.parameters():
+        if not weight.any():
+            weight.data.normal_(std=0.1, generator=random)
+    return potential.eval()
+
+
+def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):
+    monkeypatch.setattr(mdops.Potential, "device", property(lambda self: torch.device("cuda")))
+    potential = layered(32, 2).float()
+    potential.use_matmul("tf32")
+    assert potential.matmul == "tf32"
+    for other, name, says in (
+        (layered(8, 2).float(), "tf32", "does not cover this model"),
+        (layered(32, 2), "tf32", "computes in float64"),
+        (potential, "bf16", "a GPU has no such products"),
+    ):
+        with pytest.raises(InputError, match=says):
+            other.use_matmul(name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("channels", "degree"), [(32, 2), (64, 1), (64, 3)])
+def test_one_product_in_the_place_of_three(channels, degree):
+    box = bulk("Cu", cubic=True) * (2, 2, 2)
+    box.symbols[::3] = "Al"
+    box.rattle(0.1, seed=0)
+    double = layered(channels, degree)
+    want = double.compute(box)["forces"]
+    gpu = copy.deepcopy(double).float().to("cuda")
+    exact = gpu.compute(box)["forces"]
+    gpu.use_matmul("tf32")
+    before, off = (
+        np.abs(found - want).max() / np.abs(want).max() for found in (exact, gpu.compute(box)["forces"])
+    )
+    assert before < 3e-5 and 3 * before < off < 5e-3
+    gpu.use_matmul("float32")
+    assert (gpu.compute(box)["forces"] == exact).all()

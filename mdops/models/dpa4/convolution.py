@@ -41,7 +41,7 @@ from mdops.ops import (
     segment_weights,
     so2_layer,
 )
-from mdops.ops.so2_layer import has_fused_layer
+from mdops.ops.so2_layer import has_fused_layer, has_tensor_cores
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -425,6 +425,10 @@ class Convolution(nn.Module):
         )
         return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
 
+    def takes_matmul(self, device: torch.device) -> bool:
+        """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
+        return self.by_blocks and self.mmax == 1 and has_tensor_cores(device, self.lmax, self.width)
+
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
         """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
         its own."""
@@ -439,7 +443,7 @@ class Convolution(nn.Module):
             fused = edge_rotate(turn, x, edges.of_neighbor)
             for linear, function in zip(layers, self.non_linearities, strict=True):
                 weight = function.gate_linear.weight if isinstance(function, Gate) else None
-                fused = so2_layer(fused, linear.weight_m0, linear.weight_m[0], weight)
+                fused = so2_layer(fused, linear.weight_m0, linear.weight_m[0], weight, edges.matmul)
             return [fused]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]

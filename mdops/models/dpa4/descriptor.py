@@ -139,6 +139,10 @@ class DPA4(GraphDescriptor):
     def captures(self) -> bool:
         return self.spin_embedding is None  # a step that is run again has no place for other moments
 
+    def takes_matmul(self, matmul: str) -> bool:
+        device = next(self.parameters()).device
+        return matmul == "tf32" and any(block.so2_conv.takes_matmul(device) for block in self._blocks)
+
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         edges = within[0][:, 0].long()
         none = torch.zeros_like(edges)
@@ -181,7 +185,7 @@ class DPA4(GraphDescriptor):
         degree = torch.rsqrt(edge_scatter(fades.square(), graph.of_center) + floor)
         moments = self._moments(near)
         once = near.first_derivative_only
-        known = kinds, self._embedded(near, moments), degree, moments, sent, once, splines
+        known = kinds, self._embedded(near, moments), degree, moments, sent, once, near.matmul, splines
         given = (vectors, r, fades, present, *(() if of_tables is None else (of_tables,)))
         size = self._edges_at_once(vectors) if once else len(vectors)
         if len(vectors) <= size:
@@ -238,7 +242,7 @@ class DPA4(GraphDescriptor):
         of_tables: torch.Tensor | None = None,
     ) -> Edges:
         """Of these edges alone, with what is known of the atoms."""
-        (of_center, of_neighbor), (kinds, types, degree, moments, sent, once, splines) = of, known
+        (of_center, of_neighbor), (kinds, types, degree, moments, sent, once, matmul, splines) = of, known
         basis = radial = of_edge = vectors[:, :0]
         if splines is None:
             basis = torch.where(present, self.radial_basis(r), 0.0)
@@ -266,6 +270,7 @@ class DPA4(GraphDescriptor):
             splines=splines,
             kinds=of_tables,
             once=once,
+            matmul=matmul,
         )
 
     def _fades(self, r: torch.Tensor) -> torch.Tensor:

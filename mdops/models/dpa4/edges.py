@@ -41,6 +41,7 @@ class Edges(NamedTuple):
         splines, kinds: in the place of `basis`, `radial`, `of_edge` and `scalars`, which have no columns then; and of
             each edge by which table. None: there are none.
         once: whether what is asked for is differentiated at most once, and not by weights.
+        matmul: how accurate products of layers are at least, where `once`.
         runs: the same edges, so many after so many, where all together take too much memory. Then these alone have
             bases, radial numbers, rotations and harmonics.
         rooms: for what runs of edges and what atoms keep for their gradient.
@@ -66,6 +67,7 @@ class Edges(NamedTuple):
     splines: RadialSplines | None
     kinds: torch.Tensor | None
     once: bool
+    matmul: str
     runs: "tuple[Edges, ...]" = ()
     rooms: tuple[Room, Room] = (Room(0), Room(0))
     is_run: bool = False

@@ -24,4 +24,8 @@ void wait_for_copies() {
   emulated_wait(Pending);
 }
 
+inline void copy_bulk(uint32_t shared, const void* from, int bytes, uint32_t barrier) {
+  emulated_copy_bulk(emulated_memory() + shared, from, bytes, barrier);
+}
+
 }  // namespace mdops

@@ -1,4 +1,5 @@
-// Layers of float32 by the tensor cores, to float32's accuracy (common/gpu_tf32.h), of 32 channels.
+// Layers of float32 by the tensor cores, of 32 channels: three products of TF32's two parts, to float32's
+// accuracy (common/gpu_tf32.h), or one.
 //
 // A warp takes 16 edges at once, their rows of m = 0 and then those of both m = -1 and m = 1, for which U and
 // V are read once. The rows stand in registers. Four eights of a product's columns are summed up side by side
@@ -28,8 +29,11 @@ namespace gpu_so2 {
 constexpr int kTensorChannels = 32, kTensorWarps = 12, kTile = 16;
 constexpr int kFour = kTensorChannels / 8;  // eights of a row of channels, and of columns at once
 
-// A lane's two numbers of eight by eight of a matrix, in two parts or not yet.
-template <bool kParts>
+// How many parts a number has, and whether those of the weights stand in shared memory or are made there.
+enum class Parts { one, two, two_stored };
+
+// A lane's two numbers of eight by eight of a matrix.
+template <Parts kParts>
 struct Weights {
   using Stored = float2;
   static __device__ __forceinline__ Stored stored(float a, float b) { return {a, b}; }
@@ -41,9 +45,21 @@ struct Weights {
   }
 };
 template <>
-struct Weights<true> {
+struct Weights<Parts::one> {
+  using Stored = float2;
+  static __device__ __forceinline__ Stored stored(float a, float b) {
+    return {__uint_as_float(split(a).high), __uint_as_float(split(b).high)};
+  }
+  static __device__ __forceinline__ uint4 parts(const Stored& two) {
+    return {__float_as_uint(two.x), __float_as_uint(two.y), 0, 0};
+  }
+};
+template <>
+struct Weights<Parts::two_stored> {
   using Stored = uint4;
-  static __device__ __forceinline__ Stored stored(float a, float b) { return Weights<false>::parts({a, b}); }
+  static __device__ __forceinline__ Stored stored(float a, float b) {
+    return Weights<Parts::two>::parts({a, b});
+  }
   static __device__ __forceinline__ uint4 parts(const Stored& two) { return two; }
 };
 
@@ -57,10 +73,10 @@ struct Layout {
   static constexpr int kGateAgain = kScalars + (kBack && kGated ? kMiddle * kFour : 0);
   static constexpr int kPlaces = kGateAgain + (kBack && kGated ? kFour * kSide : 0);
   static constexpr int kOwn = kGated ? kSide * 4 * kWarp : 0;  // of a warp: factors
-  template <bool kParts>
+  template <Parts kParts>
   static constexpr int kWeights =
       kPlaces * kWarp * static_cast<int>(sizeof(typename Weights<kParts>::Stored));
-  template <bool kParts>
+  template <Parts kParts>
   static constexpr int kBytes = kWeights<kParts> + kTensorWarps * kOwn * static_cast<int>(sizeof(float));
 };
 
@@ -97,13 +113,16 @@ struct Depth {
   }
 };
 
+template <Parts kParts>
 __device__ __forceinline__ void add_product(Sum& to, const Depth& rows, const uint4& weights) {
-  multiply_8(to.small, rows.low, weights.x, weights.y);
-  multiply_8(to.small, rows.high, weights.z, weights.w);
+  if constexpr (kParts != Parts::one) {
+    multiply_8(to.small, rows.low, weights.x, weights.y);
+    multiply_8(to.small, rows.high, weights.z, weights.w);
+  }
   multiply_8(to.large, rows.high, weights.x, weights.y);
 }
 
-template <int kDegrees, bool kBack, bool kGated, bool kParts>
+template <int kDegrees, bool kBack, bool kGated, Parts kParts>
 class Tile {
   using Stored = typename Weights<kParts>::Stored;
   using Places = Layout<kDegrees, kBack, kGated>;
@@ -278,7 +297,7 @@ class Tile {
 
   __device__ __forceinline__ void add_products(Sum (&sums)[kFour], const Depth& rows, int begin) const {
 #pragma unroll
-    for (int n = 0; n < kFour; ++n) add_product(sums[n], rows, at(begin + n));
+    for (int n = 0; n < kFour; ++n) add_product<kParts>(sums[n], rows, at(begin + n));
   }
 
   // So that the compiler cuts rows into parts each time, rather than to keep the parts of all.
@@ -302,8 +321,8 @@ class Tile {
         for (int n = 0; n < 2; ++n) {
           const int place = k * kSide + begin + n;
           const uint4 u = at(Places::kU + place), v = at(Places::kV + place);
-          add_product(negative[n], own, u), add_product(positive[n], own, v);
-          add_product(negative[n], turned, v), add_product(positive[n], other, u);
+          add_product<kParts>(negative[n], own, u), add_product<kParts>(positive[n], own, v);
+          add_product<kParts>(negative[n], turned, v), add_product<kParts>(positive[n], other, u);
         }
       }
       f(kMiddle + begin, negative[0].all(), negative[1].all(), begin);
@@ -386,7 +405,7 @@ class Tile {
   int64_t edge_ = 0;  // of the lane's first row
 };
 
-template <int kDegrees, bool kBack, bool kGated, bool kParts>
+template <int kDegrees, bool kBack, bool kGated, Parts kParts>
 __global__ void __launch_bounds__(kTensorWarps* kWarp, 1)
     tensor_kernel(const __grid_constant__ So2Args<float> args) {
   using Own = Tile<kDegrees, kBack, kGated, kParts>;
@@ -402,21 +421,23 @@ __global__ void __launch_bounds__(kTensorWarps* kWarp, 1)
 
 inline bool by_tensor_cores(const Gpu& gpu, const So2Args<float>& args) {
   return gpu.limits().capability >= 80 && args.channels == kTensorChannels && args.degrees == 2 &&
-         Layout<2, true, true>::kBytes<false> <= gpu.limits().shared_bytes;
+         Layout<2, true, true>::kBytes<Parts::two> <= gpu.limits().shared_bytes;
 }
 
 template <bool kBack, bool kGated>
 void run_tensor(const Gpu& gpu, const So2Args<float>& args) {
   const int64_t blocks = std::min<int64_t>(blocks_for(args.edges, kTile), gpu.limits().multiprocessors);
   using Places = Layout<2, kBack, kGated>;
-  const auto launch = [&]<bool kParts>() {
+  const auto launch = [&]<Parts kParts>() {
     gpu.launch(tensor_kernel<2, kBack, kGated, kParts>, blocks, kTensorWarps * kWarp,
                Places::template kBytes<kParts>, args);
   };
-  if (Places::template kBytes<true> <= gpu.limits().shared_bytes)
-    launch.template operator()<true>();
+  if (args.parts == 1)
+    launch.template operator()<Parts::one>();
+  else if (Places::template kBytes<Parts::two_stored> <= gpu.limits().shared_bytes)
+    launch.template operator()<Parts::two_stored>();
   else
-    launch.template operator()<false>();
+    launch.template operator()<Parts::two>();
 }
 
 }  // namespace gpu_so2

@@ -1,26 +1,30 @@
-// Layers of float32 with 64 channels by Hopper's tensor cores, to float32's accuracy: three products of
-// float16's two parts (gemm/gpu_parts.h).
+// Layers of float32 with 64 channels by Hopper's tensor cores: three products of float16's two parts, to
+// float32's accuracy, or one (gemm/gpu_parts.h).
 //
-// A block has 128 edges, each of its two warpgroups 64. One part of the edges' numbers after the other lies
+// A block has 128 edges, each of its two warpgroups 64. One piece of the edges' numbers after the other lies
 // in shared memory as rows of products, each row brought to one size by a power of two: m = 0, then m = -1
 // and 1 side by side. The weights do not fit: they come stage after stage through a ring of shared memory, in
-// the order in which all tiles need them (gpu_wide_pack.h). A gate's logits are linear in the rows of m = 0,
+// the order in which all tiles need them (gpu_wide_pack.h). The warp that is the last to be done with a stage
+// asks for the one that takes its place: so a warpgroup waits for the other no sooner than the ring is
+// through. A gate's logits are linear in the rows of m = 0,
 // too: so their weights are W's first columns times G, and they come beside the numbers that they are a gate
 // of.
 //
 //   forward    x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
 //              x_+-  ->  z_-l and z_+l, for each l
 //   backward   x_0   ->  s and all logits  ->  f_l
-//              slopes, of g, f and y - x  ->  ds      dz_0 = [ds.., f g]  ->  by x_0      dz_+-  ->  by x_+-
+//              dz_+- = f g  ->  by x_+-      slopes, of g (y - x)  ->  ds      dz_0 = [ds.., f g]  ->  by x_0
 //
-// Factors of a tile go through device memory, of which each block has some of its own: little
-// enough to stay in the cache.
+// Where g is read for dz_+-, its part of the slopes is summed up. Factors and slopes of a tile go through
+// device memory, of which each block has some of its own: little enough to stay in the cache. So that they
+// do, and g until it is read again, what is read or written for the last time passes the cache by.
 //
 // Tensor cores round sums towards zero: so 128 products at a time are summed up by them, the rest in float32.
 #pragma once
 
 #include <algorithm>
 
+#include "common/gpu_barrier.h"
 #include "common/gpu_copy.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
@@ -32,47 +36,63 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-constexpr int kWideThreads = 256, kWideWarps = kWideThreads / kWarp, kWideRows = 128, kSlots = 4;
+constexpr int kWideThreads = 256, kWideWarps = kWideThreads / kWarp, kWideRows = 128;
 constexpr int kTogether = 2;  // times 64 products, which the tensor cores sum up
 constexpr int kGroupRows = kWideRows / 2;
-constexpr int kBlockBytes = kWideRows * kWideRow;  // 32 numbers of all rows, in two parts
+constexpr int kBlockBytes = kWideRows * kWideRow;  // 32 numbers of all rows in two parts, or 64 in one
+constexpr int kMostSlots = 8;
+constexpr int kMostNumbers = 3 * kMostDegrees;  // of a row, in pairs of a lane: products' and slopes
 constexpr int kWideAlignment = 1024;
 
 struct WideArgs {
   So2Args<float> layer;
-  int stages;
+  int stages, slots;  // of the stream, and how many of them the ring has room for
   const char* packed;
   const float* unscale;  // of the packed columns
-  float* memory;         // of blocks: factors, and the gradient of s
+  float* memory;         // of blocks: factors, slopes, and the gradient of s
 
   static MDOPS_HD int64_t memory_of_block(int64_t degrees) {
-    return kWideRows * kWideChannels * (degrees + 1);
+    return kWideRows * kWideChannels * (2 * degrees + 1);
   }
 };
 
-inline int64_t wide_shared(int64_t degrees) {
-  const int64_t blocks = std::max(2 * degrees, degrees + 1) * kWideChannels / 32;
-  return blocks * kBlockBytes + kSlots * kStageBytes + kWideRows * sizeof(float) + kWideAlignment;
+inline int64_t wide_shared(int64_t degrees, int parts, int slots) {
+  const int64_t blocks = std::max(2 * degrees, degrees + 1) * kWideChannels * parts / 64;
+  constexpr int64_t barrier = sizeof(uint64_t) + sizeof(int);
+  return blocks * kBlockBytes + slots * (kStageBytes + barrier) + kWideRows * sizeof(float) + kWideAlignment;
+}
+// 0: there is no room for a ring.
+inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
+  const int64_t room = shared_bytes - wide_shared(degrees, parts, 0);
+  const int64_t slots = room / (wide_shared(degrees, parts, 1) - wide_shared(degrees, parts, 0));
+  return slots < 2 ? 0 : static_cast<int>(std::min<int64_t>(slots, kMostSlots));
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-template <bool kBack, bool kGated>
+template <int kParts, bool kBack, bool kGated>
 class WideTile {
  public:
-  __device__ __forceinline__ explicit WideTile(const WideArgs& args)
+  // Of a block that has so many tiles.
+  __device__ __forceinline__ WideTile(const WideArgs& args, int64_t tiles)
       : args_(args),
         a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))),
         degrees_(static_cast<int>(args.layer.degrees)) {
-    ring_ = a_ + max(2 * degrees_, degrees_ + 1) * kWideChannels / 32 * kBlockBytes;
-    rows_ = reinterpret_cast<float*>(ring_ + kSlots * kStageBytes);
     factors_ = args.memory + blockIdx.x * WideArgs::memory_of_block(degrees_);
-    of_scalars_ = factors_ + kWideRows * side();
     const int warp = warp_index();
     row_ = 16 * warp + lane_index() / 4;
     column_ = 2 * (lane_index() % 4);
     group_ = warp / kGroupWarps;
-    ask(), ask();
+    left_ = static_cast<int>(tiles) * args.stages;
+    if (threadIdx.x == 0) {
+      for (int k = 0; k < args.slots; ++k) init_barrier(shared_address(barriers() + k), 1), done()[k] = 0;
+      publish_barriers();
+    }
+    __syncthreads();
+    for (int k = 0; k < args.slots; ++k, advance()) {
+      if (threadIdx.x == 0 && k < left_) ask(k);
+    }
+    left_ -= args.slots;
   }
 
   // `count` edges from one on.
@@ -81,59 +101,69 @@ class WideTile {
     columns_ = args_.unscale;
     const So2Args<float>& layer = args_.layer;
     const float *const x = layer.x + first_ * row(), *const g = layer.grad + (kBack ? first_ * row() : 0);
-    const auto from = [&](const float* array, int begin) {
-      return [this, array, begin](int r, int k) { return two(array + r * row() + begin + k); };
+    // Rows of an array from a number of each on; and what `f` gives of a row and number.
+    const auto each_of = [](int depth, auto f) {
+      return [=](int r, int k, float2(&found)[kMostNumbers]) {
+#pragma unroll
+        for (int i = 0; i < 2 * kMostDegrees; ++i)
+          if (i < depth) found[i] = f(r, k + 64 * i);
+      };
+    };
+    const auto load_from = [&](int depth, const float* array, int begin) {
+      load<4>(depth, each_of(depth, [=, this](int r, int k) { return two(array + r * row() + begin + k); }));
     };
     if constexpr (kGated) {
-      load(degrees_ + 1, from(x, 0));
-      prefetch(x + middle(), 2 * side(), count_);
-      if (kBack) prefetch(g, row(), count_), prefetch(layer.result + first_ * row(), row(), count_);
+      load_from(degrees_ + 1, x, 0);
+      if (!kBack) prefetch(x + middle(), 2 * side(), count_);
       make_scalars();
     }
     if constexpr (kGated && !kBack) {
       for (int l = 1; l <= degrees_; ++l) make_factors(l);
-      load(2 * degrees_, from(x, middle()));
+      load_from(2 * degrees_, x, middle());
       prefetch_next(x);
       for (int l = 1; l <= degrees_; ++l) add_sides(l);
     }
     if constexpr (kBack && kGated) {
       for (int l = 1; l <= degrees_; l += 2) keep_factors(l);
       const float* const y = layer.result + first_ * row();
-      load<2>(degrees_, [&](int r, int k) {
-        float2 sum{0.0f, 0.0f};
-        for (const int at : {kWideChannels, middle(), middle() + side()}) {
-          const int64_t n = r * row() + at + k;
-          const float2 to = two(y + n), off = two(x + n);
-          sum = plus(sum, times(two(g + n), {to.x - off.x, to.y - off.y}));
+      load<2, true>(2 * degrees_, [=, this](int r, int k, float2(&found)[kMostNumbers]) {
+#pragma unroll
+        for (int l = 0; l < kMostDegrees; ++l) {
+          if (l >= degrees_) continue;
+          const int64_t n = r * row() + middle() + l * kWideChannels + k, m = n + side();
+          const float2 f = two(factors_ + r * side() + l * kWideChannels + k), a = two(g + n), b = two(g + m);
+          const float2 dz[2] = {times(f, a), times(f, b)};
+#pragma unroll
+          for (int i = 0; i < 2 * kMostDegrees; ++i)
+            if (i == l || i == l + degrees_) found[i] = dz[i != l];
+          found[2 * kMostDegrees + l] =
+              plus(times(a, less(once(y + n), once(x + n))), times(b, less(once(y + m), once(x + m))));
         }
-        const float2 f = two(factors_ + r * side() + k);
-        return times(sum, {1.0f - f.x, 1.0f - f.y});
       });
-      add_slopes();
-      load(degrees_ + 1, [&](int r, int k) {
-        if (k < kWideChannels) return two(of_scalars_ + r * kWideChannels + k);
-        return times(two(factors_ + r * side() + k - kWideChannels), two(g + r * row() + k));
-      });
-      add_middle(layer.grad);
-      load(2 * degrees_, [&](int r, int k) {
-        const int own = k < side() ? k : k - side();
-        return times(two(factors_ + r * side() + own), two(g + r * row() + middle() + k));
-      });
-      prefetch_next(x);
       for (int l = 1; l <= degrees_; ++l) add_sides(l);
+      load<4>(degrees_, each_of(degrees_, [=, this](int r, int k) {
+                const int64_t n = r * row() + kWideChannels + k;
+                const float2 f = two(factors_ + r * side() + k),
+                             own = times(two(g + n), less(once(y + n), once(x + n)));
+                return times(plus(two(slopes() + r * side() + k), own), {1.0f - f.x, 1.0f - f.y});
+              }));
+      add_slopes();
+      load<4>(degrees_ + 1, each_of(degrees_ + 1, [=, this](int r, int k) {
+                if (k < kWideChannels) return two(of_scalars() + r * kWideChannels + k);
+                return times(two(factors_ + r * side() + k - kWideChannels), two(g + r * row() + k));
+              }));
+      prefetch_next(x);
+      add_middle(layer.grad);
     } else if constexpr (!kGated) {
       const float* const own = kBack ? g : x;
-      load(degrees_ + 1, from(own, 0));
+      load_from(degrees_ + 1, own, 0);
       prefetch(own + middle(), 2 * side(), count_);
       add_middle(kBack ? layer.grad : layer.x);
-      load(2 * degrees_, from(own, middle()));
+      load_from(2 * degrees_, own, middle());
       prefetch_next(own);
       for (int l = 1; l <= degrees_; ++l) add_sides(l);
     }
   }
-
-  // The stages that were asked for beyond the last one.
-  __device__ __forceinline__ void finish() { wait_for_copies(); }
 
  private:
   __device__ __forceinline__ int middle() const { return (degrees_ + 1) * kWideChannels; }
@@ -143,28 +173,56 @@ class WideTile {
   static __device__ __forceinline__ float2 two(const float* from) {
     return *reinterpret_cast<const float2*>(from);
   }
+  // In shared memory, behind the products' rows: the stages of the stream that are there; of each of these
+  // what tells that it has come, and how many warps are done with it; what undoes the scales of rows.
+  __device__ __forceinline__ char* ring() const {
+    return a_ + max(2 * degrees_, degrees_ + 1) * kWideChannels * kParts / 64 * kBlockBytes;
+  }
+  __device__ __forceinline__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(ring() + args_.slots * kStageBytes);
+  }
+  __device__ __forceinline__ int* done() const { return reinterpret_cast<int*>(barriers() + args_.slots); }
+  __device__ __forceinline__ float* rows() const { return reinterpret_cast<float*>(done() + args_.slots); }
+  // In the block's own device memory, behind factors.
+  __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * side(); }
+  __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * side(); }
+
+  // Of what is not read again.
+  static __device__ __forceinline__ float2 once(const float* from) {
+    return __ldcs(reinterpret_cast<const float2*>(from));
+  }
+  static __device__ __forceinline__ float2 less(float2 a, float2 b) { return {a.x - b.x, a.y - b.y}; }
   static __device__ __forceinline__ float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
 
-  // Asks for the stream's next stage.
-  __device__ __forceinline__ void ask() {
-    const int at = 16 * static_cast<int>(threadIdx.x);
-    char* const to = ring_ + asked_ % kSlots * kStageBytes + at;
-    const char* const from = args_.packed + static_cast<int64_t>(next_) * kStageBytes + at;
-#pragma unroll
-    for (int k = 0; k < kStageBytes; k += 16 * kWideThreads) copy_to_shared<16>(to + k, from + k, true);
-    commit_copies();
-    ++asked_;
+  __device__ __forceinline__ void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
+
+  // Asks for the stream's stage next_ in a slot of the ring.
+  __device__ __forceinline__ void ask(int slot) const {
+    const uint32_t barrier = shared_address(barriers() + slot);
+    expect_bytes(barrier, kStageBytes);
+    copy_bulk(shared_address(ring() + slot * kStageBytes),
+              args_.packed + static_cast<int64_t>(next_) * kStageBytes, kStageBytes, barrier);
+  }
+  __device__ __forceinline__ void advance() {
     if (++next_ == args_.stages) next_ = 0;
   }
 
-  // The stage that is multiplied next, once it is there and the one before the last is done with.
+  // The stage that is multiplied next, once it is there.
   __device__ __forceinline__ const char* next_stage() {
-    wait_for_copies<1>();
-    fence_shared();
-    __syncthreads();
-    const char* const at = ring_ + (asked_ - 2) % kSlots * kStageBytes;
-    ask();
+    wait_for(shared_address(barriers() + slot_), phase_);
+    const char* const at = ring() + slot_ * kStageBytes;
+    if (++slot_ == args_.slots) slot_ = 0, phase_ ^= 1;
     return at;
+  }
+
+  // This warp is done with one stage more.
+  __device__ __forceinline__ void let_go() {
+    __syncwarp();  // no lane waits for the stage any more
+    // Products that were waited for have read it: there is nothing to fence.
+    if (lane_index() == 0 && atomicAdd(done() + freed_, 1) % kWideWarps == kWideWarps - 1 && left_ > 0)
+      ask(freed_);
+    if (++freed_ == args_.slots) freed_ = 0;
+    --left_, advance();
   }
 
   // Asks for numbers that are read soon, of so many rows, to be brought to the L2 cache.
@@ -183,63 +241,76 @@ class WideTile {
              static_cast<int>(max(int64_t{0}, min(int64_t{kWideRows}, args_.layer.edges - first_ - step))));
   }
 
-  // f(row of the tile, number) and the next as the products' rows, 64 numbers so many times. A warp has a
-  // row.
-  template <int kAtOnce = 4, class F>
+  // The products' rows, 64 numbers so many times, of the group. A warp has so many rows at once, a lane of
+  // each 64 two numbers from one on: f(row of the tile, number, where they go), with slopes behind them if
+  // these are kept. All is read before anything is written, behind the last row that row.
+  template <int kAtOnce, bool kKeepsSlopes = false, class F>
   __device__ __forceinline__ void load(int depth, const F& f) {
-    __syncthreads();  // no product needs the last rows, and what others wrote is there
-    const int lane = lane_index();
-
+    sync_group();  // no product needs the last rows, and what others wrote is there
+    const int lane = lane_index(), last = min(count_, (group_ + 1) * kGroupRows);
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x) / kWarp; first < count_; first += kAtOnce * kWideWarps) {
-      float2 x[kAtOnce][2 * kMostDegrees];
-#pragma unroll
-      for (int h = 0; h < kAtOnce; ++h)
-#pragma unroll
-        for (int i = 0; i < 2 * kMostDegrees; ++i) {
-          const int r = first + h * kWideWarps;
-          x[h][i] = {0.0f, 0.0f};
-          if (i < depth && r < count_) x[h][i] = f(r, 64 * i + 2 * lane);
-        }
+    for (int first = group_ * kGroupRows + warp_index() % kGroupWarps; first < last;
+         first += kAtOnce * kGroupWarps) {
+      float2 x[kAtOnce][kMostNumbers];
 #pragma unroll
       for (int h = 0; h < kAtOnce; ++h) {
-        const int r = first + h * kWideWarps;
+#pragma unroll
+        for (int i = 0; i < kMostNumbers; ++i) x[h][i] = {0.0f, 0.0f};
+        f(min(first + h * kGroupWarps, last - 1), 2 * lane, x[h]);
+      }
+      if constexpr (kKeepsSlopes) {
+#pragma unroll
+        for (int h = 0; h < kAtOnce; ++h)
+#pragma unroll
+          for (int l = 0; l < kMostDegrees; ++l) {
+            float* const to = slopes() + (first + h * kGroupWarps) * side() + l * kWideChannels + 2 * lane;
+            if (l < degrees_) *reinterpret_cast<float2*>(to) = x[h][2 * kMostDegrees + l];
+          }
+      }
+#pragma unroll
+      for (int h = 0; h < kAtOnce; ++h) {
+        const int r = first + h * kGroupWarps;
         float largest = 0;
 #pragma unroll
         for (int i = 0; i < 2 * kMostDegrees; ++i)
           largest = fmaxf(largest, fmaxf(fabsf(x[h][i].x), fabsf(x[h][i].y)));
         const float scale = scale_for(warp_largest(largest));
-        if (lane == 0) rows_[r] = inverse_power(scale);
+        if (lane == 0) rows()[r] = inverse_power(scale);
 #pragma unroll
         for (int i = 0; i < 2 * kMostDegrees; ++i) {
           if (i >= depth) continue;
-          uint32_t parts[2];
+          uint32_t parts[kParts];
           split(scale * x[h][i].x, scale * x[h][i].y, parts);
+          if constexpr (kParts == 1) {
+            *reinterpret_cast<uint32_t*>(a_ + i * kBlockBytes + wide_place(r, 2 * lane)) = parts[0];
+            continue;
+          }
           // Two blocks' lanes begin with different parts, which stand in different banks.
-          char* const to = a_ + (2 * i + lane / 16) * kBlockBytes + wide_place(r, 2 * (lane % 16));
-          const bool low = lane >= 16;
-          char* const other = a_ + (2 * i + lane / 16) * kBlockBytes + wide_place(r, 2 * (lane % 16), 1);
-          *reinterpret_cast<uint32_t*>(low ? other : to) = low ? parts[1] : parts[0];
-          *reinterpret_cast<uint32_t*>(low ? to : other) = low ? parts[0] : parts[1];
+          char* const block = a_ + (2 * i + lane / 16) * kBlockBytes;
+          const int k = 2 * (lane % 16), first_part = lane / 16;
+#pragma unroll
+          for (int n = 0; n < kParts; ++n)
+            *reinterpret_cast<uint32_t*>(block + wide_place(r, k, n ^ first_part)) =
+                n == first_part ? parts[0] : parts[kParts - 1];
         }
       }
     }
     fence_shared();
-    __syncthreads();
-    by_row_[0] = rows_[row_], by_row_[1] = rows_[row_ + 8];
+    sync_group();
+    by_row_[0] = rows()[row_], by_row_[1] = rows()[row_ + 8];
   }
 
   // The products of the rows with the stream's next chunk, of so many columns and 64 numbers of the depth so
   // many times.
   template <int kColumns>
   __device__ __forceinline__ void multiply(int depth, float (&sum)[kColumns / 2]) {
-    constexpr int kSteps = kColumns == 128 ? 1 : 2;  // of a stage, 16 numbers each
+    constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
     const float* const columns = columns_;
     columns_ += kColumns;
 #pragma unroll
     for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
     if (!is_busy_) {
-      for (int stage = 0; stage < depth * (4 / kSteps); ++stage) next_stage();
+      for (int stage = 0; stage < depth * (4 / kSteps); ++stage) next_stage(), let_go();
       return;
     }
 #pragma unroll 1
@@ -254,20 +325,26 @@ class WideTile {
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
             const int k = stage * kSteps + step;
-            const uint64_t a = matrix_of_rows<kWideRow>(
-                                   a_ + (2 * d + k / 2) * kBlockBytes + group_ * (kBlockBytes / 2), 16) +
-                               k % 2 * 2;
+            const int block = kParts * d + kParts * k / 4, piece = kParts * k % 4 / kParts;
+            const uint64_t a =
+                matrix_of_rows<kWideRow>(a_ + block * kBlockBytes + group_ * (kBlockBytes / 2), 16) +
+                piece * 2;
             const uint64_t b =
-                (kSteps == 1 ? matrix_of_rows<64>(at) : matrix_of_rows<kWideRow>(at, 16)) + step * 2;
-            constexpr int kLow = kSteps == 1 ? 2 : 4;
-            multiply_unit(part, a + 4, b, d > first || k > 0);
-            multiply_unit(part, a, b + kLow, 1);
-            multiply_unit(part, a, b, 1);
+                (kColumns == 128 ? matrix_of_rows<64>(at) : matrix_of_rows<kWideRow>(at, 16)) + step * 2;
+            constexpr int kLow = kColumns == 128 ? 2 : 4;
+            const bool adds = d > first || k > 0;
+            if constexpr (kParts == 2)
+              multiply_unit(part, a + 4, b, adds), multiply_unit(part, a, b + kLow, 1);
+            multiply_unit(part, a, b, kParts == 2 || adds);
           }
           commit_products();
-          wait_for_products<1>();
+          if (d > first || stage > 0) {
+            wait_for_products<1>();
+            let_go();
+          }
         }
       wait_for_products<0>();
+      let_go();
       fence_operands(part);
 #pragma unroll
       for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
@@ -321,7 +398,7 @@ class WideTile {
     const bool there[2] = {row_ < count_, row_ + 8 < count_};
     each([&](int h, int e) {
       const float2 found = f(h, e);
-      if (there[h]) *reinterpret_cast<float2*>(to[h] + 8 * e) = found;
+      if (there[h]) __stcs(reinterpret_cast<float2*>(to[h] + 8 * e), found);
     });
   }
 
@@ -338,7 +415,7 @@ class WideTile {
     multiply<64>(degrees_ + 1, s);
     const Own own = given(kBack ? args_.layer.grad : args_.layer.x, 0);
     if constexpr (kBack)
-      keep(of_scalars_, kWideChannels, 0, [&](int h, int e) {
+      keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
         const float2 f = sigmoids(at(s, h, e)), slope{f.x * (1.0f + at(s, h, e).x * (1.0f - f.x)),
                                                       f.y * (1.0f + at(s, h, e).y * (1.0f - f.y))};
         return times(own.v[h][e], slope);
@@ -377,8 +454,8 @@ class WideTile {
   __device__ __forceinline__ void add_slopes() {
     float more[32];
     multiply<64>(degrees_, more);
-    const Own own = read(of_scalars_, kWideChannels, 0);
-    keep(of_scalars_, kWideChannels, 0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
+    const Own own = read(of_scalars(), kWideChannels, 0);
+    keep(of_scalars(), kWideChannels, 0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
   }
 
   // Of m = 0: without factors.
@@ -422,13 +499,16 @@ class WideTile {
   }
 
   const WideArgs& args_;
-  char *const a_, *ring_;
+  char* const a_;
   const int degrees_;
-  float *rows_, *factors_, *of_scalars_;
+  float* factors_;
   const float* columns_ = nullptr;  // of the next chunk
-  int row_, column_, group_, asked_ = 0, next_ = 0;
-  int64_t first_ = 0;  // the tile's first edge
-  int count_ = 0;      // and how many there are
+  int row_, column_, group_;
+  int slot_ = 0, phase_ = 0;  // of the stage that is multiplied next
+  int freed_ = 0, next_ = 0;  // the slot that is let go next, and the stage that follows in it
+  int left_;                  // stages that nobody has asked for
+  int64_t first_ = 0;         // the tile's first edge
+  int count_ = 0;             // and how many there are
   bool is_busy_ = false;
   float by_row_[2] = {};
 };
@@ -437,27 +517,23 @@ class WideTile {
 
 // Tiles that all blocks have, and then the rest, in halves if there are blocks enough: a half takes half the
 // time.
-template <bool kBack, bool kGated>
+template <int kParts, bool kBack, bool kGated>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  WideTile<kBack, kGated> own(args);
-  const int64_t edges = args.layer.edges, blocks = gridDim.x;
-  const int64_t full = edges / (blocks * kWideRows) * blocks * kWideRows;
-  const int64_t rest = edges - full, size = rest <= blocks * kGroupRows ? kGroupRows : kWideRows;
-  for (int64_t first = blockIdx.x * int64_t{kWideRows};; first += blocks * kWideRows) {
-    const bool last = first >= full;
-    if (last) first = full + blockIdx.x * size;
-    if (first < edges) own.run(first, static_cast<int>(min(last ? size : int64_t{kWideRows}, edges - first)));
-    if (last) break;
-  }
-  own.finish();
+  const int64_t edges = args.layer.edges, step = gridDim.x * int64_t{kWideRows};
+  const int64_t rounds = edges / step, rest = edges - rounds * step;
+  const int64_t size = rest <= gridDim.x * int64_t{kGroupRows} ? kGroupRows : kWideRows;
+  const int64_t last = rounds * step + blockIdx.x * size;
+  WideTile<kParts, kBack, kGated> own(args, rounds + (last < edges));
+  for (int64_t k = 0; k < rounds; ++k) own.run(k * step + blockIdx.x * int64_t{kWideRows}, kWideRows);
+  if (last < edges) own.run(last, static_cast<int>(min(size, edges - last)));
 #endif
 }
 
 inline bool by_wide_rows(const Gpu& gpu, const So2Args<float>& args) {
 #ifdef MDOPS_HOPPER
   return gpu.limits().capability == 90 && args.channels == kWideChannels && args.degrees >= 1 &&
-         args.degrees <= kMostDegrees && wide_shared(args.degrees) <= gpu.limits().shared_bytes;
+         args.degrees <= kMostDegrees && wide_slots(args.degrees, args.parts, gpu.limits().shared_bytes) > 0;
 #else
   return static_cast<void>(gpu), static_cast<void>(args), false;
 #endif
@@ -469,7 +545,7 @@ struct WideMemory {
   int64_t blocks, unscale, own, bytes;
 
   WideMemory(const Gpu& gpu, const So2Args<float>& args)
-      : shape{static_cast<int>(args.degrees), args.grad != nullptr, args.gate != nullptr},
+      : shape{static_cast<int>(args.degrees), args.parts, args.grad != nullptr, args.gate != nullptr},
         blocks(std::min<int64_t>(blocks_for(args.edges, kWideRows), gpu.limits().multiprocessors)),
         unscale(static_cast<int64_t>(shape.stages()) * kStageBytes),
         own(unscale + round_up(shape.columns(), 64) * static_cast<int64_t>(sizeof(float))),
@@ -480,16 +556,21 @@ struct WideMemory {
 inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
   const WideMemory has(gpu, args);
   float* const unscale = reinterpret_cast<float*>(memory + has.unscale);
-  gpu.launch(pack_wide_kernel, blocks_for(has.shape.columns(), kPackThreads / kWarp), kPackThreads, 0, args,
-             has.shape, memory, unscale);
-  const WideArgs wide{args, has.shape.stages(), memory, unscale, reinterpret_cast<float*>(memory + has.own)};
+  gpu.launch(pack_wide_kernel, has.shape.columns() / kPackColumns, kPackThreads, 0, args, has.shape, memory,
+             unscale);
+  const int slots = wide_slots(args.degrees, args.parts, gpu.limits().shared_bytes);
+  const WideArgs wide{
+      args, has.shape.stages(), slots, memory, unscale, reinterpret_cast<float*>(memory + has.own)};
   const auto launch = [&](auto kernel) {
-    gpu.launch(kernel, has.blocks, kWideThreads, wide_shared(args.degrees), wide);
+    gpu.launch(kernel, has.blocks, kWideThreads, wide_shared(args.degrees, args.parts, slots), wide);
   };
-  if (args.grad)
-    args.gate ? launch(wide_kernel<true, true>) : launch(wide_kernel<true, false>);
-  else
-    args.gate ? launch(wide_kernel<false, true>) : launch(wide_kernel<false, false>);
+  const auto launch_parts = [&]<int kParts>() {
+    if (args.grad)
+      args.gate ? launch(wide_kernel<kParts, true, true>) : launch(wide_kernel<kParts, true, false>);
+    else
+      args.gate ? launch(wide_kernel<kParts, false, true>) : launch(wide_kernel<kParts, false, false>);
+  };
+  args.parts == 1 ? launch_parts.template operator()<1>() : launch_parts.template operator()<2>();
 }
 
 }  // namespace gpu_so2

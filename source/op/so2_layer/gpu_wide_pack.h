@@ -1,6 +1,6 @@
 // The weights of wide layers as a stream, in the order in which every tile of edges multiplies with them
-// (gpu_wide.h): chunk after chunk of columns, of each stage after stage of the depth, two parts of float16 of
-// each number. A column is brought to one size by a power of two.
+// (gpu_wide.h): chunk after chunk of columns, of each stage after stage of the depth, one or two parts of
+// float16 of each number. A column is brought to one size by a power of two.
 #pragma once
 
 #include "common/gpu.h"
@@ -13,7 +13,12 @@ namespace mdops {
 namespace gpu_so2 {
 
 constexpr int kWideChannels = 64, kMostDegrees = 3;
-constexpr int kStageBytes = 8192;  // 128 columns of 16 numbers of the depth, or 64 of 32
+constexpr int kStageBytes = 8192;
+
+// Of how many numbers of the depth a stage has so many columns, in so many parts.
+MDOPS_HD constexpr int stage_depth(int columns, int parts) {
+  return kStageBytes / (2 * parts * columns);
+}
 
 enum class Chunk {
   scalars,      // s = z_00
@@ -31,11 +36,11 @@ struct WideChunk {
   Chunk kind;
   int index, depth, columns;  // depth: in 64 numbers
 
-  MDOPS_HD int stages() const { return depth * columns / 32; }
+  MDOPS_HD int stages(int parts) const { return 64 * depth / stage_depth(columns, parts); }
 };
 
 struct WideShape {
-  int degrees;
+  int degrees, parts;
   bool back, gated;
 
   MDOPS_HD int pairs() const { return (degrees + 2) / 2; }
@@ -53,8 +58,11 @@ struct WideShape {
       if (!back) return {Chunk::sides, k - degrees, 2 * degrees, two};
       if (k <= gate_pairs())
         return {Chunk::gates, 2 * k - 1, degrees + 1, 2 * k <= degrees ? two : kWideChannels};
-      if (k == 1 + gate_pairs()) return {Chunk::slopes, 0, degrees, kWideChannels};
-      k -= 2 + gate_pairs();
+      k -= 1 + gate_pairs();
+      if (k < degrees) return {Chunk::back_sides, k + 1, 2 * degrees, two};
+      k -= degrees;
+      if (k == 0) return {Chunk::slopes, 0, degrees, kWideChannels};
+      --k;
     }
     if (k < pairs())
       return {back ? Chunk::back_middle : Chunk::middle, k, degrees + 1,
@@ -63,7 +71,7 @@ struct WideShape {
   }
   MDOPS_HD int stages() const {
     int sum = 0;
-    for (int k = 0; k < chunks(); ++k) sum += chunk(k).stages();
+    for (int k = 0; k < chunks(); ++k) sum += chunk(k).stages(parts);
     return sum;
   }
   MDOPS_HD int columns() const {
@@ -73,7 +81,8 @@ struct WideShape {
   }
 };
 
-// Where a number's parts stand in its stage, in bytes: rows of 64 bytes for 128 columns, of 128 for 64.
+// Where a number's parts stand in its stage, in bytes: rows of 64 bytes for 128 columns, of 128 for 64, with
+// the second part in their second halves.
 __device__ __forceinline__ int stage_place(bool wide, int column, int k, int part) {
   if (!wide) return wide_place(column, k, part);
   return 64 * column + (((k / 8 + 2 * part) ^ (column / 2 & 3)) << 4) + 2 * (k % 8);
@@ -107,66 +116,73 @@ __device__ __forceinline__ float weight_of(const So2Args<float>& args, const Wid
   }
 }
 
-constexpr int kPackThreads = 128,
-              kMostPacked = 2 * kMostDegrees * kWideChannels / kWarp;  // numbers of a lane
+constexpr int kPackColumns = 8, kPackThreads = kPackColumns * kWarp;
+constexpr int kMostDepth = 2 * kMostDegrees * kWideChannels;
 
-// The logits' column n from the chunk's degree on: W's first columns times a column of G. Each lane's are
-// numbers l, l + 32, ...
-__device__ __forceinline__ void logits_of(const So2Args<float>& args, const WideChunk& chunk, int n,
-                                          float (&x)[kMostPacked]) {
+// Columns that a block packs, before they are brought to one size.
+using PackedColumns = float[kPackColumns][kMostDepth + 1];
+
+// Those of logits from column n on, counted from the chunk's degree: W's first columns times columns of G.
+__device__ __forceinline__ void place_logits(const So2Args<float>& args, const WideChunk& chunk, int n,
+                                             PackedColumns& x) {
   const int middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
-  const float* const gate = args.gate + (chunk.index - 1) * kWideChannels + n;
-  for (int s = 0; s < kWideChannels; s += 4) {
-    float g[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) g[j] = __ldg(gate + (s + j) * side);
-#pragma unroll
-    for (int i = 0; i < (kMostDegrees + 1) * kWideChannels / kWarp; ++i) {
-      const int k = i * kWarp + lane_index();
-      if (k >= middle) continue;
+  __shared__ float gates[kWideChannels][kPackColumns];
+  for (int i = threadIdx.x; i < kWideChannels * kPackColumns; i += kPackThreads)
+    gates[i / kPackColumns][i % kPackColumns] =
+        __ldg(args.gate + i / kPackColumns * side + (chunk.index - 1) * kWideChannels + n + i % kPackColumns);
+  __syncthreads();
+  for (int k = threadIdx.x; k < middle; k += kPackThreads) {
+    float sum[kPackColumns] = {};
+#pragma unroll 4
+    for (int s = 0; s < kWideChannels; s += 4) {
       const float4 w = __ldg(reinterpret_cast<const float4*>(args.weight + k * middle + s));
-      x[i] += w.x * g[0] + w.y * g[1] + w.z * g[2] + w.w * g[3];
+#pragma unroll
+      for (int c = 0; c < kPackColumns; ++c)
+        sum[c] += w.x * gates[s][c] + w.y * gates[s + 1][c] + w.z * gates[s + 2][c] + w.w * gates[s + 3][c];
     }
+#pragma unroll
+    for (int c = 0; c < kPackColumns; ++c) x[c][k] = sum[c];
   }
 }
 
-// A warp a column; `unscale` gets what undoes its scale.
+// A warp a column, read by all of the block's; `unscale` gets what undoes its scale.
 static __global__ void __launch_bounds__(kPackThreads)
     pack_wide_kernel(const So2Args<float> args, const WideShape shape, char* packed, float* unscale) {
-  const int column = static_cast<int>(blockIdx.x * (kPackThreads / kWarp) + threadIdx.x / kWarp);
-  int n = column, stage = 0, index = 0;
-  while (index < shape.chunks() && n >= shape.chunk(index).columns) {
+  __shared__ PackedColumns x;
+  int n = static_cast<int>(blockIdx.x) * kPackColumns, stage = 0, index = 0;
+  while (n >= shape.chunk(index).columns) {
     n -= shape.chunk(index).columns;
-    stage += shape.chunk(index++).stages();
+    stage += shape.chunk(index++).stages(shape.parts);
   }
-  if (index == shape.chunks()) return;
   const WideChunk chunk = shape.chunk(index);
   const bool wide = chunk.columns > kWideChannels;
-  const int depth = wide ? 16 : 32;
-  float x[kMostPacked] = {}, largest = 0;
+  const int numbers = 64 * chunk.depth, depth = stage_depth(chunk.columns, shape.parts);
   const int logit = chunk.kind == Chunk::gates ? n : chunk.kind == Chunk::gated ? n - kWideChannels : -1;
   if (logit >= 0) {
-    logits_of(args, chunk, logit, x);
+    place_logits(args, chunk, logit, x);
   } else {
-#pragma unroll
-    for (int i = 0; i < kMostPacked; ++i) {
-      const int k = i * kWarp + lane_index();
-      if (k < chunk.depth * 64) x[i] = weight_of(args, chunk, k, n);
+    const bool transposed =
+        chunk.kind == Chunk::slopes || chunk.kind == Chunk::back_middle || chunk.kind == Chunk::back_sides;
+    for (int i = threadIdx.x; i < numbers * kPackColumns; i += kPackThreads) {
+      const int k = transposed ? i % numbers : i / kPackColumns;
+      const int c = transposed ? i / numbers : i % kPackColumns;
+      x[c][k] = weight_of(args, chunk, k, n + c);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kMostPacked; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  __syncthreads();
+  const int own = warp_index();
+  float largest = 0;
+  for (int k = lane_index(); k < numbers; k += kWarp) largest = fmaxf(largest, fabsf(x[own][k]));
   const float scale = scale_for(warp_largest(largest));
-  if (lane_index() == 0) unscale[column] = inverse_power(scale);
-#pragma unroll
-  for (int i = 0; i < kMostPacked; ++i) {
-    const int k = i * kWarp + lane_index();
-    if (k >= chunk.depth * 64) continue;
+  if (lane_index() == 0) unscale[blockIdx.x * kPackColumns + own] = inverse_power(scale);
+  for (int k = lane_index(); k < numbers; k += kWarp) {
     char* const to = packed + static_cast<int64_t>(stage + k / depth) * kStageBytes;
-    const __half high = __float2half_rn(scale * x[i]);
-    *reinterpret_cast<__half*>(to + stage_place(wide, n, k % depth, 0)) = high;
-    *reinterpret_cast<__half*>(to + stage_place(wide, n, k % depth, 1)) =
-        __float2half_rn(scale * x[i] - __half2float(high));
+    const float number = scale * x[own][k];
+    const __half high = __float2half_rn(number);
+    *reinterpret_cast<__half*>(to + stage_place(wide, n + own, k % depth, 0)) = high;
+    if (shape.parts == 2)
+      *reinterpret_cast<__half*>(to + stage_place(wide, n + own, k % depth, 1)) =
+          __float2half_rn(number - __half2float(high));
   }
 }
 
