@@ -1180,9 +1180,13 @@ def _convolution_samples(
         given = a, x, rows, w, weight, *indices
         free = (0, 1, 2, 3, 4) if rows.shape[1] else (0, 1, 3, 4)
         samples.append(Sample("edge_convolution_edges", given, free, bad=bad))
+    own, wrong = (
+        random(4, turns, inputs),
+        random(4, turns, inputs + 1),
+    )  # drawn where no kernel takes them, too
     if has_kernel("edge_convolution_own", x.device):
-        bad = {"a_index": (7, of_a[0] + 9), "own": (1, random(4, turns, inputs + 1))}
-        given = a, random(4, turns, inputs), x, b, w, t, weight, *indices
+        bad = {"a_index": (7, of_a[0] + 9), "own": (1, wrong)}
+        given = a, own, x, b, w, t, weight, *indices
         samples.append(Sample("edge_convolution_own", given, bad=bad))
     if inputs:
         bad = {"a_index": (4, of_a[0] + 9), "x_index": (7, of_x[0] + 9)}

@@ -37,6 +37,7 @@ struct MomentProductInputs {
     for (const int64_t size : {basis, width, columns, tables.size(0), basis * columns, width * columns})
       if (size > kMost || basis > kMost || width > kMost || columns > kMost)
         fail(op, "argument `tables` or `" + std::string(name) + "` has too many numbers for an atom");
+    if (count > 0 && tables.size(0) == 0) fail(op, "argument `tables` has no table for the rows");
     check_range(op, "rows", rows, 0, atoms);
     check_range(op, "kinds", kinds, -1, tables.size(0));
     if (op.on_cpu()) check_rows(op);
