@@ -152,9 +152,7 @@ def code(sources: Path, folder: Path, *flags: str) -> str:
     subprocess.run(
         [compiler, *options, "-c", sources / "spline_potential/rebuilt.cpp", "-o", made], check=True
     )
-    shown = subprocess.run(
-        ["objdump", "-d", "-s", "-j", ".text", made], capture_output=True, text=True, check=True
-    )
+    shown = subprocess.run(["objdump", "-d", made], capture_output=True, text=True, check=True)
     return shown.stdout.partition("\n\n")[2]
 
 

@@ -24,7 +24,7 @@ import mdops
 from mdops import Potential
 from mdops.calculator import MDOps
 from mdops.errors import InputError
-from mdops.evaluators import Autograd, spline_model
+from mdops.evaluators import Autograd
 from mdops.evaluators.from_moments import MomentSteps, MomentTraining
 from mdops.evaluators.one_op import Fused, FusedTraining
 from mdops.evaluators.spline_model import SplineModel
@@ -416,8 +416,13 @@ def test_steps_that_drop_neighbours_make_their_splines_once(kind, monkeypatch):
     places = 20 if kind == "dpa1" else [10, 10]
     potential = potential_of(kind=kind, sel=places, overflow="truncate")
     system, made = system_of(potential, alloy()), []
-    of_types = spline_model.spline_model
-    monkeypatch.setattr(spline_model, "spline_model", lambda *args: made.append(args) or of_types(*args))
+    make = SplineModel.__init__
+
+    def counted(*args, **options):
+        made.append(options)
+        make(*args, **options)
+
+    monkeypatch.setattr(SplineModel, "__init__", counted)
     first = potential.evaluate(system)
     before = len(made)
     for _ in range(3):
