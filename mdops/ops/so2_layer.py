@@ -7,8 +7,11 @@ from mdops.ops._register import as_non_leaf, call, register_fake_like, register_
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
-    wide = channels == 64 and 0 < degrees <= 3
-    return (channels, degrees) == (32, 2) or (wide and torch.cuda.get_device_capability(device) == (9, 0))
+    narrow, wide = (channels, degrees) == (32, 2), channels == 64 and 0 < degrees <= 3
+    if not (narrow or wide):
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    return capability >= (8, 0) if narrow else capability == (9, 0)
 
 
 def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:

@@ -319,11 +319,16 @@ def layered(channels, degree):
 
 def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):
     monkeypatch.setattr(mdops.Potential, "device", property(lambda self: torch.device("cuda")))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(InputError, match="does not cover this model"):
+        layered(32, 2).float().use_matmul("tf32")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     potential = layered(32, 2).float()
     potential.use_matmul("tf32")
     assert potential.matmul == "tf32"
     for other, name, says in (
         (layered(8, 2).float(), "tf32", "does not cover this model"),
+        (layered(64, 3).float(), "tf32", "does not cover this model"),
         (layered(32, 2), "tf32", "computes in float64"),
         (potential, "bf16", "a GPU has no such products"),
     ):
