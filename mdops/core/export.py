@@ -188,7 +188,7 @@ def _use_spline(exact: EvaluationContext, r_min: float, tolerance: float, types:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same is raised as an error
         # Of layers of attention, the core's part of the file makes its own.
-        exact.use_spline(r_min, tolerance, types, attention=False)
+        exact.use_spline(r_min, tolerance, types, attention=False, inner=False)
 
 
 def _types(potential: EvaluationContext, elements: Sequence[str] | None) -> tuple[int, ...]:

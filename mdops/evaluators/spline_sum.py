@@ -79,6 +79,11 @@ class SplineSum:
         return len(self.kinds.numbers)
 
     @property
+    def knots(self) -> int:
+        """At how many places nets are asked for a table."""
+        return self.ntypes**2 * (self.grid.intervals + 5)
+
+    @property
     def features(self) -> int:
         """How many numbers T^T T_< has."""
         return self.descriptor.channels * max(self.descriptor.axis_neuron, 1)

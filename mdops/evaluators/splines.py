@@ -38,9 +38,11 @@ class Splines(Autograd):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.r_min = potential.r_min or 0.0
+        inner = inner_sums_of(potential.model)
+        self._inner = {one.descriptor for one in inner}
         pairs = [
             *zip(sums_of(potential.model), potential.grids, strict=False),  # there may be no grids
-            *zip(inner_sums_of(potential.model), potential.inner_grids, strict=False),
+            *zip(inner if self.takes_inner(potential) else [], potential.inner_grids, strict=False),
         ]
         self._sums = [(one, grid) for one, grid in pairs if grid is not None]
         self._mixed = any(one.descriptor.mixed for one, _ in self._sums)
@@ -56,6 +58,11 @@ class Splines(Autograd):
             sums = self._sums_for(None, as_they_are=True)
             with numbers_by(every | {part.descriptor: Way(id, not part.may_differ) for part in sums}):
                 self.captures = self._model.captures
+
+    @staticmethod
+    def takes_inner(potential: EvaluationContext) -> bool:
+        """Whether sums that other descriptors begin with go by splines. In trainings on a GPU their nets run."""
+        return not (potential.training and potential.device.type == "cuda")
 
     def _other_sums(self) -> Others:
         """Of descriptors whose numbers are no plain sums."""
@@ -86,7 +93,7 @@ class Splines(Autograd):
 
     def answer(self, step: Step) -> Found:
         types = self.potential.present(step.system)
-        with numbers_by(self.other_ways(types) | self._ways(types)):
+        with numbers_by(self.other_ways(types) | self._ways(types, step.neighbors.neighbors.numel())):
             return super().answer(step)
 
     def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
@@ -103,10 +110,13 @@ class Splines(Autograd):
         packs = self.potential.device.type == "cpu" and not self.packs_weights
         return packed_fitting(self.potential) if packs else None
 
-    def _ways(self, types: Types) -> dict[Descriptor, Way]:
+    def _ways(self, types: Types, slots: int) -> dict[Descriptor, Way]:
+        """For lists with so many places."""
         sums = self._of(types if self._mixed else None)
         trains = torch.is_grad_enabled()
         if trains:
+            # Where the nets would run at more knots than pairs, inner ones run on the pairs.
+            sums = [part for part in sums if part.descriptor not in self._inner or part.knots <= slots]
             tables = [part.table() for part in sums]
         else:
             tables, fitting = self.potential.cached_for_weights(
@@ -130,7 +140,8 @@ class Splines(Autograd):
             of = types if one.descriptor.mixed else None
             own = of if of is None or one.names is None else tuple(one.names[t] for t in of)
             knots = grid if as_they_are else potential.grid_for(one, grid, of)
-            found.append(SplineSum(one.model, one.descriptor, knots, own, potential.smoothing, one.absent))
+            smoothing = 0.0 if one.descriptor in self._inner else potential.smoothing
+            found.append(SplineSum(one.model, one.descriptor, knots, own, smoothing, one.absent))
         return found
 
 

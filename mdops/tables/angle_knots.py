@@ -13,7 +13,7 @@ from mdops.models.standard import DescriptorFitting
 from mdops.nn import angle_splines
 from mdops.ops import AngleGrid
 from mdops.ops.activation import is_smooth
-from mdops.tables.spline import BEFORE_LAYERS
+from mdops.tables.spline import before_layers
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of a piece, where errors and sizes are looked at
 _SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more
@@ -121,7 +121,7 @@ def use_angle_splines(
     problem, types = None, sampled_types(model, types)
     own = set(model.descriptors)
     for d in angle_descriptors(model):
-        d.knots, wanted = None, _ROOM * tolerance * (1 if d in own else BEFORE_LAYERS[model.dtype])
+        d.knots, wanted = None, _ROOM * (tolerance if d in own else before_layers(tolerance, model.dtype))
         if not all(map(is_smooth, d.activations)):
             problem = "the embedding nets have kinks"
             continue

@@ -16,8 +16,7 @@ DEFAULT_R_MIN = 0.5  # A: no two nuclei of a molecule or a solid come closer
 # Of `spline_error`. Forces on atoms then are off by a tenth of it, in parts of the largest: with more knots float32
 # would lose more by rounding, which grows with their number, than it gains.
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-8}
-# Of that, in front of layers, which may make errors larger.
-BEFORE_LAYERS = {torch.float32: 1.0, torch.float64: 0.1}
+_BEFORE_LAYERS = 0.1  # of a tolerance, in front of layers, which may make errors larger
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
 _SAMPLED = 4  # types by whose pairs `fewest_intervals` chooses, of more
@@ -78,6 +77,12 @@ class SplineGrid:
         if not self.grading:
             return torch.full_like(s, self._step)
         return 2 * self._step * (s.clamp(min=0) + self.grading).sqrt()
+
+
+def before_layers(tolerance: float, dtype: torch.dtype) -> float:
+    """The bound of splines in front of layers, where others have this one; not below what float32 can use."""
+    least = TOLERANCE[dtype] if dtype == torch.float32 else 0.0
+    return min(tolerance, max(_BEFORE_LAYERS * tolerance, least))
 
 
 def basis_matrix(x: torch.Tensor, intervals: int, derivative: int = 0) -> torch.Tensor:

@@ -22,7 +22,7 @@ from mdops.tables.grids import (
     new_grids,
     sums_of,
 )
-from mdops.tables.spline import BEFORE_LAYERS, DEFAULT_R_MIN, TOLERANCE, SplineGrid
+from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE, SplineGrid, before_layers
 
 _EXACT = "the embedding nets are evaluated exactly (spline=False)"
 
@@ -36,7 +36,7 @@ class SplinedModel(nn.Module):
             nets run themselves.
         attention_grids: for each descriptor with layers of attention, the knots of splines for the embedding nets in
             front of them; None where these run themselves, none in trainings.
-        inner_grids: the same for each descriptor of sums that another one begins with.
+        inner_grids: the same for each descriptor of sums that another one begins with, in trainings, too.
         spline_types: the types for whose pairs the grid was chosen, where not for all or for some that stand for all:
             those of a training's data.
         spline_tolerance: the bound on the error of splines, None where nets run themselves; for evaluators that choose
@@ -78,6 +78,7 @@ class SplinedModel(nn.Module):
         types: Sequence[int] | None = None,
         *,
         attention: bool = True,
+        inner: bool = True,
     ) -> None:
         """Evaluate the embedding nets as splines, with knots that keep the error bound down to r_min (A), by default
         0.5 A, or half of the distance of a virtual atom of a spin of one.
@@ -85,8 +86,8 @@ class SplinedModel(nn.Module):
         The bound (`mdops.tables.spline.spline_error`) is `tolerance`, or that of simulation: 2e-5 in float32 and
         1e-8 in float64. Nets that no spline follows (relu has kinks) go on to be evaluated exactly, with a warning;
         so do models of kinds that have no splines. `types` are those that there will be, of a model of many; others are
-        looked at when they come. Without `attention` the nets in front of layers of attention, and those of sums that
-        other descriptors begin with, stay exact, silently.
+        looked at when they come. Without `attention` the nets in front of layers of attention stay exact, silently, and
+        without `inner` those of sums that other descriptors begin with.
         """
         tolerance = TOLERANCE[self.dtype] if tolerance is None else tolerance
         spin = self.model.spin
@@ -99,7 +100,8 @@ class SplinedModel(nn.Module):
         self.attention_grids, self.inner_grids = (), ()
         if attention:
             self.attention_grids, found["attention"] = grids_of(attentions_of(self.model), r_min, tolerance)
-            finer = BEFORE_LAYERS[self.dtype] * tolerance
+        if inner:
+            finer = before_layers(tolerance, self.dtype)
             self.inner_grids, found["inner"] = grids_of(inner_sums_of(self.model), r_min, finer, types)
         self._reasons = {"sums": no_sums, **found}
         for problem in (no_sums if is_unexpected else None, *found.values()):
@@ -150,28 +152,41 @@ class SplinedModel(nn.Module):
 
     def spline_error(self) -> float:
         """The error of the splines there are, with the weights of now; 0 without splines."""
-        errors = [
-            knots_error(d, d.knots, sampled_types(self.model, self.spline_types))
-            for d in angle_descriptors(self.model)
-            if d.knots is not None
-        ]
-        inner = zip(inner_sums_of(self.model), self.inner_grids, strict=False)
-        pairs = (*zip(sums_of(self.model), self.grids, strict=False), *inner)  # there may be no grids
-        errors += [grid_error(one, grid, self.spline_types) for one, grid in pairs if grid is not None]
-        attention = zip(attentions_of(self.model), self.attention_grids, strict=False)
-        errors += [grid_error(one, grid) for one, grid in attention if grid is not None]
-        return max(errors, default=0.0)
+        own, inner = self._errors()
+        return max(own + inner, default=0.0)
+
+    def _errors(self) -> tuple[list[float], list[float]]:
+        """Of all splines, and apart those of descriptors that others begin with."""
+        model, types = self.model, self.spline_types
+        own, inner = list[float](), list[float]()
+        for d in angle_descriptors(model):
+            if d.knots is not None:
+                errors = own if d in model.descriptors else inner
+                errors.append(knots_error(d, d.knots, sampled_types(model, types)))
+        for sums, grids, errors, of in (  # there may be no grids
+            (sums_of(model), self.grids, own, types),
+            (attentions_of(model), self.attention_grids, own, None),
+            (inner_sums_of(model), self.inner_grids, inner, types),
+        ):
+            pairs = zip(sums, grids, strict=False)
+            errors += [grid_error(one, grid, of) for one, grid in pairs if grid is not None]
+        return own, inner
 
     def keep_spline(self, tolerance: float, room: float = 1.0) -> bool:
         """Choose new knots, with an error of at most `room` times the tolerance, if the error of those there exceeds
         it with the weights of now; returns whether it did so."""
-        if self.r_min is None or not self.spline_error() > tolerance:  # nothing helps weights that are NaN
+        if self.r_min is None:
+            return False
+        own, inner = self._errors()  # NaN where the weights are, which nothing helps
+        bounds = tolerance, before_layers(tolerance, self.dtype)
+        if not any(max(of, default=0.0) > most for of, most in zip((own, inner), bounds, strict=True)):
             return False
         self.use_spline(
             self.r_min,
             room * tolerance,
             self.spline_types,
-            attention=bool(self.attention_grids or self.inner_grids),
+            attention=bool(self.attention_grids),
+            inner=bool(self.inner_grids),
         )
         return True
 

@@ -1,5 +1,7 @@
 """DPA-2, against DeePMD-kit and in use."""
 
+from dataclasses import replace
+
 import kind_cases as kinds
 import numpy as np
 import pytest
@@ -10,6 +12,10 @@ import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
 from mdops.io.upgrade import upgrade
 from mdops.models.repformer import LayerForm
+from mdops.train import PairLists, load_dataset, make_batch
+from mdops.train.loop.update import keep_spline, predict, use_training_spline
+from mdops.train.loss.base import Prefactor
+from mdops.train.loss.energy import EnergyLoss
 
 REPINIT = {
     "rcut": 4.5,
@@ -107,6 +113,52 @@ def test_gradients_of_weights_through_splines():
     assert potential.explain("differentiate").startswith("splines")
     for found, exact in zip(gradients(), wanted, strict=True):
         torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-7)
+
+
+def loss_and_gradients(potential):
+    """Of two frames, with energies, forces and virials."""
+    data = load_dataset(kinds.EMT, potential.type_map)
+    batch = make_batch(data, PairLists(data, potential.cutoff), [0, 5])
+    potential.zero_grad()
+    loss = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})
+    value = loss(predict(potential, batch), batch)
+    value.backward()
+    return value.detach(), [p.grad.clone() for p in potential.parameters()]
+
+
+@pytest.mark.parametrize("repinit", [{}, {"tebd_input_mode": "strip"}, {"set_davg_zero": False}])
+def test_trainings_take_splines_for_the_sums(repinit):
+    """They have the loss and gradients of the nets, with finer knots than sums that no layers follow."""
+    potential = kinds.new_potential(section(repinit))
+    exact_loss, exact = loss_and_gradients(potential)
+    use_training_spline(potential, 2.0)
+    assert all(grid.error < 1e-7 for grid in potential.inner_grids) and potential.inner_grids
+    loss, found = loss_and_gradients(potential)
+    assert loss != exact_loss
+    torch.testing.assert_close(loss, exact_loss, rtol=1e-7, atol=0)
+    size = torch.stack([g.norm() for g in exact]).norm()
+    for a, b in zip(exact, found, strict=True):
+        assert float((a - b).norm()) <= 1e-5 * float(a.norm()) + 1e-9 * float(size)
+
+
+def test_knots_of_the_sums_are_renewed_in_a_training():
+    potential = kinds.new_potential(section({"use_three_body": False}))
+    use_training_spline(potential, 2.0)
+    (before,) = potential.inner_grids
+    assert not keep_spline(potential)
+    with torch.no_grad():
+        potential.model.descriptor.repinit.embeddings.net().layers[0].weight.mul_(4)
+    assert keep_spline(potential) and potential.inner_grids[0].intervals > before.intervals
+
+
+def test_nets_of_the_sums_run_where_there_are_fewer_pairs_than_knots():
+    potential = kinds.new_potential(section({"use_three_body": False}))
+    exact, _ = loss_and_gradients(potential)
+    use_training_spline(potential, 2.0)
+    (grid,) = potential.inner_grids
+    for intervals, goes_by_nets in ((8, False), (10**6, True)):
+        potential.inner_grids = (replace(grid, intervals=intervals),)
+        assert (loss_and_gradients(potential)[0] == exact) == goes_by_nets
 
 
 def test_statistics_are_those_of_each_block():

@@ -243,6 +243,7 @@ def model_state(potential: Potential) -> dict[str, Any]:
         "source": potential.source,
         "overflow": potential.overflow,
         "grids": [None if grid is None else asdict(grid) for grid in potential.grids],
+        "inner_grids": [None if grid is None else asdict(grid) for grid in potential.inner_grids],
         "angle_knots": [None if knots is None else asdict(knots) for knots in potential.angle_knots],
         "spline_types": potential.spline_types,
     }
@@ -260,6 +261,10 @@ def restored(state: Mapping[str, Any], config: Config) -> Potential:
         potential.grids = tuple(None if grid is None else SplineGrid(**grid) for grid in given)
     else:  # checkpoints of earlier versions have one, or None
         potential.grid = None if state["grid"] is None else SplineGrid(**state["grid"])
+    if state.get("inner_grids"):  # which checkpoints of earlier versions have not
+        potential.inner_grids = tuple(
+            None if grid is None else SplineGrid(**grid) for grid in state["inner_grids"]
+        )
     if state.get("angle_knots"):  # which checkpoints of earlier versions have not
         potential.angle_knots = [
             None if knots is None else AngleKnots(**knots) for knots in state["angle_knots"]
