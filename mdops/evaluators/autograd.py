@@ -73,7 +73,9 @@ class Autograd(Evaluator):
         alone = input_gradient_alone() if once else nullcontext()
         with torch.set_grad_enabled(forces or trains), alone:
             if forces and not near.displacements.requires_grad:
-                near.displacements.requires_grad_()
+                pairs = near.displacements.requires_grad_()
+                # No leaf: a pass by weights alone then spares its gradient (`mdops.ops._register.is_wanted`).
+                near = dataclasses.replace(near, displacements=pairs.view_as(pairs))
             answers, report = self._answered(near, step)
             if not forces:
                 return answers, report

@@ -73,7 +73,8 @@ def train_step(
     clear_gradients(optimizer)
     result = predict(potential, batch, loss=loss)
     value = loss(result, batch, fraction, counts)
-    value.backward()
+    weights = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    value.backward(inputs=weights)  # and not to positions
     if reduce_gradients is not None:
         reduce_gradients()
     if max_norm is not None:
