@@ -8,10 +8,10 @@ cannot do without, too.
 `products` are the bare products of an op by torch.mm into preallocated outputs, `activation` is f of all its rows by
 `layer_output`: what the op does besides is bytes and sums. All in turn; the least of many calls, for steps the median.
 With `--clock process_time` and OMP_NUM_THREADS=1 it is the processor time of one thread, which other programs on the
-machine change less. A training step of DeePMD-kit is the difference of processor time between trainings of one step and
-of eleven. `--memory` alone measures how far a step of so many atoms raises the process' memory, with the layers' edges
-and angles of all atoms, or of so many at once as `--at-once` says: atoms, of dpa4 edges. `--calls` alone prints what
-the calls of PyTorch in a step take, each the least in so many steps.
+machine change less. A training step is the average of ten; those of DeePMD-kit are the difference of processor time
+between trainings of one step and of eleven. `--memory` alone measures how far a step of so many atoms raises the
+process' memory, with the layers' edges and angles of all atoms, or of so many at once as `--at-once` says: atoms, of
+dpa4 edges. `--calls` alone prints what the calls of PyTorch in a step take, each the least in so many steps.
 """
 
 import argparse
@@ -46,6 +46,7 @@ from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
 
 OPS = torch.ops.mdops
+_STEPS = 10  # of a training
 
 
 def least(functions: dict[str, Callable[[], Any]], clock: str, calls: int) -> dict[str, float]:
@@ -197,7 +198,7 @@ def _resident(name: str) -> int:
 
 
 def training(file: Path, atoms: int, python: str | None) -> dict[str, float]:
-    """Processor seconds of a training step of one frame, of all threads."""
+    """Processor seconds of a training step of one frame, of all threads: the average of `_STEPS`."""
     tree = json.loads(file.read_text())
     with tempfile.TemporaryDirectory() as folder:
         _write_system(Path(folder), atoms)
@@ -213,10 +214,10 @@ def training(file: Path, atoms: int, python: str | None) -> dict[str, float]:
         own["training"]["precision"] = "float32"
         trainer = Trainer(parse_config(own), Path(folder) / "own", device="cpu")
         trainer._advance()
-        found = {"mdops": min(_processor_time(trainer._advance) for _ in range(4))}
+        found = {"mdops": _processor_time(lambda: [trainer._advance() for _ in range(_STEPS)]) / _STEPS}
         if python is not None:
-            one, more = (_of_deepmd(python, tree, count) for count in (1, 11))
-            found["deepmd"] = (more - one) / 10
+            one, more = (_of_deepmd(python, tree, count) for count in (1, 1 + _STEPS))
+            found["deepmd"] = (more - one) / _STEPS
     return found
 
 
