@@ -21,14 +21,8 @@ from machine import machine
 from mdops.ops.linear import linear, linear_input, linear_weight
 
 _SIZES = [
-    (17_298, 25, 50),
-    (17_298, 50, 100),
-    (17_298, 100, 384),
-    (17_298, 128, 100),
-    (192, 1608, 240),
-    (192, 240, 240),
-    (49_152, 1608, 240),
-    (49_152, 240, 240),
+    *((17_298, *sizes) for sizes in ((25, 50), (50, 100), (100, 384), (128, 100))),
+    *((rows, inputs, 240) for rows in (192, 49_152) for inputs in (1608, 240)),
 ]
 _CALLS, _ROUNDS = 10, 9
 

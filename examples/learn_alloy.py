@@ -15,18 +15,10 @@ from study.learning import learn_as_told
 
 TEMPERATURES = [300, 600, 1000, 2000]  # K; at the last one the crystals melt
 TIMESTEP = 2.0  # fs
-STUDENTS = {  # small nets: a step is fast, and smooth reference energies need no more
-    "model": {
-        "descriptor": {
-            "type": "se_e2_a",
-            "rcut": 6.0,
-            "rcut_smth": 0.5,
-            "neuron": [8, 16, 32],
-            "axis_neuron": 6,
-            "type_one_side": True,
-        },
-        "fitting_net": {"neuron": [32, 32, 32]},
-    },
+# Small nets: a step is fast, and smooth reference energies need no more
+DESCRIPTOR = {"type": "se_e2_a", "rcut": 6.0, "neuron": [8, 16, 32], "axis_neuron": 6, "type_one_side": True}
+STUDENTS = {
+    "model": {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [32, 32, 32]}},
     "training": {"batch_size": 4},
 }
 

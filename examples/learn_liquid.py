@@ -19,18 +19,10 @@ from study.learning import learn_as_told
 MOLECULE, DENSITY = "H2O", 1.0  # g/cm3
 TEMPERATURES = [300, 450]  # K
 TIMESTEP = 0.5  # fs
-STUDENTS = {  # small nets, quick to train
-    "model": {
-        "descriptor": {
-            "type": "se_e2_a",
-            "rcut": 5.0,
-            "rcut_smth": 0.5,
-            "neuron": [16, 32, 64],
-            "axis_neuron": 8,
-            "type_one_side": True,
-        },
-        "fitting_net": {"neuron": [80, 80, 80]},
-    },
+# Small nets, quick to train
+DESCRIPTOR = {"type": "se_e2_a", "rcut": 5.0, "neuron": [16, 32, 64], "axis_neuron": 8, "type_one_side": True}
+STUDENTS = {
+    "model": {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [80, 80, 80]}},
     "training": {"batch_size": 4},
 }
 

@@ -39,7 +39,6 @@ class MessageOptions(Options):
     """Keys of training inputs, and of model files."""
 
     KIND = "messages"
-    NAMES = ("messages",)
 
     rcut: float = key(4.0, "the cutoff of each layer", unit="A", above=0)
     width: int = key(16, "numbers of an atom", low=1)

@@ -1,6 +1,7 @@
 """The exceptions mdops raises for things a user can mend."""
 
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ConfigError",
@@ -78,29 +79,36 @@ class ParallelError(MDOpsError, RuntimeError):
     """A process of a training in several processes cannot reach the others."""
 
 
-class NeighborOverflowError(MDOpsError, ValueError):
+class _CapacityError(MDOpsError, ValueError):
+    """What a list of fixed capacity cannot hold; `given` makes it anew in another process."""
+
+    def __init__(self, message: str, *given: Any):
+        super().__init__(message)
+        self._given = given
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), self._given
+
+
+class NeighborOverflowError(_CapacityError):
     """An atom has more neighbours than a neighbour list of fixed capacity can hold."""
 
     def __init__(self, needed: int, capacity: int, atom: int):
         super().__init__(
             f"atom {atom} has {needed} neighbours, more than the capacity of {capacity}: "
-            f"pass capacity={needed} or more, or None to have it chosen"
+            f"pass capacity={needed} or more, or None to have it chosen",
+            *(needed, capacity, atom),
         )
         self.needed, self.capacity, self.atom = needed, capacity, atom
 
-    def __reduce__(self) -> tuple[type, tuple[int, int, int]]:
-        return type(self), (self.needed, self.capacity, self.atom)
 
-
-class GraphOverflowError(MDOpsError, ValueError):
+class GraphOverflowError(_CapacityError):
     """A graph has more edges or angles than its fixed capacity holds."""
 
     def __init__(self, what: str, needed: int, capacity: int):
         super().__init__(
             f"the graph has {needed} {what}s, more than the capacity of {capacity}: "
-            f"pass {what}_capacity={needed} or more, or None to have it chosen"
+            f"pass {what}_capacity={needed} or more, or None to have it chosen",
+            *(what, needed, capacity),
         )
         self.what, self.needed, self.capacity = what, needed, capacity
-
-    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
-        return type(self), (self.what, self.needed, self.capacity)

@@ -124,9 +124,13 @@ class Options:
     """
 
     KIND: ClassVar[str]  # as a model file names it
-    NAMES: ClassVar[
-        tuple[str, ...]
-    ]  # as `type` of an input may name it; the first is the one of documentation
+    # As `type` of an input may name it; the first is the one of documentation. KIND alone unless a class says more.
+    NAMES: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "KIND" in vars(cls) and "NAMES" not in vars(cls):
+            cls.NAMES = (cls.KIND,)
 
     @classmethod
     def keys(cls, *where: str) -> list[dataclasses.Field[Any]]:

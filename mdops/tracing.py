@@ -1,22 +1,29 @@
 """Whether operations are done now, or recorded for later runs on other atoms."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
 
+T = TypeVar("T")
 _exports: ContextVar[bool] = ContextVar("exports", default=False)
 
 
 @contextmanager
-def exporting() -> Iterator[None]:
-    """While this lasts, a model is exported: what it does must not depend on the values of its inputs."""
-    token = _exports.set(True)
+def set_while(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """While this lasts, a variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _exports.reset(token)
+        variable.reset(token)
+
+
+def exporting() -> AbstractContextManager[None]:
+    """While this lasts, a model is exported: what it does must not depend on the values of its inputs."""
+    return set_while(_exports, True)
 
 
 def is_exported() -> bool:

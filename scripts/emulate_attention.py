@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "scripts" / "gpu_emulator")]
+sys.path.append(str(ROOT / "tests" / "ops"))
 
 from attention_reference import attention  # noqa: E402
-from compile import compiled, cuda_headers  # noqa: E402
+from gpu_emulator.compile import compiled, cuda_headers  # noqa: E402
 
 from mdops.ops import ragged_plan  # noqa: E402
 

@@ -7,19 +7,13 @@ For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is
 
 import ctypes
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops import ops  # noqa: E402, F401  (registers them)
+from mdops import ops  # noqa: F401  (registers them)
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}

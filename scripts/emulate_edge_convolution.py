@@ -7,18 +7,12 @@ For changes of the kernels where there is no GPU, as scripts/emulate_graph.py is
 
 import ctypes
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops.ops import EdgeIndex  # noqa: E402
+from mdops.ops import EdgeIndex
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}

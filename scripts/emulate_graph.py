@@ -7,20 +7,14 @@ sample of these ops, wrong values among them, and a crystal with many neighbours
 """
 
 import ctypes
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops import ops  # noqa: E402
-from mdops.testing import op_samples  # noqa: E402
+from mdops import ops
+from mdops.testing import op_samples
 
 OPS = torch.ops.mdops
 DTYPES = (torch.float32, torch.float64)

@@ -9,22 +9,16 @@ sample of these ops, wrong values among them, and atoms with many neighbours, wi
 
 import ctypes
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops.models.dpa4c import DPA4C, DPA4COptions  # noqa: E402
-from mdops.ops.harmonic_moment import padded_basis  # noqa: E402
-from mdops.tables.invariant_terms import invariant_terms  # noqa: E402
-from mdops.testing import harmonic_tables, op_samples  # noqa: E402
+from mdops.models.dpa4c import DPA4C, DPA4COptions
+from mdops.ops.harmonic_moment import padded_basis
+from mdops.tables.invariant_terms import invariant_terms
+from mdops.testing import harmonic_tables, op_samples
 
 OPS = torch.ops.mdops
 DTYPES = (torch.float32, torch.float64)

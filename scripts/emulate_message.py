@@ -8,18 +8,12 @@ For changes of the kernels where there is no GPU, as scripts/emulate_attention.p
 
 import ctypes
 import itertools
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops.ops.activation import CODES, of_code  # noqa: E402
+from mdops.ops.activation import CODES, of_code
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
 PASSES = ("forward", "backward", "second")

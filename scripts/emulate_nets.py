@@ -13,10 +13,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu_emulator"))
-
-from compile import compiled, cuda_headers
+from gpu_emulator.compile import compiled, cuda_headers
 
 from mdops.ops import mlp_value_and_gradient
 from mdops.ops.activation import CODES

@@ -8,20 +8,14 @@ these ops, and as many rows as several blocks have.
 """
 
 import ctypes
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops.ops import EdgeIndex  # noqa: E402
-from mdops.testing import op_samples  # noqa: E402
+from mdops.ops import EdgeIndex
+from mdops.testing import op_samples
 
 NAMES = (
     "edge_environment",

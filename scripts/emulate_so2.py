@@ -8,19 +8,13 @@ sample of these ops, and as many rows as several blocks have.
 """
 
 import ctypes
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_emulator.compile import library_of
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts" / "gpu_emulator"))
-
-from compile import library_of  # noqa: E402
-
-from mdops.testing import op_samples  # noqa: E402
+from mdops.testing import op_samples
 
 OPS = torch.ops.mdops
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}

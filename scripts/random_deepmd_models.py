@@ -107,6 +107,16 @@ def descriptor(draw: Draw, kind: str, ntypes: int, rcut: float, crowded: bool) -
     return keys
 
 
+def charge_and_spin(draw: Draw) -> dict[str, Any]:
+    """Keys of an embedding of them, or none."""
+    if not draw.chance(0.3):
+        return {}
+    return {
+        "add_chg_spin_ebd": True,
+        "default_chg_spin": [float(draw.whole(-3, 4)), float(draw.whole(1, 4))],
+    }
+
+
 def dpa3(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
     pairs = [[i, j] for i in range(ntypes) for j in range(i, ntypes)]
     rate, inner = draw.one((0, 1, 2)), rcut * draw.number(0.5, 1.0)
@@ -156,12 +166,7 @@ def dpa3(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
     }
     if draw.chance(0.3):
         keys["exclude_types"] = [draw.one(pairs) for _ in range(draw.whole(1, 3))]
-    if draw.chance(0.3):
-        keys |= {
-            "add_chg_spin_ebd": True,
-            "default_chg_spin": [float(draw.whole(-3, 4)), float(draw.whole(1, 4))],
-        }
-    return keys
+    return keys | charge_and_spin(draw)
 
 
 def dpa2(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
@@ -303,12 +308,7 @@ def dpa4(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:
         keys |= {"l_schedule": degrees, "m_schedule": [draw.whole(0, degree + 1) for degree in degrees]}
     if draw.chance(0.3):
         keys["exclude_types"] = [draw.one(pairs)]
-    if draw.chance(0.3):
-        keys |= {
-            "add_chg_spin_ebd": True,
-            "default_chg_spin": [float(draw.whole(-3, 4)), float(draw.whole(1, 4))],
-        }
-    return keys
+    return keys | charge_and_spin(draw)
 
 
 def dpa4c(draw: Draw, ntypes: int, rcut: float, crowded: bool) -> dict[str, Any]:

@@ -17,7 +17,6 @@ class AseTeacherConfig(Options):
     """Any calculator of ASE."""
 
     KIND: ClassVar[str] = "ase"
-    NAMES: ClassVar[tuple[str, ...]] = ("ase",)
 
     calculator: str = key(
         doc="the import path of what makes the calculator, as ase.calculators.emt.EMT; modules beside the input are "
@@ -32,7 +31,6 @@ class ModelTeacherConfig(Options):
     """A model file."""
 
     KIND: ClassVar[str] = "mdops"
-    NAMES: ClassVar[tuple[str, ...]] = ("mdops",)
 
     model: str = key(doc="a model file")
     head: str | None = key(None, "which model of a file of several")
@@ -52,7 +50,6 @@ class CommandTeacherConfig(Options):
     """A command that labels a folder of files in extended XYZ."""
 
     KIND: ClassVar[str] = "command"
-    NAMES: ClassVar[tuple[str, ...]] = ("command",)
 
     command: str = key(
         doc="a line for the shell, with {folder} where the folder's name goes; for each NAME.extxyz there the "

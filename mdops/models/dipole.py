@@ -16,7 +16,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class DipoleFittingOptions(AxesFittingOptions):
     KIND = "dipole"
-    NAMES = ("dipole",)
 
     r_differentiable: bool = key(True, "whether derivatives by positions are answers", where="file")
     c_differentiable: bool = key(True, "whether derivatives by strain are answers", where="file")

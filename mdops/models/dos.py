@@ -15,7 +15,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class DosFittingOptions(NetFittingOptions):
     KIND = "dos"
-    NAMES = ("dos",)
 
     numb_dos: int = key(300, "how many points of the density there are", low=1, where="input")
     dim_out: int = key(300, "values an atom", low=1, where="file", absent=..., of="training")

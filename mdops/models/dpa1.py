@@ -57,7 +57,6 @@ _ATOMS_IN_CACHE, _NUMBERS_ON_GPU = 64, 7 * 2**25
 @dataclass(kw_only=True)
 class SeAttenV2Options(MixedTypesOptions):
     KIND = "se_atten_v2"
-    NAMES: ClassVar[tuple[str, ...]] = ("se_atten_v2",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False}
 
     axis_neuron: int = axis_key()
@@ -457,13 +456,6 @@ class SeAttenV2(TypedMomentDescriptor):
     @property
     def gated(self) -> bool:
         return self.options.strips_types and self.options.is_smooth and not self.options.cubic_switch
-
-    @property
-    def activations(self) -> list[str]:
-        return self.embeddings.net().activations
-
-    def constants(self) -> torch.Tensor | None:
-        return self.type_embedding() if self.options.concat_output_tebd else None
 
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         """Without attention. Only these types' embeddings are used, of a model that may have many."""

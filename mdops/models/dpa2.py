@@ -111,7 +111,6 @@ class RepinitOptions(Options):
 @dataclass(kw_only=True)
 class DPA2Options(Options):
     KIND = "dpa2"
-    NAMES = ("dpa2",)
 
     repinit: RepinitOptions = section(RepinitOptions, "the sums that nodes begin with")
     repformer: RepformerOptions = section(RepformerOptions, "the layers")

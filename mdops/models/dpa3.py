@@ -52,7 +52,6 @@ CONDITIONS = {"chg_embedding": CHARGES, "spin_embedding": MULTIPLICITIES}
 @dataclass(kw_only=True)
 class DPA3Options(Options):
     KIND = "dpa3"
-    NAMES = ("dpa3",)
 
     repflow: RepflowOptions = section(RepflowOptions, "the layers")
     concat_output_tebd: bool = key(False, "the centre's type embedding is part of the descriptor")

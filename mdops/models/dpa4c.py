@@ -44,7 +44,6 @@ _CHARGE = "an embedding of charge and multiplicity is not supported for dpa4c"
 @dataclass(kw_only=True)
 class DPA4COptions(Options):
     KIND = "dpa4c"
-    NAMES = ("dpa4c",)
     NEUTRAL: ClassVar[dict[str, Any]] = {
         **dict.fromkeys(("use_spin", "spin", "default_chg_spin")),
         "add_chg_spin_ebd": False,

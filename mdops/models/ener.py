@@ -24,7 +24,6 @@ _MOST_SHIFT = 100  # of exponents of two that balance low-bit layers
 @dataclass(kw_only=True)
 class EnergyFittingOptions(NetFittingOptions):
     KIND = "ener"
-    NAMES = ("ener",)
 
     atom_ener: list[float | None] = key(
         [], "energies of atoms in vacuum, by type", unit="eV", of="types", absent=None

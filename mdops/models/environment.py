@@ -14,7 +14,7 @@ from mdops.models.contract import EnvironmentDescriptor
 from mdops.models.neighborhood import Neighborhood, longest_row
 from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
-from mdops.options import PRECISIONS, Most, Options, check_pairs, key
+from mdops.options import PRECISIONS, Most, Of, Options, check_pairs, key
 from mdops.tracing import is_exported
 
 # Numbers in the largest tensor of a run of atoms (`in_chunks`).
@@ -27,19 +27,17 @@ def places_key(neighbors: str) -> Any:
     return key("auto", meaning, low=1, implied=..., absent=..., saved=int)
 
 
+def sel_key(kinds: str, of: Of) -> Any:
+    """A key for the numbers of neighbours of some kinds that there are places for."""
+    meaning = f'places for neighbours of {kinds}; "auto:f" is f times what the data needs'
+    return key("auto", meaning, low=0, of=of, implied=..., absent=..., saved=int | list[int])
+
+
 @dataclass(kw_only=True)
 class EnvironmentOptions(Options):
     """Those of se_e2_a that the other descriptors of the environment matrix have, too."""
 
-    sel: list[int] | str = key(
-        "auto",
-        'places for neighbours of each type; "auto:f" is f times what the data needs',
-        low=0,
-        of="types",
-        implied=...,
-        absent=...,
-        saved=int | list[int],
-    )
+    sel: list[int] | str = sel_key("each type", of="types")
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
     rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
     neuron: list[int] = key(

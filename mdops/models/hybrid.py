@@ -31,7 +31,6 @@ def _kinds() -> dict[str, type[Options]]:
 @dataclass(kw_only=True)
 class HybridOptions(Options):
     KIND = "hybrid"
-    NAMES = ("hybrid",)
     seed: ClassVar[int | None] = None  # each part may have its own
 
     list: _Parts = variants(

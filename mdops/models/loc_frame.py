@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.nn.functional import pad
@@ -25,7 +25,6 @@ _OPPOSITE = 1e-4  # two axes are, where the cosine of their angle is no further 
 @dataclass(kw_only=True)
 class LocFrameOptions(Options):
     KIND = "loc_frame"
-    NAMES: ClassVar[tuple[str, ...]] = ("loc_frame",)
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, absent=...)
     sel_a: list[int] = key(

@@ -180,6 +180,13 @@ class TypedMomentDescriptor(MomentDescriptor):
         return self.embeddings.net().outputs
 
     @property
+    def activations(self) -> list[str]:
+        return self.embeddings.net().activations
+
+    def constants(self) -> torch.Tensor | None:
+        return self.type_embedding() if self.options.concat_output_tebd else None
+
+    @property
     def width(self) -> int:
         types = self.options.tebd_dim if self.options.concat_output_tebd else 0
         return self.channels * self.axis_neuron + types

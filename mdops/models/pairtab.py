@@ -31,7 +31,6 @@ _DRIFT = 0.1  # how far a row may be from where the first two rows have it, in s
 @dataclass(kw_only=True)
 class PairTableOptions(ModelOptions):
     KIND = "pairtab"
-    NAMES = ("pairtab",)
 
     tab_file: str = key(
         doc="the table: a distance in each row, A, then the energy of each pair of types i <= j, eV",

@@ -28,7 +28,6 @@ def _kinds_of_parts() -> dict[str, type[Options]]:
 @dataclass(kw_only=True)
 class PairwiseOptions(ModelOptions):
     KIND = "pairwise_dprc"
-    NAMES = ("pairwise_dprc",)
     NEUTRAL: ClassVar[dict[str, Any]] = {
         name: value for name, value in ModelOptions.NEUTRAL.items() if name != "type_embedding"
     }

@@ -20,7 +20,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class PolarFittingOptions(AxesFittingOptions):
     KIND = "polar"
-    NAMES = ("polar",)
 
     fit_diag: bool = key(True, "the net gives the diagonal of a matrix, not all of it")
     scale: float | list[float] = key(

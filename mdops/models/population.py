@@ -16,7 +16,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class PopulationFittingOptions(NetFittingOptions):
     KIND = "population"
-    NAMES = ("population",)
 
     neuron: list[int] = key(
         [128, 128, 128], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1, absent=...

@@ -17,7 +17,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class PropertyFittingOptions(NetFittingOptions):
     KIND = "property"
-    NAMES = ("property",)
 
     property_name: str = key(doc="the property, as the data's files name it", where="input")
     task_dim: int = key(1, "how many numbers it has", low=1)

@@ -15,7 +15,6 @@ from mdops.options import key
 @dataclass(kw_only=True)
 class SeAMaskOptions(SeE2AOptions):
     KIND = "se_a_mask"
-    NAMES: ClassVar[tuple[str, ...]] = ("se_a_mask",)
     masks: ClassVar[bool] = True
 
     sel: list[int] = key(

@@ -26,7 +26,6 @@ from mdops.options import key, saved_precision
 @dataclass(kw_only=True)
 class SeATebdOptions(SeE2AOptions):
     KIND = "se_e2_a_tebd"
-    NAMES: ClassVar[tuple[str, ...]] = ("se_e2_a_tebd",)
     strips_types: ClassVar[bool] = False
 
     tebd_dim: int = key(8, "width of the type embedding; that of the model's, where it has one", low=1)
@@ -83,13 +82,6 @@ class SeATebd(TypedMomentDescriptor):
     def is_sum(self) -> bool:
         # What absent neighbours add is no function of types where these have a net of their own.
         return not (self.options.strips_types and self.has_mean())
-
-    @property
-    def activations(self) -> list[str]:
-        return self.embeddings.net().activations
-
-    def constants(self) -> torch.Tensor | None:
-        return self.type_embedding() if self.options.concat_output_tebd else None
 
     def functions(self, s: torch.Tensor, types: TypeChoice) -> torch.Tensor:
         x, n = self.scaled(s, types), len(types.numbers)

@@ -21,7 +21,6 @@ from mdops.options import key, saved_precision
 @dataclass(kw_only=True)
 class SeE3TebdOptions(MixedTypesOptions):
     KIND = "se_e3_tebd"
-    NAMES = ("se_e3_tebd",)
 
     neuron: list[int] = key(
         [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8], absent=...

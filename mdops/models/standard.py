@@ -144,7 +144,6 @@ class ModifierOptions:
 @dataclass(kw_only=True)
 class StandardOptions(PartsOptions):
     KIND = "standard"
-    NAMES: ClassVar[tuple[str, ...]] = ("standard",)
     # Of no table.
     IGNORED: ClassVar[tuple[str, ...]] = (
         *ModelOptions.IGNORED,

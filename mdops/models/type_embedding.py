@@ -13,7 +13,7 @@ from torch import nn
 
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.environment import EnvironmentOptions, rounded
+from mdops.models.environment import EnvironmentOptions, rounded, sel_key
 from mdops.models.shapes import check_net, require_same
 from mdops.nn.net import Net, NetCollection, Tree
 from mdops.options import PRECISIONS, key, saved_precision
@@ -75,15 +75,8 @@ def _configuration(element: str) -> list[int]:
 class MixedTypesOptions(EnvironmentOptions):
     """Those of descriptors whose nets take the types as embeddings, and whose places take neighbours of all types."""
 
-    sel: list[int] | int | str = key(  # type: ignore[assignment]
-        "auto",
-        'places for neighbours of all types: of several numbers only the sum counts; "auto:f" is f times what '
-        "the data needs",
-        low=0,
-        of="sum",
-        implied=...,
-        absent=...,
-        saved=int | list[int],
+    sel: list[int] | int | str = sel_key(  # type: ignore[assignment]
+        "all types, of several numbers their sum", of="sum"
     )
     tebd_dim: int = key(8, "width of the type embedding", low=1, absent=...)
     use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")

@@ -1,9 +1,11 @@
 """How descriptors get their numbers where these are not to come from their own nets: evaluators say so."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+from mdops.tracing import set_while
 
 
 class Way(NamedTuple):
@@ -21,14 +23,9 @@ class Way(NamedTuple):
 _ways: ContextVar[Mapping[Any, Way]] = ContextVar("ways", default={})  # noqa: B039
 
 
-@contextmanager
-def numbers_by(ways: Mapping[Any, Way]) -> Iterator[None]:
+def numbers_by(ways: Mapping[Any, Way]) -> AbstractContextManager[None]:
     """While this lasts, these descriptors get their numbers so, in whatever model they are."""
-    token = _ways.set(ways)
-    try:
-        yield
-    finally:
-        _ways.reset(token)
+    return set_while(_ways, ways)
 
 
 def way_of(descriptor: Any) -> Way | None:

@@ -23,7 +23,6 @@ _ANY_NUMBER = 2**31 - 1
 @dataclass(kw_only=True)
 class ZBLOptions(PartsOptions):
     KIND = "zbl"
-    NAMES = ("zbl",)
     MARK: ClassVar[str] = "use_srtab"
     IGNORED: ClassVar[tuple[str, ...]] = ModelOptions.IGNORED
 

@@ -5,8 +5,8 @@ normal, with deviation 1/sqrt(inputs + outputs); biases with 1; timesteps 0.1 +-
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,7 +22,7 @@ from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.mlp import mlp_value_and_gradient
 from mdops.options import saved_precision
-from mdops.tracing import is_exported
+from mdops.tracing import is_exported, set_while
 
 Tree = dict[str, Any]
 _MOST_LAYERS = 17  # of the ops on nets
@@ -30,16 +30,11 @@ _MOST_LAYERS = 17  # of the ops on nets
 _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=False)
 
 
-@contextmanager
-def input_gradient_alone() -> Iterator[None]:
+def input_gradient_alone() -> AbstractContextManager[None]:
     """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
     same pass as the value (`mdops.ops.mlp_value_and_gradient`; not on a GPU in float64, where its products are those of
     the layers). In trainings, which need more, it would not pay: docs/reference/models.md has the figures."""
-    token = _needs_input_gradient_alone.set(True)
-    try:
-        yield
-    finally:
-        _needs_input_gradient_alone.reset(token)
+    return set_while(_needs_input_gradient_alone, True)
 
 
 def is_input_gradient_alone() -> bool:

@@ -39,8 +39,7 @@ def degree_norm(
         RuntimeError: a shape, dtype or device does not match.
     """
     given = as_non_leaf(factors), as_non_leaf(bias), shares
-    y: torch.Tensor = call("degree_norm", x, *given, eps, centered)
-    return y
+    return call("degree_norm", x, *given, eps, centered)
 
 
 register_fake_like("degree_norm", 0)

@@ -43,8 +43,7 @@ def edge_attention(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls, goes beyond E, or has an
             atom with more edges than `longest`. A GPU answers NaN in the rows of such an atom.
     """
-    o: torch.Tensor = call("edge_attention", q, x, r, w, absent, offsets, shift, gated, longest)
-    return o
+    return call("edge_attention", q, x, r, w, absent, offsets, shift, gated, longest)
 
 
 @register_fake("edge_attention")

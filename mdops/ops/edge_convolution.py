@@ -38,8 +38,7 @@ def edge_convolution(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index does not name each edge once under
             its own node. A GPU answers NaN in rows of nodes for which an index is wrong.
     """
-    y: torch.Tensor = call("edge_convolution", x, b, w, t, as_non_leaf(weight), *of_x, *of)
-    return y
+    return call("edge_convolution", x, b, w, t, as_non_leaf(weight), *of_x, *of)
 
 
 def edge_correlation(
@@ -65,10 +64,7 @@ def edge_correlation(
         RuntimeError: as for `edge_convolution`.
     """
     none = w.new_empty(w.shape[0], 0)
-    z: torch.Tensor = call(
-        "edge_convolution_edges", a[:, None], x, none, w, as_non_leaf(weight), *of_a, *of_x
-    )[0]
-    return z
+    return call("edge_convolution_edges", a[:, None], x, none, w, as_non_leaf(weight), *of_a, *of_x)[0]
 
 
 @register_fake("edge_convolution")
@@ -106,12 +102,10 @@ class _Form:
         self.turned = *of_x, *of_a
 
     def by_a(self, x: Any, b: Any, w: Any, t: Any, weight: Any) -> torch.Tensor:
-        found: torch.Tensor = call("edge_convolution", x, b, w, t, weight, *self.turned)
-        return found
+        return call("edge_convolution", x, b, w, t, weight, *self.turned)
 
     def by_x(self, a: Any, b: Any, w: Any, t: Any, weight: Any) -> torch.Tensor:
-        found: torch.Tensor = call("edge_convolution_nodes", a, b, w, t, weight, *self.both)
-        return found
+        return call("edge_convolution_nodes", a, b, w, t, weight, *self.both)
 
     def by_edges(self, a: Any, x: Any, b: Any, w: Any, weight: Any) -> tuple[torch.Tensor, ...]:
         """By b, w and t."""
@@ -119,8 +113,7 @@ class _Form:
         return by_b, by_w if b.shape[1] else torch.zeros_like(w), by_t
 
     def by_weight(self, a: Any, x: Any, b: Any, w: Any) -> torch.Tensor:
-        found: torch.Tensor = call("edge_convolution_weight", a[:, 0], x, b, w, *self.both)
-        return found
+        return call("edge_convolution_weight", a[:, 0], x, b, w, *self.both)
 
 
 def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

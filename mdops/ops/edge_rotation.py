@@ -26,8 +26,7 @@ def edge_rotate(turn: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Ten
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    y: torch.Tensor = call("edge_rotate", turn, x, *of)
-    return y
+    return call("edge_rotate", turn, x, *of)
 
 
 def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
@@ -46,8 +45,7 @@ def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    x: torch.Tensor = call("edge_rotate_sum", turn, y, *of)
-    return x
+    return call("edge_rotate_sum", turn, y, *of)
 
 
 def edge_rotate_back(
@@ -68,8 +66,7 @@ def edge_rotate_back(
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    x: torch.Tensor = call("edge_rotate_back", turn, y, weight, *of)
-    return x
+    return call("edge_rotate_back", turn, y, weight, *of)
 
 
 def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
@@ -87,8 +84,7 @@ def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    turn: torch.Tensor = call("edge_rotate_outer", y, x, *of)
-    return turn
+    return call("edge_rotate_outer", y, x, *of)
 
 
 @register_fake("edge_rotate")

@@ -42,8 +42,7 @@ def edge_softmax(
             "edge_softmax: the edges of `of_atom` have an order, expected them to stand atom after atom"
         )
     given = q, k, bias, fades, nothing, of_atom.nodes, of_atom.offsets
-    y: torch.Tensor = call("edge_softmax", *given, *of_node, scale)
-    return y
+    return call("edge_softmax", *given, *of_node, scale)
 
 
 register_fake_like("edge_softmax", 2)

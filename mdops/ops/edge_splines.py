@@ -26,8 +26,7 @@ def edge_splines(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) a kind is out of range. A GPU answers NaN
             there.
     """
-    y: torch.Tensor = call("edge_splines", lengths, kinds, table, cutoff)
-    return y
+    return call("edge_splines", lengths, kinds, table, cutoff)
 
 
 @register_fake("edge_splines")

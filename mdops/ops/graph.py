@@ -150,8 +150,7 @@ class NeighborGraph:
     def vectors(self, displacements: torch.Tensor) -> torch.Tensor:
         """(E, 3), the pair vectors of the edges, of those of the list (N, K, 3); zeros behind the last edge."""
         rows = displacements.reshape(-1, 3)
-        vectors: torch.Tensor = call("edge_permute", rows, self.slots, self.edge_of_slot.reshape(-1))
-        return vectors
+        return call("edge_permute", rows, self.slots, self.edge_of_slot.reshape(-1))
 
     def angle_edges(self, capacity: int | None = None) -> AngleEdges:
         """The edges that make angles, which are fewer than all.
@@ -364,8 +363,7 @@ def edge_gather(x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `of` does not name each row once under its
             own node. A GPU answers NaN in rows whose index is out of range.
     """
-    y: torch.Tensor = call("edge_gather", x, *of)
-    return y
+    return call("edge_gather", x, *of)
 
 
 def edge_scatter(
@@ -387,8 +385,7 @@ def edge_scatter(
     Raises:
         RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
     """
-    x: torch.Tensor = call("edge_scatter", y, *of, base, more)
-    return x
+    return call("edge_scatter", y, *of, base, more)
 
 
 class _SharedRows(torch.autograd.Function):
@@ -426,8 +423,7 @@ def edge_product(x: torch.Tensor, of_x: EdgeIndex, y: torch.Tensor, of_y: EdgeIn
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    z: torch.Tensor = call("edge_product", x, *of_x, y, *of_y)
-    return z
+    return call("edge_product", x, *of_x, y, *of_y)
 
 
 def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of: EdgeIndex) -> torch.Tensor:
@@ -446,8 +442,7 @@ def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    z: torch.Tensor = call("edge_weighted_sum", weight, x, *of_x, *of)
-    return z
+    return call("edge_weighted_sum", weight, x, *of_x, *of)
 
 
 def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
@@ -466,8 +461,7 @@ def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) ->
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) one is not the inverse of the other. A GPU
             answers NaN in such rows.
     """
-    y: torch.Tensor = call("edge_permute", x, index, inverse)
-    return y
+    return call("edge_permute", x, index, inverse)
 
 
 def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -486,8 +480,7 @@ def segment_softmax(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `offsets` falls or goes beyond E. A GPU
             answers NaN in rows of such segments.
     """
-    y: torch.Tensor = call("segment_softmax", x, offsets)
-    return y
+    return call("segment_softmax", x, offsets)
 
 
 def segment_weights(
@@ -507,8 +500,7 @@ def segment_weights(
     Raises:
         RuntimeError: as there.
     """
-    y: torch.Tensor = call("segment_weights", x, weight, as_non_leaf(nothing), offsets)
-    return y
+    return call("segment_weights", x, weight, as_non_leaf(nothing), offsets)
 
 
 @register_fake("neighbor_edges")

@@ -48,8 +48,7 @@ def grid_product(
         RuntimeError: a shape, dtype or device does not match, or (on a GPU) D_u + D_v + D numbers of 32 channels do not
             fit into shared memory.
     """
-    y: torch.Tensor = call("grid_product", a, b, out, u, v, by_angles)
-    return y
+    return call("grid_product", a, b, out, u, v, by_angles)
 
 
 @register_fake("grid_product")

@@ -25,8 +25,7 @@ def layer_output(z: torch.Tensor, x: torch.Tensor | None, activation: str) -> to
     if x is None and activation.lower() == "tanh" and z.device.type == "cpu" and is_by_pytorch():
         return torch.tanh(z)
     added = z.new_empty(z.shape[0], 0) if x is None else x
-    y: torch.Tensor = call("layer_output", z, added, *kernel_code(activation))
-    return y
+    return call("layer_output", z, added, *kernel_code(activation))
 
 
 register_fake_like("layer_output", 0)

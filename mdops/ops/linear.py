@@ -26,14 +26,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if x.device.type == "cpu" and is_by_pytorch():
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
     added = x.new_empty(0) if bias is None else as_non_leaf(bias)
-    y: torch.Tensor = call("linear", x, as_non_leaf(weight), added)
-    return y
+    return call("linear", x, as_non_leaf(weight), added)
 
 
 def linear_input(grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """grad W^T, (N, O) and (I, O) to (N, I): `linear`'s gradient by x. Everything else as there."""
-    by_x: torch.Tensor = call("linear_input", grad, weight)
-    return by_x
+    return call("linear_input", grad, weight)
 
 
 def linear_weight(

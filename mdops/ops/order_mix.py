@@ -25,8 +25,7 @@ def order_mix(
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = call("order_mix", numbers, x, degree, transposed)
-    return y
+    return call("order_mix", numbers, x, degree, transposed)
 
 
 def order_mix_outer(x: torch.Tensor, y: torch.Tensor, degree: int) -> torch.Tensor:
@@ -43,8 +42,7 @@ def order_mix_outer(x: torch.Tensor, y: torch.Tensor, degree: int) -> torch.Tens
     Raises:
         RuntimeError: as for `order_mix`.
     """
-    numbers: torch.Tensor = call("order_mix_outer", x, y, degree)
-    return numbers
+    return call("order_mix_outer", x, y, degree)
 
 
 register_fake_like("order_mix", 1)

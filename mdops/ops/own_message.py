@@ -38,8 +38,7 @@ def own_message(
         RuntimeError: a shape, dtype or device does not match.
     """
     fixed = weight.detach(), bias.detach(), factor.detach()
-    y: torch.Tensor = call("own_message", x, *fixed, float(keep), *kernel_code(activation))
-    return y
+    return call("own_message", x, *fixed, float(keep), *kernel_code(activation))
 
 
 register_fake_like("own_message", 0)

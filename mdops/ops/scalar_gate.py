@@ -21,8 +21,7 @@ def scalar_gate(x: torch.Tensor, gate: torch.Tensor, scalars: torch.Tensor) -> t
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = call("scalar_gate", x, gate, scalars)
-    return y
+    return call("scalar_gate", x, gate, scalars)
 
 
 def row_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
@@ -38,8 +37,7 @@ def row_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     Raises:
         RuntimeError: a shape, dtype or device does not match.
     """
-    y: torch.Tensor = call("row_gate", x, gate)
-    return y
+    return call("row_gate", x, gate)
 
 
 def _register(name: str, count: int) -> None:

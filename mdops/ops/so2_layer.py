@@ -51,8 +51,7 @@ def so2_layer(
         RuntimeError: a shape, dtype or device does not match, or `matmul` is not known on the device.
     """
     gates = x.new_empty(0, 0) if gate is None else as_non_leaf(gate)
-    y: torch.Tensor = call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
-    return y
+    return call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
 
 
 def _by_pytorch(

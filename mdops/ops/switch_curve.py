@@ -24,8 +24,7 @@ def switch_curve(r: torch.Tensor, cutoff_smooth: float, cutoff: float, order: in
     Raises:
         RuntimeError: the cutoffs are out of order, or the dtype is wrong.
     """
-    w: torch.Tensor = call("switch_curve", _rows(r), cutoff_smooth, cutoff, order)
-    return w.view(r.shape)
+    return call("switch_curve", _rows(r), cutoff_smooth, cutoff, order).view(r.shape)
 
 
 def fade_curve(r: torch.Tensor, cutoff: float, exponent: int, order: int = 0) -> torch.Tensor:
@@ -44,8 +43,7 @@ def fade_curve(r: torch.Tensor, cutoff: float, exponent: int, order: int = 0) ->
     Raises:
         RuntimeError: a number is out of range, or the dtype is wrong.
     """
-    w: torch.Tensor = call("fade_curve", _rows(r), cutoff, exponent, order)
-    return w.view(r.shape)
+    return call("fade_curve", _rows(r), cutoff, exponent, order).view(r.shape)
 
 
 def _rows(r: torch.Tensor) -> torch.Tensor:

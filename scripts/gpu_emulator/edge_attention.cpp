@@ -10,12 +10,12 @@ using namespace mdops;
 
 template <class T>
 void run(bool gated, double shift, void** pointers, const int64_t* sizes) {
-  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  Pointers next(pointers);
   EdgeAttentionArgs<T> a{};
   for (const T** array :
        {&a.along_q, &a.along_x, &a.along_r, &a.along_w, &a.grad, &a.q, &a.x, &a.r, &a.w, &a.absent})
     *array = next();
-  a.offsets = next.template operator()<int32_t>();
+  a.offsets = next();
   for (T** array : {&a.out, &a.by_q, &a.by_x, &a.by_r, &a.by_w}) *array = next();
   a.rows = sizes[0], a.heads = sizes[1], a.keys = sizes[2], a.values = sizes[3], a.atoms = sizes[4];
   a.longest = sizes[5], a.gated = gated, a.shift = static_cast<T>(shift);

@@ -10,13 +10,12 @@ using namespace mdops;
 
 template <class T>
 void run(int pass, void** pointers, const int64_t* sizes) {
-  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  Pointers next(pointers);
   EdgeConvolutionArgs<T> args{};
   args.rows = sizes[0], args.inputs = sizes[1], args.turns = sizes[2], args.width = sizes[3];
   args.a.nodes = sizes[4], args.x.nodes = sizes[5];
   for (const T** array : {&args.a.x, &args.x.x, &args.b, &args.w, &args.t, &args.weight}) *array = next();
-  for (const int32_t** array : {&args.a.index, &args.x.index, &args.order, &args.offsets})
-    *array = next.template operator()<int32_t>();
+  for (const int32_t** array : {&args.a.index, &args.x.index, &args.order, &args.offsets}) *array = next();
   args.index = pass == 0 ? args.a.index : args.x.index;
   args.targets = pass == 0 ? args.a.nodes : args.x.nodes;
   for (T** array : {&args.by_a, &args.by_x, &args.by_b, &args.by_w, &args.by_t, &args.by_weight})

@@ -16,6 +16,25 @@ EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace {
 
+// A pointer to whatever it is taken for.
+struct Pointer {
+  template <class T>
+  operator T*() const {
+    return static_cast<T*>(at);
+  }
+  void* at;
+};
+
+// The pointers of a call, one after the other.
+class Pointers {
+ public:
+  explicit Pointers(void** pointers) : next_(pointers) {}
+  Pointer operator()() { return {*next_++}; }
+
+ private:
+  void** next_;
+};
+
 [[noreturn]] void stop(const char* message) {
   std::fprintf(stderr, "emulated GPU, block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, message);
   std::abort();

@@ -177,6 +177,20 @@ void weights(Call c) {
 
 extern "C" {
 
+#define MDOPS_EMULATED(name)                                                      \
+  void run_##name(bool is_double, void** pointers, int64_t* sizes) {              \
+    is_double ? name<double>({pointers, sizes}) : name<float>({pointers, sizes}); \
+  }
+MDOPS_EMULATED(edge_product)
+MDOPS_EMULATED(edge_weighted_sum)
+MDOPS_EMULATED(edge_rotate)
+MDOPS_EMULATED(edge_rotate_sum)
+MDOPS_EMULATED(edge_rotate_back)
+MDOPS_EMULATED(edge_rotate_back_backward)
+MDOPS_EMULATED(edge_rotate_outer)
+MDOPS_EMULATED(softmax)
+MDOPS_EMULATED(weights)
+
 void run_neighbor_edges(bool is_double, double cutoff, double angle_cutoff, void** pointers, int64_t* sizes) {
   if (is_double)
     neighbor_edges<double>({pointers, sizes}, cutoff, angle_cutoff);
@@ -188,46 +202,9 @@ void run_rows(bool is_double, bool scatters, void** pointers, int64_t* sizes) {
   is_double ? rows<double>({pointers, sizes}, scatters) : rows<float>({pointers, sizes}, scatters);
 }
 
-void run_edge_product(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_product<double>({pointers, sizes}) : edge_product<float>({pointers, sizes});
-}
-
-void run_edge_weighted_sum(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_weighted_sum<double>({pointers, sizes}) : edge_weighted_sum<float>({pointers, sizes});
-}
-
 void run_edge_convolution(bool is_double, int pass, void** pointers, int64_t* sizes) {
   is_double ? edge_convolution<double>({pointers, sizes}, pass)
             : edge_convolution<float>({pointers, sizes}, pass);
-}
-
-void run_edge_rotate(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_rotate<double>({pointers, sizes}) : edge_rotate<float>({pointers, sizes});
-}
-
-void run_edge_rotate_sum(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_rotate_sum<double>({pointers, sizes}) : edge_rotate_sum<float>({pointers, sizes});
-}
-
-void run_edge_rotate_back(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_rotate_back<double>({pointers, sizes}) : edge_rotate_back<float>({pointers, sizes});
-}
-
-void run_edge_rotate_back_backward(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_rotate_back_backward<double>({pointers, sizes})
-            : edge_rotate_back_backward<float>({pointers, sizes});
-}
-
-void run_edge_rotate_outer(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? edge_rotate_outer<double>({pointers, sizes}) : edge_rotate_outer<float>({pointers, sizes});
-}
-
-void run_softmax(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? softmax<double>({pointers, sizes}) : softmax<float>({pointers, sizes});
-}
-
-void run_weights(bool is_double, void** pointers, int64_t* sizes) {
-  is_double ? weights<double>({pointers, sizes}) : weights<float>({pointers, sizes});
 }
 
 void run_edge_reverse(void** pointers, int64_t* sizes) {

@@ -10,15 +10,15 @@ using namespace mdops;
 
 template <class T>
 void run(double cutoff, void** pointers, const int64_t* sizes) {
-  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  Pointers next(pointers);
   HarmonicMomentArgs<T> a{};
   a.atoms = sizes[0], a.width = sizes[1], a.ntypes = static_cast<int>(sizes[2]);
   const int64_t intervals = sizes[3];
   a.degree = static_cast<int>(sizes[4]), a.basis = padded_basis(intervals);
   a.cutoff = static_cast<T>(cutoff);
   a.grid = {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)};
-  a.displacements = next(), a.counts = next.template operator()<int32_t>();
-  a.types = next.template operator()<int32_t>(), a.pair_mask = next.template operator()<bool>();
+  a.displacements = next(), a.counts = next();
+  a.types = next(), a.pair_mask = next();
   HarmonicSumArgs<T> sums{};
   sums.table = next(), sums.rows[0] = next(), sums.rows[1] = next(), sums.pieces = next();
   sums.firsts = sizes[6], sums.seconds = sizes[7], sums.known = sizes[8];
@@ -33,29 +33,28 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
   using namespace gpu_harmonic;
   if (by_first) return run_sum_gradients(gpu, a, sums, by_first, by_second, out, room);
   T* const second = next();
-  int32_t* const within = next.template operator()<int32_t>();
+  int32_t* const within = next();
   run_sums(gpu, a, sums, HarmonicSums<T>{out, second, within, next()}, room);
 }
 
 template <class T>
 void run_invariants(void** pointers, const int64_t* sizes) {
-  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  Pointers next(pointers);
   const auto terms = [&](TermArgs<T>& a) {
-    a.index = next.template operator()<int32_t>(), a.factor = next();
-    a.offsets = next.template operator()<int32_t>(), a.rows = *sizes++, a.terms = *sizes++;
+    a.index = next(), a.factor = next();
+    a.offsets = next(), a.rows = *sizes++, a.terms = *sizes++;
   };
   InvariantArgs<T> a{};
   const T* const grad = next();
-  a.scalars = next(), a.others = next(), a.types = next.template operator()<int32_t>(), a.behind = next();
+  a.scalars = next(), a.others = next(), a.types = next(), a.behind = next();
   terms(a.forth), terms(a.back);
   a.atoms = sizes[0], a.channels = sizes[1], a.components = sizes[2], a.extra = sizes[3];
   a.ntypes = static_cast<int>(sizes[4]), a.mixed = sizes[5], a.made = sizes[6];
   const Gpu gpu({2, 90, static_cast<int>(sizes[7])});
   T* const out = next();
-  if (grad)
-    gpu_invariants::run(gpu, a, grad, out, next());
-  else
-    gpu_invariants::run(gpu, a, out);
+  if (!grad) return gpu_invariants::run(gpu, a, out);
+  T* const by_others = next();
+  gpu_invariants::run(gpu, a, grad, out, by_others);
 }
 
 }  // namespace

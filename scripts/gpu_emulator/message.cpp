@@ -9,14 +9,14 @@ using namespace mdops;
 
 template <class T>
 void run(bool plain, double threshold, void** pointers, const int64_t* sizes) {
-  const auto next = [&]<class N = T>() { return static_cast<N*>(*pointers++); };
+  Pointers next(pointers);
   MessageArgs<T> a{};
   a.rows = sizes[0], a.inputs = sizes[1], a.sent = sizes[2], a.kept = sizes[3];
   a.firsts = sizes[4], a.seconds = sizes[5], a.activation = static_cast<Activation>(sizes[6]);
   a.threshold = static_cast<T>(threshold), a.groups = sizes[8];
   for (const int32_t** index :
        {&a.first, &a.first_offsets, &a.second, &a.second_order, &a.second_offsets, &a.group_offsets})
-    *index = next.template operator()<int32_t>();
+    *index = next();
   for (const T** array : {&a.x, &a.weight, &a.p, &a.q, &a.row_weight, &a.scale, &a.grad_sent, &a.grad_kept,
                           &a.along_x, &a.along_p, &a.along_q, &a.along_row_weight})
     *array = next();

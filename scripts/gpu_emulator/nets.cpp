@@ -48,10 +48,11 @@ void run(const NetCall& c) {
       const float x = c.inputs[r * c.columns + k];
       inputs[int64_t{r} * net.inputs + k] = x, bounds[r] = std::max(bounds[r], std::fabs(x));
     }
-  BlockArgs a{{types.data(), weights, to.size, &c.scale, net, tile, rows, inputs.data(), bounds.data(), c.output},
-              to,
-              {},
-              BlockMemory(net, kBlockKinds[Kind], Parts, static_cast<int>(c.shared_bytes))};
+  BlockArgs a{
+      {types.data(), weights, to.size, &c.scale, net, tile, rows, inputs.data(), bounds.data(), c.output},
+      to,
+      {},
+      BlockMemory(net, kBlockKinds[Kind], Parts, static_cast<int>(c.shared_bytes))};
   if (a.memory.slots < kFewestSlots) stop("a block that does not fit");
   std::vector<std::vector<float>> layers(2 * net.layers);
   for (int n = 0; n < net.layers - 1; ++n) {

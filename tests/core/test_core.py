@@ -113,17 +113,6 @@ def rows_of(positions, atoms, reach, seed=0):
     return rows
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return written(REFERENCE / "base", tmp_path_factory.mktemp("base") / "base.safetensors")
-
-
-@pytest.fixture(scope="module")
-def system():
-    """A triclinic one of the base model."""
-    return next(systems(REFERENCE / "base"))[0]
-
-
 # -- Answers
 
 

@@ -43,16 +43,6 @@ OF_SE_E2_A = (
 gpu = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return written(REFERENCE / "base", tmp_path_factory.mktemp("base") / "base.safetensors")
-
-
-@pytest.fixture(scope="module")
-def system():
-    return next(systems(REFERENCE / "base"))[0]
-
-
 @pytest.fixture(
     scope="module",
     params=[

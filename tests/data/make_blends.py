@@ -27,17 +27,9 @@ HERE = Path(__file__).parent / "reference_kinds"
 ELEMENTS = ["Cu", "Al", "Mg"]
 CROWD = {"crowded": crowded}
 DPA1 = {
-    "type": "dpa1",
-    "sel": 40,
-    "rcut_smth": 2.6,
-    "rcut": 3.8,
-    "neuron": [4, 8],
-    "axis_neuron": 3,
-    "tebd_dim": 4,
-    "attn": 6,
-    "attn_layer": 0,
-    "precision": "float64",
-}
+    "type": "dpa1", "sel": 40, "rcut_smth": 2.6, "rcut": 3.8, "neuron": [4, 8], "axis_neuron": 3,
+    "tebd_dim": 4, "attn": 6, "attn_layer": 0, "precision": "float64",
+}  # fmt: skip
 FITTING = {"neuron": [6, 6], "resnet_dt": False, "precision": "float64"}
 
 

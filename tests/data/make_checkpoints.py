@@ -51,15 +51,9 @@ REPFLOW = {
     "a_rcut_smth": 3.0,
 }
 REPINIT = {
-    "rcut": 5.0,
-    "rcut_smth": 1.0,
-    "nsel": 12,
-    "neuron": [3, 6],
-    "axis_neuron": 2,
-    "tebd_dim": 4,
-    "three_body_sel": 5,
-    "three_body_rcut": 3.5,
-}
+    "rcut": 5.0, "rcut_smth": 1.0, "nsel": 12, "neuron": [3, 6], "axis_neuron": 2, "tebd_dim": 4,
+    "three_body_sel": 5, "three_body_rcut": 3.5,
+}  # fmt: skip
 REPFORMER = {
     "rcut": 4.0,
     "rcut_smth": 3.0,

@@ -8,10 +8,9 @@ The cases dpa1_attn2, dpa1_attn0_strip, dpa1_concat_attn0 and se_atten_v2 come f
 nets.
 """
 
-import sys
 from pathlib import Path
 
-from make_reference import EVERY_SYSTEM, case, crowded, make, output_bias, triclinic, with_virtual
+from make_reference import EVERY_SYSTEM, case, crowded, make_wanted, output_bias, triclinic, with_virtual
 
 HERE = Path(__file__).parent / "reference_kinds"
 ATTENTION = {
@@ -114,12 +113,5 @@ CASES = {
 }
 
 
-def main():
-    wanted = sys.argv[1:] or list(CASES)
-    for index, (name, options) in enumerate(CASES.items()):
-        if name in wanted:
-            make(name, options, seed=500 + 2 * index, here=HERE)
-
-
 if __name__ == "__main__":
-    main()
+    make_wanted(CASES, 500, HERE)

@@ -21,7 +21,7 @@ from make_reference import (
     SYSTEMS,
     case_embedding,
     crowded,
-    make,
+    make_wanted,
     output_bias,
     parameter_statistics,
     triclinic,
@@ -485,14 +485,7 @@ def make_statistics():
     np.savez_compressed(HERE / "statistics.npz", **arrays)
 
 
-def main():
+if __name__ == "__main__":
     if not sys.argv[1:]:
         make_statistics()
-    wanted = sys.argv[1:] or list(CASES)
-    for index, (name, options) in enumerate(CASES.items()):
-        if name in wanted:
-            make(name, options, seed=1000 + 2 * index, here=HERE)
-
-
-if __name__ == "__main__":
-    main()
+    make_wanted(CASES, 1000, HERE)

@@ -26,15 +26,9 @@ from deepmd.pt_expt.model.model import BaseModel as OtherModel
 
 HERE = Path(__file__).parent / "reference"
 DESCRIPTOR = {
-    "type": "se_e2_a",
-    "sel": [18, 16],
-    "rcut_smth": 2.6,
-    "rcut": 3.8,
-    "neuron": [4, 8],
-    "axis_neuron": 3,
-    "type_one_side": True,
-    "precision": "float64",
-}
+    "type": "se_e2_a", "sel": [18, 16], "rcut_smth": 2.6, "rcut": 3.8, "neuron": [4, 8], "axis_neuron": 3,
+    "type_one_side": True, "precision": "float64",
+}  # fmt: skip
 FITTING = {"neuron": [6, 6], "resnet_dt": False, "precision": "float64"}
 
 
@@ -281,12 +275,13 @@ def make(name, options, seed, here=HERE):
     print(f"{name}: {size / 1024:.0f} kB, largest force {spread}")
 
 
-def main():
-    wanted = sys.argv[1:] or list(CASES)
-    for index, (name, options) in enumerate(CASES.items()):
+def make_wanted(cases, seed, here=HERE):
+    """The cases that the command line names, or all: each has a seed of its own."""
+    wanted = sys.argv[1:] or list(cases)
+    for index, (name, options) in enumerate(cases.items()):
         if name in wanted:
-            make(name, options, seed=100 + 2 * index)
+            make(name, options, seed=seed + 2 * index, here=here)
 
 
 if __name__ == "__main__":
-    main()
+    make_wanted(CASES, 100)

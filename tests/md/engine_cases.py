@@ -32,6 +32,18 @@ def alloy(physics, seed=0, repeat=2):
     return atoms
 
 
+def put_back(atoms, frame):
+    """Atoms as they were at a frame."""
+    atoms.set_cell(frame.cell)
+    atoms.positions[:] = frame.positions
+    atoms.set_momenta(frame.momenta)
+
+
+def check_same_state(frame, expected):
+    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved", "cell"):
+        assert np.array_equal(getattr(frame, field), getattr(expected, field)), field
+
+
 def skewed(physics, seed=1):
     """In a triclinic cell."""
     atoms = alloy(physics, seed)

@@ -9,7 +9,17 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
-from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
+from engine_cases import (
+    GRAPH_MODELS,
+    MODEL,
+    PHYSICS,
+    alloy,
+    check_same_state,
+    put_back,
+    rounding,
+    set_sel,
+    skewed,
+)  # fmt: skip
 
 from mdops import load
 from mdops.cli import main
@@ -113,14 +123,11 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     (expected,) = whole.run(35, every=70)
     structures = mixed(physics)
     for atoms, frame in zip(structures, saved, strict=True):
-        atoms.set_cell(frame.cell)
-        atoms.positions[:] = frame.positions
-        atoms.set_momenta(frame.momenta)
+        put_back(atoms, frame)
     again = BatchEngine(structures, models(device), physics, step=35)
     again.inner = inner
     (got,) = again.run(35, every=70)
-    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved", "cell"):
-        assert np.array_equal(getattr(got, field), getattr(expected, field)), field
+    check_same_state(got, expected)
 
 
 def test_an_explosion_names_system_and_step(models, device):

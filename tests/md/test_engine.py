@@ -9,7 +9,17 @@ from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
 from ase_reference import reference_conserved, reference_integrator
-from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
+from engine_cases import (
+    GRAPH_MODELS,
+    MODEL,
+    PHYSICS,
+    alloy,
+    check_same_state,
+    put_back,
+    rounding,
+    set_sel,
+    skewed,
+)  # fmt: skip
 
 from mdops import load
 from mdops.calculator import MDOps
@@ -98,15 +108,12 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     whole.renew()
     (expected,) = whole.run(45, every=90)
 
-    atoms.set_cell(saved.cell)
-    atoms.positions[:] = saved.positions
-    atoms.set_momenta(saved.momenta)
+    put_back(atoms, saved)
     again = Engine(atoms, models(device), physics, step=45)
     again.inner = inner
     (frame,) = again.run(45, every=90)
     assert frame.step == 90
-    for field in ("positions", "momenta", "forces", "virial", "energy", "conserved", "cell"):
-        assert np.array_equal(getattr(frame, field), getattr(expected, field)), field
+    check_same_state(frame, expected)
 
 
 def disturb_skin(engine):

@@ -71,6 +71,15 @@ def alloy(repeat=(2, 1, 1), a=3.7, seed=0, rattle=0.1):
     return atoms
 
 
+def check_nan(potential):
+    """A place that is no number makes an energy and a force that are none, and no error."""
+    system = _system(potential, alloy())
+    neighbors = potential.neighbor_list(system)
+    system.positions[0, 0] = torch.nan
+    answers, _ = potential.evaluator()(system, neighbors, check=False)
+    assert answers["atom_energy"][0].isnan() and answers["forces"][0].isnan().any()
+
+
 def pair(distance, symbols="Cu2"):
     return Atoms(symbols, [[0, 0, 0], [0, 0, distance]])
 

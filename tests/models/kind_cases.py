@@ -16,6 +16,7 @@ from trees import differences
 
 import mdops
 from mdops.calculator import MDOps
+from mdops.errors import InputError
 from mdops.io import read_model
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
@@ -228,6 +229,18 @@ def new_potential(descriptor):
     config = training_input(descriptor, 1)
     data = load_dataset(EMT, ["Cu", "Al"])
     return random_potential(config, data, PairLists(data, config.model.cutoff), seed=3, dtype=torch.float64)
+
+
+def check_few_places(potential, cutoff):
+    """Three places within a cutoff are too few for `alloy`, which an error says; truncated lists give other forces."""
+    with pytest.raises(
+        InputError, match=rf"\d+ neighbours within the cutoff of {cutoff} A, and the model's sel is 3"
+    ):
+        mdops.Potential(potential.model).compute(alloy())
+    potential.overflow = "truncate"
+    truncated = potential.compute(alloy())
+    potential.overflow = "extend"
+    assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-6
 
 
 def check_statistics(section, *names):

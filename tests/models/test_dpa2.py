@@ -9,7 +9,7 @@ import torch
 from reference_cases import references, relative_error
 
 import mdops
-from mdops.errors import ConfigError, InputError, ModelFileError, UnsupportedModelError
+from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.io.upgrade import upgrade
 from mdops.models.repformer import LayerForm
 from mdops.train import PairLists, load_dataset, make_batch
@@ -298,14 +298,7 @@ def test_files_whose_parts_do_not_fit(place, value, message):
 
 def test_too_few_places_are_named_with_their_cutoff():
     potential = kinds.new_potential(section({"nsel": 90, "three_body_sel": 3}, nsel=60))
-    with pytest.raises(
-        InputError, match=r"\d+ neighbours within the cutoff of 3\.5 A, and the model's sel is 3"
-    ):
-        mdops.Potential(potential.model).compute(kinds.alloy())
-    potential.overflow = "truncate"
-    truncated = potential.compute(kinds.alloy())
-    potential.overflow = "extend"
-    assert np.abs(potential.compute(kinds.alloy())["forces"] - truncated["forces"]).max() > 1e-6
+    kinds.check_few_places(potential, 3.5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mdops
-from mdops.errors import ConfigError, InputError, ModelFileError
+from mdops.errors import ConfigError, ModelFileError
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
 from mdops.models.graph import run_counted
@@ -203,11 +203,4 @@ def test_files_whose_parts_do_not_fit(place, value, message):
 
 def test_too_few_places_are_named_with_their_cutoff():
     potential = kinds.new_potential(with_repflow(e_sel=60, a_sel=3))
-    with pytest.raises(
-        InputError, match=r"\d+ neighbours within the cutoff of 3 A, and the model's sel is 3"
-    ):
-        mdops.Potential(potential.model).compute(kinds.alloy())
-    potential.overflow = "truncate"
-    truncated = potential.compute(kinds.alloy())
-    potential.overflow = "extend"
-    assert np.abs(potential.compute(kinds.alloy())["forces"] - truncated["forces"]).max() > 1e-5
+    kinds.check_few_places(potential, 3)

@@ -69,14 +69,8 @@ def test_answers_are_deepmd_kits(case, dtype, device):
 
 
 ATTENTIVE = {
-    "type": "dpa1",
-    "rcut": 3.5,
-    "rcut_smth": 1.0,
-    "sel": 30,
-    "neuron": [4, 8],
-    "axis_neuron": 3,
-    "attn": 6,
-}
+    "type": "dpa1", "rcut": 3.5, "rcut_smth": 1.0, "sel": 30, "neuron": [4, 8], "axis_neuron": 3, "attn": 6,
+}  # fmt: skip
 
 
 def random_model(seed, dtype=torch.float64, elements=("O", "H", "C"), **keys):

@@ -107,14 +107,8 @@ def test_parts_that_pass_messages_beside_splines(kind, attention):
 
 KINKS = {**A, "activation_function": "relu", "rcut": 4.2}
 LAYER = {
-    "type": "dpa1",
-    "sel": 80,
-    "rcut": 5.0,
-    "neuron": [4, 8],
-    "axis_neuron": 3,
-    "attn": 4,
-    "attn_layer": 1,
-}
+    "type": "dpa1", "sel": 80, "rcut": 5.0, "neuron": [4, 8], "axis_neuron": 3, "attn": 4, "attn_layer": 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", [[A, KINKS, T], [A, KINKS, LAYER], [KINKS, LAYER]])

@@ -302,13 +302,8 @@ def test_means_leave_virtual_atoms_out():
 def test_potentials_are_made_of_random_weights():
     """Each kind is made for training by its options alone, and written and read again."""
     descriptor = {
-        "type": "se_e2_a",
-        "sel": [6, 8],
-        "rcut": 5.0,
-        "rcut_smth": 0.5,
-        "neuron": [4, 8],
-        "axis_neuron": 4,
-    }
+        "type": "se_e2_a", "sel": [6, 8], "rcut": 5.0, "rcut_smth": 0.5, "neuron": [4, 8], "axis_neuron": 4,
+    }  # fmt: skip
     kinds = [
         {"type": "dipole"},
         {"type": "polar"},

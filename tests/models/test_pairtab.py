@@ -10,6 +10,7 @@ from blend_cases import (
     alloy,
     cases,
     check_dynamics,
+    check_nan,
     check_slopes,
     config_of,
     folder_of,
@@ -177,12 +178,7 @@ def test_pairs_that_are_absent_may_be_near():
 
 
 def test_nan_stays_nan():
-    potential, atoms = build(table_tree()), alloy()
-    system = systems.from_atoms([atoms], potential.type_map, potential.device)
-    neighbors = potential.neighbor_list(system)
-    system.positions[0, 0] = torch.nan
-    answers, _ = potential.evaluator()(system, neighbors, check=False)
-    assert answers["atom_energy"][0].isnan() and answers["forces"][0].isnan().any()
+    check_nan(build(table_tree()))
 
 
 def test_parameters_are_refused():

@@ -113,6 +113,16 @@ def listed(potential, system, skin=0.0):
     )
 
 
+def many(case, most):
+    """Its first frame so often that it has up to `most` atoms, and the parameters of all of them."""
+    (reference, *_) = references(DATA / case)
+    own = reference.system.batch == 0
+    times = most // int(own.sum())
+    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
+    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    return repeated(reference, times), fparam, aparam
+
+
 def repeated(reference, times):
     """The reference's first frame many times over, as many systems: enough atoms for the large tiles."""
     s = reference.system
@@ -200,12 +210,7 @@ def test_gpu_is_the_float64_cpu_for_many_atoms(case, way, monkeypatch):
         warnings.simplefilter("ignore")
         double = load(model_path(case), dtype=torch.float64, overflow="extend")
         gpu = load(model_path(case), dtype=torch.float32, overflow="extend").to("cuda")
-    (reference, *_) = references(DATA / case)
-    own = reference.system.batch == 0
-    times = 4300 // int(own.sum())
-    system = repeated(reference, times)
-    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
-    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    system, fparam, aparam = many(case, 4300)
     pairs = listed(double, system, skin=0.5)
     expected, moments = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))
@@ -391,12 +396,7 @@ def test_gpu_with_little_shared_memory(case, matmul, block, monkeypatch):
     monkeypatch.setenv("MDOPS_BLOCK_ROWS", block)
     double = load(model_path(case), dtype=torch.float64, overflow="extend")
     gpu = load(model_path(case), device="cuda", overflow="extend", matmul=matmul)
-    (reference, *_) = references(DATA / case)
-    own = reference.system.batch == 0
-    times = 5000 // int(own.sum())
-    system = repeated(reference, times)
-    fparam = None if reference.fparam is None else reference.fparam[:1].repeat(times, 1)
-    aparam = None if reference.aparam is None else reference.aparam[own].repeat(times, 1)
+    system, fparam, aparam = many(case, 5000)
     pairs = listed(double, system)
     expected, _ = double.evaluator()(system, pairs, fparam, aparam)
     parameters = (None if x is None else x.cuda() for x in (fparam, aparam))

@@ -127,3 +127,17 @@ def _way(sample: Sample) -> set:
         finally:
             sys.settrace(before)
     return way
+
+
+def captured(function, *static):
+    """A graph of function(*static), and its results."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            function(*static)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = function(*static)
+    return graph, results

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from attention_reference import attention
+from op_cases import captured
 
 from mdops.ops import ragged_attention, ragged_plan
 from mdops.ops.attention import plan_of
@@ -389,13 +390,7 @@ def test_a_cuda_graph_replays_while_lengths_change():
     def run():
         return ragged_attention(*given, case.offsets, gate=case.gate.detach(), plan=plan)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
+    graph, out = captured(run)
     for lengths in ((30, 10), (1, 39), (0, 0), (25, 3)):
         offsets = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
         case.offsets.copy_(offsets)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from op_cases import captured
 from test_attention import OPTIONS, Case, results
 
 from mdops.ops import ragged_plan
@@ -168,13 +169,7 @@ ROOM = {"max_total": 300, "max_batch": 3, "max_length": 150}
 def assert_replays(run, offsets):
     """A graph of run(offsets, items) gives the same bits as a call for all lengths; `offsets` are overwritten."""
     plan = ragged_plan(offsets, **ROOM)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        run(offsets, plan.items)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = run(offsets, plan.items)
+    graph, got = captured(run, offsets, plan.items)
     for lengths in LENGTHS:
         now = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
         offsets.copy_(now)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from op_cases import captured
 
 from mdops import ops
 from mdops.ops import displacements, neighbor_matrix, pair_forces
@@ -68,20 +69,6 @@ class Model(torch.nn.Module):
 def places(seed):
     gen = torch.Generator().manual_seed(seed)
     return EDGE * torch.rand(ATOMS, 3, generator=gen, dtype=torch.float64).cuda()
-
-
-def captured(function, *static):
-    """A graph of function(*static), and its results."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            function(*static)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = function(*static)
-    return graph, results
 
 
 def test_a_captured_step_follows_its_inputs():

@@ -10,14 +10,8 @@ from mdops.ops.linear import linear, linear_input, linear_weight
 # gradients lie as if they were of many rows, but come with sums for biases.
 # From 2^26 multiply-adds on Hopper's tensor cores take all of them, below that the products for weights alone.
 SIZES = [
-    (1, 1, 1),
-    (7, 17, 25),
-    (131, 50, 66),
-    (300, 100, 384),
-    (192, 1601, 240),
-    (9000, 36, 100),
-    (129, 70, 3),
-    (64, 1, 8500),
+    *((1, 1, 1), (7, 17, 25), (131, 50, 66), (300, 100, 384)),
+    *((192, 1601, 240), (9000, 36, 100), (129, 70, 3), (64, 1, 8500)),
     (5000, 120, 116),
     (4100, 130, 126),
     (3001, 129, 175),

@@ -2,9 +2,11 @@
 the net, everything else by products of layers."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
+from op_cases import captured
 
 from mdops.ops import mlp, mlp_value_and_gradient
 from mdops.ops.activation import CODES
@@ -195,14 +197,7 @@ def test_the_same_bits_wherever_memory_begins_and_however_it_lies(columns, rows)
 @pytest.mark.parametrize("matmul", ["float32", "tf32"])
 def test_a_captured_call_answers_for_new_rows_and_weights(rows, matmul):
     x, *layers = net((200, 240, 240, 1), rows)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        value_and_gradient((x, *layers), matmul=matmul)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = value_and_gradient((x, *layers), matmul=matmul)
+    graph, found = captured(partial(value_and_gradient, (x, *layers), matmul=matmul))
     for factor in (-0.5, 1.75):
         x.mul_(factor)
         layers[0][1].mul_(factor)

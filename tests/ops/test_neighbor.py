@@ -9,6 +9,7 @@ import pytest
 import torch
 from ase.neighborlist import primitive_neighbor_list
 from children import python
+from op_cases import captured
 
 from mdops import ops
 from mdops.errors import InputError, NeighborOverflowError
@@ -568,17 +569,11 @@ def test_captured_in_a_graph_with_another_cell():
     def search():
         return ops.neighbor_matrix(**system, cutoff=5.0, ntypes=2, capacity=128, sort=True)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        search()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = search()
+    graph, results = captured(search)
     for scale in (1.0, 1.2, 0.97):
         system["cell"] *= scale
         system["positions"] *= scale
         graph.replay()
-        assert 30 < int(captured[3][0]) <= 128
-        for a, b in zip(captured, search(), strict=True):
+        assert 30 < int(results[3][0]) <= 128
+        for a, b in zip(results, search(), strict=True):
             assert torch.equal(a, b)

@@ -33,13 +33,8 @@ def untrained():
 
     def make(type_map, dtype=torch.float64, device="cpu"):
         descriptor = {
-            "type": "dpa1",
-            "rcut": 4.0,
-            "rcut_smth": 1.0,
-            "neuron": [4, 8],
-            "axis_neuron": 2,
-            "sel": 80,
-        }
+            "type": "dpa1", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 2, "sel": 80,
+        }  # fmt: skip
         descriptor |= {"attn_layer": 0, "set_davg_zero": True}
         model = {"type_map": type_map, "descriptor": descriptor, "fitting_net": {"neuron": [8, 8]}}
         options = parse_config(

@@ -76,6 +76,13 @@ def write_system(folder, structures, type_map=("Al", "Cu"), sets=1):
     return folder
 
 
+def write_two_sizes(folder, frames, lacking):
+    """Systems of two sizes, of so many frames, each without one kind of label."""
+    for k, (name, label) in enumerate(zip(("one", "two"), lacking, strict=True)):
+        write_system(folder / name, alloy(frames[k], seed=k, repeat=(2 - k, 1, 1)), ("Cu", "Al"))
+        (folder / name / "set.000" / f"{label}.npy").unlink()
+
+
 def small_config(*, descriptor=None, fitting=None, model=None, training=None, **sections):
     """The training input of a small model of EMT, each section with more keys, or other values; None: without that of
     the descriptor."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from children import python
 from processes import together
-from small_systems import EMT, alloy, write_system
+from small_systems import EMT, write_two_sizes
 from test_full_validation import table as read_table
 from test_full_validation import validating
 from test_trainer import config, stop_after, tree
@@ -29,11 +29,7 @@ from mdops.train.loop.trainer import Trainer
 @pytest.fixture
 def mixed(tmp_path):
     """An input whose batches mix frames of two sizes, of which only some have a virial or forces."""
-    one, two = tmp_path / "data" / "one", tmp_path / "data" / "two"
-    write_system(one, alloy(5), ("Cu", "Al"))
-    write_system(two, alloy(6, seed=1, repeat=(1, 1, 1)), ("Cu", "Al"))
-    (one / "set.000" / "virial.npy").unlink()
-    (two / "set.000" / "force.npy").unlink()
+    write_two_sizes(tmp_path / "data", (5, 6), ("virial", "force"))
     data = {"systems": str(tmp_path / "data"), "batch_size": "mixed:5"}
     return parse_config(
         tree(training_data=data, validation_data={**data, "numb_btch": 2}, precision="float64", disp_freq=1)

@@ -95,13 +95,8 @@ def test_another_order_of_types_changes_no_energy(case):
 def test_fewer_types_change_no_energy_of_theirs(width):
     """A type embedding adds its input where it is as wide, or twice: for all types, for those that stay, or neither."""
     descriptor = {
-        "type": "se_atten",
-        "sel": 20,
-        "rcut": 4.0,
-        "rcut_smth": 1.0,
-        "neuron": [3, 6],
-        "axis_neuron": 2,
-    }
+        "type": "se_atten", "sel": 20, "rcut": 4.0, "rcut_smth": 1.0, "neuron": [3, 6], "axis_neuron": 2,
+    }  # fmt: skip
     options = {
         "type_map": ["H", "Al", "O", "Cu"],
         "descriptor": {**descriptor, "tebd_dim": width, "attn_layer": 0, "exclude_types": [[0, 3], [1, 3]]},

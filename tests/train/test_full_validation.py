@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from small_systems import EMT, alloy, write_system
+from small_systems import EMT, alloy, write_system, write_two_sizes
 from test_trainer import config, stop_after, tree
 
 import mdops
@@ -38,11 +38,7 @@ def names(folder):
 
 def test_errors_are_those_of_all_frames(tmp_path):
     """Systems of two sizes, and frames that lack labels: each value counts once, as in `evaluate`."""
-    one, two = tmp_path / "data" / "one", tmp_path / "data" / "two"
-    write_system(one, alloy(3), ("Cu", "Al"))
-    write_system(two, alloy(4, seed=1, repeat=(1, 1, 1)), ("Cu", "Al"))
-    (one / "set.000" / "energy.npy").unlink()
-    (two / "set.000" / "virial.npy").unlink()
+    write_two_sizes(tmp_path / "data", (3, 4), ("energy", "virial"))
     data = {"systems": str(tmp_path / "data"), "batch_size": 1}
     options = {"numb_steps": 4, "precision": "float64", "validation_data": data}
     Trainer(validating(options, validation_metric="V:MAE"), tmp_path / "per_atom").run()

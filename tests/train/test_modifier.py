@@ -131,13 +131,8 @@ def test_a_loaded_model_adds_the_charges(folder):
 def test_charges_are_added_where_neighbours_are_left_out(tmp_path):
     """There the separate ops of the model answer."""
     few = {
-        "type": "se_e2_a",
-        "rcut": 4.0,
-        "rcut_smth": 1.0,
-        "neuron": [4, 8],
-        "axis_neuron": 3,
-        "sel": [3, 3],
-    }
+        "type": "se_e2_a", "rcut": 4.0, "rcut_smth": 1.0, "neuron": [4, 8], "axis_neuron": 3, "sel": [3, 3],
+    }  # fmt: skip
     Trainer(parse_config(tree(tmp_path, model={"descriptor": few})), tmp_path).run()
     whole, alone = (
         mdops.load(tmp_path / "model.safetensors", dtype="float64", overflow="truncate", modifier=added)

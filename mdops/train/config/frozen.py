@@ -21,7 +21,6 @@ _TRAINED = ("Descriptor", "Fitting")
 @dataclass(kw_only=True)
 class FrozenOptions(ModelOptions):
     KIND = "frozen"
-    NAMES = ("frozen",)
     is_frozen: ClassVar[bool] = True
 
     model_file: str = key(

@@ -23,7 +23,6 @@ _TERMS = {
 @dataclass(kw_only=True)
 class DosLossOptions(Options):
     KIND = "dos"
-    NAMES = ("dos",)
 
     start_pref_dos: float = key(0.0, "weight of the systems' densities at the start", low=0)
     limit_pref_dos: float = key(0.0, "weight of the systems' densities as the rate goes to zero", low=0)

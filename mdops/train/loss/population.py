@@ -21,7 +21,6 @@ _TERMS = ("spin", "spin_total", "pop", "pop_alpha_total", "pop_beta_total")
 @dataclass(kw_only=True)
 class PopulationLossOptions(Options):
     KIND = "population"
-    NAMES = ("population",)
     IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     start_pref_spin: float = key(1.0, "weight of atoms' spins at the start", low=0)

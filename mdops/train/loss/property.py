@@ -20,7 +20,6 @@ _SMALL = 1e-3  # DeePMD-kit's, beside the label in the denominator
 @dataclass(kw_only=True)
 class PropertyLossOptions(Options):
     KIND = "property"
-    NAMES = ("property",)
     IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     loss_func: str = key(

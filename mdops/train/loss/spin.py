@@ -11,7 +11,6 @@ from mdops.train.loss.energy import EnergyLoss
 @dataclass(kw_only=True)
 class SpinLossOptions(Options):
     KIND = "ener_spin"
-    NAMES = ("ener_spin",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"enable_atom_ener_coeff": False}
 
     start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)

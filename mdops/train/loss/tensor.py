@@ -18,7 +18,6 @@ _KEYS = {False: "pref", True: "pref_atomic"}  # of systems, of atoms
 @dataclass(kw_only=True)
 class TensorLossOptions(Options):
     KIND = "tensor"
-    NAMES = ("tensor",)
     NEUTRAL: ClassVar[dict[str, Any]] = {"enable_atomic_weight": False}
 
     pref: float = key(doc="weight of the systems' tensors", low=0)

@@ -38,24 +38,34 @@ float emulated_half(uint32_t word, int k) {
   return __half2float(__half(raw));
 }
 
-template <bool Bfloat>
-void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// c += A B of 16 rows, 8 columns and 8 words of depth: term(left, right, k) is the product of
+// numbers k of a word of a row and of one of a column.
+template <int Depth, class Term>
+void emulated_product(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const Term& term) {
   struct Operands {
     uint32_t a[4], b[2];
   } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
   const char* all = emulated_exchange(&given, sizeof(given));
   const int lane = threadIdx.x % 32;
+  constexpr int kHalf = Depth / 2, kOfWord = Depth / 8;
   for (int n = 0; n < 4; ++n) {
     const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
     double sum = c[n];
-    for (int k = 0; k < 16; ++k) {
-      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + k % 8 / 2);
-      const auto right = emulated_lane<Operands>(all, column * 4 + k % 8 / 2);
-      sum += static_cast<double>(emulated_half<Bfloat>(left.a[row / 8 + k / 8 * 2], k % 2)) *
-             emulated_half<Bfloat>(right.b[k / 8], k % 2);
+    for (int k = 0; k < Depth; ++k) {
+      const int word = k % kHalf / kOfWord;
+      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + word);
+      const auto right = emulated_lane<Operands>(all, column * 4 + word);
+      sum += term(left.a[row / 8 + k / kHalf * 2], right.b[k / kHalf], k % kOfWord);
     }
     c[n] = static_cast<float>(sum);
   }
+}
+
+template <bool Bfloat>
+void multiply_16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_product<16>(c, a, b0, b1, [](uint32_t left, uint32_t right, int half) {
+    return static_cast<double>(emulated_half<Bfloat>(left, half)) * emulated_half<Bfloat>(right, half);
+  });
 }
 inline void multiply_here(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   multiply_16<false>(c, a, b0, b1);
@@ -67,21 +77,9 @@ inline float emulated_tf32(uint32_t bits) {
 }
 
 inline void multiply_8(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  struct Operands {
-    uint32_t a[4], b[2];
-  } const given{{a[0], a[1], a[2], a[3]}, {b0, b1}};
-  const char* all = emulated_exchange(&given, sizeof(given));
-  const int lane = threadIdx.x % 32;
-  for (int n = 0; n < 4; ++n) {
-    const int row = lane / 4 + n / 2 * 8, column = 2 * (lane % 4) + n % 2;
-    double sum = c[n];
-    for (int k = 0; k < 8; ++k) {
-      const auto left = emulated_lane<Operands>(all, row % 8 * 4 + k % 4);
-      const auto right = emulated_lane<Operands>(all, column * 4 + k % 4);
-      sum += static_cast<double>(emulated_tf32(left.a[row / 8 + k / 4 * 2])) * emulated_tf32(right.b[k / 4]);
-    }
-    c[n] = static_cast<float>(sum);
-  }
+  emulated_product<8>(c, a, b0, b1, [](uint32_t left, uint32_t right, int) {
+    return static_cast<double>(emulated_tf32(left)) * emulated_tf32(right);
+  });
 }
 
 }  // namespace mdops
