@@ -37,6 +37,13 @@ TENSOR_RATE = 989e12  # float16 operations a second of an H100 or H200, by its d
 MOLECULES, MOLECULE = 1024, 24
 
 
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """--model, and what `structure` takes."""
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--structure", type=Path)
+    parser.add_argument("--system", type=Path)
+
+
 def structure(elements: list[str], file: Path | None = None, folder: Path | None = None) -> Atoms:
     """The first frame of a file that ASE reads, or of DeePMD-kit's data in a folder; or an artificial box."""
     if file is not None:
@@ -190,9 +197,7 @@ def molecules(unit: Atoms) -> list[Atoms]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--structure", type=Path)
-    parser.add_argument("--system", type=Path)
+    add_model(parser)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288, 98304, 1572864])
     parser.add_argument("--check", type=int, nargs="*", default=[], metavar="ATOMS")
     parser.add_argument("--matmul", choices=get_args(Matmul), default="float32")

@@ -25,7 +25,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from ase import Atoms, units
-from cuda_inference import MOLECULE, repeated, structure
+from cuda_inference import MOLECULE, add_model, repeated, structure
 from machine import machine
 
 import mdops
@@ -156,9 +156,7 @@ def shown(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--structure", type=Path)
-    parser.add_argument("--system", type=Path)
+    add_model(parser)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 12288, 98304, 1572864])
     parser.add_argument("--ensemble", choices=("nvt", "npt"), nargs="+", default=["nvt"])
     parser.add_argument("--thermostat", choices=("nose-hoover", "langevin"), default="nose-hoover")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ase.io
-from cuda_inference import repeated, structure
+from cuda_inference import add_model, repeated, structure
 from machine import machine
 
 import mdops
@@ -66,9 +66,7 @@ def measure(ensemble: str, arguments: argparse.Namespace, folder: Path) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--structure", type=Path)
-    parser.add_argument("--system", type=Path)
+    add_model(parser)
     parser.add_argument("--atoms", type=int, default=192)
     parser.add_argument(
         "--python", action="append", type=lambda text: text.split("=", 1), metavar="LABEL=PATH"

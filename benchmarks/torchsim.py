@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch_sim as ts
 from ase import units
-from cuda_inference import structure
+from cuda_inference import add_model, structure
 from cuda_md import molecules
 from machine import machine
 
@@ -42,9 +42,7 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--structure", type=Path)
-    parser.add_argument("--system", type=Path)
+    add_model(parser)
     parser.add_argument("--molecules", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)

@@ -17,10 +17,8 @@ TEMPERATURES = [300, 600, 1000, 2000]  # K; at the last one the crystals melt
 TIMESTEP = 2.0  # fs
 # Small nets: a step is fast, and smooth reference energies need no more
 DESCRIPTOR = {"type": "se_e2_a", "rcut": 6.0, "neuron": [8, 16, 32], "axis_neuron": 6, "type_one_side": True}
-STUDENTS = {
-    "model": {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [32, 32, 32]}},
-    "training": {"batch_size": 4},
-}
+NETS = {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [32, 32, 32]}}
+STUDENTS = {"model": NETS, "training": {"batch_size": 4}}
 
 
 def cells() -> list[Atoms]:

@@ -21,10 +21,8 @@ TEMPERATURES = [300, 450]  # K
 TIMESTEP = 0.5  # fs
 # Small nets, quick to train
 DESCRIPTOR = {"type": "se_e2_a", "rcut": 5.0, "neuron": [16, 32, 64], "axis_neuron": 8, "type_one_side": True}
-STUDENTS = {
-    "model": {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [80, 80, 80]}},
-    "training": {"batch_size": 4},
-}
+NETS = {"descriptor": DESCRIPTOR, "fitting_net": {"neuron": [80, 80, 80]}}
+STUDENTS = {"model": NETS, "training": {"batch_size": 4}}
 
 
 def cells() -> list[Atoms]:

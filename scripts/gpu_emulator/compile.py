@@ -26,7 +26,7 @@ def compiled(name: str, headers: Path, folder: Path, *flags: str) -> ctypes.CDLL
     """The library of `name`.cpp, made in the folder."""
     library = folder / f"lib{name}.so"
     always = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", "-include", "cuda.h"]
-#A GPU refuses what is read or written beside its alignment; so this ends the process.
+    # A GPU refuses what is read or written beside its alignment; so this ends the process.
     always += ["-fsanitize=alignment", "-fno-sanitize-recover=alignment"]
     paths = [f"-I{EMULATOR}", f"-I{EMULATOR.parent.parent / 'source' / 'op'}", "-isystem", str(headers)]
     source = str(EMULATOR / f"{name}.cpp")

@@ -4,22 +4,13 @@ import dataclasses
 from types import SimpleNamespace
 
 import ase.io
+import engine_cases
 import numpy as np
 import pytest
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
-from engine_cases import (
-    GRAPH_MODELS,
-    MODEL,
-    PHYSICS,
-    alloy,
-    check_same_state,
-    put_back,
-    rounding,
-    set_sel,
-    skewed,
-)  # fmt: skip
+from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
 
 from mdops import load
 from mdops.cli import main
@@ -123,11 +114,11 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     (expected,) = whole.run(35, every=70)
     structures = mixed(physics)
     for atoms, frame in zip(structures, saved, strict=True):
-        put_back(atoms, frame)
+        engine_cases.put_back(atoms, frame)
     again = BatchEngine(structures, models(device), physics, step=35)
     again.inner = inner
     (got,) = again.run(35, every=70)
-    check_same_state(got, expected)
+    engine_cases.check_same_state(got, expected)
 
 
 def test_an_explosion_names_system_and_step(models, device):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import engine_cases
 import numpy as np
 import pytest
 import torch
@@ -9,17 +10,7 @@ from ase import Atoms, units
 from ase.build import bulk
 from ase.constraints import FixAtoms
 from ase_reference import reference_conserved, reference_integrator
-from engine_cases import (
-    GRAPH_MODELS,
-    MODEL,
-    PHYSICS,
-    alloy,
-    check_same_state,
-    put_back,
-    rounding,
-    set_sel,
-    skewed,
-)  # fmt: skip
+from engine_cases import GRAPH_MODELS, MODEL, PHYSICS, alloy, rounding, set_sel, skewed
 
 from mdops import load
 from mdops.calculator import MDOps
@@ -108,12 +99,12 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     whole.renew()
     (expected,) = whole.run(45, every=90)
 
-    put_back(atoms, saved)
+    engine_cases.put_back(atoms, saved)
     again = Engine(atoms, models(device), physics, step=45)
     again.inner = inner
     (frame,) = again.run(45, every=90)
     assert frame.step == 90
-    check_same_state(frame, expected)
+    engine_cases.check_same_state(frame, expected)
 
 
 def disturb_skin(engine):

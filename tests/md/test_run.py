@@ -304,18 +304,23 @@ def test_masses_that_are_none_are_refused(alloy, tmp_path, mass):
     assert not list(tmp_path.iterdir())
 
 
+def whole_and_parts(tmp_path, *ends):
+    """The folder and the last step of a run to the last of these steps, and of the same in parts that end so."""
+    for name, steps in (("whole", ends[-1:]), ("parts", ends)):
+        (tmp_path / name).mkdir()
+        for end in steps:
+            yield tmp_path / name, end
+
+
 @pytest.mark.parametrize("constraint", [None, FixAtoms([0])])
 def test_means_are_of_the_whole_run(alloy, potential, tmp_path, capfd, constraint):
     alloy.set_constraint(constraint)
     physics = dataclasses.replace(ENSEMBLES["nve"], checkpoint_every=20)
     summaries, start = [], alloy.copy()
-    for name, ends in (("whole", [60]), ("parts", [20, 60, 60])):
-        folder = tmp_path / name
-        folder.mkdir()
-        for end in ends:
-            atoms = start.copy()
-            atoms.calc = MDOps(potential)
-            summaries.append(run(atoms, physics, output(folder, end, restart=True)))
+    for folder, end in whole_and_parts(tmp_path, 20, 60, 60):
+        atoms = start.copy()
+        atoms.calc = MDOps(potential)
+        summaries.append(run(atoms, physics, output(folder, end, restart=True)))
     whole, first, second, nothing = summaries
     assert (whole.steps, first.steps, second.steps, nothing.steps) == (60, 20, 40, 0)
     for after in (second, nothing):
@@ -535,16 +540,13 @@ class TestEngine:
     def test_frames_log_and_restart(self, calculator, alloy, tmp_path, name, device, suffix):
         physics = dataclasses.replace(ENSEMBLES[name], checkpoint_every=20)
         start, written = alloy.copy(), {}
-        for kind, ends in (("whole", [70]), ("parts", [20, 40, 70])):
-            folder = tmp_path / kind
-            folder.mkdir()
-            for end in ends:
-                atoms = start.copy()
-                atoms.calc = calculator(device)
-                trajectory = folder / f"md{suffix}"
-                run_files = output(folder, end, trajectory=trajectory, restart=True)
-                summary = run(atoms, physics, run_files, engine=True)
-            written[kind] = [trajectory.read_bytes(), (folder / "md.log").read_bytes()]
+        for folder, end in whole_and_parts(tmp_path, 20, 40, 70):
+            atoms = start.copy()
+            atoms.calc = calculator(device)
+            trajectory = folder / f"md{suffix}"
+            run_files = output(folder, end, trajectory=trajectory, restart=True)
+            summary = run(atoms, physics, run_files, engine=True)
+            written[folder.name] = [trajectory.read_bytes(), (folder / "md.log").read_bytes()]
         assert written["whole"] == written["parts"]
         frames = read(trajectory, ":")
         assert [f.info["step"] for f in frames] == list(range(0, 71, 10))

@@ -99,6 +99,17 @@ def gradients_of(potential, evaluator, system, **options):
     return {name: p.grad.clone() for name, p in potential.named_parameters() if p.grad is not None}
 
 
+def change_weights(potential, system):
+    """The answers of a model after all its weights have changed, which are others than before."""
+    before = potential.evaluate(system)["energy"]
+    with torch.no_grad():
+        for weight in potential.parameters():
+            weight.mul_(1.02)
+    after = potential.evaluate(system)
+    assert not torch.allclose(before, after["energy"], rtol=1e-5)
+    return after
+
+
 def check_virial(potential, system):
     """It is minus the slope of the energy by strain, by central differences."""
     virial = potential.evaluate(system)["virial"]

@@ -14,14 +14,8 @@ FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 # M, N, K: one, none, whole tiles, and multiples of nothing.
 SHAPES = [
     *itertools.product((0, 1), (0, 1), (0, 1)),
-    (3, 5, 7),
-    (16, 32, 64),
-    (33, 31, 129),
-    (64, 64, 256),
-    (65, 130, 100),
-    (129, 200, 384),
-    (7, 257, 1000),
-    (200, 72, 48),
+    *((3, 5, 7), (16, 32, 64), (33, 31, 129), (64, 64, 256)),
+    *((65, 130, 100), (129, 200, 384), (7, 257, 1000), (200, 72, 48)),
 ]
 # What a GPU may choose for a product, by the name that forces it.
 WAYS = [

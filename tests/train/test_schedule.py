@@ -6,31 +6,36 @@ import pytest
 import torch
 
 from mdops.errors import ConfigError
+from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.schedule import LearningRate, WeightAverage
 
 
+def rate_of(start, stop, steps, **keys):
+    return LearningRate(LearningRateConfig(start_lr=start, stop_lr=stop, **keys), steps)
+
+
 def test_exponential_falls_in_stairs_to_the_stop():
-    rate = LearningRate(1e-3, 1e-6, 200, decay_steps=20)
+    rate = rate_of(1e-3, 1e-6, 200, decay_steps=20)
     assert rate(0) == rate(19) == 1e-3
     assert rate(20) == pytest.approx(1e-3 * 10**-0.3) and rate(200) == pytest.approx(1e-6)
     assert rate(400) == 1e-6
-    assert LearningRate(1e-3, 1e-6, 200, decay_steps=20, smooth=True)(10) == pytest.approx(1e-3 * 10**-0.15)
+    assert rate_of(1e-3, 1e-6, 200, decay_steps=20, smooth=True)(10) == pytest.approx(1e-3 * 10**-0.15)
 
 
 def test_rates_of_a_training_by_deepmd_kit():
     """1e-3 to 3.51e-8 in 15000 steps falls every 5000 by default; and with a decay rate given."""
-    rate = LearningRate(1e-3, 3.51e-8, 15000)
+    rate = rate_of(1e-3, 3.51e-8, 15000)
     assert rate(4999) == 1e-3 and rate(5000) == pytest.approx(1e-3 * 3.51e-5 ** (1 / 3))
-    assert LearningRate(1e-3, 1e-8, 100, decay_steps=10, decay_rate=0.5)(25) == pytest.approx(2.5e-4)
+    assert rate_of(1e-3, 1e-8, 100, decay_steps=10, decay_rate=0.5)(25) == pytest.approx(2.5e-4)
 
 
 def test_too_long_decay_steps_are_replaced():
-    assert LearningRate(1e-3, 1e-5, 400)(5) == pytest.approx(1e-3 * 1e-2 ** (5 / 400))
-    assert LearningRate(1e-3, 1e-5, 4000)(150) == pytest.approx(1e-3 * 1e-2 ** (100 / 4000))
+    assert rate_of(1e-3, 1e-5, 400)(5) == pytest.approx(1e-3 * 1e-2 ** (5 / 400))
+    assert rate_of(1e-3, 1e-5, 4000)(150) == pytest.approx(1e-3 * 1e-2 ** (100 / 4000))
 
 
 def test_cosine_and_warm_up():
-    rate = LearningRate(1e-3, 1e-5, 110, kind="cosine", warmup_steps=10, warmup_factor=0.1)
+    rate = rate_of(1e-3, 1e-5, 110, type="cosine", warmup_steps=10, warmup_start_factor=0.1)
     assert rate(0) == pytest.approx(1e-4) and rate(5) == pytest.approx(5.5e-4) and rate(10) == 1e-3
     assert rate(60) == pytest.approx(5.05e-4) and rate(110) == rate(200) == pytest.approx(1e-5)
     assert rate(35) == pytest.approx(1e-5 + 9.9e-4 * (1 + math.sqrt(0.5)) / 2)
@@ -47,17 +52,17 @@ LATE = {
 @pytest.mark.parametrize("decay", LATE)
 def test_a_late_fall_is_deepmd_kits(decay):
     options = {
-        "kind": "wsd",
-        "decay_phase": 0.65,
+        "type": "wsd",
+        "decay_phase_ratio": 0.65,
         "decay_type": decay,
         "warmup_steps": 20,
-        "warmup_factor": 0.2,
+        "warmup_start_factor": 0.2,
     }
-    rate = LearningRate(4.5e-4, 1e-6, 2000, **options)
+    rate = rate_of(4.5e-4, 1e-6, 2000, **options)
     steps = (0, 7, 20, 500, 700, 701, 1000, 1500, 1999, 2000, 2500)
     wanted = (9e-5, 2.16e-4, *3 * [4.5e-4], *LATE[decay], 1e-6, 1e-6)
     assert [rate(step) for step in steps] == pytest.approx(wanted, rel=1e-12)
-    short = LearningRate(1e-3, 1e-5, 7, kind="wsd")
+    short = rate_of(1e-3, 1e-5, 7, type="wsd")
     assert [short(step) for step in (0, 6, 7)] == pytest.approx([1e-3, 1e-3, 1e-5])
 
 
@@ -65,16 +70,14 @@ def test_a_late_fall_is_deepmd_kits(decay):
     "options",
     [
         {"start": 0.0},
-        {"kind": "linear"},
         {"warmup_steps": 10},
-        {"decay_steps": 0},
-        {"kind": "wsd", "stop": 0.0},
-        {"kind": "wsd", "decay_phase": 1.5},
+        {"type": "wsd", "stop": 0.0},
+        {"type": "wsd", "decay_phase_ratio": 1.5},
     ],
 )
 def test_senseless_schedules_are_refused(options):
     with pytest.raises(ConfigError):
-        LearningRate(**{"start": 1e-3, "stop": 1e-6, "steps": 10, **options})
+        rate_of(**{"start": 1e-3, "stop": 1e-6, "steps": 10, **options})
 
 
 def test_average_of_weights():

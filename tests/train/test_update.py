@@ -17,7 +17,7 @@ from mdops.ops import NeighborList, displacements
 from mdops.tables.spline import bending_weights
 from mdops.train import PairLists, make_batch
 from mdops.train.config.sections import LearningRateConfig
-from mdops.train.loop.factories import make_loss, make_optimizer, make_rate, make_sampler, require_labels
+from mdops.train.loop.factories import make_loss, make_optimizer, make_sampler, require_labels
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loop.update import keep_spline, predict, train_step, use_training_spline
 from mdops.train.loss.base import Prefactor
@@ -216,7 +216,8 @@ def test_untrained_parts_and_parameters_that_do_not_fit(data, lists):
 def test_parts_of_a_configuration(data):
     c = config()
     c.learning_rate = LearningRateConfig(stop_lr_ratio=0.01, warmup_ratio=0.1)
-    assert make_rate(c, 100) == LearningRate(1e-3, 1e-5, 100, warmup_steps=10)
+    rate = LearningRate(c.learning_rate, 100)
+    assert (rate.stop, rate.warmup, rate(0), rate(10)) == (1e-5, 10, 0, 1e-3)
     c.optimizer.type = "AdamW"
     group = make_optimizer(c, [torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
     assert group["weight_decay"] == 0 and group["betas"] == (0.9, 0.99)

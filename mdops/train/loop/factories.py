@@ -17,10 +17,7 @@ from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
 from mdops.train.loop.muon import HybridMuon
-from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
-
-_DEFAULT_STOP = 1e-8
 
 
 def make_sampler(config: DataConfig, data: Dataset, seed: int) -> Sampler:
@@ -103,27 +100,6 @@ def planned_steps(config: Config, batches: int) -> int:
 def report_interval(training: TrainingConfig, steps: int) -> int:
     """Steps between two lines of the learning curve."""
     return training.disp_freq or min(_INTERVAL, max(steps // _LINES, 1))
-
-
-def make_rate(config: Config, steps: int) -> LearningRate:
-    """The rates of the section `learning_rate` over `steps` steps."""
-    c = config.learning_rate
-    stop = _DEFAULT_STOP if c.stop_lr is None else c.stop_lr
-    if c.stop_lr_ratio is not None:
-        stop = c.start_lr * c.stop_lr_ratio
-    return LearningRate(
-        c.start_lr,
-        stop,
-        steps,
-        kind=c.type,
-        decay_steps=c.decay_steps,
-        decay_rate=c.decay_rate,
-        smooth=c.smooth,
-        decay_phase=c.decay_phase_ratio,
-        decay_type=c.decay_type,
-        warmup_steps=c.warmup_steps if c.warmup_ratio is None else int(c.warmup_ratio * steps),
-        warmup_factor=c.warmup_start_factor,
-    )
 
 
 def make_optimizer(

@@ -2,96 +2,81 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from mdops.errors import ConfigError
+from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.captured_optimizer import PIECE
 
-_KINDS = ("exp", "cosine", "wsd")
+_DEFAULT_STOP = 1e-8
 _ALIGNED = 4  # numbers: 16 bytes of float32
 
 
-@dataclass(frozen=True)
 class LearningRate:
     """DeePMD-kit's learning rates: after a linear warm-up, an exponential or a cosine fall, or a late one.
 
-    With t = step - warmup_steps and T = steps - warmup_steps:
-    "exp" is start * decay_rate^floor(t / decay_steps) (without floor if `smooth`), never below `stop`;
-    "cosine" is stop + (start - stop) (1 + cos(pi min(t, T) / T)) / 2;
-    "wsd" is start, and in the last D = `decay_phase` steps falls with f = 1 - (T - t) / D as (1 - f) start + f stop
-    ("linear"), so in its inverse ("inverse_linear"), or as "cosine" does.
+    With t = step - warm-up, T = steps - warm-up, and the section's keys:
+    "exp" is start_lr * decay_rate^floor(t / decay_steps) (without floor if `smooth`), never below `stop`; decay_rate is
+    (stop / start_lr)^(decay_steps / T) by default, and then decay_steps, where they are not less than T,
+    max(1, about T/100, at most 100);
+    "cosine" is stop + (start_lr - stop) (1 + cos(pi min(t, T) / T)) / 2;
+    "wsd" is start_lr, and in the last D = decay_phase_ratio * steps, T at most, falls with f = 1 - (T - t) / D as
+    (1 - f) start_lr + f stop ("linear"), so in its inverse ("inverse_linear"), or as "cosine" does.
 
     Attributes:
-        start, stop: the rates after the warm-up and at the end.
-        steps: of the whole training.
-        kind: "exp", "cosine" or "wsd".
-        decay_steps: steps between two falls; replaced by max(1, about T/100, at most 100) where it is not less
-            than T and no `decay_rate` is given.
-        decay_rate: by default (stop / start)^(decay_steps / T).
-        smooth: fall at every step.
-        decay_phase, decay_type: see above; of all steps D is this part, and no more than T.
-        warmup_steps, warmup_factor: the rate grows from warmup_factor * start to start in so many steps.
+        section: the keys. steps: of the whole training.
+        start, stop: the rates after the warm-up and at the end. warmup: its steps.
     """
 
-    start: float
-    stop: float
-    steps: int
-    kind: str = "exp"
-    decay_steps: int = 5000
-    decay_rate: float | None = None
-    smooth: bool = False
-    warmup_steps: int = 0
-    warmup_factor: float = 0.0
-    decay_phase: float = 0.1
-    decay_type: str = "inverse_linear"
-
-    def __post_init__(self) -> None:
+    def __init__(self, section: LearningRateConfig, steps: int) -> None:
+        self.section, self.steps, self.start = section, steps, section.start_lr
+        self.stop = _DEFAULT_STOP if section.stop_lr is None else section.stop_lr
+        if section.stop_lr_ratio is not None:
+            self.stop = self.start * section.stop_lr_ratio
+        ratio = section.warmup_ratio
+        self.warmup = section.warmup_steps if ratio is None else int(ratio * steps)
         if not (0 < self.start < math.inf and 0 <= self.stop < math.inf):
             raise ConfigError(f"learning rates are {self.start} and {self.stop}, expected positive numbers")
-        if self.kind not in _KINDS:
-            raise ConfigError(f"the learning rate's type is {self.kind!r}, expected {', '.join(_KINDS)}")
-        if self.kind == "wsd" and not (self.stop > 0 and 0 < self.decay_phase <= 1):
+        if section.type == "wsd" and not (self.stop > 0 and 0 < section.decay_phase_ratio <= 1):
             raise ConfigError(
-                f'a rate of type "wsd" ends at {self.stop} after a part of {self.decay_phase} of the steps, expected '
-                "a rate above 0 (stop_lr) and a part above 0 and up to 1 (decay_phase_ratio)"
+                f'a rate of type "wsd" ends at {self.stop} after a part of {section.decay_phase_ratio} of the steps, '
+                "expected a rate above 0 (stop_lr) and a part above 0 and up to 1 (decay_phase_ratio)"
             )
-        if not 0 <= self.warmup_steps < max(self.steps, 1):
-            raise ConfigError(f"warmup_steps is {self.warmup_steps}, expected 0 .. {self.steps - 1}")
-        if self.decay_steps < 1:
-            raise ConfigError(f"decay_steps is {self.decay_steps}, expected 1 or more")
+        if not 0 <= self.warmup < max(steps, 1):
+            raise ConfigError(f"warmup_steps is {self.warmup}, expected 0 .. {steps - 1}")
 
     def __call__(self, step: int) -> float:
         """The rate of a step, counted from 0."""
-        if step < self.warmup_steps:
-            return self.start * (self.warmup_factor + (1 - self.warmup_factor) * step / self.warmup_steps)
-        t, total = step - self.warmup_steps, self.steps - self.warmup_steps
-        if self.kind == "cosine":
+        if step < self.warmup:
+            first = self.section.warmup_start_factor
+            return self.start * (first + (1 - first) * step / self.warmup)
+        t, total = step - self.warmup, self.steps - self.warmup
+        if self.section.type == "cosine":
             return self._cosine(min(t / total, 1.0))
-        return self._late(t, total) if self.kind == "wsd" else self._exp(t, total)
+        return self._late(t, total) if self.section.type == "wsd" else self._exp(t, total)
 
     def _cosine(self, fallen: float) -> float:
         return self.stop + (self.start - self.stop) * 0.5 * (1 + math.cos(math.pi * fallen))
 
     def _late(self, t: int, total: int) -> float:
-        phase = max(1, min(int(self.decay_phase * self.steps), total))
+        phase = max(1, min(int(self.section.decay_phase_ratio * self.steps), total))
         fallen = min(max((t - (total - phase)) / phase, 0.0), 1.0)
-        if self.decay_type == "cosine":
+        if self.section.decay_type == "cosine":
             return self._cosine(fallen)
-        if self.decay_type == "linear":
+        if self.section.decay_type == "linear":
             return self.start + (self.stop - self.start) * fallen
         return 1 / (fallen / self.stop + (1 - fallen) / self.start)
 
     def _exp(self, t: int, total: int) -> float:
-        interval = self.decay_steps
-        if self.decay_rate is None and interval >= total:
+        interval = self.section.decay_steps
+        if self.section.decay_rate is None and interval >= total:
             interval = 100 if total // 10 > 100 else total // 100 + 1
-        rate = self.decay_rate
+        rate = self.section.decay_rate
         if rate is None:
             rate = math.exp(math.log(max(self.stop, 1e-10) / self.start) * interval / total)
         falls = t / interval
-        return max(self.start * rate ** (falls if self.smooth else math.floor(falls)), self.stop)
+        return max(self.start * rate ** (falls if self.section.smooth else math.floor(falls)), self.stop)
 
 
 class FlatBuffer:

@@ -3,11 +3,7 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kNormAtoms = 16;  // a piece of work, at least
-
-}  // namespace
 
 template <class T>
 static void run_norm(const Op&, const NormArgs<T>& args) {

@@ -2,38 +2,36 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kFrameEdges = 128;  // a piece of work, at least
 
-}  // namespace
+// frame(edge, the place of its harmonics, that of its rows).
+template <int kDegree, class Frame>
+static void each_frame(const FrameShape& shape, const Frame& frame) {
+  constexpr int columns = frame_columns(kDegree);
+  const int numbers = frame_rows(kDegree, shape.order) * columns;
+  parallel(shape.edges, kFrameEdges, [&](int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) frame(e, e * columns, e * numbers);
+  });
+}
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameArgs<T>& args) {
-  constexpr int columns = frame_columns(kDegree);
-  const int order = args.shape.order, numbers = frame_rows(kDegree, order) * columns;
-  parallel(args.shape.edges, kFrameEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e)
-      frame_of<kDegree>(args.vectors + 3 * e, order, args.harmonics + e * columns, args.turn + e * numbers);
+  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t column, int64_t row) {
+    frame_of<kDegree>(args.vectors + 3 * e, args.shape.order, args.harmonics + column, args.turn + row);
   });
 }
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameBackwardArgs<T>& args) {
-  constexpr int columns = frame_columns(kDegree);
-  const int order = args.shape.order, numbers = frame_rows(kDegree, order) * columns;
-  parallel(args.shape.edges, kFrameEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e)
-      frame_backward<kDegree>(args.vectors + 3 * e, order, args.by_harmonics + e * columns,
-                              args.by_turn + e * numbers, args.by_vectors + 3 * e);
+  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t column, int64_t row) {
+    frame_backward<kDegree>(args.vectors + 3 * e, args.shape.order, args.by_harmonics + column,
+                            args.by_turn + row, args.by_vectors + 3 * e);
   });
 }
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
-  parallel(args.shape.edges, kFrameEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e) frame_twice_of<kDegree>(args, e);
-  });
+  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t, int64_t) { frame_twice_of<kDegree>(args, e); });
 }
 
 }  // namespace mdops

@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "common/isa.h"
 #include "common/math.h"
@@ -311,22 +312,9 @@ MDOPS_HD void frame_twice_of(const FrameTwiceArgs<T>& args, int64_t e) {
 // f(the degree as a constant).
 template <class F>
 void with_degree(int64_t degree, const F& f) {
-  switch (degree) {
-    case 0:
-      return f.template operator()<0>();
-    case 1:
-      return f.template operator()<1>();
-    case 2:
-      return f.template operator()<2>();
-    case 3:
-      return f.template operator()<3>();
-    case 4:
-      return f.template operator()<4>();
-    case 5:
-      return f.template operator()<5>();
-    default:
-      return f.template operator()<6>();
-  }
+  [&]<int... Degrees>(std::integer_sequence<int, Degrees...>) {
+    ((degree == Degrees ? f.template operator()<Degrees>() : void()), ...);
+  }(std::make_integer_sequence<int, kMostDegree + 1>());
 }
 
 }  // namespace mdops

@@ -130,29 +130,17 @@ static void run_graph(const Op&, const EdgeAngleArgs& args) {
   for (int64_t a = angles; a < args.capacity; ++a) args.write_no_angle(a);
 }
 
-template <class T>
-static void run_graph(const Op&, const GatherArgs<T>& args) {
-  parallel(args.rows, kGraphRows,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
-}
-
-template <class T>
-static void run_graph(const Op&, const ScatterArgs<T>& args) {
-  parallel(args.targets, kGraphAtoms,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
-}
-
-template <class T>
-static void run_graph(const Op&, const ProductArgs<T>& args) {
-  parallel(args.rows, kGraphRows,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(row_products, args, begin, end); });
-}
-
-template <class T>
-static void run_graph(const Op&, const WeightedSumArgs<T>& args) {
-  parallel(args.targets, kGraphAtoms,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(weighted_sums, args, begin, end); });
-}
+// What a kernel does for some of the rows or targets at a time.
+#define MDOPS_RUN_GRAPH(Args, count, grain, kernel)                                                        \
+  template <class T>                                                                                       \
+  static void run_graph(const Op&, const Args<T>& args) {                                                  \
+    parallel(args.count, grain, [&](int64_t begin, int64_t end) { MDOPS_RUN(kernel, args, begin, end); }); \
+  }
+MDOPS_RUN_GRAPH(GatherArgs, rows, kGraphRows, gather_rows)
+MDOPS_RUN_GRAPH(ScatterArgs, targets, kGraphAtoms, scatter_rows)
+MDOPS_RUN_GRAPH(ProductArgs, rows, kGraphRows, row_products)
+MDOPS_RUN_GRAPH(WeightedSumArgs, targets, kGraphAtoms, weighted_sums)
+#undef MDOPS_RUN_GRAPH
 
 template <class T>
 static void run_graph(const Op&, const SoftmaxArgs<T>& args) {

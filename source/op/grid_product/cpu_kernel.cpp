@@ -124,8 +124,10 @@ void atoms_by_angles(const GridArgs<T>& args, int64_t from, int64_t to, const vo
   }
 }
 
+}  // namespace
+
 template <class T>
-void pack_all(const GridArgs<T>& args, void* packed) {
+void grid_pack(const GridArgs<T>& args, void* packed) {
   const PackedGrid<T> to(args, packed);
   if (grid_angles::fits(args)) {
     for (int k = 0; k < 4 * grid_angles::kTable; ++k) {
@@ -140,21 +142,9 @@ void pack_all(const GridArgs<T>& args, void* packed) {
 }
 
 template <class T>
-GridSizes sizes_of(const GridArgs<T>& args) {
+GridSizes grid_sizes(const GridArgs<T>& args) {
   const int64_t rows = args.first + args.second + args.results;
   return {PackedGrid<T>(args, nullptr).bytes, static_cast<int64_t>(rows * kWide<T> * sizeof(T))};
-}
-
-}  // namespace
-
-template <class T>
-GridSizes grid_sizes(const GridArgs<T>& args) {
-  return sizes_of(args);
-}
-
-template <class T>
-void grid_pack(const GridArgs<T>& args, void* packed) {
-  pack_all(args, packed);
 }
 
 template <class T>

@@ -82,24 +82,26 @@ struct MomentProductOps {
   static Tensor moment_product(const Tensor& moments, const Tensor& tables, const Tensor& rows,
                                const Tensor& kinds) {
     const auto op = Device::make("moment_product", "moments", moments);
-    MomentProductInputs in(op, "moments", moments, tables, rows, kinds, false);
-    in.tables = Device::placed(in.tables);
-    Tensor out = Device::summed(op, in.shape(), in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_moment_product(op, in.args<T>(out)); });
-    return out;
+    return product(op, {op, "moments", moments, tables, rows, kinds, false});
   }
 
   static Tensor moment_product_backward(const Tensor& grad, const Tensor& tables, const Tensor& rows,
                                         const Tensor& kinds) {
     const auto op = Device::make("moment_product_backward", "grad", grad);
-    MomentProductInputs in(op, "grad", grad, tables, rows, kinds, true);
-    in.tables = Device::placed(in.tables);
-    Tensor out = Device::summed(op, in.shape(), in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_moment_gradients(op, in.args<T>(out)); });
-    return out;
+    return product(op, {op, "grad", grad, tables, rows, kinds, true});
   }
 
   MDOPS_IMPLEMENT(MomentProductOps, moment_product, moment_product_backward)
+
+ private:
+  static Tensor product(const auto& op, MomentProductInputs in) {
+    in.tables = Device::placed(in.tables);
+    Tensor out = Device::summed(op, in.shape(), in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      in.back ? run_moment_gradients(op, in.args<T>(out)) : run_moment_product(op, in.args<T>(out));
+    });
+    return out;
+  }
 };
 
 }  // namespace mdops

@@ -2,11 +2,7 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kMixEdges = 256;  // a piece of work, at least
-
-}  // namespace
 
 template <class T>
 static void run_orders(const Op&, const OrderMixArgs<T>& args) {

@@ -5,9 +5,7 @@
 #include "common/rows.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops {
-
-namespace gpu_order_mix {
+namespace mdops::gpu_order_mix {
 
 constexpr int kThreads = 256;
 
@@ -35,8 +33,8 @@ void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
              args);
 }
 
-}  // namespace gpu_order_mix
+}  // namespace mdops::gpu_order_mix
 
+namespace mdops {
 using gpu_order_mix::run_orders;
-
-}  // namespace mdops
+}
