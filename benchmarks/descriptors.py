@@ -43,6 +43,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from beside_deepmd import DeePMDKit
+from evaluators import training_step
 from kernels import kernels_of
 from machine import machine
 
@@ -198,15 +199,7 @@ def on_cpu(
         return timed(run, clock, 1 if kind is Autograd else 5)
 
     def training(kind: Any) -> Callable[[], float]:
-        evaluator = made(kind)
-        options = {"create_graph": True} if issubclass(kind, Autograd) else {}
-
-        def step() -> None:
-            answers, _ = evaluator(system, pairs, check=False, **options)
-            (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
-            evaluator.potential.zero_grad()
-
-        return timed(step, clock, 1)
+        return timed(training_step(made(kind), system, pairs), clock, 1)
 
     runs = {kind.name: simulation(kind) for kind in SIMULATE if kind.why_not(potential) is None}
     with contextlib.ExitStack() as stack:

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from machine import machine
@@ -22,7 +23,20 @@ import mdops
 from mdops.cli.sample_model import water_model
 from mdops.evaluators import SIMULATE, TRAIN, Autograd
 from mdops.jit.sample_box import sample_box
-from mdops.system import from_atoms
+from mdops.ops import NeighborList
+from mdops.system import System, from_atoms
+
+
+def training_step(evaluator: Any, system: System, pairs: NeighborList) -> Callable[[], None]:
+    """With its backward pass, of squares of forces and a sum of energies."""
+    options = {"create_graph": True} if isinstance(evaluator, Autograd) else {}
+
+    def step() -> None:
+        answers, _ = evaluator(system, pairs, check=False, **options)
+        (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
+        evaluator.potential.zero_grad()
+
+    return step
 
 
 def median_times(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
@@ -47,15 +61,7 @@ def measure(potential: mdops.Potential, atoms: int, rounds: int) -> dict[str, di
         return torch.no_grad()(lambda: evaluator(system, pairs, check=False))
 
     def training(kind: type) -> Callable[[], None]:
-        evaluator = kind(potential)
-        options = {"create_graph": True} if issubclass(kind, Autograd) else {}
-
-        def step() -> None:
-            answers, _ = evaluator(system, pairs, check=False, **options)
-            (answers["forces"].square().sum() + answers["atom_energy"].sum()).backward()
-            potential.zero_grad()
-
-        return step
+        return training_step(kind(potential), system, pairs)
 
     kinds = {"simulation": (SIMULATE, simulation), "training": (TRAIN, training)}
     return {

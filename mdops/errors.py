@@ -80,11 +80,12 @@ class ParallelError(MDOpsError, RuntimeError):
 
 
 class _CapacityError(MDOpsError, ValueError):
-    """What a list of fixed capacity cannot hold; `given` makes it anew in another process."""
+    """There is more than a list of fixed capacity can hold; `given` are the arguments of the class itself."""
 
-    def __init__(self, message: str, *given: Any):
-        super().__init__(message)
-        self._given = given
+    def __init__(self, found: str, needed: int, capacity: int, key: str, *given: Any):
+        more = f"more than the capacity of {capacity}: pass {key}={needed} or more, or None to have it chosen"
+        super().__init__(f"{found}, {more}")
+        self.needed, self.capacity, self._given = needed, capacity, given
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return type(self), self._given
@@ -94,21 +95,15 @@ class NeighborOverflowError(_CapacityError):
     """An atom has more neighbours than a neighbour list of fixed capacity can hold."""
 
     def __init__(self, needed: int, capacity: int, atom: int):
-        super().__init__(
-            f"atom {atom} has {needed} neighbours, more than the capacity of {capacity}: "
-            f"pass capacity={needed} or more, or None to have it chosen",
-            *(needed, capacity, atom),
-        )
-        self.needed, self.capacity, self.atom = needed, capacity, atom
+        self.atom = atom
+        found = f"atom {atom} has {needed} neighbours"
+        super().__init__(found, needed, capacity, "capacity", needed, capacity, atom)
 
 
 class GraphOverflowError(_CapacityError):
     """A graph has more edges or angles than its fixed capacity holds."""
 
     def __init__(self, what: str, needed: int, capacity: int):
-        super().__init__(
-            f"the graph has {needed} {what}s, more than the capacity of {capacity}: "
-            f"pass {what}_capacity={needed} or more, or None to have it chosen",
-            *(what, needed, capacity),
-        )
-        self.what, self.needed, self.capacity = what, needed, capacity
+        self.what = what
+        found = f"the graph has {needed} {what}s"
+        super().__init__(found, needed, capacity, f"{what}_capacity", what, needed, capacity)

@@ -96,14 +96,10 @@ class VerletList:
         # False for NaN too: the build then says which atom it is.
         return self.cutoff + 2 * moved2_now**0.5 <= shrunk * (self.cutoff + self.skin)
 
-    def _build(
-        self,
-        positions: torch.Tensor,
-        cell: torch.Tensor,
-        pbc: torch.Tensor,
-        types: torch.Tensor,
-        batch: torch.Tensor,
-    ) -> NeighborList:
+    def _build(self, *inputs: torch.Tensor) -> NeighborList:
+        """Arguments as of `_holds`."""
+        positions, cell, pbc, types, batch = inputs
+
         def build(capacity: int) -> NeighborList:
             return neighbor_list(
                 positions,

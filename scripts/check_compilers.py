@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from op_tests import copied as op_tests_in
+
 ROOT = Path(__file__).resolve().parents[1]
 COMPILERS = ["g++-11", "g++-12", "clang++-13", "clang++-14"]
 LEVELS = ["v2", "v3", "v4"]
@@ -134,13 +136,7 @@ def supported(python: Path, environments: dict[str, dict[str, str]]) -> list[str
 
 def op_tests(python: Path, folder: Path, level: str) -> dict[str, str]:
     """What pytest says of the op tests, run outside of the checkout."""
-    tests = folder / "tests"
-    shutil.copytree(ROOT / "tests/ops", tests / "ops", dirs_exist_ok=True)
-    for name in ("conftest.py", "children.py"):
-        shutil.copy(ROOT / "tests" / name, tests)
-    (tests / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n  gpu: needs an NVIDIA GPU\n  long: begun first\n"
-    )
+    tests = op_tests_in(folder)
     command = (
         python,
         "-m",

@@ -15,14 +15,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from ase import Atoms
+from random_cases import Rows, compare
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -43,30 +41,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", help="a Python with deepmd-kit and its PyTorch backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), metavar=("FIRST", "LAST"))
-    parser.add_argument("--folder", type=Path, help="where models are, or are kept")
     parser.add_argument(
         "--kind",
         help="of all descriptors; dpa2, dpa3, dpa4, dpa4c, spin, dpa4_spin and dpa4c_spin come only so",
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as made:
-        folder = args.folder or Path(made)
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = [row for seed in range(*args.seeds) for row in checked(args.python, folder, seed, args)]
-    result = {
-        "machine": machine(args.device),
-        "seeds": args.seeds,
-        "limits": {w: t for w, (_, t) in WAYS.items()},
-    }
-    result |= summary(rows)
-    print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if result["wrong"] else 0
+
+    def check(args: argparse.Namespace, folder: Path) -> Rows:
+        return [row for seed in range(*args.seeds) for row in checked(args.python, folder, seed, args)]
+
+    def told(args: argparse.Namespace, rows: Rows) -> dict[str, Any]:
+        limits = {way: limit for way, (_, limit) in WAYS.items()}
+        return {"machine": machine(args.device), "seeds": args.seeds, "limits": limits, **summary(rows)}
+
+    return compare(parser, "models", check, told)
 
 
 def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> list[dict[str, Any]]:

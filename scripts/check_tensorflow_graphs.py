@@ -13,14 +13,13 @@ LD_LIBRARY_PATH.
 import argparse
 import json
 import subprocess
-import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from random_cases import Rows, compare
 
 import mdops
 from mdops.errors import MDOpsError
@@ -36,23 +35,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("python", help="a Python with deepmd-kit and its TensorFlow backend")
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 36), metavar=("FIRST", "LAST"))
-    parser.add_argument("--folder", type=Path, help="where graphs are, or are kept")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as made:
-        folder = args.folder or Path(made)
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def check(args: argparse.Namespace, folder: Path) -> Rows:
         if args.python != "-":
             script = ROOT / "scripts/random_tensorflow_graphs.py"
             subprocess.run([args.python, script, folder, *map(str, args.seeds)], check=True)
-        rows = [row for seed in range(*args.seeds) for row in checked(folder, seed)]
-    result = summary(rows)
-    print(json.dumps(result, indent=1))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if result["wrong"] else 0
+        return [row for seed in range(*args.seeds) for row in checked(folder, seed)]
+
+    return compare(parser, "graphs", check, lambda _, rows: summary(rows))
 
 
 def checked(folder: Path, seed: int) -> list[dict[str, Any]]:

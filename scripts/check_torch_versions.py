@@ -19,6 +19,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from op_tests import copied as op_tests_in
+
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ["2.11.0", "2.12.0", "2.13.0", "2.14.0", "2.15.0"]
 WHAT = "import torch; print(torch.__version__)"
@@ -67,13 +69,7 @@ def op_tests(torch_version: str, wheel: Path, folder: Path) -> dict[str, str]:
         if found.returncode:
             return row | {"result": "PyTorch does not import", "why": found.stderr.strip().splitlines()[-1]}
         row["build"] = found.stdout.strip()
-        tests = folder / "tests"
-        shutil.copytree(ROOT / "tests/ops", tests / "ops", dirs_exist_ok=True)
-        for name in ("conftest.py", "children.py"):
-            shutil.copy(ROOT / "tests" / name, tests)
-        (tests / "pytest.ini").write_text(
-            "[pytest]\ntimeout = 600\nmarkers =\n  gpu: needs an NVIDIA GPU\n  long: begun first\n"
-        )
+        tests = op_tests_in(folder, "timeout = 600")
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         result = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "ops", cwd=tests, env=env)
         last = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else result.stderr[-200:]

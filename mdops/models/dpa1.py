@@ -14,7 +14,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import axis_key, check_axis, in_chunks
-from mdops.models.moments import TypeChoice, TypedMomentDescriptor, TypedNets
+from mdops.models.moments import MomentNets, TypeChoice, TypedMomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.rows import rows_in, table_rows
@@ -406,7 +406,7 @@ class SeAttenV2(TypedMomentDescriptor):
         type_map: Sequence[str],
         mean: torch.Tensor,
         std: torch.Tensor,
-        nets: TypedNets,
+        nets: MomentNets,
         attention: Sequence[AttentionLayer],
         degree_gain: torch.Tensor | None = None,
     ) -> None:
@@ -671,7 +671,7 @@ class SeAttenV2(TypedMomentDescriptor):
         options = cls.Options.from_tree(tree)
         layers = tree["attention_layers"]["attention_layers"]
         attention = [AttentionLayer.from_tree(layer, options, dtype) for layer in layers]
-        nets: TypedNets
+        nets: MomentNets
         if has_pairs(tree):
             pairs = TypePairs.from_tree(tree["embeddings_strip"], dtype)
             embedding = TypeEmbedding.from_tree(tree["type_embedding"], type_map, dtype)

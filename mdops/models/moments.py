@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood
-from mdops.models.type_embedding import TypeEmbedding
+from mdops.models.type_embedding import TypedNets, TypeEmbedding
 from mdops.models.type_pairs import TypePairs
 from mdops.models.ways import way_of
 from mdops.nn.net import NetCollection, is_input_gradient_alone
@@ -59,9 +59,9 @@ class MomentDescriptor(EnvironmentDescriptor):
     _nets_capture: ClassVar[bool] = False
 
     @property
-    @abstractmethod
     def axis_neuron(self) -> int:
         """M2; 0 for a plain sum."""
+        return self.options.axis_neuron
 
     @property
     def plain(self) -> bool:
@@ -158,33 +158,18 @@ class MomentDescriptor(EnvironmentDescriptor):
         return (s - self.mean[types.index, None]) / self.std[types.index, :1]
 
 
-TypedNets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
+MomentNets = tuple[NetCollection, NetCollection | TypePairs | None, TypeEmbedding]
 
 
-class TypedMomentDescriptor(MomentDescriptor):
+class TypedMomentDescriptor(TypedNets, MomentDescriptor):
     """Of nets that take embeddings of types."""
 
     def __init__(
-        self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor, nets: TypedNets
+        self, options: Any, type_map: Sequence[str], mean: torch.Tensor, std: torch.Tensor, nets: MomentNets
     ) -> None:
         """Takes one net of distances, one of types where these are stripped, and the embedding of types."""
         super().__init__(options, type_map, mean, std)
         self.embeddings, self.type_nets, self.type_embedding = nets
-
-    @property
-    def axis_neuron(self) -> int:
-        return self.options.axis_neuron
-
-    @property
-    def channels(self) -> int:
-        return self.embeddings.net().outputs
-
-    @property
-    def activations(self) -> list[str]:
-        return self.embeddings.net().activations
-
-    def constants(self) -> torch.Tensor | None:
-        return self.type_embedding() if self.options.concat_output_tebd else None
 
     @property
     def width(self) -> int:

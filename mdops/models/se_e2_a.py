@@ -57,15 +57,6 @@ class SeE2A(TypedDescriptor, MomentDescriptor):
     NODE = schema.Node({**schema.DESCRIPTOR, **schema.SPIN}, schema.STATISTICS)
 
     @property
-    def axis_neuron(self) -> int:
-        """M2."""
-        return self.options.axis_neuron
-
-    @property
-    def type_one_side(self) -> bool:
-        return self.options.type_one_side
-
-    @property
     def channels(self) -> int:
         """M, the width of the embedding."""
         return self.net(0, 0).outputs

@@ -13,7 +13,14 @@ from mdops.models.contract import Tree
 from mdops.models.environment import Directions, directions, in_chunks
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
-from mdops.models.type_embedding import MixedTypesOptions, Nets, TypeEmbedding, nets_of_tree, random_nets
+from mdops.models.type_embedding import (
+    MixedTypesOptions,
+    Nets,
+    TypedNets,
+    TypeEmbedding,
+    nets_of_tree,
+    random_nets,
+)
 from mdops.ops.switch_curve import switch_curve
 from mdops.options import key, saved_precision
 
@@ -41,7 +48,7 @@ class SeE3TebdOptions(MixedTypesOptions):
 
 
 @register
-class SeE3Tebd(AngleDescriptor):
+class SeE3Tebd(TypedNets, AngleDescriptor):
     """D_i = 1/N_sel^2 sum_jl theta_jl G_jl, (M,), and the centre's type embedding beside it if `concat_output_tebd`.
 
     theta_jl = R_j . R_l, of the x, y and z alone of the normalised rows of the neighbours j and l (j = l, too).
@@ -78,19 +85,8 @@ class SeE3Tebd(AngleDescriptor):
         self.embeddings, self.type_nets, self.type_embedding = nets
 
     @property
-    def channels(self) -> int:
-        return self.embeddings.net().outputs
-
-    @property
     def gated(self) -> bool:
         return self.options.strips_types and self.options.smooth
-
-    @property
-    def activations(self) -> list[str]:
-        return self.embeddings.net().activations
-
-    def constants(self) -> torch.Tensor | None:
-        return self.type_embedding() if self.options.concat_output_tebd else None
 
     def functions(self, theta: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         """Of two types each pair counts once there, and in both orders here."""

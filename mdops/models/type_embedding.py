@@ -299,6 +299,28 @@ class TypeEmbeddingOptions:
 Nets = tuple[NetCollection, NetCollection | None, TypeEmbedding]
 
 
+class TypedNets:
+    """What descriptors have in common whose nets take embeddings of types."""
+
+    options: Any
+    embeddings: NetCollection
+    type_embedding: TypeEmbedding
+
+    @property
+    def channels(self) -> int:
+        """M, the width of the embedding."""
+        return self.embeddings.net().outputs
+
+    @property
+    def activations(self) -> list[str]:
+        """Of the net of distances or angles."""
+        return self.embeddings.net().activations
+
+    def constants(self) -> torch.Tensor | None:
+        """The type embeddings, where they are part of the descriptor."""
+        return self.type_embedding() if self.options.concat_output_tebd else None
+
+
 def nets_of_tree(tree: Tree, options: MixedTypesOptions, type_map: Sequence[str], dtype: torch.dtype) -> Nets:
     """The net of a descriptor, that of its types where these are stripped, and the type embedding."""
     strip = tree["embeddings_strip"] if options.strips_types else None

@@ -9,8 +9,7 @@ namespace {
 using namespace mdops;
 
 template <class T>
-void run(bool gated, double shift, void** pointers, const int64_t* sizes) {
-  Pointers next(pointers);
+void run(bool gated, double shift, Pointers next, const int64_t* sizes) {
   EdgeAttentionArgs<T> a{};
   for (const T** array :
        {&a.along_q, &a.along_x, &a.along_r, &a.along_w, &a.grad, &a.q, &a.x, &a.r, &a.w, &a.absent})

@@ -9,8 +9,7 @@ namespace {
 using namespace mdops;
 
 template <class T>
-void run(int pass, void** pointers, const int64_t* sizes) {
-  Pointers next(pointers);
+void run(int pass, Pointers next, const int64_t* sizes) {
   EdgeConvolutionArgs<T> args{};
   args.rows = sizes[0], args.inputs = sizes[1], args.turns = sizes[2], args.width = sizes[3];
   args.a.nodes = sizes[4], args.x.nodes = sizes[5];

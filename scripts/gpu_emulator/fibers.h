@@ -28,7 +28,7 @@ struct Pointer {
 // The pointers of a call, one after the other.
 class Pointers {
  public:
-  explicit Pointers(void** pointers) : next_(pointers) {}
+  Pointers(void** pointers) : next_(pointers) {}
   Pointer operator()() { return {*next_++}; }
 
  private:

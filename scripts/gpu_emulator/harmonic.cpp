@@ -9,8 +9,7 @@ namespace {
 using namespace mdops;
 
 template <class T>
-void run(double cutoff, void** pointers, const int64_t* sizes) {
-  Pointers next(pointers);
+void run(double cutoff, Pointers next, const int64_t* sizes) {
   HarmonicMomentArgs<T> a{};
   a.atoms = sizes[0], a.width = sizes[1], a.ntypes = static_cast<int>(sizes[2]);
   const int64_t intervals = sizes[3];
@@ -38,8 +37,7 @@ void run(double cutoff, void** pointers, const int64_t* sizes) {
 }
 
 template <class T>
-void run_invariants(void** pointers, const int64_t* sizes) {
-  Pointers next(pointers);
+void run_invariants(Pointers next, const int64_t* sizes) {
   const auto terms = [&](TermArgs<T>& a) {
     a.index = next(), a.factor = next();
     a.offsets = next(), a.rows = *sizes++, a.terms = *sizes++;

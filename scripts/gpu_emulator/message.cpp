@@ -8,8 +8,7 @@ namespace {
 using namespace mdops;
 
 template <class T>
-void run(bool plain, double threshold, void** pointers, const int64_t* sizes) {
-  Pointers next(pointers);
+void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
   MessageArgs<T> a{};
   a.rows = sizes[0], a.inputs = sizes[1], a.sent = sizes[2], a.kept = sizes[3];
   a.firsts = sizes[4], a.seconds = sizes[5], a.activation = static_cast<Activation>(sizes[6]);

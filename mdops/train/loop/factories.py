@@ -17,6 +17,7 @@ from mdops.models.registry import outputs_of
 from mdops.models.spin import spin_of
 from mdops.train.config.sections import Config, DataConfig, TrainingConfig
 from mdops.train.loop.muon import HybridMuon
+from mdops.train.loop.schedule import LearningRate
 from mdops.train.loss import LOSSES, Loss
 
 
@@ -100,6 +101,11 @@ def planned_steps(config: Config, batches: int) -> int:
 def report_interval(training: TrainingConfig, steps: int) -> int:
     """Steps between two lines of the learning curve."""
     return training.disp_freq or min(_INTERVAL, max(steps // _LINES, 1))
+
+
+def make_rate(config: Config, steps: int) -> LearningRate:
+    """The rates of the section `learning_rate` over `steps` steps."""
+    return LearningRate(config.learning_rate, steps)
 
 
 def make_optimizer(

@@ -35,28 +35,15 @@ __device__ __forceinline__ void each_number(int edges, int count, int behind, in
   for (int k = threadIdx.x; k < edges * count; k += blockDim.x) f(k / count * stride + behind + k % count, k);
 }
 
-// What a block has: `edges` edges from `first` on, e the thread's; of each `rows` numbers in rows of
-// harmonics.
-template <int kDegree>
-struct BlockFrames {
-  static constexpr int columns = frame_columns(kDegree);
-  __device__ explicit BlockFrames(const FrameShape& shape)
-      : order(shape.order),
-        stride(stride_of<kDegree>(order)),
-        rows(frame_rows(kDegree, order) * columns),
-        first(static_cast<int64_t>(blockIdx.x) * blockDim.x),
-        e(first + threadIdx.x),
-        edges(static_cast<int>(min(shape.edges - first, static_cast<int64_t>(blockDim.x)))) {}
-  const int order, stride, rows;
-  const int64_t first, e;
-  const int edges;
-};
-
 template <int kDegree, class T>
 __global__ void __launch_bounds__(kBlock<kDegree>) frame_kernel(const FrameArgs<T> args) {
   T* const shared = reinterpret_cast<T*>(net_memory());
   constexpr int columns = frame_columns(kDegree);
-  const auto [order, stride, rows, first, e, edges] = BlockFrames<kDegree>(args.shape);
+  const int order = args.shape.order, stride = stride_of<kDegree>(order);
+  const int rows = frame_rows(kDegree, order) * columns;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x, e = first + threadIdx.x;
+  const int64_t left = args.shape.edges - first;
+  const int edges = left < blockDim.x ? static_cast<int>(left) : static_cast<int>(blockDim.x);
   if constexpr (!kStaged<kDegree>) {
     if (threadIdx.x < edges)
       frame_of<kDegree>(args.vectors + 3 * e, order, args.harmonics + e * columns, args.turn + e * rows);
@@ -74,7 +61,11 @@ template <int kDegree, class T>
 __global__ void __launch_bounds__(kBlock<kDegree>) backward_kernel(const FrameBackwardArgs<T> args) {
   T* const shared = reinterpret_cast<T*>(net_memory());
   constexpr int columns = frame_columns(kDegree);
-  const auto [order, stride, rows, first, e, edges] = BlockFrames<kDegree>(args.shape);
+  const int order = args.shape.order, stride = stride_of<kDegree>(order);
+  const int rows = frame_rows(kDegree, order) * columns;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x, e = first + threadIdx.x;
+  const int64_t left = args.shape.edges - first;
+  const int edges = left < blockDim.x ? static_cast<int>(left) : static_cast<int>(blockDim.x);
   if constexpr (!kStaged<kDegree>) {
     if (threadIdx.x < edges)
       frame_backward<kDegree>(args.vectors + 3 * e, order, args.by_harmonics + e * columns,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/team.h"
 #include "edge_softmax/ops.h"
 
 namespace mdops {
@@ -9,18 +10,10 @@ namespace {
 constexpr int64_t kSoftmaxAtoms = 8;  // a piece of work, at least
 constexpr int64_t kColumns = 16;      // that are summed side by side
 
-struct OneThread {
+struct OneThread : Alone {
   template <class F>
   void each(int64_t begin, int64_t end, const F& f) const {
     for (int64_t k = begin; k < end; ++k) f(k);
-  }
-  template <class T>
-  T sum(T value) const {
-    return value;
-  }
-  template <class T>
-  T most(T value) const {
-    return value;
   }
   void meet() const {}
   template <class Term, class Write>

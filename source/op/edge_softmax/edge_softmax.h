@@ -69,7 +69,7 @@ MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t n, int64_t h, 
       most = seen > most ? seen : most;
     }
   });
-  most = team.most(most);
+  most = team.max(most);
   T total = 0;
   team.each(begin, end, [&](int64_t e) {
     const T mass = args.fades[e] * args.fades[e];

@@ -35,7 +35,7 @@ struct BlockTeam {
   __device__ __forceinline__ T sum(T value) const {
     return together(value, [](T x, T y) { return x + y; });
   }
-  __device__ __forceinline__ T most(T value) const {
+  __device__ __forceinline__ T max(T value) const {
     return together(value, [](T x, T y) { return x > y ? x : y; });
   }
   __device__ __forceinline__ void meet() const { __syncthreads(); }

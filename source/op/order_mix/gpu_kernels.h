@@ -5,7 +5,9 @@
 #include "common/rows.h"
 #include "order_mix/order_mix.h"
 
-namespace mdops::gpu_order_mix {
+namespace mdops {
+
+namespace gpu_order_mix {
 
 constexpr int kThreads = 256;
 
@@ -33,8 +35,8 @@ void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
              args);
 }
 
-}  // namespace mdops::gpu_order_mix
+}  // namespace gpu_order_mix
 
-namespace mdops {
 using gpu_order_mix::run_orders;
-}
+
+}  // namespace mdops

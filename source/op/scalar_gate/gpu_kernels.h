@@ -5,7 +5,9 @@
 #include "common/rows.h"
 #include "scalar_gate/scalar_gate.h"
 
-namespace mdops::gpu_scalar_gate {
+namespace mdops {
+
+namespace gpu_scalar_gate {
 
 constexpr int kThreads = 128;
 
@@ -20,8 +22,8 @@ void run_scalar_gate(const Gpu& gpu, const ScalarGateArgs<T>& args) {
   gpu.launch(gate_kernel<T>, blocks_for(args.atoms * args.channels, kThreads), kThreads, 0, args);
 }
 
-}  // namespace mdops::gpu_scalar_gate
+}  // namespace gpu_scalar_gate
 
-namespace mdops {
 using gpu_scalar_gate::run_scalar_gate;
-}
+
+}  // namespace mdops

@@ -1,0 +1,17 @@
+"""The op tests outside of the checkout, where they see an installed wheel alone."""
+
+import shutil
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+
+
+def copied(folder: Path, *settings: str) -> Path:
+    """A folder in this one, from which pytest runs them by these lines of its settings beside the marks."""
+    tests = folder / "tests"
+    shutil.copytree(TESTS / "ops", tests / "ops", dirs_exist_ok=True)
+    for name in ("conftest.py", "children.py", "gpu_lock.py"):
+        shutil.copy(TESTS / name, tests)
+    marks = "markers =", "  gpu: needs an NVIDIA GPU", "  fills_gpu: runs alone", "  long: begun first"
+    (tests / "pytest.ini").write_text("\n".join(["[pytest]", *settings, *marks, ""]))
+    return tests

@@ -1,0 +1,22 @@
+// Rows of segments: those of segment i are offsets[i] .. offsets[i + 1] - 1, and rows behind the last are of
+// none.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace mdops {
+
+inline int64_t longest_segment(const int32_t* offsets, int64_t segments) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < segments; ++i) longest = std::max<int64_t>(longest, offsets[i + 1] - offsets[i]);
+  return longest;
+}
+
+// Zeros in the rows [first, end) of an array, if there is one.
+template <class T>
+void clear_rows(T* rows, int64_t first, int64_t end, int64_t width) {
+  if (rows) std::fill(rows + first * width, rows + end * width, T(0));
+}
+
+}  // namespace mdops
