@@ -43,7 +43,7 @@ struct GroupShared {
            : pass == Pass::backward ? 2
                                     : 3)),
         rows(16 * inputs),
-        small((pass == Pass::second ? 2 : 1) * (columns + 16) + (pass == Pass::forward ? 0 : sent)),
+        small((pass == Pass::second ? 2 : 1) * (columns + 16) + (pass == Pass::forward ? 0 : sent) + 2 * 16),
         firsts(firsts_at_once(pass, inputs / 8)),
         of_scales(inputs) {}
   __host__ __device__ int of_block() const { return weights + of_scales; }
@@ -78,10 +78,10 @@ class GroupTeam {
     small_ = x_ + kFirsts * shared_.rows;
   }
 
+  // What the weights' barrier ends.
   __device__ static void place_scales(const MessageArgs<float>& args, int weights) {
     float* const to = reinterpret_cast<float*>(net_memory()) + weights;
     for (int k = threadIdx.x; k < args.kept; k += blockDim.x) to[k] = args.scale[k];
-    __syncthreads();
   }
 
   __device__ void run(int64_t group) {
@@ -109,6 +109,7 @@ class GroupTeam {
   struct Rows {
     int first, second;                                   // the first ones
     float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
+    bool is_wrong[kFirsts][2];                           // of another first or second
   };
 
   // The place in memory of the first of those rows.
@@ -119,17 +120,12 @@ class GroupTeam {
     return at.first + t < last_ && at.second + lane_index() / 4 + 8 * h < last_;
   }
 
-  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none;
-  // and whether their rows say so.
+  // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
   __device__ bool is_right(int end) const {
     bool right =
         from_ >= 0 && size_ >= 0 && size_ <= end - begin_ && from_ + int64_t{size_} * size_ <= args_.rows;
     for (int f = begin_ + lane_index(); right && f < end; f += kWarp)
       right = args_.first_offsets[f + 1] == from_ + min(f + 1 - begin_, size_) * size_;
-    if (!__all_sync(kAllLanes, right)) return false;
-#pragma unroll 4
-    for (int r = lane_index(); r < size_ * size_; r += kWarp)
-      right &= args_.first[from_ + r] == begin_ + r / size_ && args_.second[from_ + r] == begin_ + r % size_;
     return __all_sync(kAllLanes, right);
   }
 
@@ -217,8 +213,13 @@ class GroupTeam {
         const bool there = lane_index() < count;
         const int64_t own = there ? row + lane_index() : row;
         copy_to_shared<4>(to + lane_index(), args_.row_weight + own, there);
-        if constexpr (kIsSecond)
-          copy_to_shared<4>(to + 16 + lane_index(), args_.along_row_weight + own, there);
+        to += 16;
+        if constexpr (kIsSecond) {
+          copy_to_shared<4>(to + lane_index(), args_.along_row_weight + own, there);
+          to += 16;
+        }
+        copy_to_shared<4>(to + lane_index(), args_.first + own, there);
+        copy_to_shared<4>(to + 16 + lane_index(), args_.second + own, there);
         if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + own * kInputs);
       }
     }
@@ -246,18 +247,21 @@ class GroupTeam {
     take_asked();
     of_step_ = small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4);
     HalfRows<kSixteens> x[kFirsts], along[kFirsts];
-    load_rows(x, [&](int t, int h, int n) { return four_of_row(t, h, n); });
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float* const weight =
-            small_ + (turn_ * kFirsts + t + 1) * shared_.small + lane_index() / 4 + 8 * h - 16;
-        at.weight[t][h] = weight[kIsSecond ? -16 : 0];
-        at.along_weight[t][h] = kIsSecond ? weight[0] : 0.0f;
+        const int row = lane_index() / 4 + 8 * h;
+        const float* const ends = small_ + (turn_ * kFirsts + t + 1) * shared_.small - 32 + row;
+        at.weight[t][h] = ends[kIsSecond ? -32 : -16];
+        at.along_weight[t][h] = kIsSecond ? ends[-16] : 0.0f;
+        const bool is_right =
+            __float_as_int(ends[0]) == first + t && __float_as_int(ends[16]) == second + row;
+        at.is_wrong[t][h] = is_there(at, t, h) && !is_right;
       }
+    load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
     if constexpr (kIsSecond)
-      load_rows(along, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
+      load_rows(along, at, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
     float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward ? 1 : kEights][4] = {};
     if (args_.kept) {
 #pragma unroll
@@ -297,7 +301,8 @@ class GroupTeam {
 
   // Rows as products take them; all have one power of two.
   template <class F>
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens> (&to)[kFirsts], const F& four_at) const {
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens> (&to)[kFirsts], const Rows& at,
+                                            const F& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
     unsigned largest = 0;
 #pragma unroll
@@ -315,12 +320,14 @@ class GroupTeam {
     for (int t = 0; t < kFirsts; ++t) {
       to[t].inverse = inverse_power(scale) * weight_inverse_;
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
+        const float by = at.is_wrong[t][h] ? not_a_number<float>() : scale;
 #pragma unroll
         for (int n = 0; n < kSixteens; ++n) {
           const float4& four = rows[t][h][n];
-          to[t].set(n, h, scale * four.x, scale * four.y, scale * four.z, scale * four.w);
+          to[t].set(n, h, by * four.x, by * four.y, by * four.z, by * four.w);
         }
+      }
     }
   }
 
@@ -537,8 +544,8 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
   const bool is_right = are_groups(args);
   if (is_right) {
     using Team = GroupTeam<kEights, pass, kAny>;
-    const float inverse = TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
     Team::place_scales(args, GroupShared(pass, 8 * kEights, columns.end, 0).weights);
+    const float inverse = TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
     Team own(args, memory, inverse, team);
     const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
