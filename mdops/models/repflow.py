@@ -16,7 +16,8 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import AngleEdges, EdgeIndex, NeighborGraph, edge_gather, edge_scatter, message, row_moments
+from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
+from mdops.ops.axis_product import axis_product
 from mdops.ops.graph import shared_rows
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
@@ -236,12 +237,9 @@ class Ends(NamedTuple):
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
 
 
-def symmetric_sums(
-    rows: torch.Tensor, edges: Edges, scale: float, of: EdgeIndex | None = None
-) -> torch.Tensor:
-    """(N, 3, M): the sums over the edges of an atom of their frames times `rows` (E, M), or times the rows of the nodes
-    that `of` names."""
-    return row_moments(edges.frame, rows, edges.graph.offsets, of=of) / math.sqrt(scale)
+def symmetric_sums(rows: torch.Tensor, edges: Edges, scale: float) -> torch.Tensor:
+    """(N, 3, M): the sums over the edges of an atom of their frames times `rows` (E, M)."""
+    return row_moments(edges.frame, rows, edges.graph.offsets) / math.sqrt(scale)
 
 
 class RepflowLayer(nn.Module):
@@ -313,20 +311,28 @@ class RepflowLayer(nn.Module):
         return nodes_now, (self._ended("e", updated), a)
 
     def _nodes(self, at: Ends, e: torch.Tensor, received: torch.Tensor, edges: Edges) -> torch.Tensor:
-        symmetric = [
-            self._axis_product(symmetric_sums(rows, edges, self.options.edge_scale, of))
-            for rows, of in ((e, None), (at.neighbors, edges.graph.of_neighbor))
-        ]
         messages = [
             self._after("node_self_mlp", at.centers),
-            self._after("node_sym_linear", torch.cat(symmetric, 1)),
+            self._f(self._symmetric(at, e, edges)),
             *received.chunk(self.options.n_multi_edge_message, dim=1),
         ]
-        weighed = (w * message for w, message in zip(self._weights("n"), messages, strict=True))
-        return self._ended("n", sum(weighed, at.centers))
+        nodes = at.centers
+        for weight, received in zip(self._weights("n"), messages, strict=True):
+            nodes = torch.addcmul(nodes, weight, received)
+        return self._ended("n", nodes)
 
-    def _axis_product(self, sums: torch.Tensor) -> torch.Tensor:
-        return (sums[:, :, : self.options.axis_neuron].mT @ sums / 3).flatten(1)
+    def _symmetric(self, at: Ends, e: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """The product with the symmetric sums of edges and of neighbours. What the sums are divided by goes to the
+        weights, whose rows are put into the order of `axis_product`."""
+        o, offsets = self.options, edges.graph.offsets
+        of_edges = row_moments(edges.frame, e, offsets)
+        of_nodes = row_moments(edges.frame, at.neighbors, offsets, of=edges.graph.of_neighbor)
+        made = axis_product(of_nodes, o.axis_neuron, axis_product(of_edges, o.axis_neuron))
+        product = self._product("node_sym_linear")
+        of_e, of_n = product.weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
+        ordered = [weight.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for weight in (of_n, of_e)]
+        weight = torch.cat(ordered).flatten(0, 1) / (3 * o.edge_scale)
+        return linear(made, weight, product.tensors[1])
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
         return layer_output(z, None, self.activation_name)
