@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from machine import machine
+from machine import machine, parser_of
 
 import mdops
 from mdops.evaluators import Autograd
@@ -228,9 +228,7 @@ def one_box(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
     parser.add_argument("--sequences", type=int, default=128)

@@ -3,7 +3,6 @@
 python benchmarks/core.py --model MODEL --structure water.xyz --repeat 2 2 2
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import torch
+from machine import parser_of
 
 import mdops
 from mdops import system as systems
@@ -22,9 +22,7 @@ from core_library import EXTEND, List, Model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--structure", required=True)
     parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))

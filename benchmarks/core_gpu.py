@@ -5,7 +5,6 @@ that reaches beyond the cutoff by a skin.
 python benchmarks/core_gpu.py [--model MODEL] [--structure water.xyz] [--repeat 8 8 8] [--json FILE]
 """
 
-import argparse
 import ctypes
 import json
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import torch
+from machine import parser_of
 
 import mdops
 from mdops import system as systems
@@ -29,9 +29,7 @@ from core_library import EXTEND, List, Model, Output, check, given, library
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", help="by default one of random weights and the usual size")
     parser.add_argument("--structure", help="by default a box of O and H")
     parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))

@@ -22,7 +22,7 @@ import torch
 from cuda_inference import repeated, structure
 from deepmd_examples import INPUTS as EXAMPLES
 from deepmd_examples import SIZES
-from machine import machine
+from machine import machine, parser_of
 from message_passing_gpu import engine_step
 
 import mdops
@@ -136,9 +136,7 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--inputs", type=Path)
     parser.add_argument("--kinds", nargs="+", choices=INPUTS, default=list(INPUTS))
     length = parser.add_mutually_exclusive_group()

@@ -9,7 +9,6 @@ places: the sum of the four Wannier centres of a molecule, from its oxygen. A ce
 hydrogen +1 e.
 """
 
-import argparse
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 from cuda_inference import structure
-from machine import machine
+from machine import machine, parser_of
 
 import mdops
 from mdops import spectra
@@ -147,9 +146,7 @@ def draw(spectrum: Spectrum, bands: dict[str, dict[str, float]], path: Path) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     add = parser.add_argument
     add("examples", type=Path)
     add("--device", default="cuda")

@@ -24,7 +24,7 @@ import torch
 from ase import Atoms, units
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from ase.md.verlet import VelocityVerlet
-from machine import machine
+from machine import machine, parser_of
 
 import mdops
 from mdops.calculator import MDOps
@@ -56,9 +56,7 @@ write_dump all custom forces.txt id fx fy fz modify sort id format float %.17g
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--structure", required=True)
     parser.add_argument("--repeat", type=int, nargs=3, default=(1, 1, 1))

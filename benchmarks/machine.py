@@ -1,5 +1,6 @@
 """What a benchmark ran on, for its JSON file."""
 
+import argparse
 import json
 import os
 import platform
@@ -38,6 +39,11 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help has a whole docstring as it stands."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def report(result: Any, file: Path | None) -> None:

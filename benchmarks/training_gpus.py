@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import machine
+from machine import machine, parser_of
 
 from mdops.train.config.read import parse_config
 from mdops.train.loop.distributed import Processes, join_processes, leave_processes
@@ -133,9 +133,7 @@ def report(results: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--system", type=Path, required=True)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2])

@@ -52,19 +52,26 @@ def numpy_answers(path: str, systems: Systems) -> dict[str, np.ndarray]:
     return found
 
 
+def answered(model: Any, inputs: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
+    """What a model of the PyTorch backend says of the frames of a system."""
+    frames = len(inputs["positions"])
+    return model(
+        inputs["positions"].requires_grad_(),
+        inputs["types"].expand(frames, -1),
+        box=inputs["cell"].reshape(frames, 9) if "cell" in inputs else None,
+        fparam=inputs.get("fparam"),
+        aparam=inputs.get("aparam"),
+        **options,
+    )
+
+
 def torch_answers(model: Any, systems: Systems) -> dict[str, np.ndarray]:
     """Energies, forces and virials of a model of the PyTorch backend, frozen or not."""
     found = {}
     for name, system in systems.items():
         inputs = {key: torch.as_tensor(value) for key, value in system.items()}
         frames, atoms, _ = inputs["positions"].shape
-        result = model(
-            inputs["positions"].requires_grad_(),
-            inputs["types"].expand(frames, -1),
-            box=inputs["cell"].reshape(frames, 9) if "cell" in inputs else None,
-            fparam=inputs.get("fparam"),
-            aparam=inputs.get("aparam"),
-        )
+        result = answered(model, inputs)
         shapes = {"energy": (frames, 1), "force": (frames, atoms, 3), "virial": (frames, 3, 3)}
         for key, shape in shapes.items():
             plural = "forces" if key == "force" else key

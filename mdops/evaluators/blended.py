@@ -35,8 +35,7 @@ class PairTableEvaluator(Evaluator):
     name = "pair table"
     summary = "one op a step, in float64"
     cost = "PyTorch's operations on every pair take many times as long"
-    packs_weights = True
-    weighs = True
+    packs_weights = weighs = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)

@@ -113,8 +113,7 @@ class MomentTraining(FromMoments):
     name = "moments"
     summary = "moments without a graph, written-out passes through the nets, and the ops from there to forces"
     cost = "autograd records every operation of a step, which takes one and a third times as long or more"
-    captures = True
-    differentiable = True
+    captures = differentiable = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
@@ -168,8 +167,7 @@ class MomentSteps(FromMoments):
     summary = "spline moments, features, nets and forces by an op each"
     cost = "autograd through spline moments takes several times as long"
     devices = ("cuda",)
-    packs_weights = True
-    captures = True
+    packs_weights = captures = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
@@ -181,7 +179,9 @@ class MomentSteps(FromMoments):
         if potential.device.type != "cuda":
             return f"it is made for NVIDIA GPUs, and the model is on {potential.device}"
         problem = SplineModel.why_not(potential, alone=True)
-        return problem or why_not_rows(potential) or why_not_net(potential)
+        if problem is None and any(one.descriptor.plain for one in sums_of(potential.model)):
+            problem = "the passes are written for rows of the environment matrix, and here are none"
+        return problem or why_not_net(potential)
 
     def _model(self, step: Step) -> SplineModel:
         return self._constants(self._models.types(step.system)).splines
@@ -269,9 +269,3 @@ class _Constants:
             **self.options,
         )
         return value, torch.ops.mdops.axis_product_backward(grad, t, axis)
-
-
-def why_not_rows(potential: EvaluationContext) -> str | None:
-    """Why the passes that are written for rows of the environment matrix have not the sums of a model."""
-    plain = any(one.descriptor.plain for one in sums_of(potential.model))
-    return "the passes are written for rows of the environment matrix, and here are none" if plain else None

@@ -40,8 +40,7 @@ class FusedParts(Evaluator):
     name = "fused parts"
     summary = "one op a step for the sums of all descriptors"
     cost = "separate ops take about four times as long"
-    packs_weights = True
-    weighs = True
+    packs_weights = weighs = True
 
     def __init__(
         self,

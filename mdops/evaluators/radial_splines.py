@@ -22,8 +22,7 @@ class RadialSplineSteps(Autograd):
     name = "radial splines"
     summary = "splines of the lengths of edges for each pair of types, then PyTorch"
     cost = "the radial nets run on every edge instead"
-    chooses_knots = True
-    packs_weights = True
+    chooses_knots = packs_weights = True
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)

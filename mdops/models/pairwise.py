@@ -125,14 +125,8 @@ class PairwiseModel(Blend):
     def mixed_types(self) -> bool:
         return False  # it is no part of another blend, which would hand it neighbours without their residues
 
-    @property
-    def parameter_sizes(self) -> dict[str, int]:
-        return {"fparam": 0, "aparam": 1}
-
-    @property
-    def default_parameters(self) -> set[str]:
-        return set()
-
+    parameter_sizes = {"fparam": 0, "aparam": 1}  # noqa: RUF012
+    default_parameters: set[str] = set()  # noqa: RUF012
     captures = False
 
     def set_parameter_statistics(self, found: Mapping[str, Any]) -> None:

@@ -114,11 +114,16 @@ RotationShape rotation_shape(Call& c) {
   return {c.size(), c.size(), c.size(), c.size(), c.size()};
 }
 
+template <class Args, class T>
+void rotate(Call c) {
+  Args a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}, c.next<T>()};
+  a.x.nodes = a.shape.nodes;
+  run_rotation(gpu, a);
+}
+
 template <class T>
 void edge_rotate(Call c) {
-  RotateArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
-  a.y = c.next<T>(), a.x.nodes = a.shape.nodes;
-  run_rotation(gpu, a);
+  rotate<RotateArgs<T>, T>(c);
 }
 
 template <class T>
@@ -148,9 +153,7 @@ void edge_rotate_back_backward(Call c) {
 
 template <class T>
 void edge_rotate_outer(Call c) {
-  RotateOuterArgs<T> a{rotation_shape(c), c.next<T>(), {c.next<T>(), c.next()}};
-  a.turn = c.next<T>(), a.x.nodes = a.shape.nodes;
-  run_rotation(gpu, a);
+  rotate<RotateOuterArgs<T>, T>(c);
 }
 
 template <class T>

@@ -34,11 +34,7 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
-using mdops::lammps::FreeList;
-using mdops::lammps::FreeModel;
-using mdops::lammps::kFullList;
-using mdops::lammps::ShortRange;
-using mdops::lammps::sized;
+using namespace mdops::lammps;
 
 namespace {
 

@@ -32,12 +32,7 @@
 #include "utils.h"
 
 using namespace LAMMPS_NS;
-using mdops::lammps::FreeList;
-using mdops::lammps::FreeModel;
-using mdops::lammps::Halo;
-using mdops::lammps::kFullList;
-using mdops::lammps::PythonModels;
-using mdops::lammps::sized;
+using namespace mdops::lammps;
 
 namespace {
 

@@ -24,6 +24,9 @@ from deepmd.pt.utils import env
 from deepmd.pt_expt.model.get_model import get_model as get_other_model
 from deepmd.pt_expt.model.model import BaseModel as OtherModel
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from deepmd_answers import answered
+
 HERE = Path(__file__).parent / "reference"
 DESCRIPTOR = {
     "type": "se_e2_a", "sel": [18, 16], "rcut_smth": 2.6, "rcut": 3.8, "neuron": [4, 8], "axis_neuron": 3,
@@ -235,14 +238,7 @@ def add_answers(model, system):
     """DeePMD-kit's energy, forces, virial and their atomic parts."""
     inputs = {name: torch.as_tensor(system[name], device=env.DEVICE) for name in system}
     frames, atoms, _ = inputs["positions"].shape
-    result = model(
-        inputs["positions"].requires_grad_(),
-        inputs["types"].expand(frames, -1),
-        box=inputs["cell"].reshape(frames, 9) if "cell" in inputs else None,
-        fparam=inputs.get("fparam"),
-        aparam=inputs.get("aparam"),
-        do_atomic_virial=True,
-    )
+    result = answered(model, inputs, do_atomic_virial=True)
     result = {name: value.detach().cpu().numpy() for name, value in result.items()}
     system["energy"] = result["energy"].reshape(frames, 1)
     system["forces"] = result["force"].reshape(frames, atoms, 3)

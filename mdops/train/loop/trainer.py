@@ -23,6 +23,7 @@ from mdops.train.loop.checkpoint import checkpoints, load_checkpoint, save_check
 from mdops.train.loop.distributed import Processes
 from mdops.train.loop.factories import (
     make_optimizer,
+    make_rate,
     planned_steps,
     report_interval,
     restore_optimizer,
@@ -31,7 +32,7 @@ from mdops.train.loop.folder_lock import one_training
 from mdops.train.loop.frames import Frames
 from mdops.train.loop.full_validation import FullValidation
 from mdops.train.loop.restart import require_unchanged
-from mdops.train.loop.schedule import LearningRate, WeightAverage
+from mdops.train.loop.schedule import WeightAverage
 from mdops.train.loop.update import keep_spline
 from mdops.train.loss import Loss
 from mdops.train.model.initial import Pretrained, read_pretrained
@@ -139,7 +140,7 @@ class Trainer:
         }
         self.steps, self.odds = self._plan()
         self._interval = report_interval(self.config.training, self.steps)
-        self.rate = LearningRate(next(iter(configs.values())).learning_rate, self.steps)
+        self.rate = make_rate(next(iter(configs.values())), self.steps)
         if isinstance(self.config, MultiTaskConfig):
             parts = [
                 (b.potential, b.frames, b.config, odds) for b, odds in zip(self._all, self.odds, strict=True)
