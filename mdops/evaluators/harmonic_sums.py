@@ -8,6 +8,7 @@ import torch
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.kept import OfTypes, Types
 from mdops.models.dpa4c import DPA4C
+from mdops.models.moments import TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.ways import Way
 from mdops.ops import harmonic_sums, moment_invariants
@@ -19,13 +20,11 @@ _MOST_NUMBERS = 2**27  # of tables
 
 
 class _Splines(NamedTuple):
-    """Of systems of some types, and what finds these: types (n,) of those of the model, place (ntypes + 1,) of theirs
-    among these, and -1 of virtual atoms."""
+    """Of systems of some types."""
 
-    kinds: tuple[int, ...]
+    kinds: TypeChoice
     tables: HarmonicTables
-    types: torch.Tensor
-    place: torch.Tensor
+    places: torch.Tensor  # of all types among these
 
 
 class HarmonicSums:
@@ -67,18 +66,16 @@ class HarmonicSums:
                 stacklevel=2,
             )
             return None
-        index = torch.tensor(kinds)
-        place = torch.full((d.ntypes + 1,), -1, dtype=torch.int32)
-        place[index] = torch.arange(len(kinds), dtype=torch.int32)
-        return _Splines(kinds, found, *(t.to(d.mean.device) for t in (index, place)))
+        choice = TypeChoice.of(kinds, d.mean.device)
+        return _Splines(choice, found, choice.places(d.ntypes))
 
     def _features(self, near: Neighborhood, known: _Splines) -> torch.Tensor:
         d, tables, counts = self._descriptor, known.tables, near.counts
         absent = d.excluded if near.absent_pairs is None else d.excluded | near.absent_pairs
         types = near.types
-        if len(known.kinds) < near.ntypes:
-            counts, absent = counts[:, known.types], absent[known.types][:, known.types]
-            types = known.place[types.long()]
+        if len(known.kinds.numbers) < near.ntypes:
+            index = known.kinds.index
+            counts, absent, types = counts[:, index], absent[index][:, index], known.places[types.long()]
         listed = near.displacements, counts, types, tables.tables
         settings = {"cutoff": d.cutoff, "intervals": tables.intervals, "degree": d.options.lmax}
         settings["seconds"] = d.invariants.channels[1]

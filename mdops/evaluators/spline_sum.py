@@ -69,9 +69,7 @@ class SplineSum:
         )
         self._whole = model.descriptor.spec if d in model.descriptor.parts else d.spec
         self.may_differ = not alike and d.cutoff < self._whole.cutoff
-        names = torch.full((d.ntypes + 1,), -1, dtype=torch.int32, device=d.mean.device)
-        names[index] = torch.arange(self.ntypes, dtype=torch.int32, device=d.mean.device)
-        self._names = names  # the last one, -1, is that of virtual atoms
+        self._names = self.kinds.places(d.ntypes)
 
     @property
     def ntypes(self) -> int:

@@ -30,6 +30,13 @@ class TypeChoice:
     def of(cls, numbers: Sequence[int], device: torch.device) -> "TypeChoice":
         return cls(tuple(numbers), torch.tensor(numbers, dtype=torch.int64, device=device))
 
+    def places(self, ntypes: int) -> torch.Tensor:
+        """(ntypes + 1,) int32: the place of each of the model's types among these, and -1 for others. The last one, at
+        -1, is that of virtual atoms."""
+        found = torch.full((ntypes + 1,), -1, dtype=torch.int32, device=self.index.device)
+        found[self.index] = torch.arange(len(self.numbers), dtype=torch.int32, device=self.index.device)
+        return found
+
 
 def of_pairs(nets: NetCollection, x: torch.Tensor, types: TypeChoice) -> torch.Tensor:
     """(n, n, P, M): of centres and neighbours of these n types what their nets give at x (n, P), which is the
