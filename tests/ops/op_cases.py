@@ -12,9 +12,11 @@ from mdops import ops
 from mdops.testing import Sample, has_kernel, op_samples
 
 
-@functools.cache
 def samples(device: str, dtype: torch.dtype = torch.float64) -> list[Sample]:
-    return op_samples(device, dtype)
+    return _samples(device, dtype)
+
+
+_samples = functools.cache(op_samples)
 
 
 def find(device: str, k: int, dtype: torch.dtype | None = None) -> Sample:
@@ -72,22 +74,31 @@ def with_leaves(sample: Sample, args) -> list:
 def goes_a_new_way(sample: Sample) -> bool:
     """Whether its op's Python, fake kernel and derivatives, does in it what it does in no earlier sample of the op; or
     a size is a symbol to PyTorch, as all but 0 and 1 are, that is none in those."""
+    return id(sample) in _new_ways(sample.op, *_kind(sample))
+
+
+def is_first(sample: Sample) -> bool:
+    """Of its op, on its device."""
+    return sample is next(other for other in samples(*_kind(sample)) if other.op == sample.op)
+
+
+def _kind(sample: Sample) -> tuple[str, torch.dtype]:
+    """The list of samples that it stands in."""
     device = next(x for a in sample.args for x in tensors_in(a)).device.type
     for dtype in (torch.float64, torch.float32):
-        for k, other in enumerate(samples(device, dtype)):
-            if other is sample:
-                return k in _new_ways(sample.op, device, dtype)
+        if any(other is sample for other in samples(device, dtype)):
+            return device, dtype
     raise LookupError(f"{sample.op}: not one of the samples for {device}")
 
 
 @functools.cache
 def _new_ways(op: str, device: str, dtype: torch.dtype) -> set[int]:
-    """Numbers of samples."""
+    """The `id` of samples."""
     seen, found = set(), set()
-    for k, sample in enumerate(samples(device, dtype)):
+    for sample in samples(device, dtype):
         if sample.op == op and (way := _way(sample)) - seen:
             seen |= way
-            found.add(k)
+            found.add(id(sample))
     return found
 
 
