@@ -19,8 +19,8 @@ LOCK := flock $(VENV)
 .PHONY: help setup build test lint format demo docs wheel matrix clean
 
 help:
-	@echo "make setup    .venv with everything pinned in constraints.txt"
-	@echo "make build    compile the ops into it"
+	@echo "make setup    .venv with everything pinned in constraints.txt, but the package"
+	@echo "make build    compile the ops, and install the package"
 	@echo "make test     the test suite; ARGS are pytest's: make test ARGS='tests/ops -k gradients'"
 	@echo "make lint     ruff, clang-format and mypy"
 	@echo "make format   format Python and C++"
@@ -33,12 +33,16 @@ help:
 setup: $(SETUP)
 build: $(BUILD)
 
-# The build needs torch and the build tools before anything else.
+# All that the package and its developers need: `dev` names other extras as `mdops[...]`. The package itself is built later.
+REQUIRED := import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	extras = project["optional-dependencies"]; own, *dev = extras["dev"]; \
+	print(*project["dependencies"], *dev, *(x for e in re.findall(r"\w+", own)[1:] for x in extras[e]), sep="\n")
+
 $(SETUP): constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(LOCK) $(PIP) install --no-compile -c constraints.txt torch numpy scikit-build-core cmake ninja
-	$(LOCK) $(PIP) install --no-compile -c constraints.txt --no-build-isolation -e '.[dev]'
-	touch $@ $(BUILD)
+	$(BIN)/python -c '$(REQUIRED)' >$(VENV)/required.txt
+	$(LOCK) $(PIP) install --no-compile -c constraints.txt -r $(VENV)/required.txt
+	touch $@
 
 $(BUILD): $(SETUP) $(BUILT_FROM)
 	$(LOCK) $(PIP) install --no-build-isolation --no-deps -e .
