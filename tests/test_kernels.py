@@ -7,11 +7,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "source/op"
 BINDINGS = ("cpu.cpp", "cuda.cu", "inputs.h", "matmul.h", "ops.h")  # of gemm
-KERNELS = [
-    *sorted(SOURCE.glob("*/cpu_[kl]*.cpp")),
-    *sorted(SOURCE.glob("*/gpu_loops.cu")),
-    *sorted(path for path in (SOURCE / "gemm").iterdir() if path.name not in BINDINGS),
-]
+KERNELS = sorted(
+    {
+        *SOURCE.glob("*/cpu_[kl]*.cpp"),
+        *SOURCE.glob("*/gpu_*.cu"),
+        *(path for path in (SOURCE / "gemm").iterdir() if path.name not in BINDINGS),
+    }
+)
 
 
 def included(path: Path, seen: dict[Path, Path]) -> dict[str, Path]:
