@@ -15,13 +15,16 @@ from mdops.evaluators.kept import OfTypes, Types
 from mdops.evaluators.spline_model import PackedFitting
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
+from mdops.models.dpa2 import DPA2
 from mdops.models.dpa4c import DPA4C
+from mdops.models.length_basis import LengthBasis
 from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
 from mdops.models.ways import Way, numbers_by
 from mdops.tables.angle_knots import angle_descriptors
 from mdops.tables.grids import NO_SUMS, attentions_of, inner_sums_of, sums_of
+from mdops.tables.length_tables import length_basis
 from mdops.tables.spline import collocation_on
 
 Others = dict[Descriptor, AttentionSums | HarmonicSums]
@@ -113,15 +116,19 @@ class Splines(Autograd):
     def _ways(self, types: Types, slots: int) -> dict[Descriptor, Way]:
         """For lists with so many places."""
         sums = self._of(types if self._mixed else None)
-        trains = torch.is_grad_enabled()
+        trains, edges = torch.is_grad_enabled(), dict[Descriptor, Way]()
         if trains:
             # Where the nets would run at more knots than pairs, inner ones run on the pairs.
             sums = [part for part in sums if part.descriptor not in self._inner or part.knots <= slots]
             tables = [part.table() for part in sums]
         else:
-            tables, fitting = self.potential.cached_for_weights(
+            tables, fitting, edges = self.potential.cached_for_weights(
                 f"tables of {self.name}",
-                lambda: ([part.fixed_table() for part in sums], self._packed_fitting()),
+                lambda: (
+                    [part.fixed_table() for part in sums],
+                    self._packed_fitting(),
+                    self._edge_ways(types),
+                ),
                 types,
             )
             if not self.packs_weights:
@@ -131,7 +138,20 @@ class Splines(Autograd):
             like = [(part.grid.intervals, part.mean.device, part.mean.dtype) for part in sums if trains]
             self._held.append((sums, tables, [collocation_on(*one) for one in like]))
         pairs = zip(sums, tables, strict=True)
-        return {part.descriptor: Way(partial(part.summed, table)) for part, table in pairs}
+        return edges | {part.descriptor: Way(partial(part.summed, table)) for part, table in pairs}
+
+    def _edge_ways(self, types: Types) -> dict[Descriptor, Way]:
+        """Of descriptors whose edges go by their lengths, on a CPU."""
+        potential, found = self.potential, dict[Descriptor, Way]()
+        if potential.device.type != "cpu" or potential.spline_tolerance is None:
+            return found
+        for d in potential.model.descriptors:
+            own = types if d.type_map == potential.type_map else None
+            if isinstance(d, DPA2) and (
+                basis := length_basis(d, self.r_min, potential.spline_tolerance, own)
+            ):
+                found[d] = Way(partial(_given, basis))
+        return found
 
     def _sums_for(self, types: Types, as_they_are: bool = False) -> list[SplineSum]:
         """With the knots that these types need, unless `as_they_are`."""
@@ -143,6 +163,10 @@ class Splines(Autograd):
             smoothing = 0.0 if one.descriptor in self._inner else potential.smoothing
             found.append(SplineSum(one.model, one.descriptor, knots, own, smoothing, one.absent))
         return found
+
+
+def _given(basis: LengthBasis, _: Neighborhood) -> LengthBasis:
+    return basis
 
 
 class FusedSums(Splines):

@@ -27,6 +27,7 @@ from mdops.models.contract import (
 from mdops.models.dpa1 import DPA1, DPA1Options
 from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.length_basis import LengthBasis
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.repflow import new_product, switch
@@ -52,8 +53,10 @@ from mdops.models.shapes import (
 )
 from mdops.models.statistics import EnvironmentSums
 from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
+from mdops.models.ways import way_of
 from mdops.nn.net import Layer, NetCollection, tensor
 from mdops.ops import NeighborGraph, edge_environment, edge_gather
+from mdops.ops._register import is_by_pytorch
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 
@@ -356,6 +359,32 @@ class DPA2(GraphDescriptor):
         return self.repinit.type_embedding
 
     @property
+    def edges_go_by_length(self) -> bool:
+        """Whether simulations read of edges what follows from their lengths, in all layers."""
+        o = self.options
+        return (
+            o.smooth
+            and not (o.repformer.direct_dist or self._makes_axes)
+            and all(form.goes_once and form.edges_go_alone for form in o.forms)
+        )
+
+    def edge_range(self, r_min: float, types: Sequence[int] | None) -> tuple[float, float]:
+        """What edges of r_min (A) or more begin with, at least and at most, of centres of these types."""
+        index = slice(None) if types is None else list(types)
+        mean, std = self.mean[index].double(), self.std[index, 0].double()
+        nearest = 1 / (r_min + self.options.env_protection)
+        return float((-mean / std).min()), float(((nearest - mean) / std).max())
+
+    def edge_functions(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The numbers (P, g2_dim) in each layer of edges that begin with x (P, 1), in its dtype."""
+        own = self.edge_embedding
+        assert own.bias is not None
+        found = [self._f(x * own.weight.to(x) + own.bias.to(x))]
+        for layer in self.own_layers[:-1]:
+            found.append(layer.new_numbers(found[-1]))
+        return found
+
+    @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
         o, layers = self.options.repinit, self.options.repformer
         own = (
@@ -414,6 +443,10 @@ class DPA2(GraphDescriptor):
         sums = self._sums(near)
         if near.displacements.device.type == "cpu":
             self._report(near, graph)
+        products = None
+        if once and (basis := self._basis(near)) is not None:
+            products = dict(zip(self.layers, basis.products, strict=True))
+            rows = basis.functions(rows[0]), *rows[1:]
         return Edges(
             graph,
             near.centers,
@@ -421,7 +454,16 @@ class DPA2(GraphDescriptor):
             *rows,
             (float(layers.nsel) - graph.offsets.diff().to(self.mean.dtype)).clamp(min=0),
             near.first_derivative_only,
+            products,
         )
+
+    def _basis(self, near: Neighborhood) -> LengthBasis | None:
+        """What evaluators say that edges have in the place of numbers."""
+        way = way_of(self)
+        if way is None or near.displacements.is_cuda or not is_by_pytorch():
+            return None
+        found: LengthBasis = way.make(near)
+        return found
 
     def _report(self, near: Neighborhood, graph: NeighborGraph) -> None:
         """Puts together what the ops of all parts have said of the neighbours, where they have."""
@@ -495,7 +537,8 @@ class DPA2(GraphDescriptor):
         return sums
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
-        return self._f(graph.nodes), (self._f(self.edge_embedding(graph.lengths)), graph.vectors)
+        e = graph.lengths if graph.products is not None else self._f(self.edge_embedding(graph.lengths))
+        return self._f(graph.nodes), (e, graph.vectors)
 
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
         axes = symmetric_sums(*local, graph) if self._makes_axes else None

@@ -180,6 +180,11 @@ class LayerForm(NamedTuple):
         return not is_other and (o.g1_out_conv or not o.update_g1_has_conv)
 
     @property
+    def edges_go_alone(self) -> bool:
+        """Whether an edge's new numbers follow from its old ones."""
+        return not (self.attends or self.turns or self.multiplies_nodes)
+
+    @property
     def products(self) -> dict[str, tuple[int, int, bool]]:
         """The inputs and outputs of each product, and whether it has a bias, by its place in the node of the layer."""
         o = self.options
@@ -263,6 +268,8 @@ class Edges(NamedTuple):
         turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
         once: whether all is differentiated at most once, and by the displacements alone.
+        products: of each layer what gives its edges' numbers (`LengthBasis`), where they are those functions in all
+            layers.
     """
 
     graph: NeighborGraph
@@ -276,6 +283,7 @@ class Edges(NamedTuple):
     turning: torch.Tensor
     empty: torch.Tensor
     once: bool
+    products: Mapping[nn.Module, torch.Tensor] | None = None
 
     @property
     def sum_weight(self) -> torch.Tensor:
@@ -372,26 +380,33 @@ class RepformerLayer(nn.Module):
         absent = edges.empty if smooth else torch.zeros_like(edges.empty)
         r = h * 3**-0.25 if self.form.attends else h
         new, made = layer_once(
-            self._kept_constants(),
+            self._kept_constants(None if edges.products is None else edges.products[self]),
             GraphOnce(graph.of_neighbor, graph.of_center, absent),
             *(nodes, e, r, edges.weight, edges.mean_weight, edges.turning),
         )
         return new, (e if made is None else made, h)
 
-    def _kept_constants(self) -> LayerOnce:
+    def new_numbers(self, e: torch.Tensor) -> torch.Tensor:
+        """Of edges that go alone, in the dtype of e (E, g2_dim)."""
+        own, (keep, (factor,)) = self._product("linear2"), self._factors("g2", 1)
+        assert own.bias is not None
+        return keep * e + factor.to(e) * self._activated(e @ own.weight.to(e) + own.bias.to(e))
+
+    def _kept_constants(self, product: torch.Tensor | None) -> LayerOnce:
         """`_constants` of the weights as they are now, made again where they have changed."""
         if self._kept is None or not self._kept[0].is_valid:
             self._kept = Watch(self), None, None
         watch, before, found = self._kept
-        now = watch.parameters()
+        now = watch.parameters(), id(product)
         if found is None or now != before:
-            found = self._constants()
+            found = self._constants(product)
             self._kept = watch, now, found
         return found
 
     @torch.no_grad()
-    def _constants(self) -> LayerOnce:
-        """The weights as `layer_once` takes them."""
+    def _constants(self, of_edges: torch.Tensor | None) -> LayerOnce:
+        """The weights as `layer_once` takes them, of edges with functions in the place of numbers where a product of
+        these gives the numbers."""
         o, form = self.form.options, self.form
         every, empty = self._product("linear1"), self._product("linear1").weight.new_empty(0)
         own: tuple[Any, Any] = (empty.view(0, 0), empty)
@@ -402,19 +417,21 @@ class RepformerLayer(nn.Module):
             own = product.weight, product.bias
         if o.update_g1_has_conv:
             filters, of_sum = self._product("proj_g1g2").weight, factors[-2]
+            filters = filters if of_edges is None else of_edges @ filters
         assert every.bias is not None
         weights = NodeLayerWeights(*own, of_own, of_sum, every.weight, every.bias, factors[-1])
         nodes = NodesOnce(
             weights,
             node_layer_packed(weights),
             filters,
+            of_edges,
             o.update_g1_has_grrg,
             o.update_g1_has_drrd,
             takes_nodes=not o.g1_out_mlp,
             keep=keep,
             axis=o.axis_neuron,
         )
-        edges = None if form.is_last else self._edge_constants()
+        edges = None if form.is_last or of_edges is not None else self._edge_constants()
         return LayerOnce(
             nodes,
             edges,

@@ -17,6 +17,7 @@ class NodesOnce(NamedTuple):
 
     Attributes:
         weights, packed: of `node_layer`. filters: (K, C), of the convolution; (0, C): there is none.
+        product: (K, M), by which sums of edges are multiplied; None: they are as they are.
         sums_edges, sums_neighbors: whether symmetric sums of edges, and of neighbours, are there.
         takes_nodes, keep, axis: of `node_layer`.
     """
@@ -24,6 +25,7 @@ class NodesOnce(NamedTuple):
     weights: NodeLayerWeights
     packed: tuple[torch.Tensor, torch.Tensor]
     filters: torch.Tensor
+    product: torch.Tensor | None
     sums_edges: bool
     sums_neighbors: bool
     takes_nodes: bool
@@ -157,6 +159,8 @@ def _nodes(
         sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
     if own.sums_edges:
         of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False, None, None, None)
+        if own.product is not None:
+            of_edges = of_edges @ own.product
     new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer), own.packed[0])
     return new, (sums, of_edges, *inner)
 
@@ -180,6 +184,8 @@ def _by_nodes(
     own, by_e, by_mean, by_turning = layer.nodes, None, None, None
     given = nodes, sums, of_edges, *_node_arguments(layer)
     by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
+    if own.product is not None and own.sums_edges:
+        by_edges = by_edges @ own.product.T
     numbers, vectors = _of_neighbors(own, e, turning)
     known, ends = mean_weight[:, 0], (*graph.of_center, *graph.of_neighbor)
     if sums.shape[1]:

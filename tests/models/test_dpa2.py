@@ -1,5 +1,6 @@
 """DPA-2, against DeePMD-kit and in use."""
 
+import copy
 from dataclasses import replace
 
 import kind_cases as kinds
@@ -10,7 +11,9 @@ from reference_cases import references, relative_error
 
 import mdops
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
+from mdops.evaluators import splines
 from mdops.io.upgrade import upgrade
+from mdops.models.length_basis import LengthBasis
 from mdops.models.repformer import LayerForm
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.loop.update import keep_spline, predict, use_training_spline
@@ -322,6 +325,86 @@ def test_written_out_derivatives_are_those_of_autograd(options, smooth, monkeypa
     assert len(taken) == REPFORMER["nlayers"]
     for name in ("energy", "forces", "virial"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-11, atol=1e-12)
+
+
+def by_length(repinit=(), **options):
+    """A model whose edges go by their lengths alone, and have numbers enough for a few functions to stand for them."""
+    given = {
+        "update_g1_has_attn": False,
+        "update_g2_has_g1g1": False,
+        "update_g2_has_attn": False,
+        "g2_dim": 32,
+        "nlayers": 3,
+        "update_residual": 0.3,
+    }
+    return kinds.new_potential(section(repinit, **given | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"update_style": "res_residual"},
+        {"update_style": "res_avg", "set_davg_zero": False, "activation_function": "silu"},
+        {"update_style": "res_incr", "update_g1_has_drrd": False, "use_sqrt_nnei": False},
+        {"update_g1_has_conv": False, "g1_out_mlp": False},
+        {"update_g1_has_grrg": False},
+    ],
+)
+def test_few_functions_stand_for_edges_that_go_by_their_length(options, monkeypatch):
+    taken, functions = [], LengthBasis.functions
+    monkeypatch.setattr(
+        LengthBasis, "functions", lambda basis, x: taken.append(basis.table.shape[2]) or functions(basis, x)
+    )
+
+    def of(dtype, spline):
+        potential = mdops.Potential(copy.deepcopy(own)).to(dtype)
+        if spline:
+            potential.use_spline()
+        return potential.compute(kinds.alloy())
+
+    own = by_length(**options).model
+    found = {dtype: of(dtype, True) for dtype in (torch.float64, torch.float32)}
+    assert len(taken) == 2
+    assert taken[0] <= 24
+    assert taken[1] == 16
+    monkeypatch.setattr(splines, "length_basis", lambda *_: None)
+    wanted, exact = of(torch.float64, True), of(torch.float64, False)
+    assert len(taken) == 2
+    for name in ("energy", "forces", "virial"):
+        most = np.abs(exact[name]).max()
+        np.testing.assert_allclose(found[torch.float64][name], wanted[name], rtol=0, atol=1e-10 * most)
+        np.testing.assert_allclose(found[torch.float32][name], exact[name], rtol=0, atol=3e-5 * most)
+
+
+def test_few_functions_are_those_of_the_weights_and_types_of_now():
+    potential = by_length()
+    potential.use_spline()
+    before = [potential.compute(atoms)["forces"] for atoms in (one_type("Al"), kinds.alloy())]
+    with torch.no_grad():
+        potential.model.descriptors[0].layers[0].products["linear2"].weight.mul_(3.0)
+    after = [potential.compute(atoms)["forces"] for atoms in (one_type("Al"), kinds.alloy())]
+    exact = mdops.Potential(potential.model)
+    for old, new, atoms in zip(before, after, (one_type("Al"), kinds.alloy()), strict=True):
+        assert np.abs(new - old).max() > 1e-6
+        np.testing.assert_allclose(new, exact.compute(atoms)["forces"], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"update_g2_has_attn": True},
+        {"update_g2_has_g1g1": True},
+        {"direct_dist": True},
+        {"activation_function": "relu"},
+        {"g2_dim": 6},
+    ],
+)
+def test_where_no_few_functions_stand_for_edges(options, monkeypatch):
+    potential = by_length(**options)
+    monkeypatch.setattr(LengthBasis, "functions", lambda *_: pytest.fail("there are no such functions"))
+    exact = potential.compute(kinds.alloy())["forces"]
+    potential.use_spline()
+    np.testing.assert_allclose(potential.compute(kinds.alloy())["forces"], exact, rtol=1e-6, atol=1e-8)
 
 
 def test_written_out_derivatives_are_of_the_weights_as_they_are():
