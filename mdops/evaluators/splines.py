@@ -17,9 +17,9 @@ from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.dpa2 import DPA2
 from mdops.models.dpa4c import DPA4C
-from mdops.models.length_basis import LengthBasis
 from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
+from mdops.models.repformer_once import StepsOnce
 from mdops.models.standard import DescriptorFitting
 from mdops.models.ways import Way, numbers_by
 from mdops.tables.angle_knots import angle_descriptors
@@ -150,7 +150,7 @@ class Splines(Autograd):
             if isinstance(d, DPA2) and (
                 basis := length_basis(d, self.r_min, potential.spline_tolerance, own)
             ):
-                found[d] = Way(partial(_given, basis))
+                found[d] = Way(partial(_given, d.steps(basis)))
         return found
 
     def _sums_for(self, types: Types, as_they_are: bool = False) -> list[SplineSum]:
@@ -165,8 +165,8 @@ class Splines(Autograd):
         return found
 
 
-def _given(basis: LengthBasis, _: Neighborhood) -> LengthBasis:
-    return basis
+def _given(steps: StepsOnce, _: Neighborhood) -> StepsOnce:
+    return steps
 
 
 class FusedSums(Splines):

@@ -26,7 +26,7 @@ from mdops.models.contract import (
 )
 from mdops.models.dpa1 import DPA1, DPA1Options
 from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
-from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.graph import MANY_ATOMS, GraphDescriptor, neighbor_graph_of
 from mdops.models.length_basis import LengthBasis
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -43,6 +43,7 @@ from mdops.models.repformer import (
     symmetric_sums,
 )
 from mdops.models.repformer import NODES as LAYER_NODES
+from mdops.models.repformer_once import GraphOnce, StepsOnce, steps_once
 from mdops.models.se_e3_tebd import SeE3Tebd, SeE3TebdOptions
 from mdops.models.shapes import (
     check_collection,
@@ -59,6 +60,7 @@ from mdops.ops import NeighborGraph, edge_environment, edge_gather
 from mdops.ops._register import is_by_pytorch
 from mdops.ops.layer_output import layer_output
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
+from mdops.system import Exchange
 
 
 @dataclass(kw_only=True)
@@ -435,18 +437,16 @@ class DPA2(GraphDescriptor):
     def graph(self, near: Neighborhood) -> Edges:
         o, layers = self.options, self.options.repformer
         near = near.within(min(near.cutoff, self.cutoff))
-        graph = neighbor_graph_of(
-            near, layers.rcut, sel=layers.nsel, excluded=self.excluded if o.exclude_types else None
-        )
+        graph = self._graph(near)
         once = near.first_derivative_only and o.smooth and not layers.direct_dist
         rows = self._rows_once(graph, near) if once else self._rows(graph, near)
         sums = self._sums(near)
         if near.displacements.device.type == "cpu":
             self._report(near, graph)
-        products = None
-        if once and (basis := self._basis(near)) is not None:
-            products = dict(zip(self.layers, basis.products, strict=True))
-            rows = basis.functions(rows[0]), *rows[1:]
+        constants = None
+        if once and (steps := self._steps(near)) is not None:
+            constants = dict(zip(self.layers, steps.layers, strict=True))
+            rows = steps.basis.functions(rows[0]), *rows[1:]
         return Edges(
             graph,
             near.centers,
@@ -454,16 +454,41 @@ class DPA2(GraphDescriptor):
             *rows,
             (float(layers.nsel) - graph.offsets.diff().to(self.mean.dtype)).clamp(min=0),
             near.first_derivative_only,
-            products,
+            constants,
         )
 
-    def _basis(self, near: Neighborhood) -> LengthBasis | None:
-        """What evaluators say that edges have in the place of numbers."""
+    def steps(self, basis: LengthBasis) -> StepsOnce:
+        """The layers of edges that have these functions in the place of numbers."""
+        given = zip(self.own_layers, basis.products, strict=True)
+        return StepsOnce(basis, tuple(layer.constants(product) for layer, product in given))
+
+    def _steps(self, near: Neighborhood) -> StepsOnce | None:
+        """What evaluators say that simulations take; None: the layers as they are."""
         way = way_of(self)
-        if way is None or near.displacements.is_cuda or not is_by_pytorch():
+        if way is None or not near.first_derivative_only or not is_by_pytorch():
             return None
-        found: LengthBasis = way.make(near)
+        found: StepsOnce = way.make(near)
         return found
+
+    def _by_layers(self, near: Neighborhood, exchange: Exchange | None) -> Features:
+        """As one function of what nodes begin with and of the pair vectors where nobody has to stop between layers, for
+        their exchange or for memory: of some hundred atoms autograd takes as long as many operations."""
+        steps = None if exchange is not None or len(near.types) >= MANY_ATOMS else self._steps(near)
+        if steps is None:
+            return super()._by_layers(near, exchange)
+        near = near.within(min(near.cutoff, self.cutoff))
+        graph, nodes = self._graph(near), self._f(self._sums(near))
+        self._report(near, graph)
+        ends = GraphOnce(graph.of_neighbor, graph.of_center, self.mean[:0])
+        tensors, numbers = self._environment(graph, near)
+        environment = *tensors, *map(float, numbers.values())
+        nodes = steps_once(steps, ends, environment, nodes, near.displacements)
+        return Features(self._with_types(nodes, near.centers))
+
+    def _graph(self, near: Neighborhood) -> NeighborGraph:
+        o, layers = self.options, self.options.repformer
+        excluded = self.excluded if o.exclude_types else None
+        return neighbor_graph_of(near, layers.rcut, sel=layers.nsel, excluded=excluded)
 
     def _report(self, near: Neighborhood, graph: NeighborGraph) -> None:
         """Puts together what the ops of all parts have said of the neighbours, where they have."""
@@ -474,18 +499,28 @@ class DPA2(GraphDescriptor):
 
     def _rows_once(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
         """As `_rows`, where all is smooth and differentiated once."""
+        tensors, numbers = self._environment(graph, near)
+        rows = edge_environment(near.displacements, *tensors, **numbers)
+        return rows.lengths, rows.vectors, rows.weight, rows.means, self._of_sums, rows.turning
+
+    @property
+    def _of_sums(self) -> float:
+        """`Edges.of_sums` where all is smooth."""
         layers = self.options.repformer
-        places = float(layers.nsel)
-        of_sums = places**-0.5 if layers.use_sqrt_nnei else 1 / places
-        rows = edge_environment(
-            *(near.displacements, graph.slots, graph.edge_of_slot, near.types, self.mean, self.std),
-            smooth=layers.rcut_smth,
-            cutoff=layers.rcut,
-            protection=self.options.env_protection,
-            of_means=1 / places,
-            of_turning=of_sums * 3**-0.5,
-        )
-        return rows.lengths, rows.vectors, rows.weight, rows.means, of_sums, rows.turning
+        return float(layers.nsel) ** (-0.5 if layers.use_sqrt_nnei else -1.0)
+
+    def _environment(
+        self, graph: NeighborGraph, near: Neighborhood
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of `edge_environment` after the pair vectors."""
+        layers = self.options.repformer
+        return (graph.slots, graph.edge_of_slot, near.types, self.mean, self.std), {
+            "smooth": layers.rcut_smth,
+            "cutoff": layers.rcut,
+            "protection": self.options.env_protection,
+            "of_means": 1 / float(layers.nsel),
+            "of_turning": self._of_sums * 3**-0.5,
+        }
 
     def _rows(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
         """What edges begin with and are weighed with, as `Edges` has it."""
@@ -506,7 +541,7 @@ class DPA2(GraphDescriptor):
         of_means: _One | float
         of_sums: _One | float
         if o.smooth:
-            of_means, of_sums = 1 / places, places**-0.5 if layers.use_sqrt_nnei else 1 / places
+            of_means, of_sums = 1 / places, self._of_sums
         else:
             w, count = present.to(w.dtype), graph.offsets.diff().to(w.dtype)
             root = count.sqrt() if layers.use_sqrt_nnei else count
@@ -537,14 +572,18 @@ class DPA2(GraphDescriptor):
         return sums
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
-        e = graph.lengths if graph.products is not None else self._f(self.edge_embedding(graph.lengths))
+        e = graph.lengths if graph.constants is not None else self._f(self.edge_embedding(graph.lengths))
         return self._f(graph.nodes), (e, graph.vectors)
 
     def finish(self, nodes: torch.Tensor, local: Local, graph: Edges) -> Features:
         axes = symmetric_sums(*local, graph) if self._makes_axes else None
-        if self.options.concat_output_tebd:
-            nodes = torch.cat([nodes, F.embedding(graph.types, self.type_embedding())], 1)
-        return Features(nodes, axes)
+        return Features(self._with_types(nodes, graph.types), axes)
+
+    def _with_types(self, nodes: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        """What the descriptor gives beside vectors, of atoms of types (N,)."""
+        if not self.options.concat_output_tebd:
+            return nodes
+        return torch.cat([nodes, F.embedding(types, self.type_embedding())], 1)
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
         return layer_output(z, None, self.options.repformer.activation_function)

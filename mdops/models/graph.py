@@ -26,7 +26,7 @@ _KEPT, _RUNNING = 2, 8
 # What may be kept of all layers, and what a run of atoms may need, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 0.5, 1 / 16
 # Fewer atoms fill no memory, so that nothing is counted for them.
-_MANY_ATOMS = 1000
+MANY_ATOMS = 1000
 
 
 def neighbor_graph_of(
@@ -122,7 +122,7 @@ class GraphDescriptor(Descriptor):
             size = self._atoms_at_once(local, nodes)
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
-        counts, run = once and len(nodes) >= _MANY_ATOMS, _run
+        counts, run = once and len(nodes) >= MANY_ATOMS, _run
         for layer in self.layers:
             every = nodes if exchange is None else exchange(nodes)
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)

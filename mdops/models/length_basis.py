@@ -24,5 +24,13 @@ class LengthBasis(NamedTuple):
 
     def functions(self, x: torch.Tensor) -> torch.Tensor:
         """P (E, R) of x (E, 1)."""
+        return edge_splines(*self._given(x))
+
+    def gradient(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """(E, 1), by x, of that (E, R) by the functions; not differentiable."""
+        found: torch.Tensor = torch.ops.mdops.edge_splines_backward(grad, *self._given(x))
+        return found
+
+    def _given(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
         kinds = torch.zeros(len(x), dtype=torch.int32, device=x.device)
-        return edge_splines(x - self.first if self.first else x, kinds, self.table, self.width)
+        return x - self.first if self.first else x, kinds, self.table, self.width

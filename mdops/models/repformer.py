@@ -268,8 +268,7 @@ class Edges(NamedTuple):
         turning: (E, 3), `vectors` times `axis_weight`.
         empty: (N,), places without a neighbour.
         once: whether all is differentiated at most once, and by the displacements alone.
-        products: of each layer what gives its edges' numbers (`LengthBasis`), where they are those functions in all
-            layers.
+        constants: of each layer, where edges have few functions of their length in the place of numbers.
     """
 
     graph: NeighborGraph
@@ -283,7 +282,7 @@ class Edges(NamedTuple):
     turning: torch.Tensor
     empty: torch.Tensor
     once: bool
-    products: Mapping[nn.Module, torch.Tensor] | None = None
+    constants: Mapping[nn.Module, LayerOnce] | None = None
 
     @property
     def sum_weight(self) -> torch.Tensor:
@@ -380,7 +379,7 @@ class RepformerLayer(nn.Module):
         absent = edges.empty if smooth else torch.zeros_like(edges.empty)
         r = h * 3**-0.25 if self.form.attends else h
         new, made = layer_once(
-            self._kept_constants(None if edges.products is None else edges.products[self]),
+            self._kept_constants() if edges.constants is None else edges.constants[self],
             GraphOnce(graph.of_neighbor, graph.of_center, absent),
             *(nodes, e, r, edges.weight, edges.mean_weight, edges.turning),
         )
@@ -392,21 +391,21 @@ class RepformerLayer(nn.Module):
         assert own.bias is not None
         return keep * e + factor.to(e) * self._activated(e @ own.weight.to(e) + own.bias.to(e))
 
-    def _kept_constants(self, product: torch.Tensor | None) -> LayerOnce:
-        """`_constants` of the weights as they are now, made again where they have changed."""
+    def _kept_constants(self) -> LayerOnce:
+        """`constants` of the weights as they are now, made again where they have changed."""
         if self._kept is None or not self._kept[0].is_valid:
             self._kept = Watch(self), None, None
         watch, before, found = self._kept
-        now = watch.parameters(), id(product)
+        now = watch.parameters()
         if found is None or now != before:
-            found = self._constants(product)
+            found = self.constants()
             self._kept = watch, now, found
         return found
 
     @torch.no_grad()
-    def _constants(self, of_edges: torch.Tensor | None) -> LayerOnce:
+    def constants(self, of_edges: torch.Tensor | None = None) -> LayerOnce:
         """The weights as `layer_once` takes them, of edges with functions in the place of numbers where a product of
-        these gives the numbers."""
+        these (R, g2_dim) gives the numbers."""
         o, form = self.form.options, self.form
         every, empty = self._product("linear1"), self._product("linear1").weight.new_empty(0)
         own: tuple[Any, Any] = (empty.view(0, 0), empty)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mdops.models.length_basis import LengthBasis
 from mdops.ops import EdgeIndex
 from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.node_layer import NodeLayerWeights
@@ -88,8 +89,10 @@ def layer_once(
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: LayerOnce, graph: GraphOnce, *given: torch.Tensor) -> Any:
+        nodes, e, _, _, mean_weight, turning = given
         with torch._C._AutoDispatchBelowAutograd():
-            new, of_nodes = _nodes(layer, graph, *given)
+            sums = _sums_of_edges(layer, graph, nodes, e, turning)
+            new, of_nodes = _nodes(layer, graph, nodes, e, mean_weight, turning, sums)
             made, of_edges = (None, ()) if layer.edges is None else _edges(layer, graph, *given)
         ctx.layer, ctx.graph = layer, graph
         ctx.save_for_backward(*given, *of_nodes, *of_edges)
@@ -100,9 +103,11 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, by_new: torch.Tensor, by_made: torch.Tensor | None) -> Any:
         kept = ctx.saved_tensors
         given, of_nodes, of_edges = kept[:6], kept[6:10], kept[10:]
-        _, e, r, weight, _, _ = given
+        nodes, e, r, weight, *rest = given
+        own = ctx.layer, ctx.graph
         with torch._C._AutoDispatchBelowAutograd():
-            by_nodes, by_e, by_mean, by_turning = _by_nodes(ctx.layer, ctx.graph, by_new, *given, *of_nodes)
+            by_nodes, by_sums, by_edges = _by_nodes(*own, by_new, nodes, e, *rest, *of_nodes)
+            by_e, by_mean, by_turning = _by_edges(*own, by_sums, by_edges, nodes, e, *rest)
             by_r = by_weight = None
             if by_made is not None and ctx.layer.edges is not None:
                 args = _edge_arguments(ctx.layer, ctx.graph, e, r, weight)
@@ -139,28 +144,32 @@ def _node_arguments(layer: LayerOnce) -> tuple[Any, ...]:
     return *own.weights, own.takes_nodes, own.keep, own.axis, *layer.activation
 
 
+def _sums_of_edges(layer: LayerOnce, graph: GraphOnce, nodes: Any, e: Any, turning: Any) -> torch.Tensor:
+    """(N, 3, K), or no rows."""
+    if not layer.nodes.sums_edges:
+        return e.new_empty(len(nodes), 0, e.shape[1])
+    return OPS.row_moments(turning, e, graph.of_center.offsets, False, None, None, None)
+
+
 def _nodes(
     layer: LayerOnce,
     graph: GraphOnce,
     nodes: Any,
     e: Any,
-    r: Any,
-    weight: Any,
     mean_weight: Any,
     turning: Any,
+    of_edges: torch.Tensor,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """The new nodes, and what their gradients need of the way: sums over neighbours and over edges, and what f is
     taken of."""
     own = layer.nodes
-    sums, of_edges = nodes.new_empty(len(nodes), 0, nodes.shape[1]), e.new_empty(len(nodes), 0, e.shape[1])
+    sums = nodes.new_empty(len(nodes), 0, nodes.shape[1])
     if len(own.filters) or own.sums_neighbors:
         numbers, vectors = _of_neighbors(own, e, turning)
         ends = *graph.of_neighbor, *graph.of_center
         sums = OPS.edge_convolution(nodes, numbers, mean_weight[:, 0], vectors, own.filters, *ends)
-    if own.sums_edges:
-        of_edges = OPS.row_moments(turning, e, graph.of_center.offsets, False, None, None, None)
-        if own.product is not None:
-            of_edges = of_edges @ own.product
+    if own.product is not None:
+        of_edges = of_edges @ own.product
     new, *inner = OPS.node_layer(nodes, sums, of_edges, *_node_arguments(layer), own.packed[0])
     return new, (sums, of_edges, *inner)
 
@@ -171,38 +180,118 @@ def _by_nodes(
     grad: Any,
     nodes: Any,
     e: Any,
-    r: Any,
-    weight: Any,
     mean_weight: Any,
     turning: Any,
     sums: Any,
     of_edges: Any,
     z: Any,
     z_own: Any,
-) -> tuple[Any, ...]:
-    """The gradients by nodes, e, mean_weight and turning."""
-    own, by_e, by_mean, by_turning = layer.nodes, None, None, None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients by nodes, by their sums over neighbours and by those over edges."""
+    own = layer.nodes
     given = nodes, sums, of_edges, *_node_arguments(layer)
     by_nodes, by_sums, by_edges = OPS.node_layer_backward(grad.contiguous(), z, z_own, *given, own.packed[1])
-    if own.product is not None and own.sums_edges:
-        by_edges = by_edges @ own.product.T
-    numbers, vectors = _of_neighbors(own, e, turning)
-    known, ends = mean_weight[:, 0], (*graph.of_center, *graph.of_neighbor)
     if sums.shape[1]:
-        by_nodes.add_(OPS.edge_convolution_nodes(by_sums, numbers, known, vectors, own.filters, *ends))
-    if own.sums_edges and own.sums_neighbors and len(own.filters):
+        numbers, vectors = _of_neighbors(own, e, turning)
+        edges = numbers, mean_weight[:, 0], vectors, own.filters
+        ends = *graph.of_center, *graph.of_neighbor
+        by_nodes.add_(OPS.edge_convolution_nodes(by_sums, *edges, *ends))
+    return by_nodes, by_sums, by_edges if own.product is None else by_edges @ own.product.T
+
+
+def _by_edges(
+    layer: LayerOnce,
+    graph: GraphOnce,
+    by_sums: torch.Tensor,
+    by_edges: torch.Tensor | None,
+    nodes: Any,
+    e: Any,
+    mean_weight: Any,
+    turning: Any,
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients by e, mean_weight and turning, of those of `_by_nodes`; None: sums over edges count elsewhere."""
+    own, by_e, by_mean, by_turning = layer.nodes, None, None, None
+    ends, known = (*graph.of_center, *graph.of_neighbor), mean_weight[:, 0]
+    if by_edges is not None and own.sums_edges and own.sums_neighbors and len(own.filters):
         edges = by_edges, nodes, e, known, turning, own.filters
         by_e, by_w, by_turning = OPS.edge_convolution_own(by_sums, *edges, *ends)
-        return by_nodes, by_e, by_w[:, None], by_turning
-    if own.sums_edges:
+        return by_e, by_w[:, None], by_turning
+    if by_edges is not None and own.sums_edges:
         rest = graph.of_center.offsets, False, None, None, None
         by_turning, by_e = OPS.row_moments_backward(by_edges, turning, e, *rest)
-    if not sums.shape[1]:
-        return by_nodes, by_e, by_mean, by_turning
+    if not by_sums.shape[1]:
+        return by_e, by_mean, by_turning
+    numbers, _ = _of_neighbors(own, e, turning)
     by_b, by_w, by_t = OPS.edge_convolution_edges(by_sums, nodes, numbers, known, own.filters, *ends)
     if len(own.filters):
-        by_e = by_b if by_e is None else by_e.add_(by_b)
-        by_mean = by_w[:, None]
-    if own.sums_neighbors:
-        by_turning = by_t if by_turning is None else by_turning.add_(by_t)
-    return by_nodes, by_e, by_mean, by_turning
+        by_e, by_mean = _added(by_e, by_b), by_w[:, None]
+    return by_e, by_mean, _added(by_turning, by_t) if own.sums_neighbors else by_turning
+
+
+def _added(old: torch.Tensor | None, new: torch.Tensor | None) -> Any:
+    """Their sum, where both are there, in the first."""
+    if old is None or new is None:
+        return new if old is None else old
+    return old.add_(new)
+
+
+class StepsOnce(NamedTuple):
+    """All layers, whose edges have few functions of one number in the place of their own.
+
+    Attributes:
+        basis: these functions. layers: with their `product`.
+    """
+
+    basis: LengthBasis
+    layers: tuple[LayerOnce, ...]
+
+
+def steps_once(
+    steps: StepsOnce, graph: GraphOnce, environment: tuple[Any, ...], nodes: torch.Tensor, d: torch.Tensor
+) -> torch.Tensor:
+    """The nodes (N, C) after all layers, differentiable once in what they begin with and in d (N, K, 3), the pair
+    vectors; `environment` are the other arguments of the op `edge_environment`."""
+    found: torch.Tensor = _Steps.apply(steps, graph, environment, nodes, d)
+    return found
+
+
+class _Steps(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, steps: StepsOnce, graph: GraphOnce, environment: tuple[Any, ...], nodes: Any, d: Any
+    ) -> Any:
+        kept = []
+        with torch._C._AutoDispatchBelowAutograd():
+            x, _, _, means, turning = OPS.edge_environment(d, *environment)
+            e = steps.basis.functions(x)
+            first = next((layer for layer in steps.layers if layer.nodes.sums_edges), steps.layers[0])
+            sums = _sums_of_edges(first, graph, nodes, e, turning)
+            for layer in steps.layers:
+                kept.append(nodes)
+                nodes, of_nodes = _nodes(layer, graph, nodes, e, means, turning, sums)
+                kept += of_nodes
+        ctx.given = steps, graph, environment
+        ctx.save_for_backward(d, x, e, means, turning, *kept)
+        return nodes
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (steps, graph, environment), (d, x, e, means, turning, *kept) = ctx.given, ctx.saved_tensors
+        by_e = by_means = by_turning = by_sums_of_edges = None
+        with torch._C._AutoDispatchBelowAutograd():
+            for k, layer in reversed(list(enumerate(steps.layers))):
+                nodes, *of_nodes = kept[5 * k : 5 * k + 5]
+                grad, by_sums, by_edges = _by_nodes(layer, graph, grad, nodes, e, means, turning, *of_nodes)
+                by_sums_of_edges = _added(by_sums_of_edges, by_edges)
+                all_edges = None if k else by_sums_of_edges
+                found = _by_edges(layer, graph, by_sums, all_edges, nodes, e, means, turning)
+                by_e, by_means, by_turning = map(_added, (by_e, by_means, by_turning), found)
+            by_x = torch.zeros_like(x) if by_e is None else steps.basis.gradient(by_e, x)
+            given = by_x, None, None, by_means, by_turning
+            likes = x, turning, x, x, turning
+            grads = (
+                torch.zeros_like(like) if one is None else one for one, like in zip(given, likes, strict=True)
+            )
+            by_d = OPS.edge_environment_backward(*grads, d, *environment)
+        return None, None, None, grad, by_d

@@ -13,6 +13,7 @@ import mdops
 from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.evaluators import splines
 from mdops.io.upgrade import upgrade
+from mdops.models import dpa2
 from mdops.models.length_basis import LengthBasis
 from mdops.models.repformer import LayerForm
 from mdops.train import PairLists, load_dataset, make_batch
@@ -387,6 +388,21 @@ def test_few_functions_are_those_of_the_weights_and_types_of_now():
     for old, new, atoms in zip(before, after, (one_type("Al"), kinds.alloy()), strict=True):
         assert np.abs(new - old).max() > 1e-6
         np.testing.assert_allclose(new, exact.compute(atoms)["forces"], atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"update_g1_has_conv": False, "update_g1_has_drrd": False}])
+def test_layers_together_are_those_one_after_the_other(options, monkeypatch):
+    """Also of an atom alone, which has no edges."""
+    potential = by_length(**options)
+    potential.use_spline()
+    lonely = kinds.alloy()[:1]
+    lonely.pbc = False
+    found = [potential.compute(atoms) for atoms in (kinds.alloy(), lonely)]
+    monkeypatch.setattr(dpa2, "MANY_ATOMS", 0)
+    for one, atoms in zip(found, (kinds.alloy(), lonely), strict=True):
+        wanted = potential.compute(atoms)
+        for name in ("energy", "forces", "virial"):
+            np.testing.assert_allclose(one[name], wanted[name], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(

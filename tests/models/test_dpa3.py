@@ -63,7 +63,7 @@ def test_layers_that_run_again_give_the_same(case, monkeypatch):
     wanted, runs = potential.compute(atoms), []
     for layer in descriptor.layers:
         layer.register_forward_pre_hook(lambda *_: runs.append(1))
-    monkeypatch.setattr("mdops.models.graph._MANY_ATOMS", 1)
+    monkeypatch.setattr("mdops.models.graph.MANY_ATOMS", 1)
     monkeypatch.setattr(type(descriptor), "goes_in_runs", False)
     potential.compute(atoms)
     assert len(runs) == len(descriptor.layers)
