@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "common/isa.h"
 #include "spline_moment/spline.h"
 
 namespace mdops {
@@ -25,31 +26,39 @@ struct EdgeSplineArgs {
 
   MDOPS_HD bool is_right(int64_t e) const { return of_edges[e] >= -1 && of_edges[e] < kinds; }
   MDOPS_HD bool is_none(int64_t e) const { return of_edges[e] < 0; }
+  MDOPS_HD const T* rows(int64_t e, int interval) const {
+    return table + (static_cast<int64_t>(of_edges[e]) * (grid.intervals + 5) + interval) * functions;
+  }
 };
 
-// The six weights of an edge, of values or of slopes by its length, and the first of the rows of coefficients
-// that they belong to.
+// The six weights at a length, of values or of slopes by it, and the interval that they belong to.
+template <class T>
+MDOPS_HD int spline_weights(T length, const SplineGrid<T>& grid, bool slope, T* weights) {
+  const SplinePlace<T> place = spline_place<false>(length, grid);
+  T slopes[kSplineSupport];
+  spline_slopes(place.t, slopes);
+  if (slope) {
+    // A length that is not a number is one only in how far it is beyond the cutoff.
+    const T rate = place.rate + T(0) * place.beyond;
+    for (int b = 0; b < kSplineSupport; ++b) weights[b] = rate * slopes[b];
+  } else {
+    spline_values(place.t, weights);
+    for (int b = 0; b < kSplineSupport; ++b) weights[b] += place.beyond * slopes[b];
+  }
+  return place.interval;
+}
+
+// Those of an edge, and the first of the rows of coefficients.
 template <class T>
 struct EdgeSpline {
   T weights[kSplineSupport];
   const T* rows;
 
-  MDOPS_HD EdgeSpline(const EdgeSplineArgs<T>& args, int64_t e, bool slope) {
-    const SplinePlace<T> place = spline_place<false>(args.lengths[e], args.grid);
-    if (slope) {
-      // A length that is not a number is one only in how far it is beyond the cutoff.
-      const T rate = place.rate + T(0) * place.beyond;
-      spline_slopes(place.t, weights);
-      for (T& weight : weights) weight *= rate;
-    } else {
-      T slopes[kSplineSupport];
-      spline_values(place.t, weights);
-      spline_slopes(place.t, slopes);
-      for (int b = 0; b < kSplineSupport; ++b) weights[b] += place.beyond * slopes[b];
-    }
-    const int64_t first = static_cast<int64_t>(args.of_edges[e]) * (args.grid.intervals + 5) + place.interval;
-    rows = args.table + first * args.functions;
-  }
+  MDOPS_HD EdgeSpline(const EdgeSplineArgs<T>& args, int64_t e, bool slope)
+      : rows(args.rows(e, spline_weights(args.lengths[e], args.grid, slope, weights))) {}
 };
+
+// The edges [from, to) on a CPU.
+MDOPS_DECLARE_KERNELS(void edge_spline_rows(const EdgeSplineArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops
