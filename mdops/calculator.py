@@ -18,6 +18,7 @@ from mdops.models import Output
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Matmul, Overflow, Potential
 from mdops.system import System, as_numbers, atom_spins, charges_and_spins, element_types, voigt
+from mdops.tracing import outside_inference_mode
 from mdops.verlet import VerletList
 
 __all__ = ["MDOps"]
@@ -192,6 +193,7 @@ class MDOps(Calculator):
         now, old = self._state(atoms), self._snapshot
         return [name for name, value in now.items() if not _same(value, old[name])]
 
+    @outside_inference_mode
     def calculate(
         self,
         atoms: Atoms | None = None,

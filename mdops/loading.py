@@ -13,10 +13,12 @@ from mdops.io import read_model
 from mdops.long_range import DipoleCharge
 from mdops.models import model_of_tree
 from mdops.potential import Matmul, Overflow, Potential
+from mdops.tracing import outside_inference_mode
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@outside_inference_mode
 def load(
     path: str | os.PathLike[str],
     *,

@@ -29,6 +29,7 @@ from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import AtomicModel, Tree
 from mdops.ops import NeighborList
 from mdops.system import System
+from mdops.tracing import outside_inference_mode
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -288,6 +289,7 @@ class Potential(EvaluationContext):
         spin = self.model.spin
         return system if spin is None or spins is None else spin.system(system, spins)
 
+    @outside_inference_mode
     @_in_own_precision
     @torch.no_grad()
     def evaluate(
@@ -323,6 +325,7 @@ class Potential(EvaluationContext):
             found |= {name: found[name] + value for name, value in more.items()}
         return found
 
+    @outside_inference_mode
     @_in_own_precision
     @torch.no_grad()
     def descriptors(self, system: System, neighbors: NeighborList | None = None) -> torch.Tensor:
@@ -403,6 +406,7 @@ class Potential(EvaluationContext):
         defaults = charge_spin_defaults(self.model)
         return systems.from_atoms(frames, self.type_map, self.device, defaults=defaults)
 
+    @outside_inference_mode
     def hessians(
         self,
         atoms: Any,

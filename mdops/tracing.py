@@ -1,9 +1,11 @@
-"""Whether operations are done now, or recorded for later runs on other atoms."""
+"""Whether operations are done now, or recorded: for later runs on other atoms, or for derivatives."""
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,3 +36,31 @@ def is_exported() -> bool:
 def is_recorded(x: torch.Tensor) -> bool:
     """Whether operations on x are recorded, in a CUDA graph or for an exported model: then no value may be asked."""
     return _exports.get() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def outside_inference_mode(function: Callable[..., T]) -> Callable[..., T]:
+    """The function as it is outside of `torch.inference_mode`, in which nothing is kept for derivatives, with copies of
+    that mode's tensors."""
+
+    @wraps(function)
+    def outside(*args: Any, **kwargs: Any) -> T:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False):
+            return function(
+                *map(_ordinary, args), **{name: _ordinary(value) for name, value in kwargs.items()}
+            )
+
+    return outside
+
+
+def _ordinary(value: Any) -> Any:
+    """A tensor, or a record of some, as one that derivatives may keep."""
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_ordinary, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **{name: _ordinary(one) for name, one in fields.items()})
+    return value

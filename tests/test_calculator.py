@@ -215,6 +215,26 @@ def test_copies_are_independent(single, clone):
     assert (twin.calc.models[0] is single) == (clone is copy.copy)
 
 
+@pytest.mark.parametrize("folder", ["formats", "reference_kinds/dpa3_base", "reference_kinds/dpa4c_base"])
+def test_inference_mode_changes_no_answer(folder):
+    """What a calculator keeps of calls in that mode serves outside of it, and the reverse."""
+    model = load(DATA / folder / "model.dp", dtype="float64", overflow="extend")
+    atoms = Atoms((model.type_map * 6)[:6], alloy().positions[:6], cell=[8, 8, 8], pbc=True)
+    expected = model.compute(atoms)["forces"]
+    with torch.inference_mode():
+        inside = load(DATA / folder / "model.dp", dtype="float64", overflow="extend")
+        atoms.calc = MDOps(inside)
+        for found in (model.compute(atoms)["forces"], inside.compute(atoms)["forces"], atoms.get_forces()):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    atoms.positions[0, 0] += 0.1
+    moved = atoms.get_forces()
+    np.testing.assert_allclose(moved, model.compute(atoms)["forces"], rtol=1e-12, atol=1e-14)
+    with torch.inference_mode():
+        atoms.positions[0, 0] -= 0.1
+        np.testing.assert_allclose(atoms.get_forces(), expected, rtol=1e-12, atol=1e-14)
+    assert abs(moved - expected).max() > 1e-6
+
+
 def test_unknown_elements_and_virtual_atoms(single):
     calculator = MDOps(single)
     water = molecule("H2O")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -74,15 +75,14 @@ def activation(name: str) -> Activation:
     """
     key, _, argument = name.lower().partition(":")
     if key in ("silut", "custom_silu"):
-        return _silut(name, argument)
+        return _with_threshold(name, argument)
     if argument or key not in _ACTIVATIONS:
         known = ", ".join([*_ACTIVATIONS, "silut[:threshold]", "custom_silu[:threshold]"])
         raise UnsupportedModelError(f"activation function {name!r} is not known; supported are {known}")
     return _ACTIVATIONS[key]
 
 
-def _silut(name: str, argument: str) -> Activation:
-    """SiLU below the threshold; above it a tanh that goes on from there with the same value and slope."""
+def _with_threshold(name: str, argument: str) -> Activation:
     try:
         threshold = float(argument) if argument else _SILUT_THRESHOLD
     except ValueError:
@@ -91,8 +91,9 @@ def _silut(name: str, argument: str) -> Activation:
         ) from None
     sigmoid = 1 / (1 + math.exp(-threshold))
     value, slope = threshold * sigmoid, sigmoid + threshold * sigmoid * (1 - sigmoid)
+    return partial(_silut, threshold=threshold, value=value, slope=slope)  # which can be pickled
 
-    def silut(x: torch.Tensor) -> torch.Tensor:
-        return torch.where(x < threshold, F.silu(x), torch.tanh(slope * (x - threshold)) + value)
 
-    return silut
+def _silut(x: torch.Tensor, threshold: float, value: float, slope: float) -> torch.Tensor:
+    """SiLU below the threshold; above it a tanh that goes on from there with the same value and slope."""
+    return torch.where(x < threshold, F.silu(x), torch.tanh(slope * (x - threshold)) + value)

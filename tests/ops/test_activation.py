@@ -1,5 +1,7 @@
 """The activation functions against their formulas."""
 
+import pickle
+
 import pytest
 import torch
 from torch_reference import activation as formula
@@ -17,7 +19,9 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_values_and_slopes(name):
     x = torch.linspace(-8, 12, 401, dtype=torch.float64).requires_grad_()
-    y, wanted = activation(name)(x), formula(name, x)
+    function = activation(name)
+    y, wanted = function(x), formula(name, x)
+    assert torch.equal(pickle.loads(pickle.dumps(function))(x), y)  # as models go to other processes
     torch.testing.assert_close(y, wanted, rtol=1e-9, atol=1e-11)
     (slope,), (wanted_slope,) = (torch.autograd.grad(f.sum(), x) for f in (y, wanted))
     smooth = (x.detach().abs() > 1e-9) & ((x.detach() - 6).abs() > 1e-9)
