@@ -303,8 +303,14 @@ def element_types(symbols: Sequence[str], type_map: Sequence[str], owner: str = 
     index = {"X": -1} | {symbol: t for t, symbol in enumerate(type_map)}
     unknown = sorted(set(symbols) - set(index))
     if unknown:
+        others = [name for name in type_map if name not in chemical_symbols]
+        hint = (
+            f". `mdops convert --rename {others[0]}={unknown[0]} IN OUT` names its types anew"
+            if others
+            else ""
+        )
         raise InputError(
-            f"{owner} does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}"
+            f"{owner} does not know {', '.join(unknown)}; its elements are {', '.join(type_map)}{hint}"
         )
     return np.array([index[symbol] for symbol in symbols], dtype=np.int64)
 

@@ -11,6 +11,9 @@ from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 if TYPE_CHECKING:
     import numpy as np
 
+    from mdops.io import ModelFile
+    from mdops.models.contract import Tree
+
 HELP = "a model file in another format"
 
 
@@ -31,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_head(parser)
     text = "of a model of many elements, those that C programs and LAMMPS may use; all by default"
     parser.add_argument("--elements", nargs="+", metavar="ELEMENT", help=text)
+    text = "other names of types: OW=O HW=H makes those of water the elements that ASE knows"
+    parser.add_argument("--rename", nargs="+", metavar="OLD=NEW", default=[], help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,10 +51,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--core and --elements are of .safetensors, not {args.output.name}")
     require_absent(args.output, overwrite=args.overwrite)
     file = read_model(args.input, args.head)
-    arrays, why_not = _core(args) if takes_core and not is_left_out else ({}, "")
-    write_model(args.output, file.model, file.source, arrays)
+    model = _renamed(file, args.rename) if args.rename else file.model
+    arrays, why_not = _core(args, model) if takes_core and not is_left_out else ({}, "")
+    write_model(args.output, model, file.source, arrays)
     size = args.output.stat().st_size
-    print(f"wrote {args.output} ({size:,} bytes): {describe(file.model)}, from {file.source['format']}")
+    print(f"wrote {args.output} ({size:,} bytes): {describe(model)}, from {file.source['format']}")
     if file.source.get("compressed"):
         print("its tables of compression are left out: the nets that they were made from are there")
     if why_not:
@@ -57,10 +63,44 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _core(args: argparse.Namespace) -> "tuple[dict[str, np.ndarray], str]":
+def _renamed(file: "ModelFile", words: list[str]) -> "Tree":
+    """The file's model with other names of its types.
+
+    Raises InputError for names that cannot be, and where the model computes with those that it has."""
+    import torch
+
+    from mdops.io.tree import with_type_names
+    from mdops.models import model_of_tree
+
+    pairs = [word.partition("=") for word in words]
+    wrong = [word for word, (old, _, new) in zip(words, pairs, strict=True) if not old or not new]
+    if wrong:
+        raise InputError(f"--rename {wrong[0]}: expected OLD=NEW")
+    names = {old: new for old, _, new in pairs}
+    before = model_of_tree(file.model, torch.float64)
+    unknown = [name for name in names if name not in before.type_map]
+    if unknown:
+        raise InputError(f"--rename {unknown[0]}: the model's types are {', '.join(before.type_map)}")
+    after = [names.get(name, name) for name in before.type_map]
+    twice = [name for name in after if after.count(name) > 1]
+    if twice:
+        raise InputError(f"--rename: two types of the model would be {twice[0]}")
+    if file.source.get("modifier"):
+        raise InputError(
+            "--rename is not for a model of charges (a modifier), whose dipole model has the names, too"
+        )
+    model: Tree = with_type_names(file.model, names)
+    numbers = dict(model_of_tree(model, torch.float64).named_buffers())
+    if not all(torch.equal(value, numbers[name]) for name, value in before.named_buffers()):
+        raise InputError("--rename: the model computes with what its elements are, by their names")
+    return model
+
+
+def _core(args: argparse.Namespace, model: "Tree") -> "tuple[dict[str, np.ndarray], str]":
     """What the C core needs; or nothing and the reason, where it was not asked for."""
     from mdops.core.export import PRECISIONS, core_arrays, core_arrays_unasked
     from mdops.loading import load
+    from mdops.models import model_of_tree
 
     is_asked_for = args.core is not None or args.elements
     try:
@@ -69,6 +109,8 @@ def _core(args: argparse.Namespace) -> "tuple[dict[str, np.ndarray], str]":
         if is_asked_for:
             raise
         return {}, str(error)
+    if args.rename:
+        potential.model = model_of_tree(model, potential.dtype).eval()
     if is_asked_for:
         return core_arrays(potential, args.core or tuple(PRECISIONS), args.elements), ""
     return core_arrays_unasked(potential)

@@ -1,6 +1,6 @@
 """Walks over trees of dicts and lists read from files that may be damaged or made to do harm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,3 +97,15 @@ def model_head(kind: str, version: int, type_map: list[str]) -> dict[str, Any]:
         "rcond": None,
         "preset_out_bias": None,
     }
+
+
+def with_type_names(node: Any, names: Mapping[str, str]) -> Any:
+    """The tree with other names of types, of those that `names` has, in all of its type maps."""
+    if isinstance(node, list):
+        return [with_type_names(one, names) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: with_type_names(value, names) for key, value in node.items()}
+    if isinstance(node.get("type_map"), list):
+        found["type_map"] = [names.get(name, name) for name in node["type_map"]]
+    return found

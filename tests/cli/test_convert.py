@@ -7,6 +7,7 @@ import pytest
 
 import mdops
 from mdops.cli import main
+from mdops.errors import InputError
 from mdops.io import read_model, write_model
 
 DATA = Path(__file__).parents[1] / "data"
@@ -43,6 +44,47 @@ def test_a_saved_model_has_the_same_answers(tmp_path):
         potential.save(tmp_path / f"model{suffix}")
         found = mdops.load(tmp_path / f"model{suffix}", dtype="float64", spline=False).compute(atoms)
         assert all((found[key] == wanted[key]).all() for key in wanted)
+
+
+@pytest.mark.parametrize(
+    "case", ["reference/base", "reference_kinds/linear_messages", "reference_kinds/dpa4_base"]
+)
+@pytest.mark.parametrize("suffix", [".dp", ".safetensors"])
+def test_types_under_other_names_are_the_same(tmp_path, capsys, case, suffix):
+    from ase import Atoms
+
+    path, new = DATA / case / "model.dp", tmp_path / f"new{suffix}"
+    first, second, *_ = mdops.load(path, spline=False).type_map
+    words = ["--rename", f"{first}=XW", f"{second}={first}"]
+    assert main(["convert", str(path), str(new), *words]) == 0
+    assert f'"{second}"' not in json.dumps(read_model(new).model, default=str)
+    positions = [[0, 0, 0], [2.1, 0.2, 0], [0, 2.3, 0.1]]
+    wanted = mdops.load(path, spline=False).compute(Atoms([second, first, second], positions[::-1]))
+    renamed = mdops.load(new, spline=False)
+    assert renamed.type_map[:2] == ["XW", first]
+    with pytest.raises(InputError, match=rf"convert --rename XW={second} IN OUT"):
+        renamed.compute(Atoms([second], positions[:1]))
+    back = tmp_path / f"back{suffix}"
+    assert main(["convert", str(new), str(back), "--rename", f"XW={second}"]) == 0
+    again = mdops.load(back, spline=False).compute(Atoms([first, second, first], positions[::-1]))
+    assert all((again[name] == value).all() for name, value in wanted.items())
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "case, words, message",
+    [
+        ("reference/base", ["Cu"], "--rename Cu: expected OLD=NEW"),
+        ("reference/base", ["U=V"], "--rename U: the model's types are"),
+        ("reference/base", ["Cu=Al"], "two types of the model would be Al"),
+        ("reference_kinds/se_e3_tebd_econf", ["Cu=Ag"], "by their names"),
+        ("reference_kinds/dpa4_bridged", ["Cu=Ag"], "by their names"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(tmp_path, capsys, case, words, message):
+    path = DATA / case / "model.dp"
+    assert main(["convert", str(path), str(tmp_path / "new.dp"), "--rename", *words]) == 2
+    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_there_is_kept(tmp_path, capsys):
