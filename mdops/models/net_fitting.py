@@ -57,6 +57,11 @@ class NetFittingOptions(Options):
     exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")
 
+    def __post_init__(self) -> None:
+        # DeePMD-kit's files say of each layer whether that is trained, and inputs of all of them together.
+        if isinstance(self.trainable, list) and len(set(self.trainable)) == 1:
+            self.trainable = self.trainable[0]
+
     @property
     def parameter_sizes(self) -> dict[str, int]:
         """How many frame and atomic parameters the nets take."""

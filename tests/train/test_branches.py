@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from mdops.errors import ConfigError
 from mdops.models.statistics import environment_statistics
 from mdops.train import Trainer
 from mdops.train.config.read import parse_input
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture
@@ -212,6 +215,23 @@ def test_heads_are_fine_tuned_and_new_ones_begun(data, tmp_path):
     assert begun.potential.model.fitting.net(0).layers[0].outputs == 3
     for a, b in zip(begun.potential.model.descriptor.parameters(), old.descriptor.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_new_head_shares_the_fitting_of_those_of_a_file(data, tmp_path):
+    """The file is DeePMD-kit's, and says of each layer of a net whether it is trained."""
+    file, given = DATA / "heads/several.pt", tree(data, fitting="fit", numb_steps=1)
+    given["model"]["shared_dict"]["shared"] = {
+        "type": "dpa1", "sel": 60, "rcut": 4.5, "rcut_smth": 0.5, "neuron": [3, 6], "axis_neuron": 3, "tebd_dim": 4,
+        "attn_layer": 0,
+    }  # fmt: skip
+    given["model"]["shared_dict"]["fit"] = {"neuron": [5, 5], "dim_case_embd": 3}
+    given["model"]["model_dict"]["one"]["finetune_head"] = "Metals"
+    trainer = Trainer(parse_input(given), tmp_path / "run", finetune=file)
+    one, two = (trainer.branches[name].potential.model.fitting for name in ("one", "two"))
+    old = mdops.load(file, head="Metals", dtype="float64").model.fitting
+    assert one.nets is two.nets and torch.equal(one.net(0).layers[0].weight, old.net(0).layers[0].weight)
+    assert one.case_embedding.tolist() == [1, 0, 0] and two.case_embedding.tolist() == [0, 1, 0]
+    trainer.run()
 
 
 @pytest.mark.parametrize(
