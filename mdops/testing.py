@@ -1072,6 +1072,7 @@ def _edge_environment_samples(random: Callable[..., Any]) -> list[Sample]:
         Sample(
             "edge_environment_backward",
             (*grads, d, *lists, *rows),
+            (0, 1, 2, 3, 4, 5),
             bad={
                 "by_turning": (4, random(6, 1)),
                 "edge_of_slot": (7, edge_of_slot + 3),

@@ -438,8 +438,11 @@ class DPA2(GraphDescriptor):
         o, layers = self.options, self.options.repformer
         near = near.within(min(near.cutoff, self.cutoff))
         graph = self._graph(near)
-        once = near.first_derivative_only and o.smooth and not layers.direct_dist
-        rows = self._rows_once(graph, near) if once else self._rows(graph, near)
+        is_plain = o.smooth and not layers.direct_dist
+        once = is_plain and near.first_derivative_only
+        # Trainings on a GPU have captured graphs of operations.
+        by_op = once or (is_plain and not near.displacements.is_cuda)
+        rows = self._rows_by_op(graph, near) if by_op else self._rows(graph, near)
         sums = self._sums(near)
         if near.displacements.device.type == "cpu":
             self._report(near, graph)
@@ -497,8 +500,8 @@ class DPA2(GraphDescriptor):
             within = (told[0].within[0], graph.within[:, :1], *(part.within[0] for part in told[1:] if part))
             near.reports[self] = NeighborReport(within, told[0].nearest)
 
-    def _rows_once(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
-        """As `_rows`, where all is smooth and differentiated once."""
+    def _rows_by_op(self, graph: NeighborGraph, near: Neighborhood) -> _Rows:
+        """As `_rows`, where all is smooth."""
         tensors, numbers = self._environment(graph, near)
         rows = edge_environment(near.displacements, *tensors, **numbers)
         return rows.lengths, rows.vectors, rows.weight, rows.means, self._of_sums, rows.turning

@@ -187,7 +187,7 @@ def last_derivative(name: str, *args: Any) -> Any:
     return _Last.apply(name, [_keep(value, kept) for value in args], *kept)
 
 
-def _apart(values: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], list[torch.Tensor]]:
+def apart(values: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], list[torch.Tensor]]:
     """The values with the same tensors as others at these places, so that a gradient is that of this place alone; and
     these."""
     given = list(values)
@@ -218,7 +218,7 @@ def register_formulas_by(
             return *first, *(None for _ in differentiable[own:])
         create = torch.is_grad_enabled()
         with torch.enable_grad():
-            given, leaves = _apart(args[: len(args) - takes_result], differentiable)
+            given, leaves = apart(args[: len(args) - takes_result], differentiable)
             y, others = function(*given), leaves[own:]
             found = torch.autograd.grad(y, others, grads, create_graph=create, materialize_grads=True)
         return *first, *found
@@ -226,7 +226,7 @@ def register_formulas_by(
     def backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
         create = torch.is_grad_enabled()
         with torch.enable_grad():
-            given, leaves = _apart(args[: len(args) - takes_result], places)
+            given, leaves = apart(args[: len(args) - takes_result], places)
             y, first = function(*given[1:]), leaves[1 : 1 + own]
             found = torch.autograd.grad(y, first, leaves[:1], create_graph=True)
             return torch.autograd.grad(found, leaves, grads, create_graph=create, materialize_grads=True)

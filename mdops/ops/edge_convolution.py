@@ -1,5 +1,6 @@
 """Convolutions along the edges of a graph, and products of the nodes at their ends: derivatives of one form."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,10 +108,17 @@ class _Form:
     def by_x(self, a: Any, b: Any, w: Any, t: Any, weight: Any) -> torch.Tensor:
         return call("edge_convolution_nodes", a, b, w, t, weight, *self.both)
 
-    def by_edges(self, a: Any, x: Any, b: Any, w: Any, weight: Any) -> tuple[torch.Tensor, ...]:
-        """By b, w and t."""
-        by_b, by_w, by_t = call("edge_convolution_edges", a, x, b, w, weight, *self.both)
-        return by_b, by_w if b.shape[1] else torch.zeros_like(w), by_t
+    def by_edges(
+        self, needs: Sequence[bool], a: Any, x: Any, b: Any, w: Any, weight: Any
+    ) -> tuple[torch.Tensor | None, ...]:
+        """By b, w and t, of which some are needed."""
+        if not any(needs):
+            return None, None, None
+        turns = needs[2] or a.is_cuda  # where to copy the first sums takes longer than the others
+        by_b, by_w, by_t = call(
+            "edge_convolution_edges", a if turns else a[:, :1], x, b, w, weight, *self.both
+        )
+        return by_b, by_w if b.shape[1] else torch.zeros_like(w), by_t if turns else None
 
     def by_weight(self, a: Any, x: Any, b: Any, w: Any) -> torch.Tensor:
         return call("edge_convolution_weight", a[:, 0], x, b, w, *self.both)
@@ -119,14 +127,14 @@ class _Form:
 def _sums_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (x, b, w, t, weight), form, g = args[:5], _Form(args[8:], args[5:8]), grads[0]
     by_x = form.by_x(g, b, w, t, weight) if needs[0] else None
-    by_edges = form.by_edges(g, x, b, w, weight) if any(needs[1:4]) else (None,) * 3
+    by_edges = form.by_edges(needs[1:4], g, x, b, w, weight)
     return by_x, *by_edges, form.by_weight(g, x, b, w) if needs[4] else None
 
 
 def _nodes_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     (a, b, w, t, weight), form, g = args[:5], _Form(args[5:8], args[8:]), grads[0]
     by_a = form.by_a(g, b, w, t, weight) if needs[0] else None
-    by_edges = form.by_edges(a, g, b, w, weight) if any(needs[1:4]) else (None,) * 3
+    by_edges = form.by_edges(needs[1:4], a, g, b, w, weight)
     return by_a, *by_edges, form.by_weight(a, g, b, w) if needs[4] else None
 
 
@@ -139,9 +147,8 @@ def _edges_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
         rows, factor = w[:, None] * of_b + of_w[:, None] * b, torch.ones_like(w)
     by_a = form.by_a(x, rows, factor, t, weight) if needs[0] else None
     by_x = form.by_x(a, rows, factor, t, weight) if needs[1] else None
-    by_b = by_w = None
-    if needs[2] or needs[3]:
-        by_b, by_w, _ = form.by_edges(a[:, :1], x, of_b, of_w if b.shape[1] else w, weight)
+    of_edges = needs[2], needs[3], False
+    by_b, by_w, _ = form.by_edges(of_edges, a, x, of_b, of_w if b.shape[1] else w, weight)
     return (
         by_a,
         by_x,
@@ -156,7 +163,7 @@ def _weight_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     none, of_a = w.new_empty(w.shape[0], 0), a[:, None]
     by_a = form.by_a(x, b, w, none, weight)[:, 0] if needs[0] else None
     by_x = form.by_x(of_a, b, w, none, weight) if needs[1] else None
-    by_b, by_w, _ = form.by_edges(of_a, x, b, w, weight) if needs[2] or needs[3] else (None,) * 3
+    by_b, by_w, _ = form.by_edges((needs[2], needs[3], False), of_a, x, b, w, weight)
     return by_a, by_x, by_b, by_w
 
 

@@ -1,10 +1,11 @@
 """Rows of the environment matrix at the edges of a graph."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import call, last_derivative, register_fake, register_formula
+from mdops.ops._register import apart, call, register_fake, register_formula
 
 
 class EdgeEnvironment(NamedTuple):
@@ -37,7 +38,8 @@ def edge_environment(
     of_means: float = 1.0,
     of_turning: float = 1.0,
 ) -> EdgeEnvironment:
-    """The rows of a graph's edges, and what sums over edges are weighed with. Differentiable once, in the pair vectors.
+    """The rows of a graph's edges, and what sums over edges are weighed with. Differentiable any number of times in the
+    pair vectors, from the second derivative on by PyTorch's operations.
 
     Args:
         displacements: (N, K, 3), A, float32 or float64, the pair vectors of the graph's list.
@@ -68,7 +70,35 @@ def _(a: Any, b: Any, c: Any, d: Any, e: Any, displacements: Any, *args: Any) ->
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (last_derivative("edge_environment_backward", *grads, *args),)
+    return (call("edge_environment_backward", *grads, *args),)
+
+
+def _by_pytorch(d: Any, slots: Any, types: Any, mean: Any, std: Any, numbers: Sequence[float]) -> Any:
+    """The same by PyTorch's operations."""
+    smooth, cutoff, protection, of_means, of_turning = numbers
+    there, at = (slots >= 0)[:, None], slots.long().clamp(min=0)
+    kinds = types.long().clamp(min=0)[at // d.shape[1]]
+    vectors = torch.where(there, d.flatten(0, 1).index_select(0, at), 1.0)  # finite where no edge is
+    r = vectors.norm(dim=1, keepdim=True)
+    u = ((r - smooth) / (cutoff - smooth)).clamp(0, 1)
+    w, inverse = u**3 * (u * (15 - 6 * u) - 10) + 1, 1 / (r + protection)
+    rows = vectors * (inverse**2 * w) / std[kinds, 1:]
+    lengths = (inverse * w - mean[kinds, None]) / std[kinds, :1]
+    found = lengths, rows, w, w * of_means, rows * (w * of_turning)
+    return tuple(torch.where(there, x, 0.0) for x in found)
+
+
+def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    create = torch.is_grad_enabled()
+    with torch.enable_grad():
+        given, leaves = apart(args, range(6))
+        *by, d, slots, _, types, mean, std = given[:11]
+        rows = _by_pytorch(d, slots, types, mean, std, given[11:])
+        (first,) = torch.autograd.grad(rows, d, by, create_graph=True)
+        wanted = [leaf for leaf, need in zip(leaves, needs, strict=True) if need]
+        found = iter(torch.autograd.grad(first, wanted, grads, create_graph=create, materialize_grads=True))
+    return tuple(next(found) if need else None for need in needs)
 
 
 register_formula("edge_environment", _formula, (0,))
+register_formula("edge_environment_backward", _backward_formula, range(6))

@@ -32,7 +32,6 @@ LAST = (
     "angle_features",
     "angle_moment_backward",
     "degree_norm_backward",
-    "edge_environment",
     "edge_frames_backward",
     "edge_rotate_back",
     "edge_softmax",
