@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "common/activation.h"
 #include "common/gpu.h"
 #include "common/rows.h"
 #include "gemm/gpu_memory.h"
@@ -15,7 +16,7 @@ namespace gpu_so2 {
 template <class T>
 __device__ __forceinline__ T sigmoid(T x) {
   if constexpr (sizeof(T) == sizeof(float))
-    return 1.0f / (1.0f + expf(-x));
+    return quotient(1.0f, 1.0f + expf(-x));  // behind its range it is zero, as it should be
   else
     return T(1) / (T(1) + exp(-x));
 }

@@ -41,7 +41,6 @@ constexpr int kTogether = 2;  // times 64 products, which the tensor cores sum u
 constexpr int kGroupRows = kWideRows / 2;
 constexpr int kBlockBytes = kWideRows * kWideRow;  // 32 numbers of all rows in two parts, or 64 in one
 constexpr int kMostSlots = 8;
-constexpr int kMostNumbers = 3 * kMostDegrees;  // of a row, in pairs of a lane: products' and slopes
 constexpr int kWideAlignment = 1024;
 
 struct WideArgs {
@@ -70,15 +69,13 @@ inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-template <int kParts, bool kBack, bool kGated>
+template <int kDegrees, int kParts, bool kBack, bool kGated>
 class WideTile {
  public:
   // Of a block that has so many tiles.
   __device__ __forceinline__ WideTile(const WideArgs& args, int64_t tiles)
-      : args_(args),
-        a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))),
-        degrees_(static_cast<int>(args.layer.degrees)) {
-    factors_ = args.memory + blockIdx.x * WideArgs::memory_of_block(degrees_);
+      : args_(args), a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))) {
+    factors_ = args.memory + blockIdx.x * WideArgs::memory_of_block(kDegrees);
     const int warp = warp_index();
     row_ = 16 * warp + lane_index() / 4;
     column_ = 2 * (lane_index() % 4);
@@ -100,75 +97,78 @@ class WideTile {
     first_ = first, count_ = count, is_busy_ = group_ * kGroupRows < count;
     columns_ = args_.unscale;
     const So2Args<float>& layer = args_.layer;
-    const float *const x = layer.x + first_ * row(), *const g = layer.grad + (kBack ? first_ * row() : 0);
-    // Rows of an array from a number of each on; and what `f` gives of a row and number.
-    const auto each_of = [](int depth, auto f) {
-      return [=](int r, int k, float2(&found)[kMostNumbers]) {
+    const float *const x = layer.x + first_ * kRow, *const g = layer.grad + (kBack ? first_ * kRow : 0);
+    // Rows of an array from a number of each on.
+    const auto load_from = [&]<int kDepth>(const float* array, int begin) {
+      load<4, kDepth>([=](int r, int k, float2(&found)[kDepth]) {
 #pragma unroll
-        for (int i = 0; i < 2 * kMostDegrees; ++i)
-          if (i < depth) found[i] = f(r, k + 64 * i);
-      };
-    };
-    const auto load_from = [&](int depth, const float* array, int begin) {
-      load<4>(depth, each_of(depth, [=, this](int r, int k) { return two(array + r * row() + begin + k); }));
+        for (int i = 0; i < kDepth; ++i) found[i] = two(array + r * kRow + begin + k + 64 * i);
+      });
     };
     if constexpr (kGated) {
-      load_from(degrees_ + 1, x, 0);
-      if (!kBack) prefetch(x + middle(), 2 * side(), count_);
+      load_from.template operator()<kDegrees + 1>(x, 0);
+      if (!kBack) prefetch(x + kMiddle, 2 * kSide, count_);
       make_scalars();
     }
     if constexpr (kGated && !kBack) {
-      for (int l = 1; l <= degrees_; ++l) make_factors(l);
-      load_from(2 * degrees_, x, middle());
+#pragma unroll 1
+      for (int l = 1; l <= kDegrees; ++l) make_factors(l);
+      load_from.template operator()<2 * kDegrees>(x, kMiddle);
       prefetch_next(x);
-      for (int l = 1; l <= degrees_; ++l) add_sides(l);
+#pragma unroll 1
+      for (int l = 1; l <= kDegrees; ++l) add_sides(l);
     }
     if constexpr (kBack && kGated) {
-      for (int l = 1; l <= degrees_; l += 2) keep_factors(l);
-      const float* const y = layer.result + first_ * row();
-      load<2, true>(2 * degrees_, [=, this](int r, int k, float2(&found)[kMostNumbers]) {
+      for (int l = 1; l <= kDegrees; l += 2) keep_factors(l);
+      const float* const y = layer.result + first_ * kRow;
+      load<2, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
 #pragma unroll
-        for (int l = 0; l < kMostDegrees; ++l) {
-          if (l >= degrees_) continue;
-          const int64_t n = r * row() + middle() + l * kWideChannels + k, m = n + side();
-          const float2 f = two(factors_ + r * side() + l * kWideChannels + k), a = two(g + n), b = two(g + m);
-          const float2 dz[2] = {times(f, a), times(f, b)};
-#pragma unroll
-          for (int i = 0; i < 2 * kMostDegrees; ++i)
-            if (i == l || i == l + degrees_) found[i] = dz[i != l];
-          found[2 * kMostDegrees + l] =
+        for (int l = 0; l < kDegrees; ++l) {
+          const int64_t n = r * kRow + kMiddle + l * kWideChannels + k, m = n + kSide;
+          const float2 f = two(factors_ + r * kSide + l * kWideChannels + k), a = two(g + n), b = two(g + m);
+          found[l] = times(f, a), found[kDegrees + l] = times(f, b);
+          found[2 * kDegrees + l] =
               plus(times(a, less(once(y + n), once(x + n))), times(b, less(once(y + m), once(x + m))));
         }
       });
-      for (int l = 1; l <= degrees_; ++l) add_sides(l);
-      load<4>(degrees_, each_of(degrees_, [=, this](int r, int k) {
-                const int64_t n = r * row() + kWideChannels + k;
-                const float2 f = two(factors_ + r * side() + k),
-                             own = times(two(g + n), less(once(y + n), once(x + n)));
-                return times(plus(two(slopes() + r * side() + k), own), {1.0f - f.x, 1.0f - f.y});
-              }));
+#pragma unroll 1
+      for (int l = 1; l <= kDegrees; ++l) add_sides(l);
+      load<4, kDegrees>([=, this](int r, int k, float2(&found)[kDegrees]) {
+#pragma unroll
+        for (int l = 0; l < kDegrees; ++l) {
+          const int at = l * kWideChannels + k;
+          const int64_t n = r * kRow + kWideChannels + at;
+          const float2 f = two(factors_ + r * kSide + at);
+          const float2 own = times(two(g + n), less(once(y + n), once(x + n)));
+          found[l] = times(plus(two(slopes() + r * kSide + at), own), {1.0f - f.x, 1.0f - f.y});
+        }
+      });
       add_slopes();
-      load<4>(degrees_ + 1, each_of(degrees_ + 1, [=, this](int r, int k) {
-                if (k < kWideChannels) return two(of_scalars() + r * kWideChannels + k);
-                return times(two(factors_ + r * side() + k - kWideChannels), two(g + r * row() + k));
-              }));
+      load<4, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
+        found[0] = two(of_scalars() + r * kWideChannels + k);
+#pragma unroll
+        for (int l = 0; l < kDegrees; ++l) {
+          const int at = l * kWideChannels + k;
+          found[l + 1] = times(two(factors_ + r * kSide + at), two(g + r * kRow + kWideChannels + at));
+        }
+      });
       prefetch_next(x);
       add_middle(layer.grad);
     } else if constexpr (!kGated) {
       const float* const own = kBack ? g : x;
-      load_from(degrees_ + 1, own, 0);
-      prefetch(own + middle(), 2 * side(), count_);
+      load_from.template operator()<kDegrees + 1>(own, 0);
+      prefetch(own + kMiddle, 2 * kSide, count_);
       add_middle(kBack ? layer.grad : layer.x);
-      load_from(2 * degrees_, own, middle());
+      load_from.template operator()<2 * kDegrees>(own, kMiddle);
       prefetch_next(own);
-      for (int l = 1; l <= degrees_; ++l) add_sides(l);
+#pragma unroll 1
+      for (int l = 1; l <= kDegrees; ++l) add_sides(l);
     }
   }
 
  private:
-  __device__ __forceinline__ int middle() const { return (degrees_ + 1) * kWideChannels; }
-  __device__ __forceinline__ int side() const { return degrees_ * kWideChannels; }
-  __device__ __forceinline__ int row() const { return middle() + 2 * side(); }
+  static constexpr int kMiddle = (kDegrees + 1) * kWideChannels, kSide = kDegrees * kWideChannels;
+  static constexpr int kRow = kMiddle + 2 * kSide;
 
   static __device__ __forceinline__ float2 two(const float* from) {
     return *reinterpret_cast<const float2*>(from);
@@ -176,7 +176,7 @@ class WideTile {
   // In shared memory, behind the products' rows: the stages of the stream that are there; of each of these
   // what tells that it has come, and how many warps are done with it; what undoes the scales of rows.
   __device__ __forceinline__ char* ring() const {
-    return a_ + max(2 * degrees_, degrees_ + 1) * kWideChannels * kParts / 64 * kBlockBytes;
+    return a_ + max(2 * kDegrees, kDegrees + 1) * kWideChannels * kParts / 64 * kBlockBytes;
   }
   __device__ __forceinline__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(ring() + args_.slots * kStageBytes);
@@ -184,8 +184,8 @@ class WideTile {
   __device__ __forceinline__ int* done() const { return reinterpret_cast<int*>(barriers() + args_.slots); }
   __device__ __forceinline__ float* rows() const { return reinterpret_cast<float*>(done() + args_.slots); }
   // In the block's own device memory, behind factors.
-  __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * side(); }
-  __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * side(); }
+  __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * kSide; }
+  __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * kSide; }
 
   // Of what is not read again.
   static __device__ __forceinline__ float2 once(const float* from) {
@@ -228,57 +228,49 @@ class WideTile {
   // Asks for numbers that are read soon, of so many rows, to be brought to the L2 cache.
   __device__ __forceinline__ void prefetch(const float* from, int numbers, int count) const {
 #ifdef __CUDA_ARCH__
-    constexpr int kLine = 32;
-    const int lines = numbers / kLine;
-    for (int k = threadIdx.x; k < count * lines; k += kWideThreads)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + k / lines * row() + k % lines * kLine));
+    if (static_cast<int>(threadIdx.x) < count)
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + threadIdx.x * kRow),
+                   "r"(numbers * 4));
 #endif
   }
   // The first numbers of the block's next tile.
   __device__ __forceinline__ void prefetch_next(const float* from) const {
     const int64_t step = static_cast<int64_t>(gridDim.x) * kWideRows;
-    prefetch(from + step * row(), middle(),
+    prefetch(from + step * kRow, kMiddle,
              static_cast<int>(max(int64_t{0}, min(int64_t{kWideRows}, args_.layer.edges - first_ - step))));
   }
 
   // The products' rows, 64 numbers so many times, of the group. A warp has so many rows at once, a lane of
-  // each 64 two numbers from one on: f(row of the tile, number, where they go), with slopes behind them if
-  // these are kept. All is read before anything is written, behind the last row that row.
-  template <int kAtOnce, bool kKeepsSlopes = false, class F>
-  __device__ __forceinline__ void load(int depth, const F& f) {
+  // each 64 two numbers: f(row of the tile, the first of them, where they go), and behind them so many that
+  // are kept as slopes. All is read before anything is written, behind the last row that row.
+  template <int kAtOnce, int kDepth, int kSlopes = 0, class F>
+  __device__ __forceinline__ void load(const F& f) {
     sync_group();  // no product needs the last rows, and what others wrote is there
     const int lane = lane_index(), last = min(count_, (group_ + 1) * kGroupRows);
 #pragma unroll 1
     for (int first = group_ * kGroupRows + warp_index() % kGroupWarps; first < last;
          first += kAtOnce * kGroupWarps) {
-      float2 x[kAtOnce][kMostNumbers];
+      float2 x[kAtOnce][kDepth + kSlopes];
 #pragma unroll
-      for (int h = 0; h < kAtOnce; ++h) {
-#pragma unroll
-        for (int i = 0; i < kMostNumbers; ++i) x[h][i] = {0.0f, 0.0f};
-        f(min(first + h * kGroupWarps, last - 1), 2 * lane, x[h]);
-      }
-      if constexpr (kKeepsSlopes) {
+      for (int h = 0; h < kAtOnce; ++h) f(min(first + h * kGroupWarps, last - 1), 2 * lane, x[h]);
+      if constexpr (kSlopes > 0) {
 #pragma unroll
         for (int h = 0; h < kAtOnce; ++h)
 #pragma unroll
-          for (int l = 0; l < kMostDegrees; ++l) {
-            float* const to = slopes() + (first + h * kGroupWarps) * side() + l * kWideChannels + 2 * lane;
-            if (l < degrees_) *reinterpret_cast<float2*>(to) = x[h][2 * kMostDegrees + l];
-          }
+          for (int l = 0; l < kSlopes; ++l)
+            *reinterpret_cast<float2*>(slopes() + (first + h * kGroupWarps) * kSide + l * kWideChannels +
+                                       2 * lane) = x[h][kDepth + l];
       }
 #pragma unroll
       for (int h = 0; h < kAtOnce; ++h) {
         const int r = first + h * kGroupWarps;
         float largest = 0;
 #pragma unroll
-        for (int i = 0; i < 2 * kMostDegrees; ++i)
-          largest = fmaxf(largest, fmaxf(fabsf(x[h][i].x), fabsf(x[h][i].y)));
+        for (int i = 0; i < kDepth; ++i) largest = fmaxf(largest, fmaxf(fabsf(x[h][i].x), fabsf(x[h][i].y)));
         const float scale = scale_for(warp_largest(largest));
         if (lane == 0) rows()[r] = inverse_power(scale);
 #pragma unroll
-        for (int i = 0; i < 2 * kMostDegrees; ++i) {
-          if (i >= depth) continue;
+        for (int i = 0; i < kDepth; ++i) {
           uint32_t parts[kParts];
           split(scale * x[h][i].x, scale * x[h][i].y, parts);
           if constexpr (kParts == 1) {
@@ -300,24 +292,20 @@ class WideTile {
     by_row_[0] = rows()[row_], by_row_[1] = rows()[row_ + 8];
   }
 
-  // The products of the rows with the stream's next chunk, of so many columns and 64 numbers of the depth so
-  // many times.
-  template <int kColumns>
-  __device__ __forceinline__ void multiply(int depth, float (&sum)[kColumns / 2]) {
+  // The stream's next chunk, of so many columns and 64 numbers of the depth so many times: product(the
+  // stage's columns, the block of the rows, from which piece on, whether it adds) of each 16 of the depth,
+  // and after each `kAtOnce` times 64 add() of what the tensor cores have summed up.
+  template <int kColumns, int kDepth, int kAtOnce, class Product, class Add>
+  __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
     constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
-    const float* const columns = columns_;
-    columns_ += kColumns;
-#pragma unroll
-    for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
     if (!is_busy_) {
-      for (int stage = 0; stage < depth * (4 / kSteps); ++stage) next_stage(), let_go();
+      for (int stage = 0; stage < kDepth * (4 / kSteps); ++stage) next_stage(), let_go();
       return;
     }
 #pragma unroll 1
-    for (int first = 0; first < depth; first += kTogether) {
-      float part[kColumns / 2];
+    for (int first = 0; first < kDepth; first += kAtOnce) {
 #pragma unroll 1
-      for (int d = first; d < min(first + kTogether, depth); ++d)
+      for (int d = first; d < min(first + kAtOnce, kDepth); ++d)
 #pragma unroll
         for (int stage = 0; stage < 4 / kSteps; ++stage) {
           const char* const at = next_stage();
@@ -326,16 +314,9 @@ class WideTile {
           for (int step = 0; step < kSteps; ++step) {
             const int k = stage * kSteps + step;
             const int block = kParts * d + kParts * k / 4, piece = kParts * k % 4 / kParts;
-            const uint64_t a =
-                matrix_of_rows<kWideRow>(a_ + block * kBlockBytes + group_ * (kBlockBytes / 2), 16) +
-                piece * 2;
-            const uint64_t b =
-                (kColumns == 128 ? matrix_of_rows<64>(at) : matrix_of_rows<kWideRow>(at, 16)) + step * 2;
-            constexpr int kLow = kColumns == 128 ? 2 : 4;
-            const bool adds = d > first || k > 0;
-            if constexpr (kParts == 2)
-              multiply_unit(part, a + 4, b, adds), multiply_unit(part, a, b + kLow, 1);
-            multiply_unit(part, a, b, kParts == 2 || adds);
+            const uint64_t columns =
+                kColumns == 128 ? matrix_of_rows<64>(at) : matrix_of_rows<kWideRow>(at, 16);
+            product(columns + 2 * step, block, 2 * piece, d > first || k > 0);
           }
           commit_products();
           if (d > first || stage > 0) {
@@ -345,17 +326,70 @@ class WideTile {
         }
       wait_for_products<0>();
       let_go();
-      fence_operands(part);
-#pragma unroll
-      for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
+      add();
     }
+  }
+
+  // sum (+)= rows times a stage's columns, by three products of two parts or one.
+  template <int kColumns>
+  __device__ __forceinline__ void add_product(float (&sum)[kColumns / 2], uint64_t columns, int block,
+                                              int piece, bool adds) const {
+    constexpr int kLow = kColumns == 128 ? 2 : 4;
+    const uint64_t rows =
+        matrix_of_rows<kWideRow>(a_ + block * kBlockBytes + group_ * (kBlockBytes / 2), 16) + piece;
+    if constexpr (kParts == 2)
+      multiply_unit(sum, rows + 4, columns, adds), multiply_unit(sum, rows, columns + kLow, 1);
+    multiply_unit(sum, rows, columns, kParts == 2 || adds);
+  }
+
+  // The products of the rows with the stream's next chunk.
+  template <int kColumns, int kDepth>
+  __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2]) {
+    float part[kColumns / 2];
+#pragma unroll
+    for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
+    each_stage<kColumns, kDepth, kTogether>(
+        [&](uint64_t columns, int block, int piece, bool adds) {
+          add_product<kColumns>(part, columns, block, piece, adds);
+        },
+        [&] {
+          fence_operands(part);
+#pragma unroll
+          for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
+        });
+  }
+
+  // Those of both signs: rows of m = -1 and of m = 1 are multiplied with the same 64 columns of U and of V.
+  __device__ __forceinline__ void multiply_sides(float (&sum)[64]) {
+    float other[64];
+#pragma unroll
+    for (int k = 0; k < 64; ++k) sum[k] = 0;
+    each_stage<128, kDegrees, kDegrees>(
+        [&](uint64_t columns, int block, int piece, bool adds) {
+          add_product<128>(sum, columns, block, piece, adds);
+          add_product<128>(other, columns, kParts * kDegrees + block, piece, adds);
+        },
+        [&] {
+          fence_operands(sum), fence_operands(other);
+#pragma unroll
+          for (int k = 0; k < 32; ++k) {
+            sum[k] += kBack ? other[k + 32] : -other[k + 32];
+            sum[k + 32] = other[k] + (kBack ? -sum[k + 32] : sum[k + 32]);
+          }
+        });
+  }
+
+  // Behind all that a chunk's sums meet, whose reading does not wait for that of the scales then.
+  template <int kColumns>
+  __device__ __forceinline__ void unscale(float (&sum)[kColumns / 2]) {
 #pragma unroll
     for (int e = 0; e < kColumns / 8; ++e) {
-      const float2 by = two(columns + 8 * e + column_);
+      const float2 by = two(columns_ + 8 * e + column_);
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         sum[4 * e + 2 * h] *= by_row_[h] * by.x, sum[4 * e + 2 * h + 1] *= by_row_[h] * by.y;
     }
+    columns_ += kColumns;
   }
 
   // A thread's numbers of 64 columns: of row row_ + 8 h, columns 8 e + column_ and the next. Read before the
@@ -389,12 +423,12 @@ class WideTile {
     each([&](int h, int e) { *reinterpret_cast<float2*>(to[h] + 8 * e) = f(h, e); });
   }
   __device__ __forceinline__ Own given(const float* array, int column) const {
-    return read(array + first_ * row(), row(), column);
+    return read(array + first_ * kRow, kRow, column);
   }
   template <class F>
   __device__ __forceinline__ void answer(int column, const F& f) const {
-    float* const y = args_.layer.y + (first_ + row_) * row() + column_ + column;
-    float* const to[2] = {y, y + 8 * row()};
+    float* const y = args_.layer.y + (first_ + row_) * kRow + column_ + column;
+    float* const to[2] = {y, y + 8 * kRow};
     const bool there[2] = {row_ < count_, row_ + 8 < count_};
     each([&](int h, int e) {
       const float2 found = f(h, e);
@@ -412,8 +446,9 @@ class WideTile {
 
   __device__ __forceinline__ void make_scalars() {
     float s[32];
-    multiply<64>(degrees_ + 1, s);
+    multiply<64, kDegrees + 1>(s);
     const Own own = given(kBack ? args_.layer.grad : args_.layer.x, 0);
+    unscale<64>(s);
     if constexpr (kBack)
       keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
         const float2 f = sigmoids(at(s, h, e)), slope{f.x * (1.0f + at(s, h, e).x * (1.0f - f.x)),
@@ -426,11 +461,12 @@ class WideTile {
 
   __device__ __forceinline__ void make_factors(int l) {
     float z[64];
-    multiply<128>(degrees_ + 1, z);
+    multiply<128, kDegrees + 1>(z);
     const Own own = given(args_.layer.x, l * kWideChannels);
+    unscale<128>(z);
     Own factors;
     each([&](int h, int e) { factors.v[h][e] = sigmoids(at(z, h, e + 8)); });
-    keep(factors_, side(), (l - 1) * kWideChannels, [&](int h, int e) { return factors.v[h][e]; });
+    keep(factors_, kSide, (l - 1) * kWideChannels, [&](int h, int e) { return factors.v[h][e]; });
     answer(l * kWideChannels,
            [&](int h, int e) { return plus(own.v[h][e], times(at(z, h, e), factors.v[h][e])); });
   }
@@ -438,40 +474,45 @@ class WideTile {
   // Of two degrees, where there are two.
   __device__ __forceinline__ void keep_factors(int l) {
     const int column = (l - 1) * kWideChannels;
-    if (l < degrees_) {
+    if (l < kDegrees) {
       float logits[64];
-      multiply<128>(degrees_ + 1, logits);
-      keep(factors_, side(), column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
-      keep(factors_, side(), column + kWideChannels,
+      multiply<128, kDegrees + 1>(logits);
+      unscale<128>(logits);
+      keep(factors_, kSide, column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
+      keep(factors_, kSide, column + kWideChannels,
            [&](int h, int e) { return sigmoids(at(logits, h, e + 8)); });
     } else {
       float logits[32];
-      multiply<64>(degrees_ + 1, logits);
-      keep(factors_, side(), column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
+      multiply<64, kDegrees + 1>(logits);
+      unscale<64>(logits);
+      keep(factors_, kSide, column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
     }
   }
 
   __device__ __forceinline__ void add_slopes() {
     float more[32];
-    multiply<64>(degrees_, more);
+    multiply<64, kDegrees>(more);
     const Own own = read(of_scalars(), kWideChannels, 0);
+    unscale<64>(more);
     keep(of_scalars(), kWideChannels, 0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
   }
 
   // Of m = 0: without factors.
   __device__ __forceinline__ void add_middle(const float* to_what) {
-    for (int l = 0; l <= degrees_; l += 2) {
+    for (int l = 0; l <= kDegrees; l += 2) {
       const int column = l * kWideChannels, next = column + kWideChannels;
-      if (l < degrees_) {
+      if (l < kDegrees) {
         float more[64];
-        multiply<128>(degrees_ + 1, more);
+        multiply<128, kDegrees + 1>(more);
         const Own own = given(to_what, column), other = given(to_what, next);
+        unscale<128>(more);
         answer(column, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
         answer(next, [&](int h, int e) { return plus(other.v[h][e], at(more, h, e + 8)); });
       } else {
         float more[32];
-        multiply<64>(degrees_ + 1, more);
+        multiply<64, kDegrees + 1>(more);
         const Own own = given(to_what, column);
+        unscale<64>(more);
         answer(column, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
       }
     }
@@ -480,19 +521,20 @@ class WideTile {
   // Of both signs, with factors where a layer has gates.
   __device__ __forceinline__ void add_sides(int l) {
     const float* const to_what = kBack ? args_.layer.grad : args_.layer.x;
-    const int column = (l - 1) * kWideChannels, first = middle() + column, second = first + side();
+    const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
+    const Own negative = given(to_what, first), positive = given(to_what, second);
     float more[64];
-    multiply<128>(2 * degrees_, more);
-    const Own negative = given(to_what, first);
-    const Own positive = given(to_what, second);
+    multiply_sides(more);
     if constexpr (kGated && !kBack) {
-      const Own factors = read(factors_, side(), column);
+      const Own factors = read(factors_, kSide, column);
+      unscale<128>(more);
       const auto gated = [&](int h, int e, int from) {
         return times(at(more, h, e + from), factors.v[h][e]);
       };
       answer(first, [&](int h, int e) { return plus(negative.v[h][e], gated(h, e, 0)); });
       answer(second, [&](int h, int e) { return plus(positive.v[h][e], gated(h, e, 8)); });
     } else {
+      unscale<128>(more);
       answer(first, [&](int h, int e) { return plus(negative.v[h][e], at(more, h, e)); });
       answer(second, [&](int h, int e) { return plus(positive.v[h][e], at(more, h, e + 8)); });
     }
@@ -500,7 +542,6 @@ class WideTile {
 
   const WideArgs& args_;
   char* const a_;
-  const int degrees_;
   float* factors_;
   const float* columns_ = nullptr;  // of the next chunk
   int row_, column_, group_;
@@ -517,14 +558,14 @@ class WideTile {
 
 // Tiles that all blocks have, and then the rest, in halves if there are blocks enough: a half takes half the
 // time.
-template <int kParts, bool kBack, bool kGated>
+template <int kDegrees, int kParts, bool kBack, bool kGated>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const int64_t edges = args.layer.edges, step = gridDim.x * int64_t{kWideRows};
   const int64_t rounds = edges / step, rest = edges - rounds * step;
   const int64_t size = rest <= gridDim.x * int64_t{kGroupRows} ? kGroupRows : kWideRows;
   const int64_t last = rounds * step + blockIdx.x * size;
-  WideTile<kParts, kBack, kGated> own(args, rounds + (last < edges));
+  WideTile<kDegrees, kParts, kBack, kGated> own(args, rounds + (last < edges));
   for (int64_t k = 0; k < rounds; ++k) own.run(k * step + blockIdx.x * int64_t{kWideRows}, kWideRows);
   if (last < edges) own.run(last, static_cast<int>(min(size, edges - last)));
 #endif
@@ -564,13 +605,21 @@ inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
   const auto launch = [&](auto kernel) {
     gpu.launch(kernel, has.blocks, kWideThreads, wide_shared(args.degrees, args.parts, slots), wide);
   };
-  const auto launch_parts = [&]<int kParts>() {
+  const auto launch_parts = [&]<int kDegrees, int kParts>() {
     if (args.grad)
-      args.gate ? launch(wide_kernel<kParts, true, true>) : launch(wide_kernel<kParts, true, false>);
+      args.gate ? launch(wide_kernel<kDegrees, kParts, true, true>)
+                : launch(wide_kernel<kDegrees, kParts, true, false>);
     else
-      args.gate ? launch(wide_kernel<kParts, false, true>) : launch(wide_kernel<kParts, false, false>);
+      args.gate ? launch(wide_kernel<kDegrees, kParts, false, true>)
+                : launch(wide_kernel<kDegrees, kParts, false, false>);
   };
-  args.parts == 1 ? launch_parts.template operator()<1>() : launch_parts.template operator()<2>();
+  const auto launch_degrees = [&]<int kDegrees>() {
+    args.parts == 1 ? launch_parts.template operator()<kDegrees, 1>()
+                    : launch_parts.template operator()<kDegrees, 2>();
+  };
+  static_assert(kMostDegrees == 3);
+  if (args.degrees == 1) return launch_degrees.template operator()<1>();
+  args.degrees == 2 ? launch_degrees.template operator()<2>() : launch_degrees.template operator()<3>();
 }
 
 }  // namespace gpu_so2

@@ -25,10 +25,10 @@ enum class Chunk {
   gated,        // z_0l and the logits of its gate
   gates,        // the logits of two degrees' gates
   middle,       // two degrees of z_0
-  sides,        // z_-l and z_+l
+  sides,        // U and V of degree l
   slopes,       // from the gates' gradients to that of s
   back_middle,  // two degrees of dz_0 W^T
-  back_sides,   // degree l of both signs
+  back_sides,   // those of dz_-l and dz_+l
 };
 
 // Of one of the products: `index` is the degree, or counts pairs of degrees.
@@ -55,11 +55,11 @@ struct WideShape {
     if (gated) {
       if (k == 0) return {Chunk::scalars, 0, degrees + 1, kWideChannels};
       if (!back && k <= degrees) return {Chunk::gated, k, degrees + 1, two};
-      if (!back) return {Chunk::sides, k - degrees, 2 * degrees, two};
+      if (!back) return {Chunk::sides, k - degrees, degrees, two};
       if (k <= gate_pairs())
         return {Chunk::gates, 2 * k - 1, degrees + 1, 2 * k <= degrees ? two : kWideChannels};
       k -= 1 + gate_pairs();
-      if (k < degrees) return {Chunk::back_sides, k + 1, 2 * degrees, two};
+      if (k < degrees) return {Chunk::back_sides, k + 1, degrees, two};
       k -= degrees;
       if (k == 0) return {Chunk::slopes, 0, degrees, kWideChannels};
       --k;
@@ -67,7 +67,7 @@ struct WideShape {
     if (k < pairs())
       return {back ? Chunk::back_middle : Chunk::middle, k, degrees + 1,
               2 * k < degrees ? two : kWideChannels};
-    return {back ? Chunk::back_sides : Chunk::sides, k - pairs() + 1, 2 * degrees, two};
+    return {back ? Chunk::back_sides : Chunk::sides, k - pairs() + 1, degrees, two};
   }
   MDOPS_HD int stages() const {
     int sum = 0;
@@ -91,9 +91,7 @@ __device__ __forceinline__ int stage_place(bool wide, int column, int k, int par
 // Number k of the depth of a chunk's column n, where it is one of the layer's weights.
 __device__ __forceinline__ float weight_of(const So2Args<float>& args, const WideChunk& chunk, int k, int n) {
   const int c = kWideChannels, middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
-  const int l = chunk.index, own = n % c;
-  const bool second = n >= c, positive = k >= side;
-  const int i = positive ? k - side : k;  // of both signs
+  const int l = chunk.index, place = n / c * side, own = (l - 1) * c + n % c;  // of both signs
   switch (chunk.kind) {
     case Chunk::scalars:
       return __ldg(args.weight + k * middle + n);
@@ -101,23 +99,19 @@ __device__ __forceinline__ float weight_of(const So2Args<float>& args, const Wid
       return __ldg(args.weight + k * middle + l * c + n);
     case Chunk::middle:
       return __ldg(args.weight + k * middle + 2 * l * c + n);
-    case Chunk::sides: {
-      const float x = __ldg(args.both + i * 2 * side + (positive != second ? side : 0) + (l - 1) * c + own);
-      return positive && !second ? -x : x;
-    }
+    case Chunk::sides:
+      return __ldg(args.both + k * 2 * side + place + own);
     case Chunk::slopes:
       return __ldg(args.gate + n * side + k);
     case Chunk::back_middle:
       return __ldg(args.weight + (2 * l * c + n) * middle + k);
-    default: {
-      const float x = __ldg(args.both + ((l - 1) * c + own) * 2 * side + (positive != second ? side : 0) + i);
-      return second && !positive ? -x : x;
-    }
+    default:
+      return __ldg(args.both + own * 2 * side + place + k);
   }
 }
 
 constexpr int kPackColumns = 8, kPackThreads = kPackColumns * kWarp;
-constexpr int kMostDepth = 2 * kMostDegrees * kWideChannels;
+constexpr int kMostDepth = (kMostDegrees + 1) * kWideChannels;
 
 // Columns that a block packs, before they are brought to one size.
 using PackedColumns = float[kPackColumns][kMostDepth + 1];
@@ -145,10 +139,11 @@ __device__ __forceinline__ void place_logits(const So2Args<float>& args, const W
   }
 }
 
-// A warp a column, read by all of the block's; `unscale` gets what undoes its scale.
+// A warp a column, read by all of the block's, or of both signs that of U and that of V, which have one
+// scale; `unscale` gets what undoes it.
 static __global__ void __launch_bounds__(kPackThreads)
     pack_wide_kernel(const So2Args<float> args, const WideShape shape, char* packed, float* unscale) {
-  __shared__ PackedColumns x;
+  __shared__ PackedColumns x[2];
   int n = static_cast<int>(blockIdx.x) * kPackColumns, stage = 0, index = 0;
   while (n >= shape.chunk(index).columns) {
     n -= shape.chunk(index).columns;
@@ -158,31 +153,40 @@ static __global__ void __launch_bounds__(kPackThreads)
   const bool wide = chunk.columns > kWideChannels;
   const int numbers = 64 * chunk.depth, depth = stage_depth(chunk.columns, shape.parts);
   const int logit = chunk.kind == Chunk::gates ? n : chunk.kind == Chunk::gated ? n - kWideChannels : -1;
+  const bool of_signs = chunk.kind == Chunk::sides || chunk.kind == Chunk::back_sides;
+  if (of_signs && n >= kWideChannels) return;  // the block of U's column has it
+  const int halves = of_signs ? 2 : 1;
   if (logit >= 0) {
-    place_logits(args, chunk, logit, x);
+    place_logits(args, chunk, logit, x[0]);
   } else {
     const bool transposed =
         chunk.kind == Chunk::slopes || chunk.kind == Chunk::back_middle || chunk.kind == Chunk::back_sides;
     for (int i = threadIdx.x; i < numbers * kPackColumns; i += kPackThreads) {
       const int k = transposed ? i % numbers : i / kPackColumns;
       const int c = transposed ? i / numbers : i % kPackColumns;
-      x[c][k] = weight_of(args, chunk, k, n + c);
+      for (int half = 0; half < halves; ++half)
+        x[half][c][k] = weight_of(args, chunk, k, n + c + half * kWideChannels);
     }
   }
   __syncthreads();
   const int own = warp_index();
   float largest = 0;
-  for (int k = lane_index(); k < numbers; k += kWarp) largest = fmaxf(largest, fabsf(x[own][k]));
+  for (int half = 0; half < halves; ++half)
+    for (int k = lane_index(); k < numbers; k += kWarp) largest = fmaxf(largest, fabsf(x[half][own][k]));
   const float scale = scale_for(warp_largest(largest));
-  if (lane_index() == 0) unscale[blockIdx.x * kPackColumns + own] = inverse_power(scale);
-  for (int k = lane_index(); k < numbers; k += kWarp) {
-    char* const to = packed + static_cast<int64_t>(stage + k / depth) * kStageBytes;
-    const float number = scale * x[own][k];
-    const __half high = __float2half_rn(number);
-    *reinterpret_cast<__half*>(to + stage_place(wide, n + own, k % depth, 0)) = high;
-    if (shape.parts == 2)
-      *reinterpret_cast<__half*>(to + stage_place(wide, n + own, k % depth, 1)) =
-          __float2half_rn(number - __half2float(high));
+  for (int half = 0; half < halves; ++half) {
+    const int column = n + own + half * kWideChannels;
+    if (lane_index() == 0)
+      unscale[blockIdx.x * kPackColumns + own + half * kWideChannels] = inverse_power(scale);
+    for (int k = lane_index(); k < numbers; k += kWarp) {
+      char* const to = packed + static_cast<int64_t>(stage + k / depth) * kStageBytes;
+      const float number = scale * x[half][own][k];
+      const __half high = __float2half_rn(number);
+      *reinterpret_cast<__half*>(to + stage_place(wide, column, k % depth, 0)) = high;
+      if (shape.parts == 2)
+        *reinterpret_cast<__half*>(to + stage_place(wide, column, k % depth, 1)) =
+            __float2half_rn(number - __half2float(high));
+    }
   }
 }
 
