@@ -1271,6 +1271,14 @@ def _linear_samples(random: Callable[..., Any]) -> list[Sample]:
         bad = {"rows": (1, random(n + 1, outputs))}
         samples.append(Sample("linear_weight", (x, grad, True), (0, 1), bad=bad))
         samples.append(Sample("linear_weight", (x, grad, False), (0, 1), bad=bad))
+    for n, degrees, inputs, outputs in ((5, 2, 4, 6), (3, 1, 3, 2)):
+        x, weight = random(n, degrees**2, inputs), random(degrees, inputs, outputs)
+        bad = {
+            "inputs": (1, random(degrees, inputs + 1, outputs)),
+            "degrees": (1, random(degrees + 1, inputs, outputs)),
+        }
+        samples.append(Sample("degree_linear", (x, weight, False), (0, 1), bad=bad))
+        samples.append(Sample("degree_linear", (x, weight.mT.contiguous(), True), (0, 1)))
     return samples
 
 

@@ -1,4 +1,4 @@
-"""The product of a dense layer and its derivatives."""
+"""The product of a dense layer and its derivatives, and that of rows of coefficients, a matrix for each degree."""
 
 from typing import Any
 
@@ -43,6 +43,48 @@ def linear_weight(
     return by_weight, by_bias
 
 
+def has_degree_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether `degree_linear` of these and its gradient by x take less time than PyTorch's products with the matrix of
+    each coefficient: on Hopper, where few rows are not deep."""
+    if not x.is_cuda or x.dtype != torch.float32 or torch.cuda.get_device_capability(x.device) != (9, 0):
+        return False
+    inputs, outputs = weight.shape[1:]
+    return inputs % 2 == outputs % 2 == 0 and (max(inputs, outputs) <= 448 or len(x) >= 1000)
+
+
+def degree_linear(x: torch.Tensor, weight: torch.Tensor, transposed: bool = False) -> torch.Tensor:
+    """y_lm = x_lm W_l: rows of coefficients times the matrix of each one's degree. Differentiable any number of times,
+    by itself, and by the weights by PyTorch's products. Its own products are those of `linear`.
+
+    Args:
+        x: (N, (L + 1)^2, I), the coefficients in packed order, float32 or float64.
+        weight: (L + 1, I, O), of x's dtype; (L + 1, O, I) where it is `transposed`, for x_lm W_l^T.
+
+    Returns:
+        (N, (L + 1)^2, O).
+
+    Raises:
+        RuntimeError: a shape, dtype or device does not match.
+    """
+    y: torch.Tensor = call("degree_linear", x, as_non_leaf(weight), transposed)
+    return y
+
+
+@register_fake("degree_linear")
+def _(x: Any, weight: Any, transposed: bool = False) -> torch.Tensor:
+    return x.new_empty(*x.shape[:2], weight.shape[1 if transposed else 2])
+
+
+def _degree_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    x, weight, transposed = args
+    by_x = degree_linear(grads[0], weight, not transposed) if needs[0] else None
+    if not needs[1]:
+        return by_x, None
+    of_each = torch.bmm(x.permute(1, 2, 0), grads[0].transpose(0, 1))
+    by_weight = torch.stack([of_each[ell**2 : (ell + 1) ** 2].sum(0) for ell in range(len(weight))])
+    return by_x, by_weight.mT if transposed else by_weight
+
+
 @register_fake("linear")
 def _(x: Any, weight: Any, bias: Any) -> torch.Tensor:
     return x.new_empty(x.shape[0], weight.shape[1])
@@ -81,3 +123,4 @@ def _weight_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 register_formula("linear", _formula, (0, 1, 2))
 register_formula("linear_input", _input_formula, (0, 1))
 register_formula("linear_weight", _weight_formula, (0, 1))
+register_formula("degree_linear", _degree_formula, (0, 1))

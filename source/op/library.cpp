@@ -360,6 +360,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor bias) -> Tensor");
   m.def("linear_input(Tensor grad, Tensor weight) -> Tensor");
   m.def("linear_weight(Tensor x, Tensor grad, bool sums=True) -> (Tensor weight, Tensor bias)");
+  m.def("degree_linear(Tensor x, Tensor weight, bool transposed=False) -> Tensor");
   m.def("layer_output(Tensor z, Tensor x, int activation, float threshold) -> Tensor");
   m.def(
       "layer_output_backward(Tensor grad, Tensor z, SymInt inputs, int activation, float threshold) -> "

@@ -21,6 +21,7 @@ from mdops.nn.equivariant.linear import (
     GroupLinear,
     draw_uniform,
     plus_scalar,
+    product_of_degrees,
     product_of_each,
     zeros,
 )
@@ -106,8 +107,11 @@ class FrameLinear(nn.Module):
         super().__init__()
         self.weight = zeros(max(ell for ell, _ in chosen) + 1, inputs, outputs)
         self.register_buffer("_table", degree_table(chosen), persistent=False)
+        self._has_all = list(chosen) == coefficients(len(self.weight) - 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[2] == 1 and self._has_all:
+            return product_of_degrees(x.squeeze(2), self.weight, self._table)[:, :, None]
         weight = of_each(self.weight, self._table)
         if x.shape[2] == 1:
             return product_of_each(x.squeeze(2), weight)[:, :, None]

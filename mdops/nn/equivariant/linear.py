@@ -15,7 +15,7 @@ from torch import nn
 from mdops.nn.equivariant.indices import coefficients, degree_index, degree_table, of_each
 from mdops.ops._register import as_non_leaf, is_wanted
 from mdops.ops.layer_output import layer_output
-from mdops.ops.linear import linear
+from mdops.ops.linear import degree_linear, has_degree_kernel, linear
 from mdops.tracing import is_exported
 
 
@@ -84,6 +84,14 @@ def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def product_of_degrees(x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The same of all coefficients of degrees up to L, each with the matrix of its degree, (L + 1, inputs, outputs), by
+    their `degree_table`."""
+    if has_degree_kernel(x, weight):
+        return degree_linear(x, weight)
+    return product_of_each(x, of_each(weight, table))
+
+
 class Dense(nn.Module):
     """f(x W + b), (N, inputs) to (N, outputs); b is there if `bias` says so."""
 
@@ -114,7 +122,8 @@ class ChannelLinear(nn.Module):
         self.bias = zeros(outputs) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = x @ self.weight
+        rows = linear(x.reshape(-1, x.shape[-1]), self.weight)
+        found = rows.view(*x.shape[:-1], self.weight.shape[1])
         return found if self.bias is None else found + self.bias
 
     def reset(self, random: np.random.Generator) -> None:
@@ -181,7 +190,7 @@ class DegreeLinear(nn.Module):
         Args:
             weight: (lmax + 1, inputs, outputs).
         """
-        return product_of_each(x, of_each(weight, self._table))
+        return product_of_degrees(x, weight, self._table)
 
     def reset(self, random: np.random.Generator) -> None:
         if not self.zero:

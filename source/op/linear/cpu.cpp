@@ -20,6 +20,10 @@ static Tensor layer_product(const Op& op, ProductForm form, const Tensor& a_, co
   return c;
 }
 
+static Tensor degree_product(const Op& op, const Tensor& x, const Tensor& weight, bool transposed) {
+  return degrees_by_pytorch(op, x, weight, transposed);
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

@@ -45,7 +45,8 @@ Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Te
                               {data_of(b), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
                               data_of(biased ? bias : nullptr),
                               data_of(c),
-                              data_of(sums)};
+                              data_of(sums),
+                              shape.columns};
   Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
   return c;
@@ -70,6 +71,25 @@ Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const 
       a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b, sums);
   return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
                          : by_pytorch(op, form, aligned(a), aligned(b), bias, sums);
+}
+
+Tensor degree_product(const CudaOp& op, const Tensor& x_, const Tensor& weight_, bool transposed) {
+  const Tensor x = aligned(x_), weight = aligned(weight_);
+  const int64_t rows = x.size(0), count = x.size(1), depth = x.size(2),
+                columns = weight.size(transposed ? 1 : 2);
+  if (x.scalar_type() != ScalarType::Float || !is_hopper(op) || !x.numel() || !columns)
+    return degrees_by_pytorch(op, x, weight, transposed);
+  Tensor y = empty(op, {rows, count, columns}, ScalarType::Float);
+  const gpu_linear::Args args{{rows, columns, depth, 1, gpu_linear::stages_of(op, depth)},
+                              {data_of(x), count * depth, 1},
+                              {data_of(weight), transposed ? depth : 1, transposed ? 1 : columns},
+                              nullptr,
+                              data_of(y),
+                              nullptr,
+                              count * columns,
+                              {count, depth, depth * columns, columns}};
+  gpu_linear::multiply(op, args, nullptr);
+  return y;
 }
 
 }  // namespace mdops

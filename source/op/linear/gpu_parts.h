@@ -32,6 +32,20 @@ struct Matrix {
   int64_t line, deep;
 };
 
+// Products of C's and A's coefficients, (L + 1)^2 of which stand side by side in each row, with B's matrices
+// of their degrees, L + 1: how far on the next coefficient is in A and in C, and the next degree's matrix in
+// B. One product has one coefficient.
+struct Coefficients {
+  int64_t count = 1, a = 0, b = 0, c = 0;
+};
+
+// The degree of a coefficient.
+__device__ __forceinline__ int degree_of(int coefficient) {
+  int degree = 0;
+  while ((degree + 1) * (degree + 1) <= coefficient) ++degree;
+  return degree;
+}
+
 // A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
 __device__ __forceinline__ float load_one(const float* from, bool in_bounds) {
   float x;
@@ -132,12 +146,13 @@ __device__ __forceinline__ void finish_stage(float (&c)[kUnits][4], float (&now)
     for (int k = 0; k < 4; ++k) c[n][k] += now[n][k];
 }
 
-// To memory, with the bias or null; `row` and `column` are the warp's in C.
+// To memory, with the bias or null; `row` and `column` are the warp's in C, whose rows begin so far from each
+// other.
 template <int kUnits>
-__device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t rows,
-                                      int64_t columns, int64_t row, int64_t column) {
+__device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* bias, float* to, int64_t line,
+                                      int64_t rows, int64_t columns, int64_t row, int64_t column) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool pairs = columns % 2 == 0;
+  const bool pairs = columns % 2 == 0;  // and so is `line`
 #pragma unroll
   for (int n = 0; n < kUnits; ++n) {
     const int64_t at = column + 8 * n + 2 * t;
@@ -145,9 +160,9 @@ __device__ __forceinline__ void store(const float (&c)[kUnits][4], const float* 
     const float b0 = bias && first ? bias[at] : 0.f, b1 = bias && second ? bias[at + 1] : 0.f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int64_t line = row + 8 * h + g;
-      if (line >= rows || !first) continue;
-      float* place = to + line * columns + at;
+      const int64_t own_row = row + 8 * h + g;
+      if (own_row >= rows || !first) continue;
+      float* place = to + own_row * line + at;
       const float2 own{c[n][2 * h] + b0, c[n][2 * h + 1] + b1};
       if (pairs) {
         *reinterpret_cast<float2*>(place) = own;

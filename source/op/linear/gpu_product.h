@@ -24,6 +24,11 @@ inline Shape shape_of(const Gpu& gpu, int64_t rows, int64_t columns, int64_t dep
           gpu.int32_of("x", each)};
 }
 
+// Of one part.
+inline int stages_of(const Gpu& gpu, int64_t depth) {
+  return gpu.int32_of("x", blocks_for(depth, kDepth));
+}
+
 // 64 or 56 columns a block, whichever leaves fewer of the last one's idle.
 inline int units_of(int64_t columns) {
   return blocks_for(columns, 56) * 56 < blocks_for(columns, 64) * 64 ? 7 : 8;
@@ -33,14 +38,15 @@ inline int64_t shared_for_rows(int units, int64_t depth) {
   return 8 * blocks_for(depth, kRow) * (8 * units * kRow) + kAlignment;
 }
 
-// If they keep half of the chip busy, and no sums are wanted, which they do not make.
+// If they keep half of the chip busy, or there are coefficients, and no sums are wanted, which they do not
+// make.
 inline bool by_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int units = units_of(s.columns);
   return !args.sums && args.a.deep == 1 && s.depth % 2 == 0 && s.depth > 0 &&
          shared_for_rows(units, s.depth) <= gpu.limits().shared_bytes &&
-         blocks_for(s.rows, kGroupRows) * blocks_for(s.columns, 8 * units) >=
-             gpu.limits().multiprocessors / 2;
+         (args.coefficients.count > 1 || blocks_for(s.rows, kGroupRows) * blocks_for(s.columns, 8 * units) >=
+                                             gpu.limits().multiprocessors / 2);
 }
 
 // Floats of memory that a product needs beside its results.
@@ -53,10 +59,15 @@ template <int kUnits>
 void run_rows(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
   const int64_t wide = blocks_for(s.columns, 8 * kUnits), units = blocks_for(s.rows, kGroupRows);
-  const int64_t down = std::clamp<int64_t>(gpu.limits().multiprocessors / wide, 1, units);
-  gpu.launch(
-      rows_kernel<kUnits>, down * wide, kRowThreads, shared_for_rows(kUnits, s.depth),
-      RowArgs{s.rows, s.columns, s.depth, gpu.int32_of("weight", wide), args.a, args.b, args.bias, args.c});
+  const int64_t beside = wide * args.coefficients.count, chip = gpu.limits().multiprocessors;
+  // Coefficients need not fill the chip evenly: so there are several rounds of blocks.
+  const int64_t down =
+      args.coefficients.count > 1
+          ? std::clamp<int64_t>(4 * chip / beside, 1, blocks_for(units, kRowThreads / kGroup))
+          : std::clamp<int64_t>(chip / wide, 1, units);
+  gpu.launch(rows_kernel<kUnits>, down * beside, kRowThreads, shared_for_rows(kUnits, s.depth),
+             RowArgs{s.rows, s.columns, s.depth, gpu.int32_of("weight", wide), args.a, args.b, args.bias,
+                     args.c, args.c_line, args.coefficients});
 }
 
 // C, and the sums of B's columns if they are wanted. Memory begins on 16 bytes.
@@ -69,8 +80,10 @@ inline void multiply(const Gpu& gpu, const Args& args, float* workspace) {
     first.c = workspace, first.bias = nullptr;
     if (args.sums) first.sums = workspace + s.parts * s.rows * s.columns;
   }
-  gpu.launch(tile_kernel, blocks_for(s.rows, kTileRows) * blocks_for(s.columns, kTileColumns) * s.parts,
-             kTileThreads, int64_t{8} * kLow + kAlignment, first);
+  gpu.launch(
+      tile_kernel,
+      blocks_for(s.rows, kTileRows) * blocks_for(s.columns, kTileColumns) * s.parts * args.coefficients.count,
+      kTileThreads, int64_t{8} * kLow + kAlignment, first);
   if (s.parts == 1) return;
   const auto sum = [&]<int groups>() {
     gpu.launch(sum_parts_kernel<groups>, blocks_for((s.rows + 1) * s.columns, kSumThreads / groups),

@@ -17,6 +17,16 @@ struct RowArgs {
   Matrix a, b;        // A's lines are of even length, its depth side by side
   const float* bias;  // or null
   float* c;
+  int64_t c_line;  // from one of C's rows to the next
+  Coefficients coefficients;
+
+  // Of one coefficient.
+  __device__ __forceinline__ RowArgs of(int coefficient) const {
+    RowArgs own = *this;
+    own.a.data += coefficient * coefficients.a, own.c += coefficient * coefficients.c;
+    own.b.data += degree_of(coefficient) * coefficients.b;
+    return own;
+  }
 };
 
 using RowStage = RowsOfA<kRowEights>;
@@ -52,17 +62,19 @@ __device__ __forceinline__ void split_columns(const RowArgs& args, int64_t colum
 }
 
 template <int kUnits>
-__global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_constant__ RowArgs args) {
+__global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_constant__ RowArgs all) {
   constexpr int kStage = 8 * kUnits * kRow;
   extern __shared__ char memory[];
   float* const parts =
       reinterpret_cast<float*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1)));
+  const int wide = all.wide, beside = wide * static_cast<int>(all.coefficients.count);
+  const RowArgs args = all.of(static_cast<int>(blockIdx.x) % beside / wide);
   const int depth = static_cast<int>(args.depth), stages = (depth + kRow - 1) / kRow;
-  const int64_t column = static_cast<int64_t>(blockIdx.x % args.wide) * (8 * kUnits);
-  const int blocks = static_cast<int>(gridDim.x) / args.wide, group = warp_index() / (kGroup / kWarp);
+  const int64_t column = static_cast<int64_t>(blockIdx.x % wide) * (8 * kUnits);
+  const int blocks = static_cast<int>(gridDim.x) / beside, group = warp_index() / (kGroup / kWarp);
   const int64_t step = int64_t{kRowThreads / kGroup} * blocks * kGroupRows;
   const int down = static_cast<int>(threadIdx.x) % kGroup / 32 * 16;
-  int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / args.wide) * kGroupRows;
+  int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / beside) * kGroupRows;
   RowStage next;
   load_rows(next, args, first + down, 0);
   split_columns<kUnits>(args, column, stages * kStage, parts);
@@ -88,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
         begin_stage<1>(now, own, high, low);
       finish_stage(c, now);
     }
-    store(c, args.bias, args.c, args.rows, args.columns, first + down, column);
+    store(c, args.bias, args.c, args.c_line, args.rows, args.columns, first + down, column);
   }
 }
 

@@ -29,8 +29,10 @@ struct Shape {
 struct Args {
   Shape shape;
   Matrix a, b;
-  const float* bias;  // or null
-  float *c, *sums;    // sums of B's columns, or null; of several parts, part after part
+  const float* bias;          // or null
+  float *c, *sums;            // sums of B's columns, or null; of several parts, part after part
+  int64_t c_line;             // from one of C's rows to the next; of several parts it is the columns
+  Coefficients coefficients;  // of one part, without sums, or one
 };
 
 // A stage as a thread reads it: of A what it multiplies, of B two numbers of each eight of a column.
@@ -85,14 +87,20 @@ __device__ __forceinline__ float split_stage(const float2 (&b)[kEights], int hal
   return sum;
 }
 
-static __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(const __grid_constant__ Args args) {
+static __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(const __grid_constant__ Args all) {
   extern __shared__ char memory[];
   float* const parts =
       reinterpret_cast<float*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1)));
   const uint64_t high = matrix_of_rows<128>(parts), low = matrix_of_rows<128>(parts + kLow);
-  const Shape& s = args.shape;
+  const Shape& s = all.shape;
+  const int beside = static_cast<int>(all.coefficients.count);
+  const int coefficient = static_cast<int>(blockIdx.x) % beside,
+            block = static_cast<int>(blockIdx.x) / beside;
+  Args args = all;
+  args.a.data += coefficient * all.coefficients.a, args.c += coefficient * all.coefficients.c;
+  args.b.data += degree_of(coefficient) * all.coefficients.b;
   const int wide = static_cast<int>((s.columns + kTileColumns - 1) / kTileColumns);
-  const int part = static_cast<int>(blockIdx.x) % s.parts, tile = static_cast<int>(blockIdx.x) / s.parts;
+  const int part = block % s.parts, tile = block / s.parts;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = static_cast<int64_t>(tile / wide) * kTileRows + 16 * warp,
                 column = static_cast<int64_t>(tile % wide) * kTileColumns;
@@ -114,7 +122,7 @@ static __global__ void __launch_bounds__(kTileThreads, 2) tile_kernel(const __gr
     sum += split_stage(next.b, (n + 1) % 2, parts);
     finish_stage(c, now);
   }
-  store(c, args.bias, args.c + part * s.rows * s.columns, s.rows, s.columns, row, column);
+  store(c, args.bias, args.c + part * s.rows * s.columns, args.c_line, s.rows, s.columns, row, column);
   if (!args.sums || tile / wide) return;
   sum += __shfl_xor_sync(~0u, sum, 8);
   sum += __shfl_xor_sync(~0u, sum, 16);

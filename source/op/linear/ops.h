@@ -3,11 +3,15 @@
 //   linear         y = x W + b                 (N, I) (I, O) (O,) to (N, O)
 //   linear_input   g W^T                       (N, O) (I, O) to (N, I)
 //   linear_weight  x^T g, and g's sums 1^T g   (N, I) (N, O) to (I, O) (O,), or (0,) without sums
+//   degree_linear  y_lm = x_lm W_l, or W_l^T   (N, (L + 1)^2, I) (L + 1, I, O) to (N, (L + 1)^2, O)
 //
-// A device multiplies by its overload of `layer_product`. They are each other's derivatives: of <G, y> by x,
-// linear_input(G, W), by W and b, linear_weight(x, G); of the others by the same three (mdops/ops/linear.py).
+// A device multiplies by its overloads of `layer_product` and `degree_product`. The first three are each
+// other's derivatives: of <G, y> by x, linear_input(G, W), by W and b, linear_weight(x, G); of the others by
+// the same three (mdops/ops/linear.py).
 #pragma once
 
+#include <array>
+#include <string>
 #include <tuple>
 
 #include "common/bind.h"
@@ -31,6 +35,25 @@ inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
   if (sums) *sums = column_sums(b);
   return torch::stable::matmul(of_a ? transposed(a) : a, of_b ? transposed(b) : b);
+}
+
+// Degree by degree.
+inline Tensor degrees_by_pytorch(const Op& op, const Tensor& x, const Tensor& weight, bool transposes) {
+  const int64_t rows = x.size(0), depth = x.size(2), columns = weight.size(transposes ? 1 : 2);
+  Tensor y = empty(op, {rows, x.size(1), columns}, x.scalar_type());
+  for (int64_t l = 0; l < weight.size(0); ++l) {
+    const int64_t count = 2 * l + 1;
+    const std::array<int64_t, 2> flat{rows * count, depth};
+    const std::array<int64_t, 3> whole{rows, count, columns};
+    Tensor all = x;
+    const Tensor own = torch::stable::contiguous(torch::stable::narrow(all, 1, l * l, count));
+    const Tensor matrix = torch::stable::select(weight, 0, l);
+    const Tensor product =
+        torch::stable::matmul(torch::stable::view(own, flat), transposes ? transposed(matrix) : matrix);
+    Tensor to = torch::stable::narrow(y, 1, l * l, count);
+    torch::stable::copy_(to, torch::stable::view(product, whole));
+  }
+  return y;
 }
 
 template <class Device>
@@ -61,7 +84,18 @@ struct LinearOps {
     return {weight, sums};
   }
 
-  MDOPS_IMPLEMENT(LinearOps, linear, linear_input, linear_weight)
+  static Tensor degree_linear(const Tensor& x_, const Tensor& weight_, bool transposed) {
+    const auto op = Device::make("degree_linear", "x", x_);
+    const Tensor x = float_input(op, "x", x_, {kAny, kAny, kAny});
+    const std::array<int64_t, 2> sizes{transposed ? kAny : x.size(2), transposed ? x.size(2) : kAny};
+    const Tensor weight = input(op, "weight", weight_, x.scalar_type(), {kAny, sizes[0], sizes[1]});
+    if (x.size(1) != weight.size(0) * weight.size(0))
+      fail(op, "argument `x` has " + std::to_string(x.size(1)) + " coefficients, expected those of the " +
+                   std::to_string(weight.size(0)) + " degrees of `weight`, as many as their square");
+    return degree_product(op, x, weight, transposed);
+  }
+
+  MDOPS_IMPLEMENT(LinearOps, linear, linear_input, linear_weight, degree_linear)
 };
 
 }  // namespace mdops
