@@ -19,23 +19,16 @@ struct RowArgs {
   float* c;
   int64_t c_line;  // from one of C's rows to the next
   Coefficients coefficients;
-
-  // Of one coefficient.
-  __device__ __forceinline__ RowArgs of(int coefficient) const {
-    RowArgs own = *this;
-    own.a.data += coefficient * coefficients.a, own.c += coefficient * coefficients.c;
-    own.b.data += degree_of(coefficient) * coefficients.b;
-    return own;
-  }
 };
 
 using RowStage = RowsOfA<kRowEights>;
 
-__device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, int64_t row, int at) {
+__device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row,
+                                          int at) {
   const int lane = threadIdx.x % 32, depth = static_cast<int>(args.depth);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float* const line = args.a.data + min(row + lane / 4 + 8 * h, args.rows - 1) * args.a.line;
+    const float* const line = a + min(row + lane / 4 + 8 * h, args.rows - 1) * args.a.line;
 #pragma unroll
     for (int eight = 0; eight < kRowEights; ++eight) {
       const int k = at + 8 * eight + lane % 4 * 2;
@@ -44,16 +37,18 @@ __device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, 
   }
 }
 
-// B's columns from `column` on: stages of the depth after each other, the low parts behind all high ones.
+// The columns from `column` on of the matrix b: stages of the depth after each other, the low parts behind
+// all high ones.
 template <int kUnits>
-__device__ __forceinline__ void split_columns(const RowArgs& args, int64_t column, int low, float* parts) {
+__device__ __forceinline__ void split_columns(const RowArgs& args, const float* b, int64_t column, int low,
+                                              float* parts) {
   const int lane = threadIdx.x % 32, t = lane / 8;
   const int depth = static_cast<int>(args.depth), eights = (depth + 7) / 8;
 #pragma unroll 4
   for (int at = threadIdx.x / 32; at < eights * kUnits; at += kRowThreads / 32) {
     const int eight = at / kUnits, n = at % kUnits * 8 + lane % 8, k = 8 * eight + 2 * t;
     const bool in_bounds = column + n < args.columns;
-    const float* const from = args.b.data + (column + n) * args.b.line + k * args.b.deep;
+    const float* const from = b + (column + n) * args.b.line + k * args.b.deep;
     float* const row = parts + (eight / kRowEights * 8 * kUnits + n) * kRow;
     split_pair(
         row, low, eight % kRowEights, n, t,
@@ -62,22 +57,24 @@ __device__ __forceinline__ void split_columns(const RowArgs& args, int64_t colum
 }
 
 template <int kUnits>
-__global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_constant__ RowArgs all) {
+__global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_constant__ RowArgs args) {
   constexpr int kStage = 8 * kUnits * kRow;
   extern __shared__ char memory[];
   float* const parts =
       reinterpret_cast<float*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (kAlignment - 1)));
-  const int wide = all.wide, beside = wide * static_cast<int>(all.coefficients.count);
-  const RowArgs args = all.of(static_cast<int>(blockIdx.x) % beside / wide);
+  const int wide = args.wide, beside = wide * static_cast<int>(args.coefficients.count);
+  const int coefficient = static_cast<int>(blockIdx.x) % beside / wide;
+  const float* const a = args.a.data + coefficient * args.coefficients.a;
   const int depth = static_cast<int>(args.depth), stages = (depth + kRow - 1) / kRow;
   const int64_t column = static_cast<int64_t>(blockIdx.x % wide) * (8 * kUnits);
   const int blocks = static_cast<int>(gridDim.x) / beside, group = warp_index() / (kGroup / kWarp);
-  const int64_t step = int64_t{kRowThreads / kGroup} * blocks * kGroupRows;
+  const int step = kRowThreads / kGroup * blocks * kGroupRows;
   const int down = static_cast<int>(threadIdx.x) % kGroup / 32 * 16;
   int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / beside) * kGroupRows;
   RowStage next;
-  load_rows(next, args, first + down, 0);
-  split_columns<kUnits>(args, column, stages * kStage, parts);
+  load_rows(next, args, a, first + down, 0);
+  split_columns<kUnits>(args, args.b.data + degree_of(coefficient) * args.coefficients.b, column,
+                        stages * kStage, parts);
   fence_shared();
   __syncthreads();
   const uint64_t b = matrix_of_rows<128>(parts);
@@ -86,7 +83,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
     for (int n = 0; n < stages; ++n) {
       const SplitRows<kRowEights> own(next);
       const bool last = n + 1 == stages;
-      load_rows(next, args, first + down + (last ? step : 0), last ? 0 : (n + 1) * kRow);
+      load_rows(next, args, a, first + down + (last ? step : 0), last ? 0 : (n + 1) * kRow);
       const uint64_t high = b + n * (kStage / 4), low = high + stages * (kStage / 4);
       const int eights = (depth - n * kRow + 7) / 8;
       float now[kUnits][4];
@@ -100,7 +97,8 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
         begin_stage<1>(now, own, high, low);
       finish_stage(c, now);
     }
-    store(c, args.bias, args.c, args.c_line, args.rows, args.columns, first + down, column);
+    store(c, args.bias, args.c + coefficient * args.coefficients.c, args.c_line, args.rows, args.columns,
+          first + down, column);
   }
 }
 
