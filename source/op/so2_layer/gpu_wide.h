@@ -100,7 +100,7 @@ class WideTile {
     const float *const x = layer.x + first_ * kRow, *const g = layer.grad + (kBack ? first_ * kRow : 0);
     // Rows of an array from a number of each on.
     const auto load_from = [&]<int kDepth>(const float* array, int begin) {
-      load<4, kDepth>([=](int r, int k, float2(&found)[kDepth]) {
+      load<kDepth <= 4 ? 16 : 8, kDepth>([=](int r, int k, float2(&found)[kDepth]) {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) found[i] = two(array + r * kRow + begin + k + 64 * i);
       });
@@ -121,7 +121,7 @@ class WideTile {
     if constexpr (kBack && kGated) {
       for (int l = 1; l <= kDegrees; l += 2) keep_factors(l);
       const float* const y = layer.result + first_ * kRow;
-      load<2, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
+      load<4, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
           const int64_t n = r * kRow + kMiddle + l * kWideChannels + k, m = n + kSide;
@@ -144,7 +144,7 @@ class WideTile {
         }
       });
       add_slopes();
-      load<4, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
+      load<8, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
         found[0] = two(of_scalars() + r * kWideChannels + k);
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
@@ -294,8 +294,8 @@ class WideTile {
 
   // The stream's next chunk, of so many columns and 64 numbers of the depth so many times: product(the
   // stage's columns, the block of the rows, from which piece on, whether it adds) of each 16 of the depth,
-  // and after each `kAtOnce` times 64 add() of what the tensor cores have summed up.
-  template <int kColumns, int kDepth, int kAtOnce, class Product, class Add>
+  // and after each kTogether times 64 add() of what the tensor cores have summed up.
+  template <int kColumns, int kDepth, class Product, class Add>
   __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
     constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
     if (!is_busy_) {
@@ -303,9 +303,9 @@ class WideTile {
       return;
     }
 #pragma unroll 1
-    for (int first = 0; first < kDepth; first += kAtOnce) {
+    for (int first = 0; first < kDepth; first += kTogether) {
 #pragma unroll 1
-      for (int d = first; d < min(first + kAtOnce, kDepth); ++d)
+      for (int d = first; d < min(first + kTogether, kDepth); ++d)
 #pragma unroll
         for (int stage = 0; stage < 4 / kSteps; ++stage) {
           const char* const at = next_stage();
@@ -348,35 +348,13 @@ class WideTile {
     float part[kColumns / 2];
 #pragma unroll
     for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
-    each_stage<kColumns, kDepth, kTogether>(
-        [&](uint64_t columns, int block, int piece, bool adds) {
-          add_product<kColumns>(part, columns, block, piece, adds);
-        },
-        [&] {
-          fence_operands(part);
+    each_stage<kColumns, kDepth>([&](uint64_t columns, int block, int piece,
+                                     bool adds) { add_product<kColumns>(part, columns, block, piece, adds); },
+                                 [&] {
+                                   fence_operands(part);
 #pragma unroll
-          for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
-        });
-  }
-
-  // Those of both signs: rows of m = -1 and of m = 1 are multiplied with the same 64 columns of U and of V.
-  __device__ __forceinline__ void multiply_sides(float (&sum)[64]) {
-    float other[64];
-#pragma unroll
-    for (int k = 0; k < 64; ++k) sum[k] = 0;
-    each_stage<128, kDegrees, kDegrees>(
-        [&](uint64_t columns, int block, int piece, bool adds) {
-          add_product<128>(sum, columns, block, piece, adds);
-          add_product<128>(other, columns, kParts * kDegrees + block, piece, adds);
-        },
-        [&] {
-          fence_operands(sum), fence_operands(other);
-#pragma unroll
-          for (int k = 0; k < 32; ++k) {
-            sum[k] += kBack ? other[k + 32] : -other[k + 32];
-            sum[k + 32] = other[k] + (kBack ? -sum[k + 32] : sum[k + 32]);
-          }
-        });
+                                   for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
+                                 });
   }
 
   // Behind all that a chunk's sums meet, whose reading does not wait for that of the scales then.
@@ -392,8 +370,9 @@ class WideTile {
     columns_ += kColumns;
   }
 
-  // A thread's numbers of 64 columns: of row row_ + 8 h, columns 8 e + column_ and the next. Read before the
-  // products that they meet, so that none waits for another, or for what is written.
+  // A thread's numbers of 64 columns: of row row_ + 8 h, of each sixteen of them four side by side, those of
+  // e and of e + 1 (column_at). Read before the products that they meet, so that none waits for another, or
+  // for what is written.
   struct Own {
     float2 v[2][8];
   };
@@ -409,30 +388,46 @@ class WideTile {
   // Of an array of the tile's rows, so many numbers each, from a column on. Rows behind the last one read the
   // last.
   __device__ __forceinline__ Own read(const float* array, int width, int column) const {
-    const float* const from[2] = {array + min(row_, count_ - 1) * width + column_ + column,
-                                  array + min(row_ + 8, count_ - 1) * width + column_ + column};
+    const float* const from[2] = {array + min(row_, count_ - 1) * width + 2 * column_ + column,
+                                  array + min(row_ + 8, count_ - 1) * width + 2 * column_ + column};
     Own found;
-    each([&](int h, int e) { found.v[h][e] = two(from[h] + 8 * e); });
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        const float4 four = *reinterpret_cast<const float4*>(from[h] + 8 * e);
+        found.v[h][e] = {four.x, four.y}, found.v[h][e + 1] = {four.z, four.w};
+      }
     return found;
+  }
+  // f(h, e) and f(h, e + 1) as four numbers: store(h, where they stand in row row_ + 8 h, they).
+  template <class F, class Store>
+  static __device__ __forceinline__ void by_four(const F& f, const Store& store) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        const float2 first = f(h, e), second = f(h, e + 1);
+        store(h, 8 * e, float4{first.x, first.y, second.x, second.y});
+      }
   }
   // To the block's own memory, which has room for all rows.
   template <class F>
   __device__ __forceinline__ void keep(float* array, int width, int column, const F& f) const {
-    float* const to[2] = {array + row_ * width + column_ + column,
-                          array + (row_ + 8) * width + column_ + column};
-    each([&](int h, int e) { *reinterpret_cast<float2*>(to[h] + 8 * e) = f(h, e); });
+    float* const to = array + row_ * width + 2 * column_ + column;
+    by_four(f, [&](int h, int k, const float4& four) {
+      *reinterpret_cast<float4*>(to + 8 * h * width + k) = four;
+    });
   }
   __device__ __forceinline__ Own given(const float* array, int column) const {
     return read(array + first_ * kRow, kRow, column);
   }
   template <class F>
   __device__ __forceinline__ void answer(int column, const F& f) const {
-    float* const y = args_.layer.y + (first_ + row_) * kRow + column_ + column;
-    float* const to[2] = {y, y + 8 * kRow};
+    float* const to = args_.layer.y + (first_ + row_) * kRow + 2 * column_ + column;
     const bool there[2] = {row_ < count_, row_ + 8 < count_};
-    each([&](int h, int e) {
-      const float2 found = f(h, e);
-      if (there[h]) __stcs(reinterpret_cast<float2*>(to[h] + 8 * e), found);
+    by_four(f, [&](int h, int k, const float4& four) {
+      if (there[h]) __stcs(reinterpret_cast<float4*>(to + 8 * h * kRow + k), four);
     });
   }
 
@@ -518,26 +513,40 @@ class WideTile {
     }
   }
 
-  // Of both signs, with factors where a layer has gates.
+  // Of both signs, with factors where a layer has gates: rows of m = -1 and of m = 1 are multiplied with the
+  // same 64 columns of U and of V, which have one scale.
   __device__ __forceinline__ void add_sides(int l) {
     const float* const to_what = kBack ? args_.layer.grad : args_.layer.x;
     const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
-    const Own negative = given(to_what, first), positive = given(to_what, second);
-    float more[64];
-    multiply_sides(more);
-    if constexpr (kGated && !kBack) {
-      const Own factors = read(factors_, kSide, column);
-      unscale<128>(more);
-      const auto gated = [&](int h, int e, int from) {
-        return times(at(more, h, e + from), factors.v[h][e]);
-      };
-      answer(first, [&](int h, int e) { return plus(negative.v[h][e], gated(h, e, 0)); });
-      answer(second, [&](int h, int e) { return plus(positive.v[h][e], gated(h, e, 8)); });
-    } else {
-      unscale<128>(more);
-      answer(first, [&](int h, int e) { return plus(negative.v[h][e], at(more, h, e)); });
-      answer(second, [&](int h, int e) { return plus(positive.v[h][e], at(more, h, e + 8)); });
-    }
+    Own negative = given(to_what, first), positive = given(to_what, second);
+    float a[64], b[64];
+    each_stage<128, kDegrees>(
+        [&](uint64_t columns, int block, int piece, bool adds) {
+          add_product<128>(a, columns, block, piece, adds);
+          add_product<128>(b, columns, kParts * kDegrees + block, piece, adds);
+        },
+        [&] {
+          fence_operands(a), fence_operands(b);
+          Own factors;
+          if constexpr (kGated && !kBack) factors = read(factors_, kSide, column);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) {
+            const float2 by = two(columns_ + 8 * e + column_);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              float2 scale{by_row_[h] * by.x, by_row_[h] * by.y};
+              if constexpr (kGated && !kBack) scale = times(scale, factors.v[h][e]);
+              const float2 a_u = at(a, h, e), a_v = at(a, h, e + 8), b_u = at(b, h, e), b_v = at(b, h, e + 8);
+              negative.v[h][e] =
+                  plus(negative.v[h][e], times(scale, kBack ? plus(a_u, b_v) : less(a_u, b_v)));
+              positive.v[h][e] =
+                  plus(positive.v[h][e], times(scale, kBack ? less(b_u, a_v) : plus(b_u, a_v)));
+            }
+          }
+        });
+    columns_ += 128;
+    answer(first, [&](int h, int e) { return negative.v[h][e]; });
+    answer(second, [&](int h, int e) { return positive.v[h][e]; });
   }
 
   const WideArgs& args_;

@@ -88,6 +88,12 @@ __device__ __forceinline__ int stage_place(bool wide, int column, int k, int par
   return 64 * column + (((k / 8 + 2 * part) ^ (column / 2 & 3)) << 4) + 2 * (k % 8);
 }
 
+// Which column stands at place n of a chunk: of each sixteen a thread has four side by side, which is how it
+// reads and writes them.
+__device__ __forceinline__ int column_at(int n) {
+  return n / 16 * 16 + n / 2 % 4 * 4 + n / 8 % 2 * 2 + n % 2;
+}
+
 // Number k of the depth of a chunk's column n, where it is one of the layer's weights.
 __device__ __forceinline__ float weight_of(const So2Args<float>& args, const WideChunk& chunk, int k, int n) {
   const int c = kWideChannels, middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
@@ -116,14 +122,15 @@ constexpr int kMostDepth = (kMostDegrees + 1) * kWideChannels;
 // Columns that a block packs, before they are brought to one size.
 using PackedColumns = float[kPackColumns][kMostDepth + 1];
 
-// Those of logits from column n on, counted from the chunk's degree: W's first columns times columns of G.
+// Those of logits from place n on, counted from the chunk's degree: W's first columns times columns of G.
 __device__ __forceinline__ void place_logits(const So2Args<float>& args, const WideChunk& chunk, int n,
                                              PackedColumns& x) {
   const int middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
   __shared__ float gates[kWideChannels][kPackColumns];
   for (int i = threadIdx.x; i < kWideChannels * kPackColumns; i += kPackThreads)
     gates[i / kPackColumns][i % kPackColumns] =
-        __ldg(args.gate + i / kPackColumns * side + (chunk.index - 1) * kWideChannels + n + i % kPackColumns);
+        __ldg(args.gate + i / kPackColumns * side + (chunk.index - 1) * kWideChannels +
+              column_at(n + i % kPackColumns));
   __syncthreads();
   for (int k = threadIdx.x; k < middle; k += kPackThreads) {
     float sum[kPackColumns] = {};
@@ -165,7 +172,7 @@ static __global__ void __launch_bounds__(kPackThreads)
       const int k = transposed ? i % numbers : i / kPackColumns;
       const int c = transposed ? i / numbers : i % kPackColumns;
       for (int half = 0; half < halves; ++half)
-        x[half][c][k] = weight_of(args, chunk, k, n + c + half * kWideChannels);
+        x[half][c][k] = weight_of(args, chunk, k, column_at(n + c) + half * kWideChannels);
     }
   }
   __syncthreads();
