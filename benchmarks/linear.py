@@ -1,9 +1,10 @@
 """Products of dense layers, `mdops.ops.linear` and its adjoints, beside PyTorch's in float32, in CUDA graphs on a GPU.
 
-    python benchmarks/linear.py [--device cuda] [--json FILE]
+    python benchmarks/linear.py [--device cuda] [--json FILE] [--degrees]
 
 The sizes are those of a training step of DPA-1 (192 atoms of water, 17,298 neighbours), of its fitting net, and of a
-batch of 256 frames. Microseconds are medians; errors are norms over norms, off float64.
+batch of 256 frames; with --degrees those of DPA-4's nodes, of products by degree alone. Microseconds are medians;
+errors are norms over norms, off float64.
 """
 
 import argparse
@@ -18,11 +19,27 @@ from typing import Any
 import torch
 from machine import machine
 
-from mdops.ops.linear import linear, linear_input, linear_weight
+from mdops.nn.equivariant.indices import coefficients, degree_table, of_each
+from mdops.nn.equivariant.linear import product_of_each
+from mdops.ops.linear import degree_linear, linear, linear_input, linear_weight
 
 _SIZES = [
     *((17_298, *sizes) for sizes in ((25, 50), (50, 100), (100, 384), (128, 100))),
     *((rows, inputs, 240) for rows in (192, 49_152) for inputs in (1608, 240)),
+]
+# Nodes, degrees, inputs, outputs: of DPA-4 with 64 channels and degree 3, and of DeePMD-kit's example, Mini.
+_DEGREES = [
+    *(
+        (n, 4, inputs, outputs)
+        for n in (192, 1_536)
+        for inputs, outputs in ((64, 64), (64, 192), (192, 64), (64, 576))
+    ),
+    *((1_536, 4, inputs, outputs) for inputs, outputs in ((576, 64), (64, 1_152), (1_152, 64))),
+    *(
+        (n, 3, inputs, outputs)
+        for n in (192, 12_288)
+        for inputs, outputs in ((32, 32), (32, 96), (96, 32), (32, 288), (288, 32))
+    ),
 ]
 _CALLS, _ROUNDS = 10, 9
 
@@ -82,6 +99,26 @@ def _measured(size: tuple[int, int, int], device: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _by_degree(size: tuple[int, int, int, int], device: str) -> dict[str, Any]:
+    """Beside a batch of products, with weights that a product with a table chooses for each coefficient."""
+    n, degrees, inputs, outputs = size
+    x = torch.randn(n, degrees**2, inputs, device=device)
+    weight = torch.randn(degrees, inputs, outputs, device=device)
+    tables = {
+        dtype: degree_table(coefficients(degrees - 1)).to(device, dtype) for dtype in (x.dtype, torch.float64)
+    }
+
+    def theirs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product_of_each(x, of_each(weight, tables[x.dtype]))
+
+    want = theirs(x.double(), weight.double())
+    ways = degree_linear, theirs
+    us = [_microseconds(functools.partial(f, x, weight), device) for f in ways]
+    errors = [float((f(x, weight) - want).norm() / want.norm()) for f in ways]
+    names = "us", "pytorch_us", "error", "pytorch_error"
+    return {"op": "degree_linear", "size": size} | dict(zip(names, [*us, *errors], strict=True))
+
+
 def _first(found: Any) -> torch.Tensor:
     first: torch.Tensor = found[0] if isinstance(found, tuple) else found
     return first
@@ -91,9 +128,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--degrees", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    rows = [row for size in _SIZES for row in _measured(size, arguments.device)]
+    torch.set_grad_enabled(False)
+    if arguments.degrees:
+        rows = [_by_degree(size, arguments.device) for size in _DEGREES]
+    else:
+        rows = [row for size in _SIZES for row in _measured(size, arguments.device)]
     print(f"{'op':<14}{'rows, in, out':>20}{'us':>9}{'PyTorch':>9}{'ratio':>7}{'error':>10}{'PyTorch':>10}")
     for row in rows:
         size = ", ".join(map(str, row["size"]))
