@@ -6,9 +6,9 @@
 // and 1 side by side. The weights do not fit: they come stage after stage through a ring of shared memory, in
 // the order in which all tiles need them (gpu_wide_pack.h). The warp that is the last to be done with a stage
 // asks for the one that takes its place: so a warpgroup waits for the other no sooner than the ring is
-// through. A gate's logits are linear in the rows of m = 0,
-// too: so their weights are W's first columns times G, and they come beside the numbers that they are a gate
-// of.
+// through. Both signs are multiplied with the same columns of U and V: so these come once. A gate's logits
+// are linear in the rows of m = 0, too: so their weights are W's first columns times G, and they come beside
+// the numbers that they are a gate of.
 //
 //   forward    x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
 //              x_+-  ->  z_-l and z_+l, for each l
@@ -295,16 +295,18 @@ class WideTile {
   // The stream's next chunk, of so many columns and 64 numbers of the depth so many times: product(the
   // stage's columns, the block of the rows, from which piece on, whether it adds) of each 16 of the depth,
   // and after each kTogether times 64 add() of what the tensor cores have summed up.
-  template <int kColumns, int kDepth, class Product, class Add>
+  template <int kColumns, int kDepth, bool kUnrolls = false, class Product, class Add>
   __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
     constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
     if (!is_busy_) {
       for (int stage = 0; stage < kDepth * (4 / kSteps); ++stage) next_stage(), let_go();
       return;
     }
-#pragma unroll 1
+    // With both sums and what they are added to, there are no registers to move them between rounds.
+    constexpr int kRounds = kUnrolls ? kDepth : 1;
+#pragma unroll kRounds
     for (int first = 0; first < kDepth; first += kTogether) {
-#pragma unroll 1
+#pragma unroll kRounds
       for (int d = first; d < min(first + kTogether, kDepth); ++d)
 #pragma unroll
         for (int stage = 0; stage < 4 / kSteps; ++stage) {
@@ -520,7 +522,7 @@ class WideTile {
     const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
     Own negative = given(to_what, first), positive = given(to_what, second);
     float a[64], b[64];
-    each_stage<128, kDegrees>(
+    each_stage<128, kDegrees, true>(
         [&](uint64_t columns, int block, int piece, bool adds) {
           add_product<128>(a, columns, block, piece, adds);
           add_product<128>(b, columns, kParts * kDegrees + block, piece, adds);
@@ -574,9 +576,13 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
   const int64_t rounds = edges / step, rest = edges - rounds * step;
   const int64_t size = rest <= gridDim.x * int64_t{kGroupRows} ? kGroupRows : kWideRows;
   const int64_t last = rounds * step + blockIdx.x * size;
-  WideTile<kDegrees, kParts, kBack, kGated> own(args, rounds + (last < edges));
-  for (int64_t k = 0; k < rounds; ++k) own.run(k * step + blockIdx.x * int64_t{kWideRows}, kWideRows);
-  if (last < edges) own.run(last, static_cast<int>(min(size, edges - last)));
+  const int64_t tiles = rounds + (last < edges);
+  WideTile<kDegrees, kParts, kBack, kGated> own(args, tiles);
+  for (int64_t k = 0; k < tiles; ++k) {
+    const bool whole = k < rounds;
+    own.run(whole ? k * step + blockIdx.x * int64_t{kWideRows} : last,
+            whole ? kWideRows : static_cast<int>(min(size, edges - last)));
+  }
 #endif
 }
 
