@@ -70,7 +70,8 @@ set_target_properties(torch_cuda_stub PROPERTIES
   OUTPUT_NAME torch_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stub CXX_VISIBILITY_PRESET default)
 
 # A check at every build: the headers with GPU kernels need nothing of PyTorch (this source is compiled without its
-# headers), and any source may include all of them (it is linked beside those that do). One architecture will do.
+# headers), and any source may include all of them (a library that nobody loads has it beside those that do). One
+# architecture will do.
 file(GLOB gpu_headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}/source/op source/op/*/gpu_*.h)
 list(TRANSFORM gpu_headers REPLACE "(.+)" "#include \"\\1\"\n")
 list(JOIN gpu_headers "" gpu_headers)
@@ -87,8 +88,7 @@ target_compile_options(gpu_headers PRIVATE ${quickly})
 add_library(gpu_loops OBJECT ${GPU_LOOP_SOURCES})
 target_include_directories(gpu_loops PRIVATE source/op)
 
-add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_headers>
-  $<TARGET_OBJECTS:gpu_loops>)
+add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_loops>)
 target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
 foreach(target mdops_cuda gpu_loops mdops_core)
   if("${MDOPS_CUDA_ARCHITECTURES}" MATCHES "90a")
@@ -117,6 +117,11 @@ if("$ENV{MDOPS_CUDA_QUICK}")
   endforeach()
 endif()
 target_link_libraries(mdops_cuda PRIVATE build_options quick_options torch_cuda_stub)
+
+# In mdops_cuda itself a driver would find each inline kernel twice, and could run the one that is barely optimised.
+add_library(gpu_headers_check SHARED $<TARGET_OBJECTS:gpu_headers> $<TARGET_OBJECTS:mdops_cuda> $<TARGET_OBJECTS:gpu_loops>
+  $<TARGET_OBJECTS:common>)
+target_link_libraries(gpu_headers_check PRIVATE build_options quick_options torch_cuda_stub)
 
 # Models of the C core on GPUs.
 file(GLOB CORE_CUDA_SOURCES CONFIGURE_DEPENDS source/core/*.cu)

@@ -4,6 +4,7 @@ instruction set computes the same."""
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -231,3 +232,38 @@ def test_importing_the_ops_imports_every_module_of_theirs():
 def test_a_library_of_other_sources_is_told():
     with pytest.raises(LibraryError, match=r"libmdops\.so lacks the op no_such_op: .*Build it again"):
         register_fake("no_such_op")
+
+
+@pytest.mark.skipif(not CUDA_LIBRARIES, reason="this mdops is built without CUDA")
+def test_all_gpu_code_is_for_the_same_chips():
+    """What is for another one a driver compiles when a process starts, which takes half a minute, and it may run it in
+    the place of the same kernel of another source."""
+    for library in CUDA_LIBRARIES:
+        binaries = fat_binaries(library)
+        assert binaries and len(set(binaries)) == 1, set(binaries)
+
+
+def fat_binaries(library: Path) -> list[tuple[tuple[str, int], ...]]:
+    """Of each source with GPU code what it has: PTX or machine code, and of which compute capability.
+
+    nvcc writes a header of 16 bytes with a magic number, its own length and that of what follows, then pieces, each
+    with its kind, lengths and, at byte 28, the capability.
+    """
+    line = next(x for x in run("readelf", "-SW", library).stdout.splitlines() if " .nv_fatbin " in x)
+    offset, size = (int(x, 16) for x in line.split("PROGBITS")[1].split()[1:3])
+    data = library.read_bytes()[offset : offset + size]
+    at, found = 0, []
+    while at + 16 <= len(data):
+        magic, _, header, length = struct.unpack_from("<IHHQ", data, at)
+        if magic != 0xBA55ED50:
+            at += 8  # sections are aligned
+            continue
+        piece, end, pieces = at + header, at + header + length, []
+        while piece < end:
+            kind, _, header, length = struct.unpack_from("<HHIQ", data, piece)
+            (capability,) = struct.unpack_from("<I", data, piece + 28)
+            pieces.append(("PTX" if kind == 1 else "machine code", capability))
+            piece += header + length
+        found.append(tuple(sorted(pieces)))
+        at = end
+    return found
