@@ -60,8 +60,10 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         out = [*results(*[(capacity,)] * 3, (edges + 1,)), *results((2,), like=torch.int64)]
         run(op, out, (len(given[1]), edges, capacity))
     elif op == "edge_scatter":
-        out = results((len(given[3]) - 1, first.shape[1]), like=first.dtype)
-        run("rows", out, (len(first), len(given[3]) - 1, first.shape[1]), is_double, True)
+        targets, width, more = len(given[3]) - 1, first.shape[1], given[5]
+        out = results((targets, width), like=first.dtype)
+        stride = 0 if more is None or len(more) == 1 else width
+        run("rows", out, (len(first), targets, width, stride), is_double, True)
     elif op == "edge_product":
         given = [given[0], given[1], given[4], given[5]]
         out = results((len(given[1]), first.shape[1]), like=first.dtype)
@@ -183,7 +185,7 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             check(library, "edge_angles", (offsets, counts, room, capacity))
         for width in (1, 4, 36, 300):
             x = torch.randn(room, width, generator=gen).to(dtype)
-            check(library, "edge_scatter", (x, j, order, starts))
+            check(library, "edge_scatter", (x, j, order, starts, None, None))
             check(library, "edge_gather", (x[:125], j, order, starts))
             centers = i, None, offsets
             check(library, "edge_product", (x[:125], *centers, x[125:250], j, order, starts))
@@ -252,7 +254,10 @@ def main() -> None:
 
 def is_of_graphs(op: str) -> bool:
     others = op.startswith(
-        ("edge_attention", "edge_environment", "edge_frames", "edge_layer", "edge_softmax", "edge_splines")
+        (
+            *("edge_attention", "edge_convolution_own", "edge_environment", "edge_frames", "edge_layer"),
+            *("edge_softmax", "edge_splines"),
+        )
     )
     return op == "neighbor_edges" or (op.startswith(("edge_", "segment_")) and not others)
 

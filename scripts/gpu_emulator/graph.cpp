@@ -55,7 +55,8 @@ void rows(Call c, bool scatters) {
   T* const from = c.next<T>();
   if (scatters) {
     ScatterArgs<T> a{from, c.next(), c.next(), c.next()};
-    a.x = c.next<T>(), a.rows = c.size(), a.targets = c.size(), a.width = c.size();
+    a.base = c.next<T>(), a.more = c.next<T>(), a.x = c.next<T>();
+    a.rows = c.size(), a.targets = c.size(), a.width = c.size(), a.more_stride = c.size();
     return run_graph(gpu, a);
   }
   GatherArgs<T> a{from, c.next(), c.next()};

@@ -43,10 +43,9 @@ def answers(atoms, case, dtype="float64"):
 @pytest.mark.parametrize(
     ("case", "cell", "precision"),
     [
-        ("dpa3_base", "orthogonal", "float64"),
+        *((case, "orthogonal", "float64") for case in ("dpa3_base", "dpa2_base")),
         ("dpa3_sequential", "triclinic", "float64"),
         ("dpa3_base", "long", "float32"),
-        ("dpa2_base", "orthogonal", "float64"),
     ],
 )
 def test_forces_and_virial_are_those_of_python(run, case, cell, precision, ranks):
