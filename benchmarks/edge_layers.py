@@ -1,10 +1,10 @@
-"""Times and errors of `so2_layer` and `grid_product`, beside float64 of PyTorch's operations.
+"""Times and errors of `so2_layer`, `so2_layers` and `grid_product`, beside float64 of PyTorch's operations.
 
     python benchmarks/edge_layers.py [--device cuda] [--edges 17100 136700] [--atoms 192 1536 12288] [--json FILE]
         [--commit HASH]
 
-Layers of DPA-4 with 64 channels and with 32, of numbers drawn at random, on a GPU also with products of tf32; errors
-are of the largest number (docs/notes/message-passing-gpu.md).
+Layers of DPA-4 with 64 channels and with 32, and the three of a message of Mini, of numbers drawn at random, on a GPU
+also with products of tf32; errors are of the largest number (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -71,6 +71,56 @@ def layer(
     }
 
 
+def message(edges: int, matmul: str, draw: Callable[..., Any], device: str) -> dict:
+    """Rows of nodes in frames, and three layers, two with gates: one op after the other, and one for all."""
+    nodes = max(1, edges // 89)
+    turn, x, grad = 0.4 * draw(edges, 7, 9), draw(nodes, 9, 32), draw(edges, 7, 32)
+    index = (torch.arange(edges, device=device, dtype=torch.int32) * 31) % nodes
+    order = torch.argsort(index, stable=True).int()
+    counts = torch.bincount(index, minlength=nodes)
+    of = index, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+    shapes = ((96, 96), 3), ((64, 128), 3), ((32, 64), 2)
+    weights, both, gates = ([0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes)
+    layers = list(zip(weights, both, [*gates, draw(0, 0)], strict=True))
+
+    def apart() -> list[torch.Tensor]:
+        rows = [OPS.edge_rotate(turn, x, *of)]
+        for layer in layers:
+            rows.append(OPS.so2_layer(rows[-1], *layer, matmul))
+        return rows
+
+    kept = apart()
+
+    def apart_back() -> torch.Tensor:
+        g = grad
+        for layer, own, result in zip(layers[::-1], kept[-2::-1], kept[:0:-1], strict=True):
+            g = OPS.so2_layer_backward(g, own, *layer, matmul, result)
+        return g
+
+    def together() -> torch.Tensor:
+        return OPS.so2_layers(turn, x, *of, weights, both, gates, matmul)
+
+    def together_back() -> torch.Tensor:
+        return OPS.so2_layers_backward(grad, turn, x, *of, weights, both, gates, matmul)
+
+    few = slice(-CHECKED, None)
+    own = torch.einsum("erd,edc->erc", turn[few].double(), x[index[few].long()].double()).requires_grad_()
+    want = own
+    for layer in layers:
+        want = _by_pytorch(want, *(weight.double() for weight in layer))
+    (by_rows,) = torch.autograd.grad(want, own, grad[few].double())
+    return {
+        "edges": edges,
+        "matmul": matmul,
+        "forward_ms, one op": milliseconds(together, device),
+        "forward_ms, four": milliseconds(apart, device),
+        "backward_ms, one op": milliseconds(together_back, device),
+        "backward_ms, three": milliseconds(apart_back, device),
+        "errors, one op": [error(together()[few], want.detach()), error(together_back()[few], by_rows)],
+        "errors, apart": [error(kept[-1][few], want.detach()), error(apart_back()[few], by_rows)],
+    }
+
+
 def grid(atoms: int, points: int, columns: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
     a, b, out = matrices = [draw(points, columns) for _ in range(3)]
     u, v = (draw(atoms, columns, channels) for _ in range(2))
@@ -109,6 +159,7 @@ def main() -> None:
             for size in LAYERS
             for name in names
         ],
+        "so2_layers": [message(edges, name, draw, args.device) for edges in args.edges for name in names],
         "grid_product": [grid(atoms, *size, draw, args.device) for atoms in args.atoms for size in GRIDS],
     }
     report(result, args.json)

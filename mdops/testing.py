@@ -982,6 +982,40 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         }
         # What it depends on besides the gradient, `result` depends on, too.
         samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))
+    return [*samples, *_so2_layers_samples(random)]
+
+
+def _so2_layers_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Layers one after the other: as many as a GPU has one kernel for, and others."""
+    samples = []
+    for edges, degrees, channels, layers, gated in ((4, 1, 3, 2, 1), (150, 2, 32, 3, 2), (9, 2, 32, 2, 2)):
+        middle, side = (degrees + 1) * channels, degrees * channels
+        rows, columns = 3 * degrees + 1, (degrees + 1) ** 2
+        weights = [0.2 * random(middle, middle) for _ in range(layers)]
+        both = [0.2 * random(side, 2 * side) for _ in range(layers)]
+        gates = [0.2 * random(channels, side) for _ in range(gated)]
+        device = weights[0].device
+        # Edge 1 has no node, and the others have the nodes 0, 1, 2, 0, ...
+        index = torch.arange(edges, dtype=torch.int32, device=device) % 3
+        index[1] = -1
+        order = torch.argsort(torch.where(index < 0, 3, index), stable=True).int()
+        counts = torch.bincount(torch.where(index < 0, 3, index), minlength=4)[:3]
+        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+        nodes = random(edges, rows, columns), random(3, columns, channels), index, order, offsets
+        given = *nodes, weights, both, gates, "float32"
+        bad: dict[str, tuple[int, Any]] = {
+            "rows": (0, random(edges, rows + 1, columns)),
+            "columns": (1, random(3, columns + 1, channels)),
+            "index": (2, index + 9),
+            "offsets": (4, offsets + 1),
+            "few": (5, weights[1:]),
+            "both": (6, [random(side, side), *both[1:]]),
+            "gates": (7, gates * 3),
+            "matmul": (8, "high"),
+        }
+        samples.append(Sample("so2_layers", given, (0, 1) if channels < 32 else (), bad=bad))
+        bad = {"grad": (0, random(edges + 1, rows, channels))}
+        samples.append(Sample("so2_layers_backward", (random(edges, rows, channels), *given), bad=bad))
     return samples
 
 

@@ -1,4 +1,4 @@
-"""Runs the GPU kernels of `so2_layer`, `grid_product` and `order_mix` on the CPU, thread by thread, and
+"""Runs the GPU kernels of `so2_layer`, `so2_layers`, `grid_product` and `order_mix` on the CPU, thread by thread, and
 compares them with those of the CPU.
 
     python scripts/emulate_so2.py [--cuda DIR]
@@ -8,6 +8,7 @@ sample of these ops, and as many rows as several blocks have.
 """
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,29 @@ def check(
     return float((y.double() - want).abs().max()) / scale
 
 
+def check_layers(library: ctypes.CDLL, op: str, args: Sequence[Any], *, parts: int = 2) -> float:
+    """The same of layers one after the other, by one kernel."""
+    grad, turn, x, index, _, _, *lists, _ = args if op.endswith("backward") else (None, *args)
+    y = torch.full((*turn.shape[:2], x.shape[2]), torch.nan)
+    tensors = [turn, x, index, grad, y, *lists[0], *lists[1], *lists[2], None]
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    sizes = len(turn), len(x), (turn.shape[1] - 1) // 3, x.shape[2], parts, len(lists[0])
+    library.run_so2_layers(
+        (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
+    )
+
+    def exact(value: Any) -> Any:
+        if isinstance(value, list):
+            return [exact(one) for one in value]
+        return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+    want = getattr(OPS, op)(*map(exact, args))
+    scale = float(want.abs().max())
+    tolerance = TOLERANCE[x.dtype] if parts == 2 else ONE_PRODUCT
+    torch.testing.assert_close(y.double(), want, rtol=0, atol=tolerance * scale)
+    return float((y.double() - want).abs().max()) / scale
+
+
 def check_grid(library: ctypes.CDLL, args: Sequence[Any]) -> float:
     """The same of products at points."""
     a, b, out, u, v = (t.contiguous() for t in args[:5])
@@ -76,12 +100,26 @@ def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
     return float((y - want).abs().max())
 
 
+def layers_of(edges: int, layers: int, gen: torch.Generator) -> list[tuple[str, tuple[Any, ...]]]:
+    """Calls of the op on layers of 32 channels and its backward pass, some edges without a node."""
+    draw = functools.partial(torch.randn, generator=gen)
+    shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
+    lists = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]
+    index = torch.randint(-1, 20, (edges,), generator=gen, dtype=torch.int32)
+    order = torch.argsort(index, stable=True).int()
+    counts = torch.bincount(index + 1, minlength=21)
+    order = torch.cat([order[counts[0] :], order[: counts[0]]])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), counts[1:].cumsum(0)]).int()
+    given = 0.4 * draw(edges, 7, 9), draw(20, 9, 32), index, order, offsets, *lists, "float32"
+    return [("so2_layers", given), ("so2_layers_backward", (draw(edges, 7, 32), *given))]
+
+
 def main() -> None:
     gen = torch.Generator().manual_seed(0)
     with library_of("so2", __doc__, "-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL") as library:
         for dtype in TOLERANCE:
             for sample in op_samples("cpu", dtype):
-                if sample.op.startswith("so2_layer"):
+                if sample.op in ("so2_layer", "so2_layer_backward"):
                     off = check(library, sample.op, sample.args, plain=False)
                     print(f"{sample.op}, {tuple(sample.args[0].shape)}, {dtype}: {off:.1e}")
                 if sample.op.startswith("order_mix"):
@@ -89,6 +127,11 @@ def main() -> None:
                     print(f"{sample.op}, {dtype}: {off:.1e}")
                 if sample.op == "grid_product":
                     print(f"{sample.op}, {dtype}: {check_grid(library, sample.args):.1e}")
+        for edges, layers in ((70, 2), (460, 3), (129, 4)):
+            for op, args in layers_of(edges, layers, gen):
+                for parts in (2, 1):
+                    off = check_layers(library, op, args, parts=parts)
+                    print(f"{op}, {edges} edges, {layers} layers, {parts} parts: {off:.1e}", flush=True)
         for points, columns in ((112, 27), (200, 48), (50, 16), (190, 49)):
             for by_angles in (False, True) if columns == 27 else (False,):
                 shapes = *((points, columns),) * 3, *((5, columns, 40),) * 2

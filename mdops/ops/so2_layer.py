@@ -1,8 +1,21 @@
 """A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
-from mdops.ops._register import as_non_leaf, call, register_fake_like, register_formulas_by
+from mdops.ops._register import (
+    as_non_leaf,
+    call,
+    last_derivative,
+    register_fake,
+    register_fake_like,
+    register_formula,
+    register_formulas_by,
+)
+from mdops.ops.edge_rotation import edge_rotate_outer, edge_rotate_sum
+from mdops.ops.graph import EdgeIndex
 
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
@@ -54,6 +67,46 @@ def so2_layer(
     return call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
 
 
+def has_fused_layers(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
+    """Whether `so2_layers` of rows on x's device, the first of which have gates, has one kernel for all of them: a
+    Hopper GPU for rows of some sizes."""
+    if not x.is_cuda or x.dtype != torch.float32 or (channels, degrees) != (32, 2):
+        return False
+    if not 2 <= layers <= 4 or gates != layers - 1:
+        return False
+    return torch.cuda.get_device_capability(x.device) == (9, 0)
+
+
+def so2_layers(
+    turn: torch.Tensor,
+    x: torch.Tensor,
+    of: EdgeIndex,
+    weights: Sequence[torch.Tensor],
+    both: Sequence[torch.Tensor],
+    gates: Sequence[torch.Tensor],
+    matmul: str = "float32",
+) -> torch.Tensor:
+    """`edge_rotate`, and then `so2_layer` so many times, each of what the one before gives. Differentiable once, in
+    `turn` and x; the weights are constants. Where a GPU has one kernel for all of it (`has_fused_layers`) nothing in
+    between goes through memory; and nothing is kept for the gradient, whose pass makes the layers again.
+
+    Args:
+        turn, x, of: as of `edge_rotate`; R = 3 L + 1, in the order of `so2_layer`.
+        weights, both: W and [U V] of each layer.
+        gates: of the first layers; those behind them have none.
+        matmul: as of `so2_layer`.
+
+    Returns:
+        (E, 3 L + 1, C).
+
+    Raises:
+        RuntimeError: as of both ops, or there are not as many `weights` as `both`, or more gates.
+    """
+    lists = ([one.detach() for one in given] for given in (weights, both, gates))
+    y: torch.Tensor = torch.ops.mdops.so2_layers(turn, x, *of, *lists, matmul)
+    return y
+
+
 def _by_pytorch(
     x: torch.Tensor, weight: torch.Tensor, both: torch.Tensor, gate: torch.Tensor, matmul: str = "float32"
 ) -> torch.Tensor:
@@ -74,3 +127,21 @@ register_fake_like("so2_layer_backward", 1)
 
 
 register_formulas_by("so2_layer", _by_pytorch, range(4), takes_result=True)
+
+
+@register_fake("so2_layers")
+def _(turn: Any, x: Any, *args: Any) -> torch.Tensor:
+    return x.new_empty(*turn.shape[:2], x.shape[2])
+
+
+register_fake_like("so2_layers_backward", 0)
+
+
+def _layers_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    turn, x, of = args[0], args[1], EdgeIndex(*args[2:5])
+    by_rows = last_derivative("so2_layers_backward", grads[0], *args)
+    by_turn = edge_rotate_outer(by_rows, x, of) if needs[0] else None
+    return by_turn, edge_rotate_sum(turn, by_rows, of) if needs[1] else None
+
+
+register_formula("so2_layers", _layers_formula, (0, 1))

@@ -6,6 +6,7 @@
 #include "fibers.h"
 #include "grid_product/gpu_kernels.h"
 #include "order_mix/gpu_kernels.h"
+#include "so2_layer/cuda_layers.cu"
 #include "so2_layer/gpu_run.h"
 
 namespace {
@@ -21,6 +22,26 @@ void run(void** pointers, const int64_t* sizes) {
   const Gpu gpu({2, static_cast<int>(sizes[3]), static_cast<int>(sizes[4])});
   const std::vector<float4> memory(gpu_so2::memory_for(gpu, a) / sizeof(float4) + 1);
   gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()));
+}
+
+// Layers one after the other: pointers of matrices, nodes' rows, their index, the gradient and y, then of all
+// W, [U V] and gates.
+void run_layers(void** pointers, const int64_t* sizes) {
+  const auto next = [&] { return static_cast<float*>(*pointers++); };
+  const int64_t edges = sizes[0], nodes = sizes[1], degrees = sizes[2], channels = sizes[3];
+  So2Layers<float> a{{{edges, nodes, 3 * degrees + 1, (degrees + 1) * (degrees + 1), channels}}};
+  a.rows.turn = next(), a.rows.x.x = next(), a.rows.x.index = reinterpret_cast<int32_t*>(next());
+  a.rows.x.nodes = nodes, a.grad = next(), a.y = next();
+  So2Args<float> of{edges, degrees, channels};
+  of.parts = static_cast<int>(sizes[4]);
+  a.layers.assign(sizes[5], of);
+  for (auto& layer : a.layers) layer.weight = next();
+  for (auto& layer : a.layers) layer.both = next();
+  for (auto& layer : a.layers) layer.gate = next();
+  const Gpu gpu({2, 90, 232448});
+  if (!gpu_so2::takes_layers(gpu, a)) stop("layers that no kernel takes together");
+  const std::vector<float4> memory(gpu_so2::memory_of_layers(gpu, a) / sizeof(float4) + 1);
+  gpu_so2::run_layers(gpu, a, reinterpret_cast<char*>(const_cast<float4*>(memory.data())));
 }
 
 template <class T>
@@ -51,6 +72,10 @@ extern "C" void run_order_mix(bool is_double, bool outer, void** pointers, int64
 
 extern "C" void run_grid_product(bool is_double, void** pointers, int64_t* sizes) {
   is_double ? run_grid<double>(pointers, sizes) : run_grid<float>(pointers, sizes);
+}
+
+extern "C" void run_so2_layers(void** pointers, int64_t* sizes) {
+  run_layers(pointers, sizes);
 }
 
 extern "C" void run_so2(bool is_double, void** pointers, int64_t* sizes) {

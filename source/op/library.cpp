@@ -96,6 +96,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "degree, int order) -> (Tensor harmonics, Tensor turn, Tensor by_vectors)");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul) -> Tensor");
   m.def(
+      "so2_layers(Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets, Tensor[] weights, "
+      "Tensor[] both, Tensor[] gates, str matmul) -> Tensor");
+  m.def(
+      "so2_layers_backward(Tensor grad, Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets, "
+      "Tensor[] weights, Tensor[] both, Tensor[] gates, str matmul) -> Tensor");
+  m.def(
       "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, Tensor "
       "result) -> Tensor");
   m.def(

@@ -336,6 +336,27 @@ def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):
             other.use_matmul(name)
 
 
+def test_all_layers_of_a_message_by_one_op(monkeypatch):
+    """As on a GPU that has one kernel for them, also where edges go in runs that are made twice."""
+    box = bulk("Cu", cubic=True) * (2, 2, 2)
+    box.rattle(0.1, seed=0)
+    potential = layered(6, 2)
+    want = potential.compute(box)
+    calls = []
+    op = torch.ops.mdops.so2_layers
+    monkeypatch.setattr(
+        "mdops.models.dpa4.convolution.has_fused_layers", lambda *sizes: sizes[1:] == (2, 6, 2, 1)
+    )
+    monkeypatch.setattr(torch.ops.mdops, "so2_layers", lambda *args: (calls.append(1), op(*args))[1])
+    for size in (10**6, 200):
+        monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors, size=size: size)
+        monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: 0)
+        found = potential.compute(box)
+        for name in ("energy", "forces", "virial"):
+            np.testing.assert_allclose(found[name], want[name], rtol=0, atol=1e-12 * np.abs(want[name]).max())
+    assert len(calls) > 2
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("channels", "degree"), [(32, 2), (64, 1), (64, 3)])
 def test_one_product_in_the_place_of_three(channels, degree):

@@ -54,6 +54,7 @@ LAST = (
     "segment_weights_backward",
     "message_backward",
     "edge_attention_backward",
+    "so2_layers",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (
@@ -278,9 +279,10 @@ def test_no_atoms(sample):
         "segment_softmax",
         "segment_weights",
         "message",
+        "so2_layers",
     )
     if sample.op.startswith(told):
-        return  # how many rows there are is told: tests/ops/test_{attention,neighbor_rows,graph,message}.py have none
+        return  # how many rows there are is told: others have none
     if sample.op.startswith("moment_product"):
         return  # the same: tests/nn/test_moment_steps.py has none
     if sample.op == "spline_training_backward":

@@ -6,7 +6,8 @@ import torch
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.linear import OrderLinear
-from mdops.ops import so2_layer
+from mdops.ops import EdgeIndex, edge_rotate, so2_layer, so2_layers
+from mdops.ops.so2_layer import _by_pytorch
 
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -41,3 +42,65 @@ def test_a_layer_is_its_product_and_its_gate(edges, degrees, channels, dtype, de
         for one, other in ((found, want), (found_by_x, by_x)):
             off = (one.detach().cpu().double() - other.detach()).abs().max() / other.abs().max()
             assert off < (1e-6 if dtype == torch.float32 else 1e-14)
+
+
+def _messages(
+    edges: int, layers: int, nodes: int
+) -> tuple[list[torch.Tensor], list[list[torch.Tensor]], EdgeIndex]:
+    """Matrices of edges, rows of nodes and a gradient, weights of layers, all but the last with gates, and the nodes of
+    edges, some of which have none."""
+    random = torch.Generator().manual_seed(edges)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random, dtype=torch.float64)
+
+    given = [0.4 * draw(edges, 7, 9), draw(nodes, 9, 32), draw(edges, 7, 32)]
+    shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
+    weights = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]
+    return given, weights, EdgeIndex.of(torch.randint(-1, nodes, (edges,), generator=random).int(), nodes)
+
+
+def _moved(index: EdgeIndex, device: str) -> EdgeIndex:
+    return EdgeIndex(*(None if one is None else one.to(device) for one in index))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("dtype", "matmul", "most"),
+    [(torch.float64, "float32", 1e-13), (torch.float32, "float32", 5e-6), (torch.float32, "tf32", 2e-3)],
+)
+@pytest.mark.parametrize(("edges", "layers"), [(0, 3), (1, 3), (300, 2), (130, 4), (20_300, 3)])
+def test_layers_are_one_after_the_other(edges, layers, dtype, matmul, most, device):
+    """Their values and derivatives, on a GPU in float32 by one kernel: tiles of which the last is not full, too."""
+    if device == "cpu" and matmul == "tf32":
+        pytest.skip("a CPU has no such products")
+    (turn, x, grad), weights, index = _messages(edges, layers, nodes=40)
+    leaves = [one.clone().requires_grad_() for one in (turn, x)]
+    want = edge_rotate(*leaves, index)
+    for layer in zip(*weights[:2], [*weights[2], turn.new_empty(0, 0)], strict=True):
+        want = _by_pytorch(want, *layer)
+    by_each = torch.autograd.grad(want, leaves, grad)
+    own = [one.to(device, dtype).requires_grad_() for one in (turn, x)]
+    lists = [[one.to(device, dtype) for one in ones] for ones in weights]
+    found = so2_layers(*own, _moved(index, device), *lists, matmul)
+    got = torch.autograd.grad(found, own, grad.to(device, dtype))
+    for one, other in zip((found, *got), (want, *by_each), strict=True):
+        assert one.shape == other.shape
+        if edges:
+            off = (one.detach().cpu().double() - other.detach()).abs().max() / other.abs().max()
+            assert off < most
+    again = torch.autograd.grad(
+        so2_layers(*own, _moved(index, device), *lists, matmul), own, grad.to(device, dtype)
+    )
+    assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
+
+
+@pytest.mark.gpu
+def test_layers_of_a_wrong_node_are_no_numbers():
+    (turn, x, _), weights, index = _messages(300, 3, nodes=40)
+    wrong = index.index.clone()
+    wrong[7], wrong[200] = 40, -2
+    lists = [[one.float().cuda() for one in ones] for ones in weights]
+    bad = _moved(EdgeIndex(wrong, index.order, index.offsets), "cuda")
+    found = so2_layers(turn.float().cuda(), x.float().cuda(), bad, *lists)
+    assert found.isnan().flatten(1).any(1).nonzero().flatten().tolist() == [7, 200]

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,9 @@ from mdops.ops import (
     row_gate,
     segment_weights,
     so2_layer,
+    so2_layers,
 )
-from mdops.ops.so2_layer import has_fused_layer, has_tensor_cores
+from mdops.ops.so2_layer import has_fused_layer, has_fused_layers, has_tensor_cores
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -434,16 +436,29 @@ class Convolution(nn.Module):
         its own."""
         return edges.once and self.mmax == 1 and has_fused_layer(x, self.lmax, self.width)
 
+    def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
+        """Whether simulations with numbers like these have one kernel for all layers, which keeps none of them."""
+        sizes = self.lmax, self.width, len(self.so2_linears), len(self._gates())
+        return self.by_blocks and self.mmax == 1 and has_fused_layers(x, *sizes)
+
+    def _gates(self) -> list[torch.Tensor]:
+        """The weights of the gates of a message's layers, of the first of them."""
+        return [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)]
+
     def _blocks(self, x: torch.Tensor, edges: Edges, numbers: torch.Tensor) -> list[torch.Tensor]:
         """What `_in_frame` gives, block by block, of the numbers of edges' mixtures."""
         assert self.radial_degree_mixer is not None
         turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, numbers)
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
-            fused = edge_rotate(turn, x, edges.of_neighbor)
-            for linear, function in zip(layers, self.non_linearities, strict=True):
-                weight = function.gate_linear.weight if isinstance(function, Gate) else None
-                fused = so2_layer(fused, linear.weight_m0, linear.weight_m[0], weight, edges.matmul)
+            of, gates = edges.of_neighbor, self._gates()
+            weights = [linear.weight_m0 for linear in layers]
+            both = [linear.weight_m[0] for linear in layers]
+            if self.goes_by_one_kernel(x):
+                return [so2_layers(turn, x, of, weights, both, gates, edges.matmul)]
+            fused = edge_rotate(turn, x, of)
+            for layer in zip_longest(weights, both, gates):
+                fused = so2_layer(fused, *layer, edges.matmul)
             return [fused]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]

@@ -31,8 +31,9 @@ from mdops.options import saved_precision
 VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
 _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
-# What a block keeps for the gradient, in arrays of edges times the rows in their frames.
-_ARRAYS = 9
+# What a block keeps for the gradient, in arrays of edges times the rows in their frames, and where one kernel takes all
+# layers of its messages.
+_ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 4
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
 # Where edges go in runs: what is kept of runs that need not run again, and of atoms.
@@ -215,8 +216,9 @@ class DPA4(GraphDescriptor):
 
     def _edges_at_once(self, vectors: torch.Tensor) -> int:
         """Of how many edges what layers keep for the gradient is in memory at once."""
+        together = all(block.so2_conv.goes_by_one_kernel(vectors) for block in self._blocks)
         kept = (
-            _ARRAYS
+            (_ARRAYS_OF_ONE_KERNEL if together else _ARRAYS)
             * vectors.element_size()
             * self.options.channels
             * max(

@@ -9,6 +9,13 @@ inline uint32_t shared_address(const void* shared) {
 }
 
 template <int Bytes>
+void copy_to_shared(uint32_t shared, const void* from, int count) {
+  char* const to = emulated_memory() + shared;
+  emulated_check(to, Bytes);
+  emulated_copy(to, from, count);
+  if (count < Bytes) emulated_copy(to + count, nullptr, Bytes - count);
+}
+template <int Bytes>
 void copy_to_shared(void* shared, const void* from, bool there) {
   emulated_check(shared, Bytes);
   emulated_copy(shared, there ? from : nullptr, Bytes);

@@ -26,6 +26,13 @@ static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
 }
 
+void rotate(const Op& op, const RotateArgs<float>& args) {
+  run_rotation(op, args);
+}
+void rotate(const Op& op, const RotateArgs<double>& args) {
+  run_rotation(op, args);
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

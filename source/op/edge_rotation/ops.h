@@ -9,6 +9,7 @@
 #include "common/bind.h"
 #include "common/tensor.h"
 #include "edge_rotation/edge_rotation.h"
+#include "edge_rotation/rotate.h"
 #include "graph/row_index.h"
 
 namespace mdops {
@@ -124,17 +125,8 @@ struct EdgeRotationOps {
     }
   };
 
-  static void check_columns(const Op& op, int64_t columns) {
-    if (columns < 1 || columns > kMostColumns)
-      fail(op, "a matrix has " + std::to_string(columns) + " columns, expected 1 to " +
-                   std::to_string(kMostColumns));
-  }
-
   static RotationShape shape_of(const Op& op, const RowIndex& of, const Tensor& x, int64_t rows) {
-    if (of.targets != x.size(0))
-      fail(op, "argument `x` has " + std::to_string(x.size(0)) + " rows, and `offsets` is of " +
-                   std::to_string(of.targets));
-    check_columns(op, x.size(1));
+    check_rotation(op, of, x);
     return {of.rows, x.size(0), rows, x.size(1), x.size(2)};
   }
 

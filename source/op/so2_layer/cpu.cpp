@@ -21,6 +21,11 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
   });
 }
 
+template <class T>
+static void run_so2_layers(const Op& op, So2Layers<T>& args, const So2LayersInputs& in) {
+  run_one_by_one(op, args, in);
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

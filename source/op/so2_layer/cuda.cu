@@ -1,4 +1,5 @@
 #include "common/cuda.h"
+#include "so2_layer/gpu_layers_call.h"
 #include "so2_layer/gpu_run.h"
 #include "so2_layer/ops.h"
 
@@ -8,6 +9,17 @@ template <class T>
 static void run_so2(const CudaOp& op, const So2Args<T>& args) {
   Tensor memory = empty(op, {gpu_so2::memory_for(op, args)}, ScalarType::Byte);
   gpu_so2::run(op, args, memory.mutable_data_ptr());
+}
+
+template <class T>
+static void run_so2_layers(const CudaOp& op, So2Layers<T>& args, const So2LayersInputs& in) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (gpu_so2::takes_layers(op, args)) {
+      Tensor memory = empty(op, {gpu_so2::memory_of_layers(op, args)}, ScalarType::Byte);
+      return gpu_so2::run_layers(op, args, static_cast<char*>(memory.mutable_data_ptr()));
+    }
+  }
+  run_one_by_one(op, args, in);
 }
 
 }  // namespace mdops

@@ -13,9 +13,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "common/isa.h"
 #include "common/math.h"
+#include "edge_rotation/edge_rotation.h"
 
 namespace mdops {
 
@@ -32,6 +34,17 @@ struct So2Args {
   MDOPS_HD int64_t middle() const { return (degrees + 1) * channels; }  // numbers of m = 0
   MDOPS_HD int64_t side() const { return degrees * channels; }          // of m = -1, and of m = 1
   MDOPS_HD int64_t row() const { return middle() + 2 * side(); }
+};
+
+// Layers one after the other, the first of rows of nodes in the frames of edges, each other one of what the
+// one before gives: so they have shapes and weights alone. Backward there is a `grad`, and y is the gradient
+// by the first one's rows then.
+template <class T>
+struct So2Layers {
+  RotateArgs<T> rows;  // without a result
+  std::vector<So2Args<T>> layers;
+  const T* grad;
+  T* y;
 };
 
 // Bytes of the CPU's packed weights, and of a thread's memory.

@@ -1,0 +1,21 @@
+// The kernels of all layers of a message, compiled apart (cuda_layers.cu).
+#pragma once
+
+#include "common/gpu.h"
+#include "so2_layer/so2_layer.h"
+
+namespace mdops {
+
+namespace gpu_so2 {
+
+// Whether one kernel takes these layers on this GPU.
+bool takes_layers(const Gpu& gpu, const So2Layers<float>& given);
+
+// Bytes of device memory that a call needs beside its arrays.
+int64_t memory_of_layers(const Gpu& gpu, const So2Layers<float>& given);
+
+void run_layers(const Gpu& gpu, const So2Layers<float>& given, char* memory);
+
+}  // namespace gpu_so2
+
+}  // namespace mdops

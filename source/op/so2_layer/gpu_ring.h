@@ -1,0 +1,116 @@
+// Weights that do not fit into shared memory come stage after stage through a ring of it, by bulk copies that
+// barriers count, in the order in which all tiles of a block need them. The warp that is the last to be done
+// with a stage asks for the one that takes its place: so a warpgroup waits for the other no sooner than the
+// ring is through.
+#pragma once
+
+#include "common/gpu_barrier.h"
+#include "common/gpu_copy.h"
+#include "common/gpu_warp.h"
+
+namespace mdops {
+
+namespace gpu_so2 {
+
+// `Stages` tells how many stages a tile has, `count`, and where stage k begins in the packed weights,
+// `begin(k)`; begin(k + 1) - begin(k) is its size. So many warps take each stage.
+template <int kWarps, class Stages>
+class StageRing {
+ public:
+  static MDOPS_HD constexpr int64_t bytes(int slots, int slot_bytes) {
+    return slots * (slot_bytes + static_cast<int64_t>(sizeof(uint64_t) + sizeof(int)));
+  }
+
+  // All threads of the block call it. `memory`: shared, on a multiple of what swizzles ask for.
+  __device__ __forceinline__ StageRing(char* memory, int slots, int slot_bytes, const char* packed,
+                                       const Stages& stages, int64_t tiles)
+      : stages_(stages),
+        packed_(packed),
+        memory_(memory),
+        slots_(slots),
+        slot_bytes_(slot_bytes),
+        left_(static_cast<int>(tiles) * stages.count) {
+    if (threadIdx.x == 0) {
+      for (int k = 0; k < slots_; ++k) init_barrier(shared_address(barriers() + k), 1), done()[k] = 0;
+      publish_barriers();
+    }
+    __syncthreads();
+    for (int k = 0; k < slots_; ++k, advance()) {
+      if (threadIdx.x == 0 && k < left_) ask(k);
+    }
+    left_ -= slots_;
+  }
+
+  // The stage that is multiplied next, once it is there.
+  __device__ __forceinline__ const char* next() {
+    wait_for(shared_address(barriers() + slot_), phase_);
+    const char* const at = memory_ + slot_ * slot_bytes_;
+    if (++slot_ == slots_) slot_ = 0, phase_ ^= 1;
+    return at;
+  }
+
+  // This warp is done with one stage more.
+  __device__ __forceinline__ void let_go() {
+    __syncwarp();  // no lane waits for the stage any more
+    // Products that were waited for have read it: there is nothing to fence.
+    if (lane_index() == 0 && atomicAdd(done() + freed_, 1) % kWarps == kWarps - 1 && left_ > 0) ask(freed_);
+    if (++freed_ == slots_) freed_ = 0;
+    --left_, advance();
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* barriers() const {
+    return reinterpret_cast<uint64_t*>(memory_ + slots_ * slot_bytes_);
+  }
+  __device__ __forceinline__ int* done() const { return reinterpret_cast<int*>(barriers() + slots_); }
+
+  // Asks for stage next_ in a slot.
+  __device__ __forceinline__ void ask(int slot) const {
+    const uint32_t barrier = shared_address(barriers() + slot);
+    const int64_t begin = stages_.begin(next_);
+    const int bytes = static_cast<int>(stages_.begin(next_ + 1) - begin);
+    expect_bytes(barrier, bytes);
+    copy_bulk(shared_address(memory_ + slot * slot_bytes_), packed_ + begin, bytes, barrier);
+  }
+  __device__ __forceinline__ void advance() {
+    if (++next_ == stages_.count) next_ = 0;
+  }
+
+  const Stages& stages_;
+  const char* const packed_;
+  char* const memory_;
+  const int slots_, slot_bytes_;
+  int slot_ = 0, phase_ = 0;  // of the stage that is multiplied next
+  int freed_ = 0, next_ = 0;  // the slot that is let go next, and the stage that follows in it
+  int left_;                  // stages that nobody has asked for
+};
+
+// Tiles that all blocks have, and then the rest, in halves if there are blocks enough: a half takes half the
+// time.
+class TileShare {
+ public:
+  // Of so many rows a tile.
+  __device__ __forceinline__ TileShare(int64_t edges, int rows) : edges_(edges), rows_(rows) {
+    const int64_t step = gridDim.x * static_cast<int64_t>(rows);
+    rounds_ = edges / step;
+    const int64_t rest = edges - rounds_ * step;
+    size_ = rest <= gridDim.x * static_cast<int64_t>(rows / 2) ? rows / 2 : rows;
+    last_ = rounds_ * step + blockIdx.x * size_;
+  }
+  // How many this block has; of number k the first edge, and how many there are.
+  __device__ __forceinline__ int64_t count() const { return rounds_ + (last_ < edges_); }
+  __device__ __forceinline__ int64_t first(int64_t k) const {
+    return k < rounds_ ? (k * gridDim.x + blockIdx.x) * rows_ : last_;
+  }
+  __device__ __forceinline__ int edges(int64_t k) const {
+    return static_cast<int>(k < rounds_ ? rows_ : k < count() ? min(size_, edges_ - last_) : 0);
+  }
+
+ private:
+  int64_t edges_, rounds_, size_, last_;
+  int rows_;
+};
+
+}  // namespace gpu_so2
+
+}  // namespace mdops
