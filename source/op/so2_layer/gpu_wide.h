@@ -4,11 +4,9 @@
 // A block has 128 edges, each of its two warpgroups 64. One piece of the edges' numbers after the other lies
 // in shared memory as rows of products, each row brought to one size by a power of two: m = 0, then m = -1
 // and 1 side by side. The weights do not fit: they come stage after stage through a ring of shared memory, in
-// the order in which all tiles need them (gpu_wide_pack.h). The warp that is the last to be done with a stage
-// asks for the one that takes its place: so a warpgroup waits for the other no sooner than the ring is
-// through. Both signs are multiplied with the same columns of U and V: so these come once. A gate's logits
-// are linear in the rows of m = 0, too: so their weights are W's first columns times G, and they come beside
-// the numbers that they are a gate of.
+// the order in which all tiles need them (gpu_ring.h, gpu_wide_pack.h). Both signs are multiplied with the
+// same columns of U and V: so these come once. A gate's logits are linear in the rows of m = 0, too: so their
+// weights are W's first columns times G, and they come beside the numbers that they are a gate of.
 //
 //   forward    x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
 //              x_+-  ->  z_-l and z_+l, for each l
@@ -25,11 +23,11 @@
 #include <algorithm>
 
 #include "common/gpu_barrier.h"
-#include "common/gpu_copy.h"
 #include "common/gpu_wgmma.h"
 #include "gemm/gpu_hopper.h"
 #include "gemm/gpu_memory.h"
 #include "so2_layer/gpu_plain.h"
+#include "so2_layer/gpu_ring.h"
 #include "so2_layer/gpu_wide_pack.h"
 
 namespace mdops {
@@ -43,9 +41,17 @@ constexpr int kBlockBytes = kWideRows * kWideRow;  // 32 numbers of all rows in 
 constexpr int kMostSlots = 8;
 constexpr int kWideAlignment = 1024;
 
+struct WideStages {
+  int count;
+
+  MDOPS_HD int64_t begin(int stage) const { return static_cast<int64_t>(stage) * kStageBytes; }
+};
+using WideRing = StageRing<kWideWarps, WideStages>;
+
 struct WideArgs {
   So2Args<float> layer;
-  int stages, slots;  // of the stream, and how many of them the ring has room for
+  WideStages stages;
+  int slots;  // of the ring
   const char* packed;
   const float* unscale;  // of the packed columns
   float* memory;         // of blocks: factors, slopes, and the gradient of s
@@ -57,8 +63,8 @@ struct WideArgs {
 
 inline int64_t wide_shared(int64_t degrees, int parts, int slots) {
   const int64_t blocks = std::max(2 * degrees, degrees + 1) * kWideChannels * parts / 64;
-  constexpr int64_t barrier = sizeof(uint64_t) + sizeof(int);
-  return blocks * kBlockBytes + slots * (kStageBytes + barrier) + kWideRows * sizeof(float) + kWideAlignment;
+  return blocks * kBlockBytes + WideRing::bytes(slots, kStageBytes) + kWideRows * sizeof(float) +
+         kWideAlignment;
 }
 // 0: there is no room for a ring.
 inline int wide_slots(int64_t degrees, int parts, int64_t shared_bytes) {
@@ -74,22 +80,14 @@ class WideTile {
  public:
   // Of a block that has so many tiles.
   __device__ __forceinline__ WideTile(const WideArgs& args, int64_t tiles)
-      : args_(args), a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))) {
+      : args_(args),
+        a_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kWideAlignment - 1))),
+        ring_(a_ + kOperandBytes, args.slots, kStageBytes, args.packed, args.stages, tiles) {
     factors_ = args.memory + blockIdx.x * WideArgs::memory_of_block(kDegrees);
     const int warp = warp_index();
     row_ = 16 * warp + lane_index() / 4;
     column_ = 2 * (lane_index() % 4);
     group_ = warp / kGroupWarps;
-    left_ = static_cast<int>(tiles) * args.stages;
-    if (threadIdx.x == 0) {
-      for (int k = 0; k < args.slots; ++k) init_barrier(shared_address(barriers() + k), 1), done()[k] = 0;
-      publish_barriers();
-    }
-    __syncthreads();
-    for (int k = 0; k < args.slots; ++k, advance()) {
-      if (threadIdx.x == 0 && k < left_) ask(k);
-    }
-    left_ -= args.slots;
   }
 
   // `count` edges from one on.
@@ -173,16 +171,12 @@ class WideTile {
   static __device__ __forceinline__ float2 two(const float* from) {
     return *reinterpret_cast<const float2*>(from);
   }
-  // In shared memory, behind the products' rows: the stages of the stream that are there; of each of these
-  // what tells that it has come, and how many warps are done with it; what undoes the scales of rows.
-  __device__ __forceinline__ char* ring() const {
-    return a_ + max(2 * kDegrees, kDegrees + 1) * kWideChannels * kParts / 64 * kBlockBytes;
+  // In shared memory stand the products' rows, then the ring, then what undoes the scales of rows.
+  static constexpr int kOperandBytes =
+      (2 * kDegrees > kDegrees + 1 ? 2 * kDegrees : kDegrees + 1) * kWideChannels * kParts / 64 * kBlockBytes;
+  __device__ __forceinline__ float* rows() const {
+    return reinterpret_cast<float*>(a_ + kOperandBytes + WideRing::bytes(args_.slots, kStageBytes));
   }
-  __device__ __forceinline__ uint64_t* barriers() const {
-    return reinterpret_cast<uint64_t*>(ring() + args_.slots * kStageBytes);
-  }
-  __device__ __forceinline__ int* done() const { return reinterpret_cast<int*>(barriers() + args_.slots); }
-  __device__ __forceinline__ float* rows() const { return reinterpret_cast<float*>(done() + args_.slots); }
   // In the block's own device memory, behind factors.
   __device__ __forceinline__ float* slopes() const { return factors_ + kWideRows * kSide; }
   __device__ __forceinline__ float* of_scalars() const { return slopes() + kWideRows * kSide; }
@@ -195,35 +189,6 @@ class WideTile {
   static __device__ __forceinline__ float2 times(float2 a, float2 b) { return {a.x * b.x, a.y * b.y}; }
 
   __device__ __forceinline__ void sync_group() const { sync_threads(group_ + 1, kGroupThreads); }
-
-  // Asks for the stream's stage next_ in a slot of the ring.
-  __device__ __forceinline__ void ask(int slot) const {
-    const uint32_t barrier = shared_address(barriers() + slot);
-    expect_bytes(barrier, kStageBytes);
-    copy_bulk(shared_address(ring() + slot * kStageBytes),
-              args_.packed + static_cast<int64_t>(next_) * kStageBytes, kStageBytes, barrier);
-  }
-  __device__ __forceinline__ void advance() {
-    if (++next_ == args_.stages) next_ = 0;
-  }
-
-  // The stage that is multiplied next, once it is there.
-  __device__ __forceinline__ const char* next_stage() {
-    wait_for(shared_address(barriers() + slot_), phase_);
-    const char* const at = ring() + slot_ * kStageBytes;
-    if (++slot_ == args_.slots) slot_ = 0, phase_ ^= 1;
-    return at;
-  }
-
-  // This warp is done with one stage more.
-  __device__ __forceinline__ void let_go() {
-    __syncwarp();  // no lane waits for the stage any more
-    // Products that were waited for have read it: there is nothing to fence.
-    if (lane_index() == 0 && atomicAdd(done() + freed_, 1) % kWideWarps == kWideWarps - 1 && left_ > 0)
-      ask(freed_);
-    if (++freed_ == args_.slots) freed_ = 0;
-    --left_, advance();
-  }
 
   // Asks for numbers that are read soon, of so many rows, to be brought to the L2 cache.
   __device__ __forceinline__ void prefetch(const float* from, int numbers, int count) const {
@@ -299,7 +264,7 @@ class WideTile {
   __device__ __forceinline__ void each_stage(const Product& product, const Add& add) {
     constexpr int kSteps = stage_depth(kColumns, kParts) / 16;  // of a stage, 16 numbers each
     if (!is_busy_) {
-      for (int stage = 0; stage < kDepth * (4 / kSteps); ++stage) next_stage(), let_go();
+      for (int stage = 0; stage < kDepth * (4 / kSteps); ++stage) ring_.next(), ring_.let_go();
       return;
     }
     // With both sums and what they are added to, there are no registers to move them between rounds.
@@ -310,7 +275,7 @@ class WideTile {
       for (int d = first; d < min(first + kTogether, kDepth); ++d)
 #pragma unroll
         for (int stage = 0; stage < 4 / kSteps; ++stage) {
-          const char* const at = next_stage();
+          const char* const at = ring_.next();
           begin_products();
 #pragma unroll
           for (int step = 0; step < kSteps; ++step) {
@@ -323,11 +288,11 @@ class WideTile {
           commit_products();
           if (d > first || stage > 0) {
             wait_for_products<1>();
-            let_go();
+            ring_.let_go();
           }
         }
       wait_for_products<0>();
-      let_go();
+      ring_.let_go();
       add();
     }
   }
@@ -553,36 +518,25 @@ class WideTile {
 
   const WideArgs& args_;
   char* const a_;
+  WideRing ring_;
   float* factors_;
   const float* columns_ = nullptr;  // of the next chunk
   int row_, column_, group_;
-  int slot_ = 0, phase_ = 0;  // of the stage that is multiplied next
-  int freed_ = 0, next_ = 0;  // the slot that is let go next, and the stage that follows in it
-  int left_;                  // stages that nobody has asked for
-  int64_t first_ = 0;         // the tile's first edge
-  int count_ = 0;             // and how many there are
+  int64_t first_ = 0;  // the tile's first edge
+  int count_ = 0;      // and how many there are
   bool is_busy_ = false;
   float by_row_[2] = {};
 };
 
 #endif
 
-// Tiles that all blocks have, and then the rest, in halves if there are blocks enough: a half takes half the
-// time.
 template <int kDegrees, int kParts, bool kBack, bool kGated>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  const int64_t edges = args.layer.edges, step = gridDim.x * int64_t{kWideRows};
-  const int64_t rounds = edges / step, rest = edges - rounds * step;
-  const int64_t size = rest <= gridDim.x * int64_t{kGroupRows} ? kGroupRows : kWideRows;
-  const int64_t last = rounds * step + blockIdx.x * size;
-  const int64_t tiles = rounds + (last < edges);
+  const TileShare share(args.layer.edges, kWideRows);
+  const int64_t tiles = share.count();
   WideTile<kDegrees, kParts, kBack, kGated> own(args, tiles);
-  for (int64_t k = 0; k < tiles; ++k) {
-    const bool whole = k < rounds;
-    own.run(whole ? k * step + blockIdx.x * int64_t{kWideRows} : last,
-            whole ? kWideRows : static_cast<int>(min(size, edges - last)));
-  }
+  for (int64_t k = 0; k < tiles; ++k) own.run(share.first(k), share.edges(k));
 #endif
 }
 
@@ -616,7 +570,7 @@ inline void run_wide(const Gpu& gpu, const So2Args<float>& args, char* memory) {
              unscale);
   const int slots = wide_slots(args.degrees, args.parts, gpu.limits().shared_bytes);
   const WideArgs wide{
-      args, has.shape.stages(), slots, memory, unscale, reinterpret_cast<float*>(memory + has.own)};
+      args, {has.shape.stages()}, slots, memory, unscale, reinterpret_cast<float*>(memory + has.own)};
   const auto launch = [&](auto kernel) {
     gpu.launch(kernel, has.blocks, kWideThreads, wide_shared(args.degrees, args.parts, slots), wide);
   };
