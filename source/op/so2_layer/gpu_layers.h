@@ -153,6 +153,7 @@ class LayersTile {
     return kept_[place(kPieces + kSidePieces + layer_ * (4 * kSidePieces + kScalarPieces) + piece, h)];
   }
   static constexpr int kFactors = 3 * kSidePieces, kScalars = 4 * kSidePieces;
+  static constexpr int kAtOnce = 2;  // pieces that are read together
 
   static __device__ __forceinline__ float4 times(const float4& a, const float4& b) {
     return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
@@ -367,16 +368,25 @@ class LayersTile {
     for (int h = 0; h < 2; ++h) z.unit[h] = by_row_[h] * unit;
   }
 
-  // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights.
-  __device__ __forceinline__ void end(int piece, int h, const float4& z) const {
-    if constexpr (kBack) {
-      const float4 x = plus(begins_ ? own(piece, h) : grad(piece, h), z);
-      if (ends_)
-        answer(piece, h, x);
+  // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights;
+  // of so many pieces z(piece, h) from one on. Some of what is kept is read before any of it is written: else
+  // each number would wait for its own.
+  template <int kCount, class Z>
+  __device__ __forceinline__ void end(int begin, const Z& z) const {
+#pragma unroll
+    for (int first = 0; first < kCount; first += kAtOnce) {
+      float4 x[kAtOnce][2];
+      if (kBack && !begins_)
+        each(0, kAtOnce, [&](int k, int h) { x[k][h] = grad(begin + first + k, h); });
       else
-        grad(piece, h) = x;
-    } else {
-      answer(piece, h, plus(own(piece, h), z));
+        each(0, kAtOnce, [&](int k, int h) { x[k][h] = own(begin + first + k, h); });
+      each(0, kAtOnce, [&](int k, int h) {
+        const float4 found = plus(x[k][h], z(first + k, h));
+        if (!kBack || ends_)
+          answer(begin + first + k, h, found);
+        else
+          grad(begin + first + k, h) = found;
+      });
     }
   }
   // The places are free for the next tile.
@@ -399,9 +409,12 @@ class LayersTile {
       if (is_forward) multiply(logits, rows);
     }
     if (!is_forward) {
-      each(0, kMiddlePieces, [&](int s, int h) { end(s, h, z(s, h)); });
+      end<kMiddlePieces>(0, z);
       return follow(0, kMiddlePieces);
     }
+    static_assert(kScalarPieces == kAtOnce);
+    float4 g[kAtOnce][2];
+    if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
     each(0, kScalarPieces, [&](int s, int h) {
       const float4 x = z(s, h), f = sigmoids(x), more = times(x, f);
       float4& place = own(s, h);
@@ -409,30 +422,34 @@ class LayersTile {
         // The derivative of x sigmoid(x).
         const float4 by = plus(f, times(more, rest(f)));
         if (turns_)
-          place = times(grad(s, h), by);
+          place = times(g[s][h], by);
         else
           place = plus(place, more), kept(kScalars + s, h) = by;
       } else {
         place = plus(place, more);
       }
     });
-    each(0, kSidePieces, [&](int k, int h) {
-      const int s = kScalarPieces + k;
-      const float4 f = sigmoids(logits(k, h)), more = times(f, z(s, h));
-      float4& place = own(s, h);
-      factors[k][h] = f;
-      if constexpr (kBack) {
-        const float4 by = times(more, rest(f));
-        if (turns_) {
-          const float4 g = grad(s, h);
-          slopes[k][h] = times(g, by), place = times(g, f);
+#pragma unroll
+    for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
+      if (turns_) each(0, kAtOnce, [&](int k, int h) { g[k][h] = grad(kScalarPieces + begin + k, h); });
+      each(begin, begin + kAtOnce, [&](int k, int h) {
+        const int s = kScalarPieces + k;
+        const float4 f = sigmoids(logits(k, h)), more = times(f, z(s, h));
+        float4& place = own(s, h);
+        factors[k][h] = f;
+        if constexpr (kBack) {
+          const float4 by = times(more, rest(f));
+          if (turns_) {
+            const float4& of = g[k - begin][h];
+            slopes[k][h] = times(of, by), place = times(of, f);
+          } else {
+            place = plus(place, more), kept(k, h) = by, kept(kFactors + k, h) = f;
+          }
         } else {
-          place = plus(place, more), kept(k, h) = by, kept(kFactors + k, h) = f;
+          place = plus(place, more);
         }
-      } else {
-        place = plus(place, more);
-      }
-    });
+      });
+    }
   }
 
   // The same of both signs.
@@ -449,27 +466,35 @@ class LayersTile {
       multiply_sides(negative, positive, rows);
     }
     if (!is_forward) {
-      each(0, kSidePieces,
-           [&](int k, int h) { end(kFirst + k, h, negative(k, h)), end(kSecond + k, h, positive(k, h)); });
+      end<kSidePieces>(kFirst, negative);
+      end<kSidePieces>(kSecond, positive);
       return follow(kFirst, kPieces);
     }
-    each(0, kSidePieces, [&](int k, int h) {
-      const float4 f = factors[k][h], a = times(f, negative(k, h)), b = times(f, positive(k, h));
-      float4 &first = own(kFirst + k, h), &second = own(kSecond + k, h);
-      if constexpr (kBack) {
-        const float4 left = rest(f), by_a = times(a, left), by_b = times(b, left);
-        if (turns_) {
-          const float4 g = grad(kFirst + k, h), other = grad(kSecond + k, h);
-          slope(k, h) = plus(first, plus(times(g, by_a), times(other, by_b)));
-          first = times(f, g), second = times(f, other);
+#pragma unroll
+    for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
+      float4 g[kAtOnce][2], other[kAtOnce][2];
+      if (turns_)
+        each(0, kAtOnce, [&](int k, int h) {
+          g[k][h] = grad(kFirst + begin + k, h), other[k][h] = grad(kSecond + begin + k, h);
+        });
+      each(begin, begin + kAtOnce, [&](int k, int h) {
+        const float4 f = factors[k][h], a = times(f, negative(k, h)), b = times(f, positive(k, h));
+        float4 &first = own(kFirst + k, h), &second = own(kSecond + k, h);
+        if constexpr (kBack) {
+          const float4 left = rest(f), by_a = times(a, left), by_b = times(b, left);
+          if (turns_) {
+            const float4 &of_first = g[k - begin][h], &of_second = other[k - begin][h];
+            slope(k, h) = plus(first, plus(times(of_first, by_a), times(of_second, by_b)));
+            first = times(f, of_first), second = times(f, of_second);
+          } else {
+            first = plus(first, a), second = plus(second, b);
+            kept(kSidePieces + k, h) = by_a, kept(2 * kSidePieces + k, h) = by_b;
+          }
         } else {
           first = plus(first, a), second = plus(second, b);
-          kept(kSidePieces + k, h) = by_a, kept(2 * kSidePieces + k, h) = by_b;
         }
-      } else {
-        first = plus(first, a), second = plus(second, b);
-      }
-    });
+      });
+    }
   }
 
   // dz of a layer's rows in the own places: what it has kept times the gradient, and in front of all the
