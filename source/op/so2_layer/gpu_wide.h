@@ -98,7 +98,11 @@ class WideTile {
     const float *const x = layer.x + first_ * kRow, *const g = layer.grad + (kBack ? first_ * kRow : 0);
     // Rows of an array from a number of each on.
     const auto load_from = [&]<int kDepth>(const float* array, int begin) {
-      load<kDepth <= 4 ? 16 : 8, kDepth>([=](int r, int k, float2(&found)[kDepth]) {
+      // Backward with gates the code would not fit into the cache of instructions with more rows at once.
+      load<kBack && kGated ? 4
+           : kDepth <= 4   ? 16
+                           : 8,
+           kDepth>([=](int r, int k, float2(&found)[kDepth]) {
 #pragma unroll
         for (int i = 0; i < kDepth; ++i) found[i] = two(array + r * kRow + begin + k + 64 * i);
       });
@@ -119,7 +123,7 @@ class WideTile {
     if constexpr (kBack && kGated) {
       for (int l = 1; l <= kDegrees; l += 2) keep_factors(l);
       const float* const y = layer.result + first_ * kRow;
-      load<4, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
+      load<2, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
           const int64_t n = r * kRow + kMiddle + l * kWideChannels + k, m = n + kSide;
@@ -142,7 +146,7 @@ class WideTile {
         }
       });
       add_slopes();
-      load<8, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
+      load<4, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
         found[0] = two(of_scalars() + r * kWideChannels + k);
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
@@ -399,7 +403,13 @@ class WideTile {
   }
 
   static __device__ __forceinline__ float2 plus(float2 a, float2 b) { return {a.x + b.x, a.y + b.y}; }
-  static __device__ __forceinline__ float2 sigmoids(float2 a) { return {sigmoid(a.x), sigmoid(a.y)}; }
+  static __device__ __forceinline__ float2 sigmoids(float2 a) {
+#ifdef __CUDACC__
+    return {sigmoid_gpu(a.x), sigmoid_gpu(a.y)};
+#else
+    return {sigmoid(a.x), sigmoid(a.y)};
+#endif
+  }
   // The second 64 columns of a product are e from 8 on.
   template <int kSize>
   static __device__ __forceinline__ float2 at(const float (&sum)[kSize], int h, int e) {
