@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from mdops.errors import ConfigError
@@ -234,6 +235,25 @@ class Ends(NamedTuple):
     neighbors: torch.Tensor
 
 
+class Part(NamedTuple):
+    """Products side by side of one input: their weights (I, C), and their biases (C,), or none."""
+
+    weights: list[torch.Tensor]
+    biases: list[torch.Tensor]
+
+    @property
+    def width(self) -> int:
+        return sum(weight.shape[1] for weight in self.weights)
+
+
+def products(x: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
+    """The products of x with each of these, by one."""
+    biases = [part.biases or [x.new_zeros(part.width)] for part in parts]
+    weight = torch.cat([weight for part in parts for weight in part.weights], 1)
+    found = linear(x, weight, torch.cat([bias for own in biases for bias in own]))
+    return [own.contiguous() for own in found.split([part.width for part in parts], 1)]
+
+
 Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
 
 
@@ -287,32 +307,43 @@ class RepflowLayer(nn.Module):
         e, a = local
         at = Ends(nodes if own is None else own, nodes)
         if self.options.sequential_update:
-            _, e = self._along_edges([_TO_EDGES], at, e, edges)
-            given = self._for_angles(at.centers, edge_gather(e, edges.inner.of_edge))
-            _, a = self._along_angles([_TO_ANGLES], a, *given, edges)
-            received, _ = self._along_angles([_FROM_ANGLES], a, *given, edges)
+            p, q, of_own = self._ends([_TO_EDGES], at, self._own_part())
+            _, e = self._along_edges([_TO_EDGES], p, q, e, edges)
+            inner = edge_gather(e, edges.inner.of_edge)
+            for name in (_TO_ANGLES, _FROM_ANGLES):
+                part, weights = self._angle_parts([name])
+                (of_node,) = products(at.centers, [part])
+                keeps = name == _TO_ANGLES
+                received, a = self._along_angles(weights, a, of_node, inner, edges, keeps=keeps)
             e = self._after_angles(e, e, received, edges)
-            received, _ = self._along_edges([_TO_NODES], at, e, edges)
-            return self._nodes(at, e, received, edges), (e, a)
+            p, q = self._ends([_TO_NODES], at)
+            received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
+            return self._nodes(at, of_own, e, received, edges), (e, a)
         if self.is_last:
-            received, _ = self._along_edges([_TO_NODES], at, e, edges)
-            return self._nodes(at, e, received, edges), local
-        along = of_nodes = e
+            p, q, of_own = self._ends([_TO_NODES], at, self._own_part())
+            received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
+            return self._nodes(at, of_own, e, received, edges), local
+        along, of_nodes, parts = e, e, [self._own_part()]
         if self.options.update_angle:
             along, of_nodes, inner = shared_rows(e, edges.inner.of_edge)
-        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], at, along, edges)
-        nodes_now = self._nodes(at, of_nodes, received, edges)
+            part, weights = self._angle_parts([_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])])
+            parts.append(part)
+        p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, *parts)
+        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], p, q, along, edges)
+        nodes_now = self._nodes(at, of_own, of_nodes, received, edges)
         if self.options.update_angle:
-            given = self._for_angles(at.centers, inner)
-            to_angles = [_TO_ANGLES] if self.makes_angles else []
-            received, a = self._along_angles([_FROM_ANGLES, *to_angles], a, *given, edges)
+            (of_node,), keeps = of_angles, self.makes_angles
+            received, a = self._along_angles(weights, a, of_node, inner, edges, keeps=keeps)
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
         return nodes_now, (self._ended("e", updated), a)
 
-    def _nodes(self, at: Ends, e: torch.Tensor, received: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _nodes(
+        self, at: Ends, of_own: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
+    ) -> torch.Tensor:
+        """The nodes after all their messages; `of_own` is the product of the first of these."""
         messages = [
-            self._after("node_self_mlp", at.centers),
+            self._f(of_own),
             self._f(self._symmetric(at, e, edges)),
             *received.chunk(self.options.n_multi_edge_message, dim=1),
         ]
@@ -345,44 +376,76 @@ class RepflowLayer(nn.Module):
         assert isinstance(found, Layer)
         return found
 
-    def _joined(self, names: Sequence[str], *widths: int) -> tuple[torch.Tensor, ...]:
-        """The weights of products of one input side by side, by the parts of that input, and their biases."""
-        layers = [self._product(name) for name in names]
-        weight = torch.cat([layer.weight for layer in layers], 1)
-        return *weight.split(widths), torch.cat([layer.tensors[1] for layer in layers])
+    def _layers(self, names: Sequence[str]) -> list[Layer]:
+        return [self._product(name) for name in names]
+
+    def _own_part(self) -> Part:
+        """Of nodes, for the first of their messages."""
+        own = self._product("node_self_mlp")
+        return Part([own.weight], [own.tensors[1]])
+
+    def _ends(self, names: Sequence[str], at: Ends, *parts: Part) -> list[torch.Tensor]:
+        """Of products along edges those of n_i and of n_j; and other products of n_i. Nodes that are the same are
+        multiplied once."""
+        n, layers = self.options.n_dim, self._layers(names)
+        p = Part([layer.weight[:n] for layer in layers], [layer.tensors[1] for layer in layers])
+        q = Part([layer.weight[n : 2 * n] for layer in layers], [])
+        if at.neighbors is at.centers:
+            return products(at.centers, [p, q, *parts])
+        of_p, *others = products(at.centers, [p, *parts])
+        return [of_p, *products(at.neighbors, [q]), *others]
 
     def _along_edges(
-        self, names: Sequence[str], at: Ends, e: torch.Tensor, edges: Edges
+        self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, e: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of f(W [n_i, n_j, e_ij] + b), by these products: what the nodes receive, and the edges with their own."""
-        n, graph = self.options.n_dim, edges.graph
-        center, neighbor, edge, bias = self._joined(names, n, n, self.options.e_dim)
-        p, q = linear(at.centers, center, bias), linear(at.neighbors, neighbor)
+        """Of f(W [n_i, n_j, e_ij] + b), by these products, of which p and q are those of nodes: what the nodes receive,
+        and the edges with their own."""
+        of_edge = torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
         scale = self._weights("e")[0] if _TO_EDGES in names else None
-        ends = graph.of_center, graph.of_neighbor
-        received, kept = message(e, edge, p, q, edges.switch, scale, *ends, self.activation_name)
+        ends = edges.graph.of_center, edges.graph.of_neighbor
+        received, kept = message(e, of_edge, p, q, edges.switch, scale, *ends, self.activation_name)
         return received, e if kept is None else kept
 
-    def _for_angles(self, nodes: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What angles take of nodes, and of the edges that make angles, whose numbers are `inner`."""
-        o = self.options
-        if o.compresses:
-            return self._product("a_compress_n_linear")(nodes), self._product("a_compress_e_linear")(inner)
+    def _angle_parts(self, names: Sequence[str]) -> tuple[Part, list[torch.Tensor]]:
+        """Of products along angles that of a node's numbers, and the weights for those of an angle, and of its second
+        and its first edge."""
+        o, layers = self.options, self._layers(names)
         of_node, of_edge = o.angle_inputs
-        return nodes[:, :of_node].contiguous(), inner[:, :of_edge].contiguous()
+        weight = torch.cat([layer.weight for layer in layers], 1)
+        of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
+        if o.compresses:
+            node = linear(self._product("a_compress_n_linear").weight, node)
+        else:
+            node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
+        return Part([node], [layer.tensors[1] for layer in layers]), [of_angle, *of_edges]
 
     def _along_angles(
-        self, names: Sequence[str], a: torch.Tensor, nodes: torch.Tensor, e: torch.Tensor, edges: Edges
+        self,
+        weights: Sequence[torch.Tensor],
+        a: torch.Tensor,
+        of_node: torch.Tensor,
+        inner: torch.Tensor,
+        edges: Edges,
+        *,
+        keeps: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by these products and of what `_for_angles` gives: what the edges that
-        make angles receive, and the angles with their own."""
+        """Of f(W [a_ijk, n_i, e_ik, e_ij] + b), by products with the weights that `_angle_parts` gives, and where the
+        part of n_i is `of_node`: what the edges that make angles receive, and the angles with their own.
+
+        Args:
+            inner: the numbers of the edges that make angles, of which the first are read.
+            keeps: whether the last of the products is for angles.
+        """
+        of_angle, second, first = weights
+        if self.options.compresses:
+            e = self._product("a_compress_e_linear")(inner)
+        else:
+            e = inner[:, : self.options.angle_inputs[1]].contiguous()
         of_center, angles = edges.inner.of_center, edges.inner.angles
-        widths = self.options.a_dim, nodes.shape[1], e.shape[1], e.shape[1]
-        angle, node, second, first, bias = self._joined(names, *widths)
-        p, q = linear(e, first) + edge_gather(linear(nodes, node, bias), of_center), linear(e, second)
-        scale = self._weights("a")[0] if _TO_ANGLES in names else None
+        p, q = linear(e, first) + edge_gather(of_node, of_center), linear(e, second)
+        scale = self._weights("a")[0] if keeps else None
         ends = angles.of_first, angles.of_second
-        given = a, angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
+        given = a, of_angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
         received, kept = message(*given)
         return received, a if kept is None else kept
 
@@ -396,8 +459,9 @@ class RepflowLayer(nn.Module):
             received = torch.where(inside[:, None], edge_scatter(received, of_edge), e)
             return updated + weight * self._after("edge_angle_linear2", received)
         nothing = self._f(self._product("edge_angle_linear2").tensors[1][None])
-        found = self._after("edge_angle_linear2", received) - nothing
-        return edge_scatter(weight * found, of_edge, updated, weight * nothing)
+        share = weight * nothing
+        found = torch.addcmul(-share, weight, self._after("edge_angle_linear2", received))
+        return edge_scatter(found, of_edge, updated, share)
 
     def _weights(self, name: str) -> list[torch.Tensor]:
         """Those of the messages to nodes, edges or angles."""
