@@ -832,15 +832,23 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         order, starts = torch.ops.mdops.edge_order(of, 4)
         given = (of, None if of is sorted_index else order, starts)
         bad = {"index": (1, of + 9), "offsets": (3, starts + 1)}
-        samples.append(Sample("edge_gather", (random(4, width), *given), (0,), bad={"index": (1, of + 9)}))
-        samples.append(Sample("edge_scatter", (random(7, width), *given, None, None), (0,), bad=bad))
+        gathered = {"index": (1, of + 9), "wide": (5, width + 1)}
+        for base, narrow in ((None, width), (random(7, 4), 4)):
+            places: tuple[int, ...] = (0,) if base is None else (0, 4)
+            samples.append(
+                Sample("edge_gather", (random(4, width), *given, base, narrow), places, bad=gathered)
+            )
+            scattered = random(7, narrow), *given, None, None, width
+            less = bad | {"width": (6, narrow - 1)}
+            samples.append(Sample("edge_scatter", scattered, (0,), bad=less))
         for base, more in (
             (random(4, width), random(4, width)),
             (random(4, width), None),
             (None, random(1, width)),
         ):
             places = (0, *(k for k, value in ((4, base), (5, more)) if value is not None))
-            samples.append(Sample("edge_scatter", (random(7, width), *given, base, more), places, bad=bad))
+            scattered = random(7, width), *given, base, more, width
+            samples.append(Sample("edge_scatter", scattered, places, bad=bad))
     both = [(of, None if of is sorted_index else torch.ops.mdops.edge_order(of, 4)[0],
              torch.ops.mdops.edge_order(of, 4)[1]) for of in (index, sorted_index)]  # fmt: skip
     for (first, second), width in (((0, 1), 5), ((1, 0), 8), ((0, 0), 4)):
@@ -926,9 +934,10 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
         tensors = random(7, inputs), random(inputs, columns), random(4, columns), random(4, columns)
         indices = first, firsts, second, order, seconds, groups
-        given = (*tensors, random(7), random(kept), *indices, *kernel_code(name))
+        twice = (*tensors, random(7), random(kept), *indices, *kernel_code(name))
+        given = (*twice, "float32")
         bad: dict[str, tuple[int, Any]] = {"scale": (5, random(inputs + 1)), "code": (12, 9)}
-        bad |= {"first": (6, first + 9), "second": (8, second + 9)}
+        bad |= {"first": (6, first + 9), "second": (8, second + 9), "matmul": (14, "float8")}
         if sent or not first.is_cuda:  # a GPU has no use of offsets where nothing is summed by them
             bad |= {"offsets": (7, firsts.flip(0))}
         if groups is not None and not first.is_cuda:  # a GPU has no use of groups in rows so narrow
@@ -941,7 +950,7 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
             samples.append(Sample("message_backward", (*grads, *given, of_weights), places, bad=bad))
         along = random(7, inputs), random(4, columns), random(4, columns), random(7)
         bad = {"along_x": (0, random(7, inputs + 1)), "along_q": (2, random(5, columns))}
-        samples.append(Sample("message_backward_backward", (*along, *grads, *given), bad=bad))
+        samples.append(Sample("message_backward_backward", (*along, *grads, *twice), bad=bad))
     return samples
 
 

@@ -60,10 +60,10 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         out = [*results(*[(capacity,)] * 3, (edges + 1,)), *results((2,), like=torch.int64)]
         run(op, out, (len(given[1]), edges, capacity))
     elif op == "edge_scatter":
-        targets, width, more = len(given[3]) - 1, first.shape[1], given[5]
+        targets, width, more = len(given[3]) - 1, args[6], given[5]
         out = results((targets, width), like=first.dtype)
-        stride = 0 if more is None or len(more) == 1 else width
-        run("rows", out, (len(first), targets, width, stride), is_double, True)
+        stride = 0 if more is None or len(more) == 1 != targets else width
+        run("rows", out, (len(first), targets, first.shape[1], width, stride), is_double, True)
     elif op == "edge_product":
         given = [given[0], given[1], given[4], given[5]]
         out = results((len(given[1]), first.shape[1]), like=first.dtype)
@@ -125,10 +125,13 @@ def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> list[torch.T
         given = given if sums else given[:3]
         run(op, out, (edges, nodes, rows, columns, channels), is_double)
     elif op in ("edge_gather", "edge_permute"):
+        (sources, stride), width = first.shape, first.shape[1]
         if op == "edge_gather":
-            given = [*given[:2], None]
-        out = results((len(given[1]), first.shape[1]), like=first.dtype)
-        run("rows", out, (len(given[1]), *first.shape), is_double, False)
+            given, width = [*given[:2], None, given[4]], args[5]
+        else:
+            given.append(None)
+        out = results((len(given[1]), width), like=first.dtype)
+        run("rows", out, (len(given[1]), sources, width, stride), is_double, False)
     elif op.startswith("segment_weights"):
         passes, segments = op.count("_backward"), len(given[-1]) - 1
         x, like = given[-4], given[-4].dtype
@@ -181,12 +184,18 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
         i, j, images, _, offsets, _, counts, *_ = check(library, "neighbor_edges", given)
         check(library, "edge_reverse", (i, j, images, offsets))
         order, starts = check(library, "edge_order", (j, 125))
+        of_few = torch.where(j >= 0, j // 16, -1)
+        few = of_few, *check(library, "edge_order", (of_few, 8))
         for capacity in (20000, 3):
             check(library, "edge_angles", (offsets, counts, room, capacity))
-        for width in (1, 4, 36, 300):
+        for width in (1, 4, 36, 192, 300):
             x = torch.randn(room, width, generator=gen).to(dtype)
-            check(library, "edge_scatter", (x, j, order, starts, None, None))
-            check(library, "edge_gather", (x[:125], j, order, starts))
+            narrow = (width + 1) // 2
+            check(library, "edge_scatter", (x, j, order, starts, None, None, width))
+            check(library, "edge_scatter", (x, *few, x[:8], x[8:9], width))
+            check(library, "edge_scatter", (x[:, :narrow], *few, x[:8], x[8:16], width))
+            check(library, "edge_gather", (x[:125], j, order, starts, x[:, :narrow], narrow))
+            check(library, "edge_gather", (x[:125], j, order, starts, None, width))
             centers = i, None, offsets
             check(library, "edge_product", (x[:125], *centers, x[125:250], j, order, starts))
             check(library, "edge_weighted_sum", (x, x[:125], j, order, starts, *centers))

@@ -41,7 +41,9 @@ from mdops.models.statistics import environment_statistics
 from mdops.models.type_embedding import TypeEmbedding, electron_configurations
 from mdops.nn.net import Layer
 from mdops.ops import edge_gather
+from mdops.ops.activation import CODES, kernel_code
 from mdops.ops.layer_output import layer_output
+from mdops.ops.message import has_tensor_cores
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 from mdops.system import CHARGES, MULTIPLICITIES, System
 
@@ -177,6 +179,12 @@ class DPA3(GraphDescriptor):
 
     captures = True
 
+    def takes_matmul(self, matmul: str) -> bool:
+        device, o = next(self.parameters()).device, self.options
+        is_silu = kernel_code(o.activation_function)[0] in (CODES["silu"], CODES["silut"])
+        sizes = o.repflow.rows_of_messages
+        return matmul == "tf32" and is_silu and any(has_tensor_cores(device, *of) for of in sizes)
+
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         of_edges, of_angles = (counts[:, 0].long() for counts in within)
         return torch.stack([of_edges, of_angles.square(), of_angles], 1)
@@ -227,7 +235,8 @@ class DPA3(GraphDescriptor):
         cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
         of_edges, of_angles = w[:, 0] / o.edge_scale, products[:, 3] / math.sqrt(o.angle_scale)
         condition = self._condition(near.system) if self.options.add_chg_spin_ebd else None
-        return Edges(graph, near.centers, lengths, frame, of_edges, inner, cosines, of_angles, condition)
+        made = lengths, frame, of_edges, inner, cosines, of_angles, condition, near.matmul
+        return Edges(graph, near.centers, *made)
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
         edges = self.edge_embedding(graph.lengths)

@@ -125,6 +125,11 @@ class RepflowOptions(Options):
         return self.a_dim // self.a_compress_rate, half * self.a_compress_e_rate
 
     @property
+    def inner_width(self) -> int:
+        """So many of the numbers of an edge are read for angles."""
+        return self.e_dim if self.compresses else self.angle_inputs[1]
+
+    @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         """The inputs and outputs of each product of a layer."""
         n, e, a = self.n_dim, self.e_dim, self.a_dim
@@ -157,6 +162,12 @@ class RepflowOptions(Options):
         return {
             f"{name}_residual": (count * weighed, width) for name, (count, width) in self.messages.items()
         }
+
+    @property
+    def rows_of_messages(self) -> list[tuple[int, int]]:
+        """How many numbers edges and angles have, and how many they send."""
+        edges = self.e_dim, self.n_dim * self.n_multi_edge_message
+        return [edges, *([(self.a_dim, self.e_dim)] if self.update_angle else [])]
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         require = self.requirement(place)
@@ -215,6 +226,7 @@ class Edges(NamedTuple):
         cosines: (A, 1), what angles begin with.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
+        matmul: how accurate products of edges and angles have to be at least.
     """
 
     graph: NeighborGraph
@@ -226,6 +238,7 @@ class Edges(NamedTuple):
     cosines: torch.Tensor
     angle_switch: torch.Tensor
     condition: torch.Tensor | None
+    matmul: str = "float32"
 
 
 class Ends(NamedTuple):
@@ -309,7 +322,7 @@ class RepflowLayer(nn.Module):
         if self.options.sequential_update:
             p, q, of_own = self._ends([_TO_EDGES], at, self._own_part())
             _, e = self._along_edges([_TO_EDGES], p, q, e, edges)
-            inner = edge_gather(e, edges.inner.of_edge)
+            inner = edge_gather(e, edges.inner.of_edge, width=self.options.inner_width)
             for name in (_TO_ANGLES, _FROM_ANGLES):
                 part, weights = self._angle_parts([name])
                 (of_node,) = products(at.centers, [part])
@@ -325,7 +338,7 @@ class RepflowLayer(nn.Module):
             return self._nodes(at, of_own, e, received, edges), local
         along, of_nodes, parts = e, e, [self._own_part()]
         if self.options.update_angle:
-            along, of_nodes, inner = shared_rows(e, edges.inner.of_edge)
+            along, of_nodes, inner = shared_rows(e, edges.inner.of_edge, self.options.inner_width)
             part, weights = self._angle_parts([_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])])
             parts.append(part)
         p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, *parts)
@@ -403,7 +416,8 @@ class RepflowLayer(nn.Module):
         of_edge = torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
         scale = self._weights("e")[0] if _TO_EDGES in names else None
         ends = edges.graph.of_center, edges.graph.of_neighbor
-        received, kept = message(e, of_edge, p, q, edges.switch, scale, *ends, self.activation_name)
+        given = e, of_edge, p, q, edges.switch, scale, *ends, self.activation_name
+        received, kept = message(*given, matmul=edges.matmul)
         return received, e if kept is None else kept
 
     def _angle_parts(self, names: Sequence[str]) -> tuple[Part, list[torch.Tensor]]:
@@ -437,16 +451,13 @@ class RepflowLayer(nn.Module):
             keeps: whether the last of the products is for angles.
         """
         of_angle, second, first = weights
-        if self.options.compresses:
-            e = self._product("a_compress_e_linear")(inner)
-        else:
-            e = inner[:, : self.options.angle_inputs[1]].contiguous()
+        e = self._product("a_compress_e_linear")(inner) if self.options.compresses else inner
         of_center, angles = edges.inner.of_center, edges.inner.angles
-        p, q = linear(e, first) + edge_gather(of_node, of_center), linear(e, second)
+        p, q = edge_gather(of_node, of_center, linear(e, first)), linear(e, second)
         scale = self._weights("a")[0] if keeps else None
         ends = angles.of_first, angles.of_second
         given = a, of_angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
-        received, kept = message(*given)
+        received, kept = message(*given, edges.matmul)
         return received, a if kept is None else kept
 
     def _after_angles(

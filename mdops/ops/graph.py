@@ -348,36 +348,45 @@ def neighbor_graph(
     return graph
 
 
-def edge_gather(x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
-    """The row of each edge's node: y[e] = x[nodes[e]], zeros where that is -1. The transpose of `edge_scatter`;
-    differentiable any number of times.
+def edge_gather(
+    x: torch.Tensor, of: EdgeIndex, base: torch.Tensor | None = None, width: int | None = None
+) -> torch.Tensor:
+    """The row of each edge's node: y[e] = base[e] + x[nodes[e]], zeros in the place of x where that is -1. The
+    transpose of `edge_scatter`; differentiable any number of times.
 
     Args:
         x: (M, W) float32 or float64.
         of: of E edges and M nodes.
+        base: (E, V); None: zeros.
+        width: V, of the first so many columns; None: W.
 
     Returns:
-        (E, W).
+        (E, V).
 
     Raises:
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `of` does not name each row once under its
             own node. A GPU answers NaN in rows whose index is out of range.
     """
-    return call("edge_gather", x, *of)
+    return call("edge_gather", x, *of, base, x.shape[1] if width is None else width)
 
 
 def edge_scatter(
-    y: torch.Tensor, of: EdgeIndex, base: torch.Tensor | None = None, more: torch.Tensor | None = None
+    y: torch.Tensor,
+    of: EdgeIndex,
+    base: torch.Tensor | None = None,
+    more: torch.Tensor | None = None,
+    width: int | None = None,
 ) -> torch.Tensor:
     """The sum of the edges of each node: x[m] = base[m] + more[m] + sum of y[e] over the edges of m, in the order of
     `of`, so that the bits are the same in every run. The transpose of `edge_gather`; differentiable any number of
     times.
 
     Args:
-        y: (E, W) float32 or float64.
+        y: (E, V) float32 or float64.
         of: of E edges and M nodes.
         base: (M, W); None: zeros.
         more: (M, W), or (1, W), the same for all nodes; None: zeros.
+        width: W, of which y has the first V columns, and zeros behind them; None: V.
 
     Returns:
         (M, W).
@@ -385,27 +394,33 @@ def edge_scatter(
     Raises:
         RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
     """
-    return call("edge_scatter", y, *of, base, more)
+    return call("edge_scatter", y, *of, base, more, y.shape[1] if width is None else width)
 
 
 class _SharedRows(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor, *of: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return x.view_as(x), x.view_as(x), torch.ops.mdops.edge_gather(x, *of)
+    def forward(
+        x: torch.Tensor, width: int, *of: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return x.view_as(x), x.view_as(x), torch.ops.mdops.edge_gather(x, *of, None, width)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_backward(*inputs[2:])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         base, more, rows = (grad.contiguous() for grad in grads)
-        return edge_scatter(rows, EdgeIndex(*ctx.saved_tensors), base, more), None, None, None
+        by_x = edge_scatter(rows, EdgeIndex(*ctx.saved_tensors), base, more, base.shape[1])
+        return by_x, None, None, None, None
 
 
-def shared_rows(x: torch.Tensor, of: EdgeIndex) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x, x and `edge_gather(x, of)`, for three that read them: their gradients are added in one pass."""
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _SharedRows.apply(x, *of)
+def shared_rows(
+    x: torch.Tensor, of: EdgeIndex, width: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, x and the first `width` columns of `edge_gather(x, of)`, for three that read them: their gradients are added
+    in one pass."""
+    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _SharedRows.apply(x, width, *of)
     return found
 
 
@@ -526,13 +541,13 @@ def _(offsets: Any, counts: Any, edges: Any, capacity: Any) -> tuple[torch.Tenso
 
 
 @register_fake("edge_gather")
-def _(x: Any, index: Any, order: Any, offsets: Any) -> torch.Tensor:
-    return x.new_empty(index.shape[0], x.shape[1])
+def _(x: Any, index: Any, order: Any, offsets: Any, base: Any, width: Any) -> torch.Tensor:
+    return x.new_empty(index.shape[0], width)
 
 
 @register_fake("edge_scatter")
-def _(y: Any, index: Any, order: Any, offsets: Any, base: Any, more: Any) -> torch.Tensor:
-    return y.new_empty(offsets.shape[0] - 1, y.shape[1])
+def _(y: Any, index: Any, order: Any, offsets: Any, base: Any, more: Any, width: Any) -> torch.Tensor:
+    return y.new_empty(offsets.shape[0] - 1, width)
 
 
 @register_fake("edge_product")
@@ -570,13 +585,14 @@ def _(along_x: Any, along_weight: Any, along_nothing: Any, *args: Any) -> tuple[
 
 
 def _gather_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    return (edge_scatter(grads[0], EdgeIndex(*args[1:])),)
+    by_x = edge_scatter(grads[0], EdgeIndex(*args[1:4]), width=args[0].shape[1]) if needs[0] else None
+    return by_x, grads[0] if needs[1] else None
 
 
 def _scatter_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     grad, of, more = grads[0], EdgeIndex(*args[1:4]), args[5]
     by_more = grad.sum(0, keepdim=True) if needs[2] and len(more) == 1 != len(grad) else grad
-    return edge_gather(grad, of) if needs[0] else None, *(
+    return edge_gather(grad, of, width=args[0].shape[1]) if needs[0] else None, *(
         by if need else None for by, need in zip((grad, by_more), needs[1:], strict=True)
     )
 
@@ -625,7 +641,7 @@ def _weights_backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, .
 
 register_formula("segment_weights", _weights_formula, (0, 1, 2))
 register_formula("segment_weights_backward", _weights_backward_formula, (0, 1, 2, 3))
-register_formula("edge_gather", _gather_formula, (0,))
+register_formula("edge_gather", _gather_formula, (0, 4))
 register_formula("edge_scatter", _scatter_formula, (0, 4, 5))
 register_formula("edge_product", _product_formula, (0, 4))
 register_formula("edge_weighted_sum", _weighted_sum_formula, (0, 1))

@@ -10,6 +10,12 @@ from mdops.ops.graph import EdgeIndex, edge_gather, edge_scatter
 from mdops.ops.linear import linear
 
 
+def has_tensor_cores(device: torch.device, inputs: int, sent: int) -> bool:
+    """Whether a GPU has kernels by tensor cores for float32 rows of these sizes, which take `matmul`."""
+    capability = torch.cuda.get_device_capability(device)
+    return capability >= (8, 0) and inputs in (32, 64, 128) and sent % 16 == 0
+
+
 def message(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -21,6 +27,7 @@ def message(
     second: EdgeIndex,
     activation: str,
     groups: torch.Tensor | None = None,
+    matmul: str = "float32",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The messages of rows to what they belong to, and the rows after their own message:
 
@@ -44,17 +51,20 @@ def message(
         groups: (G + 1,) int32, where the first things of each group begin, if rows are all pairs of things of a group,
             as angles are of an atom's edges: of its first m things each has m rows, whose seconds are these m in their
             order, and the others have none. That is quicker.
+        matmul: the least accuracy of float32's products, as in `mlp`; a CPU, a GPU without kernels for rows of such
+            sizes (`has_tensor_cores`), other functions than silu and silut, and second derivatives have float32's.
 
     Returns:
         (F, C - X) and (R, X); without scale (F, C) and None.
 
     Raises:
-        RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index or a group is wrong.
+        RuntimeError: a shape, dtype or device does not match, `matmul` is not known on the device, or (on a CPU) an
+            index or a group is wrong.
     """
     c = x.new_empty(0) if scale is None else as_non_leaf(scale)
     given = x, as_non_leaf(weight), p, q, row_weight, c
     indices = first.nodes, first.offsets, *second, groups
-    sent, kept = call("message", *given, *indices, *kernel_code(activation))
+    sent, kept = call("message", *given, *indices, *kernel_code(activation), matmul)
     return sent, None if scale is None else kept
 
 
@@ -73,6 +83,7 @@ def _by_other_ops(
     groups: torch.Tensor | None,
     code: int,
     threshold: float,
+    matmul: str = "float32",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same by ops that are differentiable any number of times."""
     first = EdgeIndex(first_nodes, None, first_offsets)
@@ -123,7 +134,7 @@ def _backward_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     if of_weights:
         return _along_weights(grads, given)
     x, _, *others, _ = grads
-    found: tuple[Any, ...] = last_derivative("message_backward_backward", x, *others, *given)
+    found: tuple[Any, ...] = last_derivative("message_backward_backward", x, *others, *given[:-1])
     return found
 
 

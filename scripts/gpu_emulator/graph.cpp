@@ -56,11 +56,13 @@ void rows(Call c, bool scatters) {
   if (scatters) {
     ScatterArgs<T> a{from, c.next(), c.next(), c.next()};
     a.base = c.next<T>(), a.more = c.next<T>(), a.x = c.next<T>();
-    a.rows = c.size(), a.targets = c.size(), a.width = c.size(), a.more_stride = c.size();
+    a.rows = c.size(), a.targets = c.size(), a.stride = c.size(), a.width = c.size();
+    a.more_stride = c.size();
     return run_graph(gpu, a);
   }
   GatherArgs<T> a{from, c.next(), c.next()};
-  a.y = c.next<T>(), a.rows = c.size(), a.sources = c.size(), a.width = c.size();
+  a.base = c.next<T>(), a.y = c.next<T>();
+  a.rows = c.size(), a.sources = c.size(), a.width = c.size(), a.stride = c.size();
   run_graph(gpu, a);
 }
 

@@ -13,6 +13,7 @@ void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
   a.rows = sizes[0], a.inputs = sizes[1], a.sent = sizes[2], a.kept = sizes[3];
   a.firsts = sizes[4], a.seconds = sizes[5], a.activation = static_cast<Activation>(sizes[6]);
   a.threshold = static_cast<T>(threshold), a.groups = sizes[8];
+  a.parts = static_cast<int>(sizes[9]);
   for (const int32_t** index :
        {&a.first, &a.first_offsets, &a.second, &a.second_order, &a.second_offsets, &a.group_offsets})
     *index = next();

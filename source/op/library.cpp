@@ -30,10 +30,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "edge_angles(Tensor offsets, Tensor counts, SymInt edges, SymInt capacity) -> (Tensor first, Tensor "
       "second, Tensor mirror, Tensor angle_offsets, Tensor needed)");
-  m.def("edge_gather(Tensor x, Tensor index, Tensor? order, Tensor offsets) -> Tensor");
+  m.def(
+      "edge_gather(Tensor x, Tensor index, Tensor? order, Tensor offsets, Tensor? base, SymInt width) -> "
+      "Tensor");
   m.def(
       "edge_scatter(Tensor y, Tensor index, Tensor? order, Tensor offsets, Tensor? base, Tensor? "
-      "more) -> Tensor");
+      "more, SymInt width) -> Tensor");
   m.def(
       "edge_product(Tensor x, Tensor x_index, Tensor? x_order, Tensor x_offsets, Tensor y, Tensor y_index, "
       "Tensor? y_order, Tensor y_offsets) -> Tensor");
@@ -191,11 +193,12 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def(
       "message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, "
       "Tensor first_offsets, Tensor second, Tensor? second_order, Tensor second_offsets, Tensor? groups, int "
-      "activation, float threshold) -> (Tensor sent, Tensor kept)");
+      "activation, float threshold, str matmul) -> (Tensor sent, Tensor kept)");
   m.def(
       "message_backward(Tensor grad_sent, Tensor grad_kept, Tensor x, Tensor weight, Tensor p, Tensor q, "
       "Tensor row_weight, Tensor scale, Tensor first, Tensor first_offsets, Tensor second, Tensor? "
-      "second_order, Tensor second_offsets, Tensor? groups, int activation, float threshold, bool "
+      "second_order, Tensor second_offsets, Tensor? groups, int activation, float threshold, str matmul, "
+      "bool "
       "of_weights) -> (Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale)");
   m.def(
       "message_backward_backward(Tensor along_x, Tensor along_p, Tensor along_q, Tensor along_row_weight, "

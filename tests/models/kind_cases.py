@@ -243,6 +243,23 @@ def check_few_places(potential, cutoff):
     assert np.abs(potential.compute(alloy())["forces"] - truncated["forces"]).max() > 1e-6
 
 
+def check_one_product(double):
+    """Forces with `matmul` "tf32" on a GPU are off by what one product in the place of three has."""
+    box = bulk("Cu", cubic=True) * (2, 2, 2)
+    box.symbols[::3] = "Al"
+    box.rattle(0.1, seed=0)
+    want = double.compute(box)["forces"]
+    gpu = copy.deepcopy(double).float().to("cuda")
+    exact = gpu.compute(box)["forces"]
+    gpu.use_matmul("tf32")
+    before, off = (
+        np.abs(found - want).max() / np.abs(want).max() for found in (exact, gpu.compute(box)["forces"])
+    )
+    assert before < 3e-5 and 3 * before < off < 5e-3
+    gpu.use_matmul("float32")
+    assert (gpu.compute(box)["forces"] == exact).all()
+
+
 def check_statistics(section, *names):
     """davg and dstd that each part of a descriptor takes of the frames of EMT are DeePMD-kit's; None: not compared."""
     for part, name in zip(new_potential(section).model.descriptors, names, strict=True):

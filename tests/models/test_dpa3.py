@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mdops
-from mdops.errors import ConfigError, ModelFileError
+from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor
 from mdops.models.graph import run_counted
@@ -204,3 +204,37 @@ def test_files_whose_parts_do_not_fit(place, value, message):
 def test_too_few_places_are_named_with_their_cutoff():
     potential = kinds.new_potential(with_repflow(e_sel=60, a_sel=3))
     kinds.check_few_places(potential, 3)
+
+
+def of_widths(e_dim=64, a_dim=32, activation="silu"):
+    sizes = {"n_dim": 32, "e_dim": e_dim, "a_dim": a_dim, "update_residual": 0.5}
+    return kinds.new_potential({**with_repflow(**sizes), "activation_function": activation})
+
+
+def test_products_have_another_accuracy_where_messages_have_kernels(monkeypatch):
+    monkeypatch.setattr(mdops.Potential, "device", property(lambda self: torch.device("cuda")))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(InputError, match="does not cover this model"):
+        of_widths().float().use_matmul("tf32")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    for taken in (
+        of_widths(),
+        of_widths(a_dim=4),
+        of_widths(e_dim=16),
+        of_widths(activation="silut:3"),
+    ):
+        taken.float().use_matmul("tf32")
+        assert taken.matmul == "tf32"
+    for other, name, says in (
+        (of_widths(e_dim=6, a_dim=4).float(), "tf32", "does not cover this model"),
+        (of_widths(activation="tanh").float(), "tf32", "does not cover this model"),
+        (of_widths(), "tf32", "computes in float64"),
+        (of_widths().float(), "bf16", "a GPU has no such products"),
+    ):
+        with pytest.raises(InputError, match=says):
+            other.use_matmul(name)
+
+
+@pytest.mark.gpu
+def test_one_product_in_the_place_of_three():
+    kinds.check_one_product(of_widths())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.build import bulk
 from reference_cases import references, relative_error
 from small_systems import EMT
 
@@ -360,17 +359,4 @@ def test_all_layers_of_a_message_by_one_op(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("channels", "degree"), [(32, 2), (64, 1), (64, 3)])
 def test_one_product_in_the_place_of_three(channels, degree):
-    box = bulk("Cu", cubic=True) * (2, 2, 2)
-    box.symbols[::3] = "Al"
-    box.rattle(0.1, seed=0)
-    double = layered(channels, degree)
-    want = double.compute(box)["forces"]
-    gpu = copy.deepcopy(double).float().to("cuda")
-    exact = gpu.compute(box)["forces"]
-    gpu.use_matmul("tf32")
-    before, off = (
-        np.abs(found - want).max() / np.abs(want).max() for found in (exact, gpu.compute(box)["forces"])
-    )
-    assert before < 3e-5 and 3 * before < off < 5e-3
-    gpu.use_matmul("float32")
-    assert (gpu.compute(box)["forces"] == exact).all()
+    kinds.check_one_product(layered(channels, degree))

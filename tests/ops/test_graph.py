@@ -239,6 +239,14 @@ def test_sums_go_in_order(dtype, width, device):
         close(ops.edge_scatter(y.to(device), of, base.to(device), added.to(device)), sums)
     gathered = ops.edge_gather(got, of).cpu()
     assert torch.equal(gathered, torch.where(index[:, None] < 0, 0, got.cpu()[index.long()]))
+    narrow = (width + 1) // 2
+    first = y[:, :narrow].contiguous().to(device)
+    added = ops.edge_gather(got, of, first, narrow).cpu()
+    assert torch.equal(added, first.cpu() + gathered[:, :narrow])
+    ends = base.to(device), more.to(device)
+    wider, every = ops.edge_scatter(first, of, *ends, width), ops.edge_scatter(y.to(device), of, *ends)
+    close(wider[:, :narrow], every.cpu()[:, :narrow])
+    assert torch.equal(wider.cpu()[:, narrow:], (base + more)[:, narrow:])
 
 
 def test_order_of_edges(device):

@@ -27,10 +27,10 @@ def moved(value, dtype, device="cuda"):
     return value.detach().to(device, dtype).requires_grad_()
 
 
-def run(tensors, indices, activation):
+def run(tensors, indices, activation, matmul="float32"):
     leaves = [x for x in tensors if x is not None]
     first, second, groups = indices
-    found = derivatives(ops.message(*tensors, first, second, activation, groups), leaves)
+    found = derivatives(ops.message(*tensors, first, second, activation, groups, matmul), leaves)
     return [x.detach() for x in found]
 
 
@@ -57,6 +57,19 @@ def test_a_gpu_finds_what_the_cpu_finds(along, sizes, dtype):
 @pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])
 def test_many_rows(along, sizes):
     agree(along, sizes, torch.float32, 2500, "silu", "cuda")
+
+
+@pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])
+def test_one_product_in_the_place_of_three(along, sizes):
+    tensors, indices = inputs(graph_of(40), along, *sizes, torch.float64)
+    want = run(*([moved(x, torch.float64) for x in part] for part in (tensors, indices)), "silu")
+    given = [moved(x, torch.float32) for x in tensors], [moved(x, torch.float32) for x in indices]
+    exact, coarse = (run(*given, "silu", matmul) for matmul in ("float32", "tf32"))
+    for a, b, c in zip(exact, coarse, want, strict=True):
+        near, off = (float((found.to(c) - c).abs().max() / c.abs().max()) for found in (a, b))
+        assert near < LIMITS[torch.float32] and off < 5e-3
+    sent, of_one = exact[0], coarse[0]
+    assert (sent - of_one).abs().max() > 3e-5 * sent.abs().max()
 
 
 @pytest.mark.parametrize("sizes", [(64, 128, 64), (20, 33, 20)])

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) slope_kernel(const EdgeSplineArgs<T>
 
 template <class T>
 void run_edge_splines(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
-  gpu_graph_rows::with_lanes<T>(args.functions, [&]<int size>(int lanes) {
+  gpu_graph_rows::with_lanes<T>(args.functions, 0, [&]<int size>(int lanes) {
     gpu.launch(args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
                blocks_for(args.edges << lanes, kThreads), kThreads, 0, args, lanes);
   });

@@ -9,11 +9,17 @@ template <class T>
 void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {
   const int64_t width = args.width;
   for (int64_t e = from; e < to; ++e) {
-    T* y = args.y + e * width;
-    if (args.index[e] < 0)
+    T* __restrict y = args.y + e * width;
+    const bool is_none = args.index[e] < 0;
+    const T* __restrict x = args.x + (is_none ? 0 : args.index[e] * args.stride);
+    if (args.base) {
+      std::memcpy(y, args.base + e * width, width * sizeof(T));
+      for (int64_t k = 0; !is_none && k < width; ++k) y[k] += x[k];
+    } else if (is_none) {
       std::memset(y, 0, width * sizeof(T));
-    else
-      std::memcpy(y, args.x + args.index[e] * width, width * sizeof(T));
+    } else {
+      std::memcpy(y, x, width * sizeof(T));
+    }
   }
 }
 
@@ -29,8 +35,8 @@ void scatter_rows(const ScatterArgs<T>& args, int64_t from, int64_t to) {
     const T* __restrict more = args.more + m * args.more_stride;
     for (int64_t k = 0; args.more && k < width; ++k) x[k] += more[k];
     for (int64_t p = args.offsets[m]; p < args.offsets[m + 1]; ++p) {
-      const T* __restrict y = args.y + (args.order ? args.order[p] : p) * width;
-      for (int64_t k = 0; k < width; ++k) x[k] += y[k];
+      const T* __restrict y = args.y + (args.order ? args.order[p] : p) * args.stride;
+      for (int64_t k = 0; k < args.stride; ++k) x[k] += y[k];
     }
   }
 }

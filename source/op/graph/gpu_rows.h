@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 
 #include "common/gpu.h"
 #include "common/rows.h"
@@ -37,6 +38,13 @@ __device__ __forceinline__ Vector<T, size> all_of(T value) {
 }
 
 template <class T, int size>
+__device__ __forceinline__ Vector<T, size> plus(Vector<T, size> x, const Vector<T, size>& y) {
+#pragma unroll
+  for (int c = 0; c < size; ++c) x[c] += y[c];
+  return x;
+}
+
+template <class T, int size>
 __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, int lanes) {
   const Place place(lanes);
   if (place.row >= args.rows) return;
@@ -44,7 +52,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
   const int64_t from = args.index[place.row];
   const auto none = all_of<T, size>(right ? T(0) : not_a_number<T>());
   for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
-    const Vector<T, size> row = right && from >= 0 ? Vector<T, size>(args.x + from * args.width + k) : none;
+    Vector<T, size> row = right && from >= 0 ? Vector<T, size>(args.x + from * args.stride + k) : none;
+    if (args.base) row = plus(row, Vector<T, size>(args.base + place.row * args.width + k));
     row.store(args.y + place.row * args.width + k);
   }
 }
@@ -90,12 +99,13 @@ struct RowsOfNode {
   }
 };
 
-// begin(node, column) and the sum of term(row, column) over the rows of a node to out (targets, W).
+// begin(node, column) and, of the first columns, the sum of term(row, column) over the rows of a node to out
+// (targets, W).
 // `kOfBlock`: a block has a node, and as many threads as have a row each take some of its rows, one after the
 // other.
 template <class T, int size, bool kOfBlock, class Args, class B, class F>
-__device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, const B& begin_of,
-                                         const F& term) {
+__device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t summed, T* out,
+                                         const B& begin_of, const F& term) {
   const Place place(lanes);
   const int64_t m = kOfBlock ? blockIdx.x : place.row;
   if (m >= args.targets) return;
@@ -111,15 +121,13 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, co
       const int64_t k = at + place.first * size;
       const bool in_bounds = k < args.width;
       auto sum = all_of<T, size>(T(0));
-      if (in_bounds) add_rows(sum, args, m, begin, end, k, term);
+      if (k < summed) add_rows(sum, args, m, begin, end, k, term);
       sum.store(parts + threadIdx.x * size);
       __syncthreads();
       if (part == 0 && in_bounds) {
         sum = start(k);
         for (int64_t n = 0; n < count; ++n) {
-          const Vector<T, size> found(parts + (n * place.step + place.first) * size);
-#pragma unroll
-          for (int c = 0; c < size; ++c) sum[c] += found[c];
+          sum = plus(sum, Vector<T, size>(parts + (n * place.step + place.first) * size));
         }
         sum.store(out + m * args.width + k);
       }
@@ -128,7 +136,7 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, T* out, co
   } else {
     for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
       auto sum = start(k);
-      add_rows(sum, args, m, rows.begin, rows.end, k, term);
+      if (k < summed) add_rows(sum, args, m, rows.begin, rows.end, k, term);
       sum.store(out + m * args.width + k);
     }
   }
@@ -138,14 +146,10 @@ template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(ScatterArgs<T> args, int lanes) {
   const auto begin = [&](int64_t m, int64_t k) {
     auto sum = args.base ? Vector<T, size>(args.base + m * args.width + k) : all_of<T, size>(T(0));
-    if (!args.more) return sum;
-    const Vector<T, size> more(args.more + m * args.more_stride + k);
-#pragma unroll
-    for (int c = 0; c < size; ++c) sum[c] += more[c];
-    return sum;
+    return args.more ? plus(sum, Vector<T, size>(args.more + m * args.more_stride + k)) : sum;
   };
-  sum_rows<T, size, kOfBlock>(args, lanes, args.x, begin, [&](int64_t row, int64_t k) {
-    return Vector<T, size>(args.y + row * args.width + k);
+  sum_rows<T, size, kOfBlock>(args, lanes, args.stride, args.x, begin, [&](int64_t row, int64_t k) {
+    return Vector<T, size>(args.y + row * args.stride + k);
   });
 }
 
@@ -182,17 +186,18 @@ __global__ void __launch_bounds__(kThreads) product_kernel(ProductArgs<T> args, 
 template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
   const auto nothing = [](int64_t, int64_t) { return all_of<T, size>(T(0)); };
-  sum_rows<T, size, kOfBlock>(args, lanes, args.z, nothing, [&](int64_t row, int64_t k) {
+  sum_rows<T, size, kOfBlock>(args, lanes, args.width, args.z, nothing, [&](int64_t row, int64_t k) {
     if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
     return times(Vector<T, size>(args.weight + row * args.width + k),
                  node_row<T, size>(args.x, row, args.width, k));
   });
 }
 
-// launch(vector size, a constant; log2 of the lanes that have a row).
+// launch(vector size, a constant; log2 of the lanes that have a row), of rows so wide, of which others begin
+// so far from each other.
 template <class T, class F>
-void with_lanes(int64_t width, const F& launch) {
-  with_vector<T>(width, [&]<int size>() {
+void with_lanes(int64_t width, int64_t stride, const F& launch) {
+  with_vector<T>(std::gcd(width, stride), [&]<int size>() {
     int lanes = 0;
     while ((1 << lanes) < kWarp && (size << lanes) < width) ++lanes;
     launch.template operator()<size>(lanes);
@@ -201,7 +206,7 @@ void with_lanes(int64_t width, const F& launch) {
 
 template <class T>
 void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
-  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+  with_lanes<T>(args.width, args.stride, [&]<int size>(int lanes) {
     gpu.launch(gather_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
   });
 }
@@ -209,8 +214,8 @@ void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
 // launch(vector size, whether a block has a node, constants; log2 of the lanes that have a row; blocks): few
 // nodes with many rows each have a block each, so that they do not wait for one row after the other.
 template <class T, class Args, class F>
-void with_sums(const Gpu& gpu, const Args& args, const F& launch) {
-  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+void with_sums(const Gpu& gpu, const Args& args, int64_t stride, const F& launch) {
+  with_lanes<T>(args.width, stride, [&]<int size>(int lanes) {
     const int64_t blocks = blocks_for(args.targets << lanes, kThreads);
     if (blocks < kFewBlocks * gpu.limits().multiprocessors && args.rows >= kManyRows * args.targets)
       launch.template operator()<size, true>(lanes, args.targets);
@@ -221,21 +226,21 @@ void with_sums(const Gpu& gpu, const Args& args, const F& launch) {
 
 template <class T>
 void run_graph(const Gpu& gpu, const ScatterArgs<T>& args) {
-  with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
+  with_sums<T>(gpu, args, args.stride, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
     gpu.launch(scatter_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }
 
 template <class T>
 void run_graph(const Gpu& gpu, const ProductArgs<T>& args) {
-  with_lanes<T>(args.width, [&]<int size>(int lanes) {
+  with_lanes<T>(args.width, 0, [&]<int size>(int lanes) {
     gpu.launch(product_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
   });
 }
 
 template <class T>
 void run_graph(const Gpu& gpu, const WeightedSumArgs<T>& args) {
-  with_sums<T>(gpu, args, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
+  with_sums<T>(gpu, args, 0, [&]<int size, bool kOfBlock>(int lanes, int64_t blocks) {
     gpu.launch(weighted_sum_kernel<T, size, kOfBlock>, blocks, kThreads, 0, args, lanes);
   });
 }

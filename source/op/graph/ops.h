@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 
@@ -157,32 +158,36 @@ struct GraphOps {
   }
 
   static Tensor edge_gather(const Tensor& x_, const Tensor& index, const std::optional<Tensor>& order,
-                            const Tensor& offsets) {
+                            const Tensor& offsets, const std::optional<Tensor>& base_, int64_t width) {
     const auto op = Device::make("edge_gather", "x", x_);
     const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
     const RowIndex of(op, index, order, offsets, kAny);
     check_nodes(op, "x", x, of);
-    return gather(op, x, of.index, nullptr);
+    check_width(op, width, 0, x.size(1));
+    std::optional<Tensor> base;
+    if (base_) base = Device::placed(input(op, "base", *base_, x.scalar_type(), {of.rows, width}));
+    return gather(op, x, of.index, nullptr, base, width);
   }
 
   static Tensor edge_scatter(const Tensor& y_, const Tensor& index, const std::optional<Tensor>& order,
                              const Tensor& offsets, const std::optional<Tensor>& base_,
-                             const std::optional<Tensor>& more_) {
+                             const std::optional<Tensor>& more_, int64_t width) {
     const auto op = Device::make("edge_scatter", "y", y_);
     const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny}));
+    check_width(op, width, y.size(1), std::numeric_limits<int32_t>::max());
     const RowIndex of(op, index, order, offsets, y.size(0));
     const auto added = [&](const char* name, const std::optional<Tensor>& given, bool may_be_one) {
       if (!given) return std::optional<Tensor>();
       const int64_t rows = may_be_one && given->dim() == 2 && given->size(0) == 1 ? 1 : of.targets;
-      return std::optional(Device::placed(input(op, name, *given, y.scalar_type(), {rows, y.size(1)})));
+      return std::optional(Device::placed(input(op, name, *given, y.scalar_type(), {rows, width})));
     };
     const auto base = added("base", base_, false), more = added("more", more_, true);
-    Tensor x = empty(op, {of.targets, y.size(1)}, y.scalar_type());
+    Tensor x = empty(op, {of.targets, width}, y.scalar_type());
     dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
-      ScatterArgs<T> args{data_of(y), data_of(of.index), of.order_data(), data_of(of.offsets),
-                          of.rows,    of.targets,        y.size(1),       data_of(x)};
+      ScatterArgs<T> args{data_of(y), data_of(of.index), of.order_data(), data_of(of.offsets), of.rows,
+                          of.targets, y.size(1),         width,           data_of(x)};
       args.base = data_of(base), args.more = data_of(more);
-      args.more_stride = more && more->size(0) == 1 ? 0 : y.size(1);
+      args.more_stride = more && more->size(0) == 1 ? 0 : width;
       run_graph(op, args);
     });
     return x;
@@ -231,7 +236,7 @@ struct GraphOps {
     const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
     const Tensor inverse = input(op, "inverse", inverse_, ScalarType::Int, {x.size(0)});
     check_inverse(op, "index", index, inverse), check_inverse(op, "inverse", inverse, index);
-    return gather(op, x, index, &inverse);
+    return gather(op, x, index, &inverse, std::nullopt, x.size(1));
   }
 
   static Tensor segment_weights(const Tensor& x, const Tensor& weight, const Tensor& nothing,
@@ -278,13 +283,20 @@ struct GraphOps {
   }
 
   template <class O>
-  static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse) {
-    Tensor y = empty(op, {index.size(0), x.size(1)}, x.scalar_type());
+  static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse,
+                       const std::optional<Tensor>& base, int64_t width) {
+    Tensor y = empty(op, {index.size(0), width}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_graph(op, GatherArgs<T>{data_of(x), data_of(index), data_of(inverse), index.size(0), x.size(0),
-                                  x.size(1), data_of(y)});
+                                  width, x.size(1), data_of(y), data_of(base)});
     });
     return y;
+  }
+
+  static void check_width(const Op& op, int64_t width, int64_t least, int64_t most) {
+    if (width < least || width > most)
+      fail(op, "argument `width` is " + std::to_string(width) + ", expected " + std::to_string(least) +
+                   " to " + std::to_string(most));
   }
 
   static void check_inverse(const Op& op, const char* name, const Tensor& index, const Tensor& inverse) {

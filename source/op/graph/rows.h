@@ -1,8 +1,11 @@
 // Rows of numbers of nodes and of edges, which belong to one node each, -1 to none:
 //
-//   gather    y[e] = x[index[e]]                  (M, W) to (E, W); 0 for -1
-//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, W) to (M, W), in the order of `order`; after `base` and
-//             `more`, of each node (M, W), the second also the same for all (1, W), where they are given
+//   gather    y[e] = x[index[e]]                  (M, W) to (E, V), the first V columns; 0 for -1; added to
+//             `base` (E, V) where that is given
+//   scatter   x[m] = sum_{e: index[e] = m} y[e]   (E, V) to (M, W), the first V columns and 0, in the order
+//   of
+//             `order`; after `base` and `more`, of each node (M, W), the second also the same for all (1, W),
+//             where they are given
 //   product   z[e] = x[x_index[e]] y[y_index[e]], number by number; 0 if one is -1
 //   weighted  z[m] = sum_{e: index[e] = m} weight[e] x[x_index[e]]   (E, W), (M', W) to (M, W)
 //   permute   y[e] = x[index[e]], where no two e have one index: `inverse` says which e a row of x went to
@@ -22,10 +25,11 @@ namespace mdops {
 
 template <class T>
 struct GatherArgs {
-  const T* x;                      // (sources, W)
-  const int32_t *index, *inverse;  // (rows,); (sources,) of a permutation
-  int64_t rows, sources, width;
+  const T* x;                            // (sources, W)
+  const int32_t *index, *inverse;        // (rows,); (sources,) of a permutation
+  int64_t rows, sources, width, stride;  // V, W
   T* y;
+  const T* base = nullptr;
 
   // Whether the row has a source that there is.
   MDOPS_HD bool is_right(int64_t row) const {
@@ -36,9 +40,9 @@ struct GatherArgs {
 
 template <class T>
 struct ScatterArgs {
-  const T* y;                              // (rows, W)
+  const T* y;                              // (rows, V)
   const int32_t *index, *order, *offsets;  // (rows,), (rows,) or null, (targets + 1,)
-  int64_t rows, targets, width;
+  int64_t rows, targets, stride, width;    // V, W
   T* x;
   const T *base = nullptr, *more = nullptr;
   int64_t more_stride = 0;  // W, or 0 if it is the same for all

@@ -62,8 +62,10 @@ void finish_rows(const MessageArgs<T>& args) {
 
 template <class T>
 void sum_by_q(const MessageArgs<T>& args) {
-  const ScatterArgs<T> sum{args.by_z, args.second,  args.second_order, args.second_offsets,
-                           args.rows, args.seconds, args.columns(),    args.by_q};
+  const int64_t width = args.columns();
+  const ScatterArgs<T> sum{
+      args.by_z, args.second, args.second_order, args.second_offsets, args.rows, args.seconds,
+      width,     width,       args.by_q};
   parallel(args.seconds, 16, [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, sum, begin, end); });
 }
 

@@ -51,10 +51,10 @@ struct GroupShared {
   int64_t bytes(int warps) const { return 4 * (of_block() + int64_t{warps} * of_warp()); }
 };
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 class GroupTeam {
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kFours = kInputs / 4;
-  static constexpr int kFirsts = firsts_at_once(pass, kEights);
+  static constexpr int kFirsts = firsts_at_once(pass, kEights), kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
@@ -246,7 +246,7 @@ class GroupTeam {
     }
     take_asked();
     of_step_ = small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4);
-    HalfRows<kSixteens> x[kFirsts], along[kFirsts];
+    HalfRows<kSixteens, kParts> x[kFirsts], along[kFirsts];
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
@@ -301,7 +301,7 @@ class GroupTeam {
 
   // Rows as products take them; all have one power of two.
   template <class F>
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens> (&to)[kFirsts], const Rows& at,
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
                                             const F& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
     unsigned largest = 0;
@@ -333,8 +333,9 @@ class GroupTeam {
 
   // The lane's numbers of 16 columns, to z: what is given and the products, of columns `u` and rows `h` at
   // 4 u + 2 h and the next.
-  __device__ __forceinline__ void multiply(float (&z)[kFirsts][8], const HalfRows<kSixteens> (&rows)[kFirsts],
-                                           int n, const float4 (&p)[kFirsts], const float4 (&q)[2]) const {
+  __device__ __forceinline__ void multiply(float (&z)[kFirsts][8],
+                                           const HalfRows<kSixteens, kParts> (&rows)[kFirsts], int n,
+                                           const float4 (&p)[kFirsts], const float4 (&q)[2]) const {
     float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
 #pragma unroll
     for (int k = 0; k < kSixteens; ++k)
@@ -365,8 +366,8 @@ class GroupTeam {
   // `kept` are the rows: x or gradients.
   template <bool kIsSent, int kCount>
   __device__ __forceinline__ void add_columns(int n, int of_kept, const Rows& at,
-                                              const HalfRows<kSixteens> (&x)[kFirsts],
-                                              const HalfRows<kSixteens> (&along)[kFirsts],
+                                              const HalfRows<kSixteens, kParts> (&x)[kFirsts],
+                                              const HalfRows<kSixteens, kParts> (&along)[kFirsts],
                                               const float4 (&kept)[kFirsts][2],
                                               float (&by_weight)[kFirsts][2],
                                               float (&by_x)[kFirsts][kCount][4]) {
@@ -402,7 +403,7 @@ class GroupTeam {
         own.grad = of_four(factor[t], four) * (kIsSent ? at.weight[t][h] : of_four(kept[t][h], four));
         own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t], four) : 0.0f;
       }
-    evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
+    evaluate_all<pass, way == Way::any>(args_.activation, args_.threshold, numbers);
     float of_sent[4 * kFirsts] = {}, of_p[4 * kFirsts] = {};
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
@@ -430,7 +431,7 @@ class GroupTeam {
         }
         sum = all;
       }
-      add_to_inputs(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+      add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
       write_sums(at, args_.by_p, all_, n, of_p);
     }
     if constexpr (pass != Pass::backward && kIsSent) write_sums(at, args_.to_sent, sent_, n, of_sent);
@@ -536,16 +537,16 @@ __device__ inline bool are_groups(const MessageArgs<float>& args) {
   return !__syncthreads_or(!is_right);
 }
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
     group_kernel(const __grid_constant__ MessageArgs<float> args,
                  const __grid_constant__ Memory<float> memory, int team) {
   const Columns columns{0, static_cast<int>(args.columns())};
   const bool is_right = are_groups(args);
   if (is_right) {
-    using Team = GroupTeam<kEights, pass, kAny>;
+    using Team = GroupTeam<kEights, pass, way>;
     Team::place_scales(args, GroupShared(pass, 8 * kEights, columns.end, 0).weights);
-    const float inverse = TensorTeam<kEights, pass, kAny>::place_weights(args, columns);
+    const float inverse = TensorTeam<kEights, pass, way>::place_weights(args, columns);
     Team own(args, memory, inverse, team);
     const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
@@ -589,14 +590,14 @@ inline int team_of(const MessageArgs<float>& args, int64_t chip, int warps, int 
   return best;
 }
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = group_warps<kEights, pass>(gpu, args);
   const int64_t chip = gpu.limits().multiprocessors;
   const int team = team_of(args, chip, warps, firsts_at_once(pass, kEights));
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);
   const GroupShared shared(pass, 8 * kEights, columns, static_cast<int>(args.sent));
-  gpu.launch(group_kernel<kEights, pass, kAny>, blocks, warps * kWarp, shared.bytes(warps), args, memory,
+  gpu.launch(group_kernel<kEights, pass, way>, blocks, warps * kWarp, shared.bytes(warps), args, memory,
              team);
 }
 

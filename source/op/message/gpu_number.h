@@ -14,6 +14,13 @@ namespace gpu_message {
 
 enum class Pass { forward, backward, second };
 
+// What kernels by tensor cores are for: silu and silut, with numbers of two parts; these with numbers of one;
+// or any function, with two.
+enum class Way { silu, silu_of_one, any };
+__host__ __device__ constexpr int parts_of(Way way) {
+  return way == Way::silu_of_one ? 1 : 2;
+}
+
 // Empty arrays are null, too.
 template <class T>
 __host__ __device__ Pass pass_of(const MessageArgs<T>& args) {

@@ -39,12 +39,12 @@ bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   return false;
 }
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
   if constexpr (kEights <= kGroupEights) {
-    if (in_groups) return run_groups<kEights, pass, kAny>(gpu, args, memory);
+    if (in_groups) return run_groups<kEights, pass, way>(gpu, args, memory);
   }
-  run_tensor<kEights, pass, kAny>(gpu, args, memory);
+  run_tensor<kEights, pass, way>(gpu, args, memory);
 }
 
 template <class T>
@@ -54,8 +54,12 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
     if (by_tensor_cores(gpu, args))
       with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
         const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
-        is_silu ? run_pass<kEights, pass, false>(gpu, args, memory, in_groups)
-                : run_pass<kEights, pass, true>(gpu, args, memory, in_groups);
+        if constexpr (pass != Pass::second) {
+          if (is_silu && args.parts == 1)
+            return run_pass<kEights, pass, Way::silu_of_one>(gpu, args, memory, in_groups);
+        }
+        is_silu ? run_pass<kEights, pass, Way::silu>(gpu, args, memory, in_groups)
+                : run_pass<kEights, pass, Way::any>(gpu, args, memory, in_groups);
       });
     else
       run_plain(gpu, args, memory);
@@ -64,7 +68,7 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
   }
   if (args.by_q && !in_groups)
     run_graph(gpu, ScatterArgs<T>{args.by_z, args.second, args.second_order, args.second_offsets, args.rows,
-                                  args.seconds, args.columns(), args.by_q});
+                                  args.seconds, args.columns(), args.columns(), args.by_q});
 }
 
 }  // namespace gpu_message

@@ -8,7 +8,7 @@
 // Each number is the sum of two of float16, times a power of two that 16 rows, or all weights, have together;
 // of the four products of two numbers the smallest is left out. Tensor cores round sums towards zero: so the
 // large products and the small ones are summed apart, the products of few columns begin at zero, and sums of
-// several are added in the usual way.
+// several are added in the usual way. Where less accuracy will do, numbers are of one part.
 //
 // Of sixteen numbers of a row, in memory one behind the other, a lane has four, which one read brings: two
 // for each half of the depth, or for each of two products of eight columns (`place_of`).
@@ -73,28 +73,32 @@ __device__ __forceinline__ float scale_of(unsigned largest) {
   return __int_as_float((exponent < 255 ? power + 127 : 127) << 23);
 }
 
-// A warp's 16 rows of so many sixteens, times a power of two, in two parts as products take them.
-template <int kSixteens>
+// A warp's 16 rows of so many sixteens, times a power of two, in one or two parts as products take them.
+template <int kSixteens, int kParts>
 struct HalfRows {
-  uint32_t high[kSixteens][4], low[kSixteens][4];
+  uint32_t parts[kParts][kSixteens][4];
   float inverse;  // of the power
 
   // Of the lane's row h four numbers, which are scaled.
   __device__ __forceinline__ void set(int sixteen, int h, float a, float b, float c, float d) {
-    uint32_t first[2], second[2];
+    uint32_t first[kParts], second[kParts];
     split(a, b, first), split(c, d, second);
-    high[sixteen][h] = first[0], high[sixteen][h + 2] = second[0];
-    low[sixteen][h] = first[1], low[sixteen][h + 2] = second[1];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      parts[part][sixteen][h] = first[part], parts[part][sixteen][h + 2] = second[part];
   }
 };
 
 // c += A B, of sixteen numbers of the depth; the small products go to `small`.
-template <int kSixteens>
+template <int kSixteens, int kParts>
 __device__ __forceinline__ void multiply_parts(float (&large)[4], float (&small)[4],
-                                               const HalfRows<kSixteens>& a, int sixteen, const uint4& b) {
-  multiply_16<false>(small, a.low[sixteen], b.x, b.y);
-  multiply_16<false>(small, a.high[sixteen], b.z, b.w);
-  multiply_16<false>(large, a.high[sixteen], b.x, b.y);
+                                               const HalfRows<kSixteens, kParts>& a, int sixteen,
+                                               const uint4& b) {
+  if constexpr (kParts == 2) {
+    multiply_16<false>(small, a.parts[1][sixteen], b.x, b.y);
+    multiply_16<false>(small, a.parts[0][sixteen], b.z, b.w);
+  }
+  multiply_16<false>(large, a.parts[0][sixteen], b.x, b.y);
 }
 
 // A lane's four numbers of y, h or another member, of rows h of so many tiles of 16 rows and 16 columns: of
@@ -107,7 +111,7 @@ __device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount]
 }
 
 // The products of these numbers' h with the transposed weights of their 16 columns, added to by_x.
-template <int kTiles, int kEights>
+template <int kParts, int kTiles, int kEights>
 __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
                                               const Number<float> (&numbers)[8 * kTiles],
                                               const uint4* transposed, float weight_inverse) {
@@ -115,7 +119,7 @@ __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
 #pragma unroll
   for (int k = 0; k < 8 * kTiles; ++k) largest = max(largest, size_of(numbers[k].h));
   const float scale = scale_of(warp_largest(largest)), inverse = inverse_power(scale) * weight_inverse;
-  HalfRows<1> rows[kTiles];
+  HalfRows<1, kParts> rows[kTiles];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
 #pragma unroll
@@ -176,9 +180,9 @@ struct TensorShared {
   int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp); }
 };
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 class TensorTeam {
-  static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2;
+  static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
 
  public:
@@ -212,8 +216,14 @@ class TensorTeam {
     if (threadIdx.x == 0) *largest = 0;
     __syncthreads();
     unsigned own = 0;
-    for (int at = threadIdx.x; at < kInputs * width; at += blockDim.x)
-      own = max(own, size_of(args.weight[at / width * all + columns.begin + at % width]));
+    // Several at once, as nothing else goes on while these are read.
+#pragma unroll 4
+    for (int at = threadIdx.x; at < count; at += blockDim.x) {
+      const float4 four =
+          read_four(args.weight + at / (width / 4) * all + columns.begin + at % (width / 4) * 4);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) own = max(own, size_of(of_four(four, k)));
+    }
     own = warp_largest(own);
     if (lane_index() == 0) atomicMax(largest, own);
     __syncthreads();
@@ -222,15 +232,17 @@ class TensorTeam {
     uint4* const to = reinterpret_cast<uint4*>(net_memory());
     const auto place = [&](uint4& four, const float* from, int64_t step) {
       uint32_t first[2], second[2];
-      split(scale * from[0], scale * from[step], first);
-      split(scale * from[2 * step], scale * from[3 * step], second);
+      split(scale * __ldg(from), scale * __ldg(from + step), first);
+      split(scale * __ldg(from + 2 * step), scale * __ldg(from + 3 * step), second);
       four = {first[0], second[0], first[1], second[1]};
     };
+#pragma unroll 4
     for (int at = threadIdx.x; at < count; at += blockDim.x) {
       const int g = at % kWarp / 4, t = at % 4, depth = at / kWarp % kSixteens, n = at / kWarp / kSixteens;
       place(to[at], args.weight + (16 * depth + 4 * t) * all + columns.begin + place_of(n, g / 2, g % 2),
             all);
     }
+#pragma unroll 4
     for (int at = threadIdx.x; !kIsForward && at < count; at += blockDim.x) {
       const int g = at % kWarp / 4, t = at % 4, eight = at / kWarp % kEights, depth = at / kWarp / kEights;
       place(to[count + at],
@@ -293,7 +305,7 @@ class TensorTeam {
     row_ = row + lane_index() / 4;
     left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
-    HalfRows<kSixteens> x, along[1];
+    HalfRows<kSixteens, kParts> x, along[1];
     load_rows(x, at, args_.x);
     if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
     float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
@@ -338,7 +350,8 @@ class TensorTeam {
     return found;
   }
 
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens>& to, const Places& at, const float* x) const {
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at,
+                                            const float* x) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
 #pragma unroll
@@ -366,7 +379,8 @@ class TensorTeam {
   }
 
   // The products with eight columns, to z.
-  __device__ __forceinline__ void multiply(float (&z)[4], const HalfRows<kSixteens>& rows, int n) const {
+  __device__ __forceinline__ void multiply(float (&z)[4], const HalfRows<kSixteens, kParts>& rows,
+                                           int n) const {
     float large[4] = {}, small[4] = {};
 #pragma unroll
     for (int k = 0; k < kSixteens; ++k)
@@ -407,8 +421,8 @@ class TensorTeam {
 
   // Sixteens [begin, end) of the columns, which are all sent or all kept.
   template <bool kIsSent, int kCount>
-  __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens>& x,
-                                              const HalfRows<kSixteens>* along, const Places& at,
+  __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens, kParts>& x,
+                                              const HalfRows<kSixteens, kParts>* along, const Places& at,
                                               float (&by_weight)[2], float (&by_x)[1][kCount][4]) {
     if (begin >= end) return;
     Given next;
@@ -452,7 +466,7 @@ class TensorTeam {
             own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
           }
       }
-      evaluate_all<pass, kAny>(args_.activation, args_.threshold, numbers);
+      evaluate_all<pass, way == Way::any>(args_.activation, args_.threshold, numbers);
       float of_sent[4] = {}, of_p[4] = {};
 #pragma unroll
       for (int h = 0; h < 2; ++h)
@@ -469,7 +483,7 @@ class TensorTeam {
       if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent);
       if constexpr (!kIsForward) {
         add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p);
-        add_to_inputs(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
       }
     }
   }
@@ -542,11 +556,11 @@ class TensorTeam {
   int left_ = 0;                 // rows from it on
 };
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pass, kEights))
     tensor_kernel(const __grid_constant__ MessageArgs<float> args,
                   const __grid_constant__ Memory<float> memory, Columns columns, int team) {
-  using Team = TensorTeam<kEights, pass, kAny>;
+  using Team = TensorTeam<kEights, pass, way>;
   const float inverse = Team::place_weights(args, columns);
   Team own(args, memory, columns, inverse, team);
   const int teams = warps_of(pass, kEights) / team;
@@ -565,13 +579,13 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
 inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
   const bool is_wide = args.inputs == 32 || args.inputs == 64 || args.inputs == 128;
   bool is_placed = true;
-  for (const float* from : {args.x, args.p, args.q, args.scale, args.grad_sent, args.grad_kept, args.along_x,
-                            args.along_p, args.along_q})
+  for (const float* from : {args.x, args.weight, args.p, args.q, args.scale, args.grad_sent, args.grad_kept,
+                            args.along_x, args.along_p, args.along_q})
     is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
   return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 16 == 0 && args.columns() > 0;
 }
 
-template <int kEights, Pass pass, bool kAny>
+template <int kEights, Pass pass, Way way>
 void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = warps_of(pass, kEights);
   const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width).bytes(warps); };
@@ -586,7 +600,7 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.firsts, warps / team), 1, chip);
   for (int begin = 0; begin < columns; begin += width) {
     const Columns run{begin, std::min(begin + width, columns)};
-    gpu.launch(tensor_kernel<kEights, pass, kAny>, blocks, warps * kWarp, bytes(run.end - run.begin), args,
+    gpu.launch(tensor_kernel<kEights, pass, way>, blocks, warps * kWarp, bytes(run.end - run.begin), args,
                memory, run, team);
   }
 }

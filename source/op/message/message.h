@@ -35,6 +35,7 @@ template <class T>
 struct MessageArgs {
   int64_t rows, inputs, sent, kept;     // R, X, columns
   int64_t firsts, seconds, groups = 0;  // F, S
+  int parts = 2;                        // of float16, of each number in products on a GPU
   Activation activation;
   T threshold;
   const int32_t *first, *first_offsets, *second, *second_order, *second_offsets;

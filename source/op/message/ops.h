@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/bind.h"
+#include "gemm/matmul.h"
 #include "graph/row_index.h"
 #include "message/message.h"
 
@@ -23,12 +24,13 @@ struct MessageInputs {
   bool grouped;
   int64_t kept, activation;
   double threshold;
+  Matmul matmul;
 
   MessageInputs(const Op& op, const Tensor& x_, const Tensor& weight_, const Tensor& p_, const Tensor& q_,
                 const Tensor& row_weight_, const Tensor& scale_, const Tensor& first_,
                 const Tensor& first_offsets, const Tensor& second_, const std::optional<Tensor>& second_order,
                 const Tensor& second_offsets, const std::optional<Tensor>& groups_, int64_t activation_,
-                double threshold_)
+                double threshold_, const std::string& matmul_ = "float32")
       : x(float_input(op, "x", x_, {kAny, kAny})),
         dtype(x.scalar_type()),
         rows(x.size(0)),
@@ -45,7 +47,8 @@ struct MessageInputs {
         grouped(groups_.has_value()),
         kept(scale.numel()),
         activation(activation_),
-        threshold(threshold_) {
+        threshold(threshold_),
+        matmul(matmul_of(op, matmul_)) {
     if (kept > columns)
       fail(op, "argument `weight` has " + std::to_string(columns) + " columns, expected the " +
                    std::to_string(kept) + " that are kept or more");
@@ -54,7 +57,9 @@ struct MessageInputs {
     if (grouped && second.targets != first.targets)
       fail(op, "argument `second_offsets` is of " + std::to_string(second.targets) +
                    ", and there are groups of " + std::to_string(first.targets));
-    if (op.on_cpu()) check_rows(op);
+    if (!op.on_cpu()) return;
+    refuse_tf32(op, matmul);
+    check_rows(op);
   }
 
   int64_t sent() const { return columns - kept; }
@@ -71,6 +76,7 @@ struct MessageInputs {
     a.rows = rows, a.inputs = inputs, a.sent = sent(), a.kept = kept;
     a.firsts = first.targets, a.seconds = second.targets;
     a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.parts = matmul == Matmul::tf32 || matmul == Matmul::bf16 ? 1 : 2;
     a.first = data_of(first.index);
     a.first_offsets = data_of(first.offsets);
     a.second = data_of(second.index), a.second_order = second.order_data();
@@ -128,10 +134,11 @@ struct MessageOps {
                      const Tensor& row_weight, const Tensor& scale, const Tensor& first,
                      const Tensor& first_offsets, const Tensor& second,
                      const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                     const std::optional<Tensor>& groups, int64_t activation, double threshold) {
+                     const std::optional<Tensor>& groups, int64_t activation, double threshold,
+                     std::string matmul) {
     const auto op = Device::make("message", "x", x);
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                           second_offsets, groups, activation, threshold);
+                           second_offsets, groups, activation, threshold, matmul);
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     dispatch_float(op, in.dtype, [&](auto zero) {
@@ -151,10 +158,10 @@ struct MessageOps {
                               const Tensor& first_offsets, const Tensor& second,
                               const std::optional<Tensor>& second_order, const Tensor& second_offsets,
                               const std::optional<Tensor>& groups, int64_t activation, double threshold,
-                              bool of_weights) {
+                              std::string matmul, bool of_weights) {
     const auto op = Device::make("message_backward", "x", x);
     const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                           second_offsets, groups, activation, threshold);
+                           second_offsets, groups, activation, threshold, matmul);
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
     const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
     Gradients by(op, in, of_weights);
