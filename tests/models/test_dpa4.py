@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.build import bulk
 from reference_cases import references, relative_error
 from small_systems import EMT
 

@@ -438,8 +438,9 @@ class Convolution(nn.Module):
 
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
         """Whether simulations with numbers like these have one kernel for all layers, which keeps none of them."""
-        sizes = self.lmax, self.width, len(self.so2_linears), len(self._gates())
-        return self.by_blocks and self.mmax == 1 and has_fused_layers(x, *sizes)
+        if not self.by_blocks or self.mmax != 1:
+            return False
+        return has_fused_layers(x, self.lmax, self.width, len(self.so2_linears), len(self._gates()))
 
     def _gates(self) -> list[torch.Tensor]:
         """The weights of the gates of a message's layers, of the first of them."""
