@@ -395,7 +395,7 @@ def is_of_fewer(sample, args):
         sums = {"edge_convolution": len(args) - 1, "edge_convolution_nodes": len(args) - 1}.get(sample.op)
         return args[-1].is_cuda and sums is not None and has_one_less(sums)
     if sample.op.startswith("message"):  # fewer groups than there are, which the CPU finds
-        groups = len(args) - (4 if sample.op == "message_backward" else 3)
+        groups = [a.name for a in sample.function._schema.arguments].index("groups")
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)
     if sample.op in ("edge_rotate_sum", "edge_rotate_back"):
         return args[0].is_cuda and has_one_less(len(args) - 1)

@@ -98,7 +98,7 @@ def test_layers_are_one_after_the_other(edges, layers, dtype, matmul, most, devi
 @pytest.mark.gpu
 def test_layers_of_a_wrong_node_are_no_numbers():
     (turn, x, _), weights, index = _messages(300, 3, nodes=40)
-    wrong = index.index.clone()
+    wrong = index.nodes.clone()
     wrong[7], wrong[200] = 40, -2
     lists = [[one.float().cuda() for one in ones] for ones in weights]
     bad = _moved(EdgeIndex(wrong, index.order, index.offsets), "cuda")
