@@ -35,7 +35,7 @@ _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
 # layers of its messages.
 _ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 4
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
-_SHARE, _SHARE_OF_RUN = 1 / 8, 1 / 64
+_SHARE, _SHARE_OF_RUN = 1 / 6, 1 / 64
 # Where edges go in runs: what is kept of runs that need not run again, and of atoms.
 _SHARES_OF_ROOMS = 1 / 32, 1 / 24
 _FADING = "envelope"  # the name of its splines
