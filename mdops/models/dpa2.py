@@ -27,7 +27,7 @@ from mdops.models.contract import (
 from mdops.models.dpa1 import DPA1, DPA1Options
 from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
 from mdops.models.graph import MANY_ATOMS, GraphDescriptor, neighbor_graph_of
-from mdops.models.length_basis import LengthBasis
+from mdops.models.length_basis import EdgesByLength, LengthBasis
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.repflow import new_product, switch
@@ -278,7 +278,7 @@ _SUMS_NODE = schema.Node(
 
 
 @register
-class DPA2(GraphDescriptor):
+class DPA2(EdgesByLength, GraphDescriptor):
     """D_i = n_i after the last layer, and the type embedding of i beside it if `concat_output_tebd`.
 
     n_i begin as f(W [sums] + V t_i): the sums over neighbours of dpa1 without attention, and those over pairs of them
@@ -362,7 +362,6 @@ class DPA2(GraphDescriptor):
 
     @property
     def edges_go_by_length(self) -> bool:
-        """Whether simulations read of edges what follows from their lengths, in all layers."""
         o = self.options
         return (
             o.smooth
@@ -371,14 +370,12 @@ class DPA2(GraphDescriptor):
         )
 
     def edge_range(self, r_min: float, types: Sequence[int] | None) -> tuple[float, float]:
-        """What edges of r_min (A) or more begin with, at least and at most, of centres of these types."""
         index = slice(None) if types is None else list(types)
         mean, std = self.mean[index].double(), self.std[index, 0].double()
         nearest = 1 / (r_min + self.options.env_protection)
         return float((-mean / std).min()), float(((nearest - mean) / std).max())
 
     def edge_functions(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The numbers (P, g2_dim) in each layer of edges that begin with x (P, 1), in its dtype."""
         own = self.edge_embedding
         assert own.bias is not None
         found = [self._f(x * own.weight.to(x) + own.bias.to(x))]
@@ -461,7 +458,6 @@ class DPA2(GraphDescriptor):
         )
 
     def steps(self, basis: LengthBasis) -> StepsOnce:
-        """The layers of edges that have these functions in the place of numbers."""
         given = zip(self.own_layers, basis.products, strict=True)
         return StepsOnce(basis, tuple(layer.constants(product) for layer, product in given))
 

@@ -1,7 +1,8 @@
 """Numbers that edges have in several layers, where these follow from one number alone: as products of a few functions
 of it, the same for all layers, which are splines."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,3 +35,28 @@ class LengthBasis(NamedTuple):
     def _given(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
         kinds = torch.zeros(len(x), dtype=torch.int32, device=x.device)
         return x - self.first if self.first else x, kinds, self.table, self.width
+
+
+class EdgesByLength:
+    """A descriptor whose edges may have numbers in all layers that follow from their lengths alone;
+    `mdops.tables.length_tables` makes a basis of them, and evaluators give its steps (`mdops.models.ways`)."""
+
+    mean: torch.Tensor
+    type_map: list[str]
+
+    @property
+    def edges_go_by_length(self) -> bool:
+        """Whether simulations read of edges what follows from their lengths, in all layers."""
+        raise NotImplementedError
+
+    def edge_range(self, r_min: float, types: Sequence[int] | None) -> tuple[float, float]:
+        """What edges of r_min (A) or more begin with, at least and at most, of centres of these types."""
+        raise NotImplementedError
+
+    def edge_functions(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The numbers (P, K) in each layer of edges that begin with x (P, 1), in its dtype."""
+        raise NotImplementedError
+
+    def steps(self, basis: LengthBasis) -> Any:
+        """The layers of edges that have these functions in the place of numbers."""
+        raise NotImplementedError

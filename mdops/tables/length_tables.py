@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mdops.models.dpa2 import DPA2
-from mdops.models.length_basis import LengthBasis
+from mdops.models.length_basis import EdgesByLength, LengthBasis
 from mdops.tables.spline import collocation, evaluate, fewest_intervals, value_and_slope
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
@@ -19,7 +18,7 @@ _ROOM = {torch.float32: 0.05, torch.float64: 1e-3}
 
 @torch.no_grad()
 def length_basis(
-    descriptor: DPA2, r_min: float, tolerance: float, types: Sequence[int] | None = None
+    descriptor: EdgesByLength, r_min: float, tolerance: float, types: Sequence[int] | None = None
 ) -> LengthBasis | None:
     """For systems of these types, by default all, whose atoms are r_min (A) apart or more; None where edges do not go
     by their lengths alone, or no fewer functions than an edge has numbers are within the tolerance."""
@@ -44,7 +43,8 @@ def length_basis(
     rows = (sampled / size).flatten(0, 1)
     if not bool(rows.isfinite().all()):
         return None
-    found, numbers = torch.linalg.svd(rows, full_matrices=False).Vh, descriptor.options.repformer.g2_dim
+    found = torch.linalg.svd(rows, full_matrices=False).Vh
+    numbers = descriptor.edge_functions(rows.new_zeros(1, 1))[0].shape[1]
     block = _VECTOR // like.element_size()
     for count in range(block, numbers + 1, block):
         basis = found[:count]
