@@ -7,6 +7,7 @@ import kind_cases as kinds
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from reference_cases import references, relative_error
 
 import mdops
@@ -84,6 +85,33 @@ def test_sums_by_splines(case):
             error = relative_error(found[name], one.answers[name])
             assert error < (3e-5 if rounded else 1e-7), f"{one.name}: {name} is off by {error:.1e}"
             assert relative_error(rough[name], one.answers[name]) < 5e-5
+
+
+@pytest.mark.parametrize("spline", [False, True])
+def test_a_steep_step_of_the_energy_has_its_forces(spline):
+    """The vectors of random weights grow until f of their products turns from -1 to 1 within 1e-4 A."""
+    cell = [[3.75, 0.375, 0], [0, 3.75, 0.1875], [0, 0, 3.75]]
+    before = [
+        [-0.2102724, -0.1891578, -0.1474481],
+        [-0.2406129, 2.072977, 2.0995088],
+        [1.9384831, 0.2250566, 1.9371524],
+        [1.8878028, 2.1619163, 0.0305179],
+    ]
+    moved = 1e-7 * np.array([[-1049, -877, -644], [-736, 650, 359], [460, -119, 340], [204, 360, -288]])
+    potential = kinds.load_case("dpa2_base")
+    if spline:
+        potential.use_spline()
+
+    def at(part):
+        return potential.compute(Atoms("AlCu3", before + part * moved, cell=cell, pbc=True))
+
+    step = (at(1.0)["energy"] - at(0.0)["energy"]).item()
+    places, weights = np.polynomial.legendre.leggauss(48)
+    work = sum(
+        w / 2 * (at((x + 1) / 2)["forces"] * moved).sum() for x, w in zip(places, weights, strict=True)
+    )
+    assert step > 5e-3
+    assert step == pytest.approx(-work, rel=1e-6)
 
 
 def test_splines_of_types_that_are_there():
