@@ -23,7 +23,8 @@ _GPU_PARTS = {"float32": 2, "tf32": 1}
 _CPU_PARTS = {"float32": 0, "bf16": 1, "bf16x3": 2, "bf16x6": 3}
 # As CMakeLists.txt has them for the prebuilt kernels.
 CPU_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
-             "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi")  # fmt: skip
+             "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-delete-null-pointer-checks",
+             "-Wno-psabi")  # fmt: skip
 GPU_FLAGS = (
     "-std=c++20",
     "-O3",

@@ -235,6 +235,16 @@ def test_flags_are_those_of_the_prebuilt_kernels():
     assert "-DMDOPS_MODEL_NEURONS=24,24" in models.model_defines(models.wanted(small_model()).sizes)
 
 
+@pytest.mark.skipif(torch.ops.mdops.cpu_isa() != "v4", reason="the program takes x86-64-v4")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_flags_keep_calls_of_what_writes(tmp_path):
+    """GCC 12 takes this function for one without effects: of the address that it copies from it knows no base."""
+    source, program = Path(__file__).with_name("writes.cpp"), tmp_path / "writes"
+    flags = [*models.CPU_FLAGS, "-O2", "-march=x86-64-v4"]
+    subprocess.run(["g++", *flags, str(source), "-o", str(program)], check=True)
+    assert subprocess.run([program], check=True, capture_output=True, text=True).stdout == "11 572\n"
+
+
 def test_the_command_builds_lists_and_clears(tmp_path, kept_cache, monkeypatch, capsys):
     model = small_model(torch.float64)
     model.save(tmp_path / "model.dp")
