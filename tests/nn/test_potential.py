@@ -315,6 +315,8 @@ def test_serialize_gives_back_the_tree():
     tree = read_model(model_path("fparam_aparam")).model
     again = build(tree).model.to_tree()
     del tree["fitting"]["@variables"]["default_fparam_tensor"]  # the option default_fparam once more
+    trained = tree["fitting"].pop("trainable")  # of each layer
+    assert set(trained) == {again["fitting"].pop("trainable")}
     assert not differences(tree, again)
 
 
