@@ -145,10 +145,11 @@ class Splines(Autograd):
         if potential.device.type != "cpu" or potential.spline_tolerance is None:
             return found
         for d in potential.model.descriptors:
+            if not isinstance(d, EdgesByLength):
+                continue
             own = types if d.type_map == potential.type_map else None
-            if isinstance(d, EdgesByLength) and (
-                basis := length_basis(d, self.r_min, potential.spline_tolerance, own)
-            ):
+            basis = length_basis(d, self.r_min, potential.spline_tolerance, own)
+            if basis is not None:
                 found[d] = Way(partial(_given, d.steps(basis)))
         return found
 
