@@ -215,6 +215,17 @@ def test_copies_are_independent(single, clone):
     assert (twin.calc.models[0] is single) == (clone is copy.copy)
 
 
+@pytest.mark.parametrize("folder", ["formats", "reference_kinds/dpa2_base", "reference_kinds/dpa3_base"])
+def test_autocast_changes_no_answer(folder):
+    model = load(DATA / folder / "model.dp", dtype="float32", overflow="extend")
+    atoms = Atoms((model.type_map * 6)[:6], alloy().positions[:6], cell=[8, 8, 8], pbc=True)
+    expected = model.compute(atoms)["forces"]
+    atoms.calc = MDOps(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+        np.testing.assert_array_equal(atoms.get_forces(), expected)
+
+
 @pytest.mark.parametrize("folder", ["formats", "reference_kinds/dpa3_base", "reference_kinds/dpa4c_base"])
 def test_inference_mode_changes_no_answer(folder):
     """What a calculator keeps of calls in that mode serves outside of it, and the reverse."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mdops.ops._register import apart, call, register_fake, register_formula
+from mdops.ops.switch_curve import switch_curve
 
 
 class EdgeEnvironment(NamedTuple):
@@ -74,14 +75,13 @@ def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
 
 
 def _by_pytorch(d: Any, slots: Any, types: Any, mean: Any, std: Any, numbers: Sequence[float]) -> Any:
-    """The same by PyTorch's operations."""
+    """The same by operations that are differentiable any number of times."""
     smooth, cutoff, protection, of_means, of_turning = numbers
     there, at = (slots >= 0)[:, None], slots.long().clamp(min=0)
     kinds = types.long().clamp(min=0)[at // d.shape[1]]
     vectors = torch.where(there, d.flatten(0, 1).index_select(0, at), 1.0)  # finite where no edge is
     r = vectors.norm(dim=1, keepdim=True)
-    u = ((r - smooth) / (cutoff - smooth)).clamp(0, 1)
-    w, inverse = u**3 * (u * (15 - 6 * u) - 10) + 1, 1 / (r + protection)
+    w, inverse = switch_curve(r, smooth, cutoff), 1 / (r + protection)
     rows = vectors * (inverse**2 * w) / std[kinds, 1:]
     lengths = (inverse * w - mean[kinds, None]) / std[kinds, :1]
     found = lengths, rows, w, w * of_means, rows * (w * of_turning)
