@@ -17,8 +17,8 @@ import torch
 
 from mdops.domain import Communication, Domain
 from mdops.errors import MDOpsError, UnsupportedModelError
-from mdops.evaluators.judge import Overflow
 from mdops.loading import load
+from mdops.models.judge import Overflow
 from mdops.ops import EdgeIndex, NeighborList, edge_scatter
 
 HEADER = struct.Struct("<8q")  # what it is, six numbers, and how many bytes follow

@@ -17,9 +17,8 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator, Step
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
-from mdops.evaluators.hessian import hessians
-from mdops.evaluators.judge import Overflow
 from mdops.evaluators.one_op import why_not_matmul
+from mdops.hessian import hessians
 from mdops.io import write_model
 from mdops.io.tree import with_digits
 from mdops.io.write import require_writable
@@ -27,6 +26,7 @@ from mdops.jit import kernels
 from mdops.models import model_of_tree
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.contract import AtomicModel, Tree
+from mdops.models.judge import Overflow
 from mdops.ops import NeighborList
 from mdops.system import System
 from mdops.tracing import outside_inference_mode

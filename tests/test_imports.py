@@ -17,7 +17,7 @@ LAYERS = [
     "tables",
     "evaluators",
     "io",
-    "jit core export",
+    "jit core export hessian",
     "potential",
     "loading inputs digest long_range",
     "applicability",

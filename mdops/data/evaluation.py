@@ -10,7 +10,7 @@ from mdops.data.labels import labels_of
 from mdops.data.neighbor_lists import PairLists
 from mdops.data.spins import with_spins
 from mdops.errors import DataError, InputError
-from mdops.evaluators.hessian import hessians
+from mdops.hessian import hessians
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
 

@@ -136,7 +136,7 @@ class Evaluator(ABC):
         return found
 
     def drops(self, step: Step, report: NeighborReport) -> bool:
-        """The one place where an evaluator has its neighbours judged (`mdops.evaluators.judge`): whether some have to
+        """The one place where an evaluator has its neighbours judged (`mdops.models.judge`): whether some have to
         be dropped."""
         return step.check and self.potential.check_neighbors(report, step.system, step.neighbors, self.r_min)
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 import torch
 
 from mdops.errors import InputError, UnsupportedModelError
-from mdops.evaluators.judge import Overflow, judge
 from mdops.evaluators.kept import PresentTypes
 from mdops.models.contract import ENERGY, AtomicModel
+from mdops.models.judge import Overflow, judge
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
 from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems

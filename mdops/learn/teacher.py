@@ -19,9 +19,9 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from mdops.calculator import MDOps
 from mdops.digest import digest
 from mdops.errors import ConfigError
-from mdops.evaluators.judge import Overflow
 from mdops.learn.config import AseTeacherConfig, CommandTeacherConfig, ModelTeacherConfig
 from mdops.loading import load
+from mdops.models.judge import Overflow
 from mdops.potential import Potential
 from mdops.system import voigt
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from mdops.errors import InputError
-from mdops.evaluators.judge import limits, warn_extrapolated
 from mdops.md.engine.state import ForceResult, ListOrigin
+from mdops.models.judge import limits, warn_extrapolated
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborList, neighbor_list, neighbor_matrix
 from mdops.potential import Potential

@@ -3,7 +3,7 @@
 import torch
 
 from mdops.data.batch import Batch
-from mdops.evaluators.hessian import by_pairs
+from mdops.hessian import by_pairs
 from mdops.potential import Potential
 from mdops.system import System
 
@@ -15,7 +15,7 @@ _ATOMS = 4096  # of frames that are evaluated together
 
 
 def differences(potential: Potential, batch: Batch) -> torch.Tensor:
-    """(P, 3, 3) float64, eV/A^2: as `mdops.evaluators.hessian.hessians`, of forces at four points along each
+    """(P, 3, 3) float64, eV/A^2: as `mdops.hessian.hessians`, of forces at four points along each
     coordinate.
 
     The ops' forces have gradients by the weights, and no further ones: those of differences need no others."""
