@@ -50,7 +50,7 @@ from machine import machine
 import mdops
 from mdops import Potential, zbl
 from mdops.cli.sample_model import water_model
-from mdops.evaluators import SIMULATE, TRAIN, Autograd, attention_sums
+from mdops.evaluators import SIMULATE, TRAIN, Autograd
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
@@ -61,6 +61,7 @@ from mdops.models.standard import StandardOptions
 from mdops.models.zbl import ZBLModel, ZBLOptions
 from mdops.options import parse
 from mdops.system import from_atoms
+from mdops.tables import attention_tables
 
 METALS = [
     "Li", "Be", "Na", "Mg", "Al", "K", "Ca", "Sc", "Ti", "V", "Cr", "Mn", "Fe", "Co", "Ni", "Cu", "Zn", "Ga",
@@ -338,7 +339,7 @@ def main() -> None:
     args = parser.parse_args()
     dpa1._NUMBERS_ON_GPU = args.numbers_at_once
     if args.layers:
-        attention_sums.joined = lambda *_: None
+        attention_tables.joined = lambda *_: None
     warnings.simplefilter("ignore")
     clock = "process_time" if args.processor else "perf_counter"
     if args.processor:

@@ -8,8 +8,7 @@ import torch
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.radial_splines import RadialSplineSteps
-from mdops.evaluators.splines import Splines
+from mdops.evaluators.splines import RadialSplineSteps, Splines
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.ops import NeighborList
 from mdops.potential import Potential
@@ -94,7 +93,7 @@ class Domain:
         potential.require_energies("a part of a system")
         self.potential = potential
         kinds = Splines, RadialSplineSteps, Autograd
-        self._evaluator = next(kind for kind in kinds if not kind.refusal(potential))(potential)
+        self._evaluator = next(kind for kind in kinds if not kind.why_not(potential))(potential)
         self._charge_spin = None
         if charge_spin is not None:
             if not charge_spin_defaults(potential.model):

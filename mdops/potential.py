@@ -17,7 +17,7 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Evaluator, Step
 from mdops.evaluators.context import EvaluationContext, Matmul, Use
-from mdops.evaluators.one_op import why_not_matmul
+from mdops.evaluators.one_op import Fused
 from mdops.hessian import hessians
 from mdops.io import write_model
 from mdops.io.tree import with_digits
@@ -51,6 +51,29 @@ def _in_own_precision(method: Callable[..., T]) -> Callable[..., T]:
     return own
 
 
+def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
+    """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
+    float32's; None if it can."""
+    on_gpu = potential.device.type == "cuda"
+    if matmul == "tf32" and not on_gpu:
+        return f"the model is on {potential.device}, and only GPUs have such products"
+    if matmul != "tf32" and on_gpu:
+        return (
+            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3 and "
+            "bf16x6"
+        )
+    if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
+        return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
+    if potential.dtype != torch.float32:
+        return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
+    if potential.model.takes_matmul(matmul):
+        return None
+    if potential.overflow == "truncate":
+        return "overflow='truncate' evaluates the steps that drop neighbours by PyTorch's own products"
+    problem = Fused.why_not(potential)
+    return problem and f"the fused step, which has such products, does not cover this model: {problem}"
+
+
 _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
     "simulate": evaluators.SIMULATE,
     "differentiate": evaluators.DIFFERENTIATE,
@@ -77,6 +100,32 @@ class Potential(EvaluationContext):
         self.source: dict[str, Any] = {}
         self.read: Tree | None = None
         self.allow_low_bit = False
+
+    @property
+    def sel(self) -> list[int] | list[list[int]]:
+        """Places for neighbours of each type; of a model of several parts, a list for each of them."""
+        places = [list(spec.sel or ()) for spec in self.neighbors]
+        return places[0] if len(places) == 1 else places
+
+    def splines(self) -> str | None:
+        """The splines there are, in words; None without."""
+        angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
+        if not self.knots:
+            own = self.spline_tolerance is not None and self.own_evaluator().chooses_knots
+            return "splines with knots for the types that there are" if own else None
+        every = (self.grid, *self.attention_grids, *self.inner_grids)
+        grids = [str(grid.intervals) for grid in every if grid is not None]
+        counts = grids + list(dict.fromkeys(angles))
+        return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
+
+    def require_atom_virials(self) -> None:
+        """Raises UnsupportedModelError where a virial has no atom: a pair's is booked on the neighbour because the pair
+        changes the energy of its centre alone, which is not so where layers pass messages."""
+        if self.reach > 1:
+            raise UnsupportedModelError(
+                f"{self.kind} passes messages over {self.reach} cutoffs, so that its virial cannot be told by atoms: "
+                "the virial of the system is right, and atomic virials, stresses and heat currents are refused"
+            )
 
     # -- How it is evaluated
 
@@ -129,7 +178,7 @@ class Potential(EvaluationContext):
         return self._same(use, (kind, *state), lambda: kind(self))
 
     def _first(self, use: Use) -> type[Evaluator]:
-        return next(kind for kind in _EVALUATORS[use] if kind.refusal(self) is None)
+        return next((kind for kind in _EVALUATORS[use] if kind.why_not(self) is None), Autograd)
 
     def explain(self, use: Use = "simulate") -> str:
         """Which evaluator runs, why not a faster one, and what that costs, in one line."""
@@ -138,7 +187,7 @@ class Potential(EvaluationContext):
         of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
         line = " ".join(filter(None, [f"{kind.name}: {kind.summary}", kind.kernels(self), of]))
         faster = [k for k in kinds[: list(kinds).index(kind)] if self.device.type in k.devices]
-        missed = [(k, k.refusal(self)) for k in faster if k.knows(self)]
+        missed = [(k, k.why_not(self)) for k in faster if k.knows(self)]
         if not missed:
             return (
                 f"{line}; mdops has no faster evaluator for {self.kind}"

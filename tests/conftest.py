@@ -32,6 +32,14 @@ def own_cache(tmp_path_factory):
     os.environ["MDOPS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture
+def replays(monkeypatch):
+    """The CUDA graphs that were replayed, one for each time."""
+    found, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: found.append(graph) or replay(graph))
+    return found
+
+
 @pytest.hookimpl(optionalhook=True)  # there is no pytest-xdist in other environments than the developer's
 def pytest_xdist_auto_num_workers():
     """`-n auto`: a worker for each processor that this process may use, eight at most; each imports PyTorch."""

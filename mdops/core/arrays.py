@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from mdops.errors import UnsupportedModelError
-from mdops.evaluators.spline_model import SplineModel
-from mdops.evaluators.spline_sum import SplineSum
 from mdops.tables.spline import SplineGrid
+from mdops.tables.spline_model import SplineModel
+from mdops.tables.sum_tables import SumTables
 
 _GRADED_VERSION, _DIPOLES_VERSION = 5, 6
 
@@ -74,7 +74,7 @@ def parameter_arrays(splines: SplineModel, prefix: str) -> Arrays:
     return arrays
 
 
-def descriptor_arrays(splines: SplineSum, prefix: str, precision: str) -> Arrays:
+def descriptor_arrays(splines: SumTables, prefix: str, precision: str) -> Arrays:
     """Of one descriptor, with its table."""
     return {
         f"{prefix}{precision}.tables": array(splines.fixed_table() / splines.descriptor.slots, precision),

@@ -20,15 +20,15 @@ from mdops.core.others import other_member, other_refusal
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.blended import part_potentials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.nets import beyond_limits, why_not_net
+from mdops.evaluators.fitting import has_sums, is_alone, why_not_net
 from mdops.evaluators.one_op import FusedParts
-from mdops.evaluators.spline_model import SplineModel, is_alone
-from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.linear import Blend, LinearModel
 from mdops.models.pairtab import PairTable
 from mdops.models.standard import DescriptorFitting
 from mdops.models.zbl import ZBLModel
 from mdops.ops import hybrid_potential_pack
+from mdops.tables.spline_model import SplineModel
+from mdops.tables.sum_tables import SumTables
 
 VERSION, VERSION_OF_OTHERS = 2, 4
 
@@ -73,9 +73,8 @@ def composed_arrays(
     reached = 0.0 if covered or not (exact.grids or has_others) else r_min
     index = torch.tensor(types)
     if isinstance(model, Blend):
-        energy = model.has_energy[index]
-        arrays["core.bias"] = array(torch.where(energy, model.out_bias.double()[index], 0.0))
-        arrays["core.has_energy"] = energy.numpy().astype(np.uint8)
+        arrays["core.bias"] = array(model.counted_bias[index])
+        arrays["core.has_energy"] = model.has_energy[index].numpy().astype(np.uint8)
     else:  # the one member has them
         arrays["core.bias"] = np.zeros(len(types))
         arrays["core.has_energy"] = np.ones(len(types), np.uint8)
@@ -91,12 +90,11 @@ def composed_arrays(
         ],
     }
     if isinstance(model, ZBLModel):
-        o, absent = model.options, model.absent_pairs
+        o = model.options
         about["near"] = {
             "cutoff": model.near_part[0].cutoff, "decay": o.smin_alpha, "low": o.sw_rmin, "high": o.sw_rmax,
         }  # fmt: skip
-        mask = torch.zeros(len(types), len(types), dtype=torch.bool)
-        arrays["core.near_mask"] = array(mask if absent is None else absent[index][:, index], "uint8")
+        arrays["core.near_mask"] = array(model.absent_matrix[index][:, index], "uint8")
     arrays["core.description"] = description_array(about)
     return arrays
 
@@ -131,8 +129,7 @@ def _member(
 ) -> dict[str, Any]:
     if isinstance(part.model, PairTable):
         return _table(part.model, types, prefix, arrays)
-    knows = SplineModel.knows(part)
-    problem = FusedParts.limit(part) if knows else why_not_net(part, first_may_add=True)
+    problem = FusedParts.limit(part) if has_sums(part) else why_not_net(part, first_may_add=True)
     if problem is not None:
         raise UnsupportedModelError(problem)
     is_all = types == tuple(range(len(part.type_map)))
@@ -169,8 +166,7 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
             )
         if not is_all and not one.descriptor.mixed:
             return "elements are chosen, and its neighbours of each type have places of their own"
-    sums = [(one.descriptor, one.ntypes, one.grid.intervals) for one in splines.sums]
-    return beyond_limits(part, sums, splines.extra_size)
+    return splines.why_not
 
 
 def _nets(splines: SplineModel, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
@@ -193,7 +189,7 @@ def _nets(splines: SplineModel, prefix: str, precision: str, arrays: Arrays) -> 
     }
 
 
-def _descriptor(splines: SplineSum, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
+def _descriptor(splines: SumTables, prefix: str, precision: str, arrays: Arrays) -> dict[str, Any]:
     arrays |= descriptor_arrays(splines, prefix, precision)
     d, grid = splines.descriptor, splines.grid
     return {
@@ -210,16 +206,10 @@ def _descriptor(splines: SplineSum, prefix: str, precision: str, arrays: Arrays)
 
 def _table(model: PairTable, types: Sequence[int], prefix: str, arrays: Arrays) -> dict[str, Any]:
     index = torch.tensor(types)
-    energy = model.has_energy[index]
-    # A type without energy has no pairs as a centre.
-    coefficients = model.coefficients.double()[index][:, index] * energy[:, None, None, None]
-    mask = torch.zeros(len(types), len(types), dtype=torch.bool)
-    if model.absent_pairs is not None:
-        mask = model.absent_pairs[index][:, index]
     arrays |= {
-        f"{prefix}coefficients": array(coefficients),
-        f"{prefix}pair_mask": array(mask, "uint8"),
-        f"{prefix}bias": array(torch.where(energy, model.out_bias.double()[index], 0.0)),
+        f"{prefix}coefficients": array(model.counted_coefficients[index][:, index]),
+        f"{prefix}pair_mask": array(model.absent_matrix[index][:, index], "uint8"),
+        f"{prefix}bias": array(model.counted_bias[index]),
     }
     return {
         "is_table": True,

@@ -21,10 +21,10 @@ from mdops.core.arrays import (
 from mdops.core.composed import composed_arrays, knows
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext, Modifier
-from mdops.evaluators.nets import LayerTensors, beyond_limits, why_not_layers
+from mdops.evaluators.fitting import why_not_layers
 from mdops.evaluators.one_op import Fused, op_scalars
-from mdops.evaluators.spline_model import SplineModel
 from mdops.tables.spline import DEFAULT_R_MIN, TOLERANCE
+from mdops.tables.spline_model import LayerTensors, SplineModel
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 _VERSION = 1
@@ -208,7 +208,7 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
     _use_spline(exact, r_min, tolerance, types)
     model: Any = exact.model
     if _answers_dipoles(exact):
-        problem = SplineModel.why_not(exact, alone=True) or why_not_layers(model.fitting)
+        problem = exact.why_no_spline or why_not_layers(model.fitting)
     else:
         problem = Fused.why_not(exact)
     if problem is not None:
@@ -228,8 +228,7 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
             "the C core does not evaluate this model: its absent neighbours have the type of a system's first atom "
             f"(`set_davg_zero` is false), which a program that numbers atoms anew does not know; {_ELSEWHERE}"
         )
-    sums = [(part.descriptor, part.ntypes, part.grid.intervals)]
-    beyond = beyond_limits(exact, sums, splines.extra_size)
+    beyond = splines.why_not
     if beyond is not None:
         advice = "choose fewer `elements` (--elements)" if model.descriptor.mixed else _ELSEWHERE
         raise UnsupportedModelError(f"the C core does not evaluate this model: {beyond}; {advice}")

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from mdops.core.arrays import Arrays, array, grid_numbers
 from mdops.errors import UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.angles import AngleDescriptor
 from mdops.models.moments import MomentDescriptor, TypeChoice
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.ops.neighbor_attention import SHIFT
 from mdops.tables.attention_tables import in_coordinates
 from mdops.tables.grids import Sum, grid_of
+from mdops.tables.sum_tables import SumTables
 
 
 def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bool) -> str | None:
@@ -86,7 +86,7 @@ class _Target(NamedTuple):
 def _angles(model: Any, d: AngleDescriptor, kinds: TypeChoice, to: _Target) -> dict[str, Any]:
     knots, index = d.knots, kinds.index
     assert knots is not None
-    mask = d.excluded if model.absent_pairs is None else d.excluded | model.absent_pairs
+    mask = d.excluded | model.absent_matrix
     tables = F.pad(d.coefficients(knots.grid, index).transpose(-1, -2), (0, ROW - POWERS))
     places = [d.slots] if d.mixed else d.sel
     to.arrays.update(
@@ -107,7 +107,7 @@ def _attention(
     grid, problem = grid_of(one, *accuracy, kinds.numbers)
     if grid is None:
         raise UnsupportedModelError(problem or "")
-    splines = SplineSum(model, d, grid, kinds.numbers)
+    splines = SumTables(model, d, grid, kinds.numbers)
     table, forms = in_coordinates(d, grid, kinds, getattr(torch, to.precision))
     to.arrays.update(
         {

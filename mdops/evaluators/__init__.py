@@ -8,8 +8,7 @@ from mdops.evaluators.base import Evaluator
 from mdops.evaluators.blended import Blended, PairTableEvaluator
 from mdops.evaluators.from_moments import LowBit, MomentSteps, MomentTraining
 from mdops.evaluators.one_op import Fused, FusedParts, FusedTraining
-from mdops.evaluators.radial_splines import RadialSplineSteps
-from mdops.evaluators.splines import FusedSums, Splines
+from mdops.evaluators.splines import FusedSums, RadialSplineSteps, Splines
 
 SIMULATE: list[type[Evaluator]] = [
     Fused,

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.kept import OfTypes, Types
-from mdops.evaluators.spline_sum import SplineSum
+from mdops.evaluators.context import EvaluationContext, Types
+from mdops.evaluators.kept import OfTypes
 from mdops.models.dpa1 import Neighbors
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.rows import rows_in
@@ -18,33 +17,12 @@ from mdops.ops import neighbor_rows, ragged_plan, row_moments, spline_rows
 from mdops.ops.attention_layer import has_layer
 from mdops.ops.attention_moments import attention_moments
 from mdops.ops.neighbor_rows import NeighborRows, SplineRows
-from mdops.tables.attention_tables import in_coordinates, joined
+from mdops.tables.attention_tables import AttentionTables
 from mdops.tables.grids import Sum, finer_grid, grid_types
 from mdops.tables.spline import TOLERANCE, SplineGrid
+from mdops.tables.sum_tables import SumTables
 
 _MOST_NUMBERS = 2**27  # of tables
-
-
-class AttentionTables:
-    """What is of the weights, for some of the types.
-
-    Attributes:
-        splines: the types and statistics; table: of `spline_rows`; joined: the layers with the sums behind them, which
-            are one op on GPUs, or None; layers: the form of each else; absent: `SeAttenV2.absent_rows`.
-    """
-
-    def __init__(self, splines: SplineSum) -> None:
-        d: Any = splines.descriptor
-        self.splines, form = splines, (d, splines.grid, splines.kinds, d.mean.dtype)
-        with torch.no_grad():
-            known = d.mean.is_cuda and d.layers and d.options.lmax == 1
-            self.joined = joined(*form) if known else None
-            if self.joined is None:
-                self.table, self.layers = in_coordinates(*form)
-            else:
-                self.table, self.layers = self.joined.table, []
-            embedded = F.embedding(splines.kinds.index, d.type_embedding())
-            self.absent = d.absent_rows(splines.kinds, embedded)
 
 
 class AttentionSums:
@@ -93,7 +71,7 @@ class AttentionSums:
             )
             return None
         return AttentionTables(
-            SplineSum(self._one.model, self._descriptor, grid, types, absent=self._one.absent)
+            SumTables(self._one.model, self._descriptor, grid, types, absent=self._one.absent)
         )
 
     def _numbers(self, ntypes: int, grid: SplineGrid) -> int:

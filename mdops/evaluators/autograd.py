@@ -1,9 +1,10 @@
 """Plain autograd over a model's `forward`: for every kind, and as often differentiable as the kind is."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from operator import itemgetter
+from typing import TypeVar
 
 import torch
 
@@ -14,6 +15,8 @@ from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.models.standard import DescriptorFitting
 from mdops.nn.net import input_gradient_alone
 from mdops.tables.angle_knots import angle_descriptors
+
+T = TypeVar("T")
 
 
 class Autograd(Evaluator):
@@ -44,31 +47,27 @@ class Autograd(Evaluator):
         kinds = [d.kind for d in angle_descriptors(potential.model) if d.knots is not None]
         return f"({', '.join(dict.fromkeys(kinds))}: splines of the angle)" if kinds else None
 
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        return None
-
     def is_simple(self, step: Step) -> bool:
         """Whether what is asked is differentiated once, and by the pair vectors alone: in simulations."""
         derives = step.forces and self._derived is not None and not self._derived.shape
         return derives and not step.create_graph and not torch.is_grad_enabled()
 
     def answer(self, step: Step) -> Found:
-        forces, graph = step.forces and self._derived is not None, step.create_graph
-        trains = torch.is_grad_enabled()
-        shape = () if self._derived is None else self._derived.shape
-        once = self.is_simple(step)
+        forces, trains, once = (
+            step.forces and self._derived is not None,
+            torch.is_grad_enabled(),
+            self.is_simple(step),
+        )
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
         if once and self.potential.matmul != near.matmul:
             near = dataclasses.replace(near, matmul=self.potential.matmul)
         spins = near.system.spins
+        if once and spins is None:
+            return self._in_runs(near, step)
         if spins is not None and forces and not spins.requires_grad:
             spins = spins.detach().requires_grad_()
             near = dataclasses.replace(near, system=dataclasses.replace(near.system, spins=spins))
-        if once and spins is None:
-            answers, report, gradient = self._differentiated(near, step)
-            return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
         near = dataclasses.replace(near, first_derivative_only=once)
         alone = input_gradient_alone() if once else nullcontext()
         with torch.set_grad_enabled(forces or trains), alone:
@@ -76,11 +75,12 @@ class Autograd(Evaluator):
                 pairs = near.displacements.requires_grad_()
                 # No leaf: a pass by weights alone then spares its gradient (`mdops.ops._register.is_wanted`).
                 near = dataclasses.replace(near, displacements=pairs.view_as(pairs))
-            answers, report = self._answered(near, step)
-            if not forces:
+            answers, report = self._judged(
+                near, step, lambda near: (self._model(near, step.fparam, step.aparam), self._told(near))
+            )
+            if self._derived is None or not forces:
                 return answers, report
-            assert self._derived is not None
-            values = answers[f"atom_{self._derived.name}"]
+            values, shape = answers[f"atom_{self._derived.name}"], self._derived.shape
             components = values.flatten(1).unbind(1) if shape else (values,)
             sums = [_weighted_sum(one, step.weight) for one in components]
             leaves = near.displacements if spins is None else (near.displacements, spins)
@@ -88,54 +88,47 @@ class Autograd(Evaluator):
                 torch.autograd.grad(
                     one,
                     leaves,
-                    create_graph=graph,
+                    create_graph=step.create_graph,
                     retain_graph=trains or k + 1 < len(sums),
                     materialize_grads=True,
                 )
                 for k, one in enumerate(sums)
             ]
-        if not trains and not graph:
+        if not trains and not step.create_graph:
             answers = {name: value.detach() for name, value in answers.items()}
-        with torch.set_grad_enabled(graph and trains):
+        with torch.set_grad_enabled(step.create_graph and trains):
             found = [forces_and_virials(one[0], near, atom_virial=step.atom_virial) for one in gradients]
             if spins is not None:  # which do not turn with the cell: the virial is not symmetric
                 for own, (_, by_spins) in zip(found, gradients, strict=True):
                     own |= {"force_mag": -by_spins, "virial": own["virial"].transpose(1, 2)}
             return answers | (_of_components(found, shape) if shape else found[0]), report
 
-    def _differentiated(self, near: Neighborhood, step: Step) -> tuple[Answers, NeighborReport, torch.Tensor]:
-        """Energies, and their gradient by the pair vectors, of all atoms or of so many after so many: an atom's energy
-        depends on its own pair vectors alone then, and what is kept for the gradient is no more than one run's."""
-        size = self.run_size(near)
-        if not self._tells:
-            near, report = self.judged(near, step)
-            answers, gradient, _ = self._each_run(near, size, step)
-            return answers, report, gradient
-        answers, gradient, told = self._each_run(near, size, step)
-        within = zip(*(report.within for report in told), strict=True)
-        report = NeighborReport(tuple(map(_joined, within)), _joined([report.nearest for report in told]))
-        if self.drops(step, report):
-            answers, gradient, _ = self._each_run(self.potential.truncated(near), size, step)
-        return answers, report, gradient
+    def _in_runs(self, near: Neighborhood, step: Step) -> Found:
+        """By the gradient of all atoms, or of so many after so many: an atom's energy depends on its own pair vectors
+        alone then, and what is kept for the gradient is no more than one run's."""
+        size, atoms = self.run_size(near), near.system.atoms
 
-    def _each_run(
-        self, near: Neighborhood, size: int | None, step: Step
-    ) -> tuple[Answers, torch.Tensor, list[NeighborReport]]:
-        """Energies and gradient of all runs, and what the ops of descriptors say of the neighbours of each."""
-        parts: list[Answers] = []
-        gradients: list[torch.Tensor] = []
-        told: list[NeighborReport] = []
-        runs = [None] if size is None else [slice(k, k + size) for k in range(0, near.system.atoms, size)]
-        for run in runs:
-            own, part = (step, near) if run is None else (step.of_atoms(run), near.of_atoms(run))
-            part = part.with_pairs(part.displacements.detach().requires_grad_())
-            with torch.enable_grad(), input_gradient_alone():
-                answers, gradient = self._of_run(part, own)
-            parts.append(answers)
-            gradients.append(gradient)
-            told += [self._told(part)] if self._tells else []
-        merged = {name: _joined([part[name] for part in parts]) for name in parts[0]}
-        return merged, _joined(gradients), told
+        def each(near: Neighborhood) -> tuple[tuple[Answers, torch.Tensor], NeighborReport | None]:
+            if size is None:
+                return self._run(near, step)
+            runs = [slice(k, k + size) for k in range(0, atoms, size)]
+            made, told = zip(
+                *(self._run(near.of_atoms(run), step.of_atoms(run)) for run in runs), strict=True
+            )
+            answers, gradients = zip(*made, strict=True)
+            every = {name: torch.cat([own[name] for own in answers]) for name in answers[0]}
+            return (every, torch.cat(gradients)), NeighborReport.joined(told) if self._tells else None
+
+        (answers, gradient), report = self._judged(near, step, each)
+        return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
+
+    def _run(
+        self, near: Neighborhood, step: Step
+    ) -> tuple[tuple[Answers, torch.Tensor], NeighborReport | None]:
+        """Answers and gradient of these atoms, and what the ops of descriptors say of their neighbours."""
+        near = near.with_pairs(near.displacements.detach().requires_grad_())
+        with torch.enable_grad(), input_gradient_alone():
+            return self._of_run(near, step), self._told(near)
 
     def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
         """Answers for some atoms, without a graph, and the gradient of the sum of energies by their pair vectors."""
@@ -151,20 +144,22 @@ class Autograd(Evaluator):
         most, atoms = self._model.atoms_at_once(near), near.system.atoms
         return None if most is None or most >= atoms else -(-atoms // -(-atoms // most))
 
-    def _answered(self, near: Neighborhood, step: Step) -> Found:
-        """Energies, without their derivatives. Where the ops of descriptors say what there is of the neighbours these
-        are judged behind them."""
+    def _judged(
+        self, near: Neighborhood, step: Step, make: Callable[[Neighborhood], tuple[T, NeighborReport | None]]
+    ) -> tuple[T, NeighborReport]:
+        """What is made of the neighbours, of those that are left where some have to be dropped. Where ops of
+        descriptors say what there is of them, and `make` does so, they are judged behind it."""
         if not self._tells:
             near, report = self.judged(near, step)
-            return self._model(near, step.fparam, step.aparam), report
-        answers = self._model(near, step.fparam, step.aparam)
-        report = self._told(near)
-        if self.drops(step, report):
-            answers = self._model(self.potential.truncated(near), step.fparam, step.aparam)
-        return answers, report
+            return make(near)[0], report
+        found, told = make(near)
+        assert told is not None
+        return (make(self.potential.truncated(near))[0] if self.drops(step, told) else found), told
 
-    def _told(self, near: Neighborhood) -> NeighborReport:
-        """Of all descriptors; that of the longest cutoff knows the nearest neighbour."""
+    def _told(self, near: Neighborhood) -> NeighborReport | None:
+        """What the ops of all descriptors say, if they do; that of the longest cutoff knows the nearest neighbour."""
+        if not self._tells:
+            return None
         found = [(d.cutoff, near.reports.get(d) or near.report(d.neighbors)) for d in self._model.descriptors]
         _, widest = max(found, key=itemgetter(0))
         return NeighborReport(tuple(n for _, report in found for n in report.within), widest.nearest)
@@ -180,11 +175,6 @@ def _of_components(found: list[Answers], shape: tuple[int, ...]) -> Answers:
     stacked = {name: torch.stack([one[name] for one in found], 1).unflatten(1, shape) for name in found[0]}
     # Of one component the virial is not symmetric, and DeePMD-kit has the force's component first.
     return stacked | {"virial": stacked["virial"].transpose(-1, -2)}
-
-
-def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The atoms of all runs."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _weighted_sum(energies: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

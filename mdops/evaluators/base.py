@@ -51,7 +51,7 @@ class Evaluator(ABC):
     """A way from the atoms and their neighbours to the answers of a model as it was when the evaluator was made.
 
     Attributes:
-        name: in messages.
+        name: in messages; made_for: the models that it `knows`.
         summary: what it does, in a few words.
         cost: how a step by the next evaluator compares, for those who cannot have this one.
         chooses_knots: whether it makes splines whose knots it chooses itself, for the types that come.
@@ -66,6 +66,7 @@ class Evaluator(ABC):
     """
 
     name: ClassVar[str]
+    made_for: ClassVar[str] = "every model"
     summary: ClassVar[str]
     cost: ClassVar[str] = ""
     chooses_knots: bool = False
@@ -87,16 +88,20 @@ class Evaluator(ABC):
         return True
 
     @classmethod
-    @abstractmethod
     def why_not(cls, potential: EvaluationContext) -> str | None:
         """Why it cannot evaluate this model where and as it is now; None if it can."""
-
-    @classmethod
-    def refusal(cls, potential: EvaluationContext) -> str | None:
-        """`why_not`, or that the model answers something else than energies."""
+        if not cls.knows(potential):
+            return f"it is for {cls.made_for}, and this is {potential.kind}"
         if cls.energies_alone and not potential.answers_energies:
             return f"it is for energies, and this model answers {', '.join(o.name for o in potential.model.outputs)}"
-        return cls.why_not(potential)
+        if potential.device.type not in cls.devices:
+            return f"it runs on {cls.devices[0]}, and the model is on {potential.device}"
+        return cls.limit(potential)
+
+    @classmethod
+    def limit(cls, potential: EvaluationContext) -> str | None:
+        """What keeps it from a model that it is made for; None if nothing does."""
+        return None
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:

@@ -1,6 +1,5 @@
 """Models that are made of models, and pair tables: each part by its own fastest evaluator, over one list."""
 
-import copy
 import dataclasses
 import itertools
 from functools import cached_property
@@ -10,16 +9,13 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator, Found, Step
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.kept import PerTypeLookup
-from mdops.evaluators.nets import why_not_device
 from mdops.evaluators.one_op import FusedParts
-from mdops.models.contract import AtomicModel
-from mdops.models.linear import LinearModel, of_part
-from mdops.models.neighborhood import NeighborReport
+from mdops.models.linear import LinearModel, of_part, of_whole
+from mdops.models.neighborhood import NeighborReport, list_with_type_map
 from mdops.models.pairtab import PairTable
 from mdops.models.zbl import ZBLModel
-from mdops.ops import NeighborList, near_weight, pair_table
-from mdops.system import System
+from mdops.nn.kept import PerTypeLookup
+from mdops.ops import near_weight, pair_table
 from mdops.tables.grids import attentions_of, inner_sums_of, sums_of
 from mdops.tracing import is_recorded
 
@@ -33,6 +29,7 @@ class PairTableEvaluator(Evaluator):
     """
 
     name = "pair table"
+    made_for = "pair tables"
     summary = "one op a step, in float64"
     cost = "PyTorch's operations on every pair take many times as long"
     packs_weights = weighs = True
@@ -41,23 +38,16 @@ class PairTableEvaluator(Evaluator):
         super().__init__(potential)
         self.captures = potential.device.type == "cuda"
         model: Any = potential.model
-        self._model, no_pairs = model, _no_pairs(model)
-        mask = _masked_pairs(model)
-        self.bias = torch.where(model.has_energy, model.out_bias.double(), 0.0)
+        self._model, self.bias = model, model.counted_bias
         self._bias = PerTypeLookup(self.bias)
-        # A type without energy has no pairs as a centre.
-        self.tensors = mask, model.coefficients.double() * model.has_energy[:, None, None, None]
+        self.tensors = model.absent_matrix, model.counted_coefficients
         self.scalars = model.first, model.step, model.options.rcut
         self._nothing, self._no_virials = (self.tensors[1].new_empty(shape) for shape in ((0,), (0, 3, 3)))
-        self._near: tuple[Any, ...] = (no_pairs, 1.0, 1.0, 0.0, 1.0)  # of no blend
+        self._near = torch.zeros_like(model.absent_matrix), 1.0, 1.0, 0.0, 1.0  # of no blend
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, PairTable)
-
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        return why_not_device(potential) if cls.knows(potential) else "it is for pair tables"
 
     def answer(
         self, step: Step, other: Answers | None = None, near: tuple[Any, ...] | None = None
@@ -93,6 +83,7 @@ class Blended(Evaluator):
     """e_i = sum_m w_mi e_mi + bias, from the parts' energies and weighted forces, and the weights' slopes."""
 
     name = "blended"
+    made_for = "models that are made of models"
     summary = "each part by its own evaluator"
     cost = "autograd through all of them"
     packs_weights = True
@@ -101,7 +92,7 @@ class Blended(Evaluator):
         super().__init__(potential)
         model: Any = potential.model
         self._model, self._parts = model, part_potentials(potential)
-        self._bias = PerTypeLookup(torch.where(model.has_energy, model.out_bias.double(), 0.0))
+        self._bias = PerTypeLookup(model.counted_bias)
         self._all_have_energy = bool(model.has_energy.all())
         self._evaluators: list[Any] = [_evaluator(part, model) for part in self._parts]
         self._in_one = False  # whether the net's op does all of a blend
@@ -122,7 +113,7 @@ class Blended(Evaluator):
     def _set_blend(self, model: Any) -> None:
         """What makes the weights, and what of that the net's op does."""
         o, net, table = model.options, model.models[0], self._evaluators[1]
-        mask = _masked_pairs(model)
+        mask = model.absent_matrix
         self._near = mask, model.near_part[0].cutoff, o.smin_alpha, o.sw_rmin, o.sw_rmax
         reach, specs = model.models[1].cutoff, self._parts[0].neighbors
         # Then what the net says of its neighbours is true of the table's, too.
@@ -135,7 +126,7 @@ class Blended(Evaluator):
             and o.sw_rmax <= max(one.descriptor.cutoff for one in sums_of(net))
         )
         if self._in_one:
-            pairs = [mask, *(_of_whole(x, model.names_1) for x in table.tensors)]
+            pairs = [mask, *(of_whole(x, model.names_1) for x in table.tensors)]
             near, *tensors = (of_part(x, model.names_0, net.ntypes) for x in pairs)
             blend = near, *self._near[1:], *tensors, *table.scalars
             # (1 - c) e + c (t + b) is (1 - c) (e - b) + c t, and b.
@@ -154,11 +145,6 @@ class Blended(Evaluator):
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, LinearModel | ZBLModel)
-
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        known = cls.knows(potential)
-        return why_not_device(potential) if known else "it is for models that are made of models"
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
@@ -230,8 +216,10 @@ class Blended(Evaluator):
         system, neighbors, own_types = step.system, step.neighbors, self._own_types[i]
         if own_types is not None:
             names, ntypes = getattr(self._model, f"names_{i}"), self._parts[i].model.ntypes
-            own = own_types(system.types)
-            system, neighbors = _renamed(system, neighbors, names, own, ntypes, self._reorders[i])
+            neighbors = list_with_type_map(neighbors, names, ntypes, reorders=self._reorders[i])
+            first, own = system.first_of_systems(), own_types(system.types)
+            first = torch.where(first >= 0, names[first.long().clamp(min=0)].to(first.dtype), first)
+            system = dataclasses.replace(system, types=own, atoms_by_type=None, first_types=first)
         taken: Any = {"fparam": None, "aparam": None}
         if self._takes:
             taken |= self._model.parameters_of(i, step.fparam, step.aparam)
@@ -245,16 +233,6 @@ class Blended(Evaluator):
         evaluator = self._evaluators[i] if by is None else by
         found: Found = evaluator.asked(seen)
         return found
-
-
-def _no_pairs(model: AtomicModel) -> torch.Tensor:
-    n = len(model.type_map)
-    return torch.zeros(n, n, dtype=torch.bool, device=model.out_bias.device)
-
-
-def _masked_pairs(model: AtomicModel) -> torch.Tensor:
-    """(n, n) bool: pairs of types that a model leaves out."""
-    return _no_pairs(model) if model.absent_pairs is None else model.absent_pairs
 
 
 def _nowhere(near: torch.Tensor) -> bool:
@@ -275,14 +253,13 @@ def _evaluator(potential: EvaluationContext, whole: Any) -> Evaluator:
 
 def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
     """The parts of a blend as potentials, with the blend's knots and pairs that are left out."""
-
     model: Any = potential.model
     found = []
     grids, inner = iter(potential.grids), iter(potential.inner_grids)
     of_attention = iter(potential.attention_grids)
     for i, part in enumerate(model.models):
         names = getattr(model, f"names_{i}")
-        one = type(potential)(_without(part, model.absent_of(i)), overflow=potential.overflow)
+        one = type(potential)(model.part_alone(i), overflow=potential.overflow)
         one.train(potential.training)
         one.smoothing = potential.smoothing
         own = tuple(itertools.islice(grids, len(sums_of(part))))
@@ -293,49 +270,3 @@ def part_potentials(potential: EvaluationContext) -> list[EvaluationContext]:
         one.spline_types = types if types is None or names is None else tuple(int(names[t]) for t in types)
         found.append(one)
     return found
-
-
-def _without(part: AtomicModel, absent: torch.Tensor | None) -> AtomicModel:
-    """The part, which shares its tensors, with the pairs of its types that the whole leaves out, too."""
-    if absent is None:
-        return part
-    found = copy.copy(part)
-    found._buffers = dict(part._buffers)
-    found._buffers["absent_pairs"] = absent if part.absent_pairs is None else absent | part.absent_pairs
-    return found
-
-
-def _of_whole(x: torch.Tensor, names: torch.Tensor | None) -> torch.Tensor:
-    """The other way round."""
-    return x if names is None else x[names][:, names]
-
-
-def _renamed(
-    system: System,
-    neighbors: NeighborList,
-    names: torch.Tensor,
-    types: torch.Tensor,
-    ntypes: int,
-    reorders: bool,
-) -> tuple[System, NeighborList]:
-    """For a part with a type map of its own: type t is its type names[t], (ntypes,) int64; whether some fall. `types`
-    are the atoms' as it has them."""
-    first = system.first_of_systems()
-    own = System(
-        system.positions,
-        types,
-        system.cell,
-        system.pbc,
-        system.batch,
-        first_types=torch.where(first >= 0, names[first.long().clamp(min=0)].to(first.dtype), first),
-        charge_spin=system.charge_spin,
-    )
-    counts = neighbors.counts.new_zeros(len(types), ntypes).index_copy(1, names, neighbors.counts)
-    rows = neighbors.neighbors, neighbors.images
-    if reorders:  # rows are grouped by type
-        slot = torch.arange(rows[0].shape[1], device=types.device)
-        before = (slot[None, :, None] >= neighbors.counts.cumsum(1)[:, None, :]).sum(-1)
-        after = torch.nn.functional.pad(names, (0, 1), value=ntypes)[before]
-        order = torch.argsort(after, dim=1, stable=True)
-        rows = rows[0].gather(1, order), rows[1].gather(1, order)
-    return own, NeighborList(*rows, counts, neighbors.cutoff)

@@ -8,10 +8,10 @@ from typing import Any, Literal, Protocol, Self, TypeVar, get_args
 import torch
 
 from mdops.errors import InputError, UnsupportedModelError
-from mdops.evaluators.kept import PresentTypes
 from mdops.models.contract import ENERGY, AtomicModel
 from mdops.models.judge import Overflow, judge
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec
+from mdops.nn.kept import PresentTypes
 from mdops.nn.quantized import Scheme
 from mdops.nn.sums import sum_systems
 from mdops.nn.watch import Watch
@@ -22,6 +22,7 @@ from mdops.tables.splined_model import SplinedModel
 Matmul = Literal["float32", "tf32", "bf16x6", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
 Answers = dict[str, torch.Tensor]
+Types = tuple[int, ...] | None  # None: all of the model's
 T = TypeVar("T")
 
 
@@ -53,7 +54,6 @@ class EvaluationContext(SplinedModel, ABC):
         overflow: what to do with more neighbours than `sel`: "error", "truncate" (keep the nearest,
             as DeePMD-kit) or "extend" (keep all).
         truncates_by_type: drop of each type the farthest, as DeePMD-kit's TensorFlow backend does, not of all.
-        smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
         modifier: the charges beyond the cutoff that `Potential.evaluate` adds (mdops.long_range); None: there are none.
     """
 
@@ -63,7 +63,6 @@ class EvaluationContext(SplinedModel, ABC):
             raise InputError(f"overflow is {overflow!r}, expected one of {', '.join(get_args(Overflow))}")
         self.overflow = overflow
         self.truncates_by_type = False
-        self.smoothing = 0.0
         self.modifier: Modifier | None = None
         self._matmul: Matmul = "float32"
         self._watch: Watch | None = None
@@ -113,21 +112,6 @@ class EvaluationContext(SplinedModel, ABC):
         """How many cutoffs away an atom may be that changes another's energy: 1 unless layers pass messages."""
         return self.model.reach
 
-    def require_atom_virials(self) -> None:
-        """Raises UnsupportedModelError where a virial has no atom: a pair's is booked on the neighbour because the pair
-        changes the energy of its centre alone, which is not so where layers pass messages."""
-        if self.reach > 1:
-            raise UnsupportedModelError(
-                f"{self.kind} passes messages over {self.reach} cutoffs, so that its virial cannot be told by atoms: "
-                "the virial of the system is right, and atomic virials, stresses and heat currents are refused"
-            )
-
-    @property
-    def sel(self) -> list[int] | list[list[int]]:
-        """Places for neighbours of each type; of a model of several parts, a list for each of them."""
-        places = [list(spec.sel or ()) for spec in self.neighbors]
-        return places[0] if len(places) == 1 else places
-
     @property
     def parameter_sizes(self) -> dict[str, int]:
         """How many frame parameters ("fparam") and atomic parameters ("aparam") the model takes."""
@@ -144,17 +128,6 @@ class EvaluationContext(SplinedModel, ABC):
     @property
     def device(self) -> torch.device:
         return self.model.out_bias.device
-
-    def splines(self) -> str | None:
-        """The splines there are, in words; None without."""
-        angles = [f"{knots.intervals} of angles" for knots in self.angle_knots if knots is not None]
-        if not self.knots:
-            own = self.spline_tolerance is not None and self.own_evaluator().chooses_knots
-            return "splines with knots for the types that there are" if own else None
-        every = (self.grid, *self.attention_grids, *self.inner_grids)
-        grids = [str(grid.intervals) for grid in every if grid is not None]
-        counts = grids + list(dict.fromkeys(angles))
-        return f"splines of {' and '.join(counts)} intervals beyond {self.r_min:g} A"
 
     def present(self, system: System) -> tuple[int, ...] | None:
         """The types of a system's atoms; None where the device cannot be asked, or they are all of the model's."""
@@ -198,7 +171,7 @@ class EvaluationContext(SplinedModel, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles do without what can be made again."""
-        return {**self.__dict__, "_watch": None, "_kept": {}, "_present": PresentTypes()}
+        return {**self.__dict__, "_watch": None, "_kept": {}}
 
     # -- Lists, sums, and neighbours that are too many or too near
 

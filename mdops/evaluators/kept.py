@@ -1,44 +1,20 @@
-"""What evaluators keep from step to step: the types there are, what is made for them, and constants of a type."""
+"""What evaluators make for the types of the systems that they meet, and keep from step to step."""
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
-from mdops.tracing import is_recorded
+from mdops.evaluators.context import EvaluationContext, Types
+from mdops.system import System
+from mdops.tables.grids import sums_of
+from mdops.tables.spline_model import SplineModel
 
 T = TypeVar("T")
-Types = tuple[int, ...] | None  # None: all of the model's
 
 _MOST_SETS = 16
 _MOST_NUMBERS = 2**28
-
-
-class PresentTypes:
-    """Which types atoms have; remembered, as a device has to be asked."""
-
-    _MOST = 64
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, tuple[int, ...]]] = {}
-
-    def __call__(self, types: torch.Tensor) -> tuple[int, ...] | None:
-        """Rising; None while steps are recorded, in a CUDA graph or for an exported model: then it must not be read."""
-        version = 0 if types.is_inference() else types._version
-        known = self._known.get(id(types))
-        if known is not None and known[0]() is types and known[1] == version:
-            return known[2]
-        if is_recorded(types):
-            return None
-        found = tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
-        if not types.is_inference():
-            if len(self._known) >= self._MOST:
-                self._known.clear()
-            self._known[id(types)] = weakref.ref(types), version, found
-        return found
 
 
 class OfTypes(Generic[T]):
@@ -70,28 +46,20 @@ class OfTypes(Generic[T]):
         return len(self._kept) > _MOST_SETS or sum(map(self._numbers, self._kept.values())) > _MOST_NUMBERS
 
 
-class PerTypeLookup:
-    """A number of each type, (ntypes,), or a row of numbers, (ntypes, m), for the atoms of a system, and another number
-    for virtual ones. Kept as long as the tensor of their types, as all steps of a simulation have the same."""
+class OfSystems(Generic[T]):
+    """What is made of a potential's spline model for the types of a system, when the first such comes."""
 
-    def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
-        self._of_types, self._of_virtual = of_types, of_virtual
-        self._known: Any = WeakIdKeyDictionary()
-        self.counts = bool((of_types != 0).any())  # whether any is not zero
+    def __init__(self, potential: EvaluationContext, make: Callable[[SplineModel], T]) -> None:
+        self._present = potential.present if shares_places(potential) else None
+        self._of = OfTypes(lambda types: make(SplineModel(potential, types, potential.grids_for(types))))
+        if self._present is None:
+            self._of(None)
 
-    def __call__(self, types: torch.Tensor) -> torch.Tensor:
-        """(N,) or (N, m), of types (N,)."""
-        if types.is_inference():  # it has no version, by which a change is seen
-            return self.find(types)
-        known = self._known.get(types)
-        if known is None or known[0] != types._version:
-            found = self.find(types)
-            if is_recorded(types):
-                return found  # not there before what is recorded runs
-            self._known[types] = known = types._version, found
-        return known[1]
+    def __call__(self, system: System) -> T:
+        return self._of(None if self._present is None else self._present(system))
 
-    def find(self, types: torch.Tensor) -> torch.Tensor:
-        """The same, not kept."""
-        real = (types >= 0).view(-1, *[1] * (self._of_types.dim() - 1))
-        return torch.where(real, self._of_types[types.long().clamp(min=0)], self._of_virtual)
+
+def shares_places(potential: EvaluationContext) -> bool:
+    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
+    not matter."""
+    return all(one.descriptor.mixed for one in sums_of(potential.model))

@@ -9,9 +9,8 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.kept import OfTypes, Types
-from mdops.evaluators.nets import beyond_limits, why_not_device, why_not_net
-from mdops.evaluators.spline_model import SplineModel, SplineModels, is_alone, shares_places
+from mdops.evaluators.fitting import has_sums, is_alone, why_not_net
+from mdops.evaluators.kept import OfSystems, shares_places
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.evaluators.splines import FusedSums, Splines, words
 from mdops.models.contract import joined
@@ -26,7 +25,9 @@ from mdops.ops import (
     spline_potential_pack,
     spline_training,
 )
-from mdops.tables.grids import attentions_of, sums_of
+from mdops.tables.grids import attentions_of
+from mdops.tables.spline_model import SplineModel
+from mdops.tables.sum_tables import SumTables
 
 
 class FusedParts(Evaluator):
@@ -39,6 +40,7 @@ class FusedParts(Evaluator):
 
     name = "fused parts"
     summary = "one op a step for the sums of all descriptors"
+    made_for = "models of several descriptors side by side, and sums over neighbours among them"
     cost = "separate ops take about four times as long"
     packs_weights = weighs = True
 
@@ -50,22 +52,17 @@ class FusedParts(Evaluator):
     ) -> None:
         super().__init__(potential)
         self._blend, self._offset = blend, offset
-        self._models = SplineModels(potential)
         # Of many atoms the whole hybrid goes in runs: layers of attention would be computed again for their gradient,
         # after the net of all of them. And whether a step never waits for a GPU is the same: the op counts absent
         # neighbours.
         kind = Splines if FusedSums.why_not(potential) else FusedSums
         self._in_runs = kind(potential)
         self.captures = self._in_runs.captures
-        self._tables_of = OfTypes(self._tables)
+        self._tables_of = OfSystems(potential, self._tables)
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
-        return SplineModel.knows(potential) and not is_alone(potential)
-
-    @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        return cls.limit(potential) if cls.knows(potential) else "it is for several descriptors side by side"
+        return has_sums(potential) and not is_alone(potential)
 
     @classmethod
     def why_not_whole(cls, potential: EvaluationContext) -> str | None:
@@ -75,24 +72,14 @@ class FusedParts(Evaluator):
             return "layers of attention of many atoms go in runs, and the net with them"
         return cls.limit(potential)
 
-    @staticmethod
-    def limit(potential: EvaluationContext) -> str | None:
+    @classmethod
+    def limit(cls, potential: EvaluationContext) -> str | None:
         """What the ops cannot do of a standard model of one or more descriptors."""
-        problem = SplineModel.why_not(potential) or why_not_net(potential) or why_not_device(potential)
+        problem = potential.why_no_spline or why_not_net(potential)
         if problem is not None:
             return problem
-        model: Any = potential.model
-        mixed = shares_places(potential)  # then tables are of the types that there are
-        sums = zip(sums_of(model), potential.grids, strict=True)
-        return beyond_limits(
-            potential,
-            [
-                (one.descriptor, 1 if mixed else one.descriptor.ntypes, grid.intervals)
-                for one, grid in sums
-                if grid is not None
-            ],
-            model.fitting.extra_size,
-        )
+        # Where types share places tables are of the types that there are.
+        return SplineModel(potential, [0] if shares_places(potential) else None).why_not
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
@@ -101,11 +88,11 @@ class FusedParts(Evaluator):
 
     def answer(self, step: Step) -> Found | None:
         system, near = step.system, step.neighbors
-        tables = self._tables_of(self._models.types(system))
+        tables = self._tables_of(system)
         if tables is None:
             return None
         s, others = tables.splines, None
-        extra = s.extra_inputs(system, step)
+        extra = s.extra_inputs(system, step.fparam, step.aparam)
         if not tables.is_whole:
             types = self.potential.present(system)
             with numbers_by(self._in_runs.other_ways(types)):
@@ -138,15 +125,12 @@ class FusedParts(Evaluator):
 
     def covers(self, step: Step) -> bool:
         """Whether it is the op that answers."""
-        return self._tables_of(self._models.types(step.system)) is not None
+        return self._tables_of(step.system) is not None
 
-    def _tables(self, types: Types) -> "_Tables | None":
-        """What the op takes for systems of these types; None if it does not take them."""
-        splines = self._models.of(types)
-        sums = [(part.descriptor, part.ntypes, part.grid.intervals) for part in splines.sums]
-        problem = beyond_limits(self.potential, sums, splines.extra_size)
-        if problem is not None:
-            warnings.warn(f"a step is made of separate ops, for {problem}: {self.cost}", stacklevel=2)
+    def _tables(self, splines: SplineModel) -> "_Tables | None":
+        """What the op takes for systems of its types; None if it does not take them."""
+        if splines.why_not is not None:
+            warnings.warn(f"a step is made of separate ops, for {splines.why_not}: {self.cost}", stacklevel=2)
             return None
         return self._arguments(splines)
 
@@ -158,15 +142,14 @@ class Fused(FusedParts):
     """Of one descriptor of sums, by the op that has kernels rebuilt for a model and products of chosen accuracy."""
 
     name = "fused"
+    made_for = "models of one descriptor of sums over neighbours"
     summary = "one op a step"
     captures = True
     weighs = False
 
     def __init__(self, potential: EvaluationContext) -> None:
         Evaluator.__init__(self, potential)
-        self._models, self._tables_of = SplineModels(potential), OfTypes(self._tables)
-        if not shares_places(potential):
-            self._tables_of(None)
+        self._tables_of = OfSystems(potential, self._tables)
         potential.rebuilt_kernels()  # looks for them in the cache
 
     @classmethod
@@ -174,16 +157,12 @@ class Fused(FusedParts):
         return is_alone(potential)
 
     @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        return SplineModel.why_not(potential, alone=True) or cls.limit(potential)
-
-    @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
         key = potential.rebuilt_kernels()
         return None if key is None else f"by kernels rebuilt for models of these sizes ({key})"
 
     def answer(self, step: Step) -> Found | None:
-        tables = self._tables_of(self._models.types(step.system))
+        tables = self._tables_of(step.system)
         if tables is None:
             return None
         s = tables.splines.sums[0]
@@ -192,7 +171,7 @@ class Fused(FusedParts):
             *tables.norms,
             s.padding(step.system),
             *tables.model,
-            tables.splines.extra_inputs(step.system, step),
+            tables.splines.extra_inputs(step.system, step.fparam, step.aparam),
             *tables.output,
             *tables.scalars,
             step.atom_virial,
@@ -208,6 +187,7 @@ class FusedTraining(Evaluator):
     """Answers that are differentiable in the model's weights, not in the positions."""
 
     name = "fused training"
+    made_for = "models of one descriptor of sums over neighbours"
     summary = "one op for all that comes after the splines' tables"
     cost = "separate operations take one and a half times as long, or twice"
     devices = ("cpu",)
@@ -215,17 +195,15 @@ class FusedTraining(Evaluator):
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
-        self._models = SplineModels(potential)
+        self._model_of = OfSystems(potential, lambda model: model)
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         return is_alone(potential)
 
     @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        if potential.device.type != "cpu":
-            return f"the op runs on CPUs, and the model is on {potential.device}"
-        problem = Fused.why_not(potential) or why_not_truncated(potential)
+    def limit(cls, potential: EvaluationContext) -> str | None:
+        problem = Fused.limit(potential) or why_not_truncated(potential)
         if problem is not None:
             return problem
         fitting: Any = potential.model.fitting
@@ -235,7 +213,7 @@ class FusedTraining(Evaluator):
         return "energies in vacuum (atom_ener) are taken away" if any(fitting.vacuum) else None
 
     def answer(self, step: Step) -> Found | None:
-        model = self._models.of(self._models.types(step.system))
+        model = self._model_of(step.system)
         s, index, system = model.sums[0], model.kinds.index, step.system
         has_energy = model.model.has_energy[index].double()
         nets = model.fitting_layers()
@@ -247,7 +225,7 @@ class FusedTraining(Evaluator):
             s.padding(system),
             s.op_table(s.table()),
             tensors,
-            model.extra_inputs(system, step),
+            model.extra_inputs(system, step.fparam, step.aparam),
             has_energy[: len(nets)],
             has_energy * (model.fitting.bias + model.model.out_bias)[index],
             *op_scalars(model, "")[:10],
@@ -260,29 +238,6 @@ def why_not_truncated(potential: EvaluationContext) -> str | None:
     if potential.overflow == "truncate":
         return "frames have more neighbours than sel, and the farthest have to be dropped"
     return None
-
-
-def why_not_matmul(potential: EvaluationContext, matmul: str) -> str | None:
-    """Why this model, where and as it is now, cannot be evaluated with products of that accuracy, which is not
-    float32's; None if it can."""
-    on_gpu = potential.device.type == "cuda"
-    if matmul == "tf32" and not on_gpu:
-        return f"the model is on {potential.device}, and only GPUs have such products"
-    if matmul != "tf32" and on_gpu:
-        return (
-            "a GPU has no such products: 'tf32' is as quick as bf16 and more accurate, and float32 as bf16x3 and "
-            "bf16x6"
-        )
-    if matmul != "tf32" and not torch.ops.mdops.cpu_bf16():
-        return "this CPU has neither AMX nor AVX512-BF16, or its kernels for AVX-512 are switched off"
-    if potential.dtype != torch.float32:
-        return f"the model computes in {str(potential.dtype).removeprefix('torch.')}"
-    if potential.model.takes_matmul(matmul):
-        return None
-    if potential.overflow == "truncate":
-        return "overflow='truncate' evaluates the steps that drop neighbours by PyTorch's own products"
-    problem = Fused.why_not(potential)
-    return problem and f"the fused step, which has such products, does not cover this model: {problem}"
 
 
 def op_scalars(splines: SplineModel, matmul: str) -> tuple[Any, ...]:
@@ -336,7 +291,7 @@ class _Tables:
 _OF_PAIRS = 0, 5, 6
 
 
-def _of_types(blend: tuple[Any, ...], part: SplineSum) -> tuple[Any, ...]:
+def _of_types(blend: tuple[Any, ...], part: SumTables) -> tuple[Any, ...]:
     """For the types that count."""
     found, index = list(blend), part.kinds.index
     for k in _OF_PAIRS:
@@ -344,7 +299,7 @@ def _of_types(blend: tuple[Any, ...], part: SplineSum) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _no_blend(part: SplineSum) -> tuple[Any, ...]:
+def _no_blend(part: SumTables) -> tuple[Any, ...]:
     mask = part.mask.new_empty(0, 0)
     no_table = mask, part.mean.new_empty(0, 0, 0, 4, dtype=torch.float64), 0.0, 1.0, 1.0
     return mask, 1.0, 1.0, 0.0, 1.0, *no_table
@@ -362,7 +317,7 @@ class _Others:
     def __init__(self, tables: _Tables, near: Neighborhood, extra: torch.Tensor) -> None:
         splines, self._near, self.extra = tables.splines, near, extra
         self._splines = splines
-        counts = zip([part.absent(near) for part in splines.sums], tables.no_absent, strict=True)
+        counts = zip([SplineSum(part).absent(near) for part in splines.sums], tables.no_absent, strict=True)
         self.absent = [none if own is None else own for own, none in counts]
         if splines.others:
             self._leaf, mixed = near.displacements.detach().requires_grad_(), splines.spec.mixed
@@ -376,7 +331,7 @@ class _Others:
         found: list[torch.Tensor] = []
         of_sums, cutoff = iter(within.unbind(1)), 0.0
         for part in self._splines.members:
-            if isinstance(part, SplineSum):
+            if isinstance(part, SumTables):
                 found.append(part.occupied_slots(next(of_sums)))
                 cutoff = max(cutoff, part.descriptor.cutoff)
             else:

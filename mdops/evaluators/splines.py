@@ -9,12 +9,13 @@ import torch
 from mdops.evaluators.attention_sums import AttentionSums
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.base import Answers, Found, Step
-from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.harmonic_sums import HarmonicSums
-from mdops.evaluators.kept import OfTypes, Types
-from mdops.evaluators.spline_model import PackedFitting
+from mdops.evaluators.context import EvaluationContext, Types
+from mdops.evaluators.fitting import PackedFitting
+from mdops.evaluators.kept import OfTypes
+from mdops.evaluators.length_splines import EdgeNumbers, HarmonicSums
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
+from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4c import DPA4C
 from mdops.models.length_basis import EdgesByLength
 from mdops.models.moments import MomentDescriptor
@@ -22,9 +23,10 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
 from mdops.models.ways import Way, numbers_by
 from mdops.tables.angle_knots import angle_descriptors
-from mdops.tables.grids import NO_SUMS, attentions_of, inner_sums_of, sums_of
+from mdops.tables.grids import attentions_of, inner_sums_of, sums_of
 from mdops.tables.length_tables import length_basis
-from mdops.tables.spline import collocation_on
+from mdops.tables.spline import DEFAULT_R_MIN, collocation_on
+from mdops.tables.sum_tables import SumTables
 
 Others = dict[Descriptor, AttentionSums | HarmonicSums]
 
@@ -35,36 +37,36 @@ class Splines(Autograd):
 
     name = "splines"
     summary = "sums over neighbours by splines, then PyTorch"
+    made_for = (
+        "models of sums over neighbours or pairs of them (se_e2_a, se_e2_r, se_e3, DPA-1 without attention)"
+    )
     cost = "the embedding nets run on every pair instead, which takes three times as long or more"
 
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.r_min = potential.r_min or 0.0
         inner = inner_sums_of(potential.model)
+        # In trainings on a GPU the nets of sums that other descriptors begin with run.
+        takes_inner = not (potential.training and potential.device.type == "cuda")
         self._inner = {one.descriptor for one in inner}
         pairs = [
             *zip(sums_of(potential.model), potential.grids, strict=False),  # there may be no grids
-            *zip(inner if self.takes_inner(potential) else [], potential.inner_grids, strict=False),
+            *zip(inner if takes_inner else [], potential.inner_grids, strict=False),
         ]
         self._sums = [(one, grid) for one, grid in pairs if grid is not None]
         self._mixed = any(one.descriptor.mixed for one, _ in self._sums)
         self._others = self._other_sums()
         self._of = OfTypes(self._sums_for)
         self._fitting: PackedFitting | None = None
-        self._held: list[Any] = []  # what CUDA graphs read, and others may take the place of where it is kept
+        self._held: list[Any] = []
         own = {*self._others, *(one.descriptor for one, _ in self._sums)}
         told = own.intersection(self._model.descriptors)
         self._tells |= isinstance(self._model, DescriptorFitting) and bool(told)
         if potential.device.type == "cuda":
             every = {d: Way(id, of.captures) for d, of in self._others.items()}
             sums = self._sums_for(None, as_they_are=True)
-            with numbers_by(every | {part.descriptor: Way(id, not part.may_differ) for part in sums}):
+            with numbers_by(every | {part.descriptor: Way(id, not part.tables.may_differ) for part in sums}):
                 self.captures = self._model.captures
-
-    @staticmethod
-    def takes_inner(potential: EvaluationContext) -> bool:
-        """Whether sums that other descriptors begin with go by splines. In trainings on a GPU their nets run."""
-        return not (potential.training and potential.device.type == "cuda")
 
     def _other_sums(self) -> Others:
         """Of descriptors whose numbers are no plain sums."""
@@ -81,7 +83,7 @@ class Splines(Autograd):
         return bool(sums_of(model) or inner_sums_of(model) or angle_descriptors(model))
 
     @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
+    def limit(cls, potential: EvaluationContext) -> str | None:
         model = potential.model
         every: list[tuple[Any, str | None]] = [
             (sums_of(model), potential.why_no_spline),
@@ -89,13 +91,18 @@ class Splines(Autograd):
             (angle_descriptors(model), potential.why_no_angle_spline),
         ]
         reasons = [why for there, why in every if there]
-        if not reasons:
-            return f"{NO_SUMS}, and this is {potential.kind}"
         return None if None in reasons else reasons[0]
 
     def answer(self, step: Step) -> Found:
         types = self.potential.present(step.system)
-        with numbers_by(self.other_ways(types) | self._ways(types, step.neighbors.neighbors.numel())):
+        if torch.is_grad_enabled():
+            ways = self._trained_ways(types, step.neighbors.neighbors.numel())
+        else:
+            ways, self._fitting = self.potential.cached_for_weights(
+                f"ways of {self.name}", lambda: (self._fixed_ways(types), self._packed_fitting()), types
+            )
+            self._hold(ways)
+        with numbers_by(self.other_ways(types) | ways):
             return super().answer(step)
 
     def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
@@ -107,51 +114,42 @@ class Splines(Autograd):
         return {"atom_energy": energy}, gradient
 
     def _packed_fitting(self) -> PackedFitting | None:
-        """The fitting nets as one op, which gives the gradient by what they take, too. None where PyTorch runs them, or
-        they are packed already."""
-        packs = self.potential.device.type == "cpu" and not self.packs_weights
-        return packed_fitting(self.potential) if packs else None
+        """The fitting nets as one op, which gives the gradient by what they take, too; None where PyTorch runs them."""
+        return PackedFitting.of(self.potential) if self.potential.device.type == "cpu" else None
 
-    def _ways(self, types: Types, slots: int) -> dict[Descriptor, Way]:
-        """For lists with so many places."""
-        sums = self._of(types if self._mixed else None)
-        trains, edges = torch.is_grad_enabled(), dict[Descriptor, Way]()
-        if trains:
-            # Where the nets would run at more knots than pairs, inner ones run on the pairs.
-            sums = [part for part in sums if part.descriptor not in self._inner or part.knots <= slots]
-            tables = [part.table() for part in sums]
-        else:
-            tables, fitting, edges = self.potential.cached_for_weights(
-                f"tables of {self.name}",
-                lambda: (
-                    [part.fixed_table() for part in sums],
-                    self._packed_fitting(),
-                    self._edge_ways(types),
-                ),
-                types,
-            )
-            if not self.packs_weights:
-                self._fitting = fitting
-        if sums and sums[0].mean.is_cuda and torch.cuda.is_current_stream_capturing():
-            # Fixed tables are made before, in float64: nothing reads their grids, which are not there in float32.
-            like = [(part.grid.intervals, part.mean.device, part.mean.dtype) for part in sums if trains]
-            self._held.append((sums, tables, [collocation_on(*one) for one in like]))
-        pairs = zip(sums, tables, strict=True)
-        return edges | {part.descriptor: Way(partial(part.summed, table)) for part, table in pairs}
-
-    def _edge_ways(self, types: Types) -> dict[Descriptor, Way]:
-        """Of descriptors whose edges go by their lengths, on a CPU."""
-        potential, found = self.potential, dict[Descriptor, Way]()
-        if potential.device.type != "cpu" or potential.spline_tolerance is None:
-            return found
-        for d in potential.model.descriptors:
-            if not isinstance(d, EdgesByLength):
-                continue
-            own = types if d.type_map == potential.type_map else None
-            basis = length_basis(d, self.r_min, potential.spline_tolerance, own)
-            if basis is not None:
-                found[d] = Way(partial(_given, d.steps(basis)))
+    def _trained_ways(self, types: Types, slots: int) -> dict[Descriptor, Way]:
+        """Differentiable in the weights, for lists with so many places."""
+        # Where the nets would run at more knots than pairs, inner ones run on the pairs.
+        of_types = self._of(types if self._mixed else None)
+        every = [(part, part.tables) for part in of_types]
+        sums = [
+            (part, own) for part, own in every if part.descriptor not in self._inner or own.knots <= slots
+        ]
+        like = [(own.grid.intervals, own.mean.device, own.mean.dtype) for _, own in sums]
+        found: dict[Descriptor, Way] = {
+            part.descriptor: Way(partial(part.summed, own.table())) for part, own in sums
+        }
+        self._hold(sums, [collocation_on(*one) for one in like])
         return found
+
+    def _fixed_ways(self, types: Types) -> dict[Descriptor, Way]:
+        """With the weights of now. On a CPU edges that have numbers by their lengths go by these, too."""
+        potential, found, tolerance = self.potential, dict[Descriptor, Way](), self.potential.spline_tolerance
+        for d in potential.model.descriptors if potential.device.type == "cpu" else []:
+            if tolerance is not None and isinstance(d, EdgesByLength):
+                own = types if d.type_map == potential.type_map else None
+                basis = length_basis(d, self.r_min, tolerance, own)
+                if basis is not None:
+                    found[d] = Way(partial(lambda steps, near: steps, d.steps(basis)))
+        sums = self._of(types if self._mixed else None)
+        return found | {
+            part.descriptor: Way(partial(part.summed, part.tables.fixed_table())) for part in sums
+        }
+
+    def _hold(self, *read: Any) -> None:
+        """What a CUDA graph that is made now reads, and others may take the place of where it is kept."""
+        if self.potential.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._held.append(read)
 
     def _sums_for(self, types: Types, as_they_are: bool = False) -> list[SplineSum]:
         """With the knots that these types need, unless `as_they_are`."""
@@ -161,12 +159,8 @@ class Splines(Autograd):
             own = of if of is None or one.names is None else tuple(one.names[t] for t in of)
             knots = grid if as_they_are else potential.grid_for(one, grid, of)
             smoothing = 0.0 if one.descriptor in self._inner else potential.smoothing
-            found.append(SplineSum(one.model, one.descriptor, knots, own, smoothing, one.absent))
+            found.append(SplineSum(SumTables(one.model, one.descriptor, knots, own, smoothing, one.absent)))
         return found
-
-
-def _given(steps: Any, _: Neighborhood) -> Any:
-    return steps
 
 
 class FusedSums(Splines):
@@ -179,6 +173,7 @@ class FusedSums(Splines):
 
     name = "fused sums"
     summary = "splines of the embedding nets, one op a layer of attention, sums over neighbours, then the net"
+    made_for = "models of dpa4c, or of dpa1 with attention or lmax above 1"
     cost = "the embedding nets run on every pair of neighbours instead, by PyTorch's operations"
     packs_weights = True
     energies_alone = True
@@ -187,19 +182,20 @@ class FusedSums(Splines):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self.chooses_knots = any(isinstance(of, HarmonicSums) for of in self._others.values())
-        self._fitting = packed_fitting(potential)
+        self._packed = PackedFitting.of(potential)
 
     def _other_sums(self) -> Others:
         return {d: made() for d, made in other_sums(self.potential)[0].items()}
+
+    def _packed_fitting(self) -> PackedFitting | None:
+        return self._packed
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         return isinstance(potential.model, DescriptorFitting) and any(other_sums(potential))
 
     @classmethod
-    def why_not(cls, potential: EvaluationContext) -> str | None:
-        if not cls.knows(potential):
-            return f"it is for models of dpa4c, or of dpa1 with attention or lmax above 1, and this is {potential.kind}"
+    def limit(cls, potential: EvaluationContext) -> str | None:
         found, reasons = other_sums(potential)
         return None if found else reasons[0]
 
@@ -210,10 +206,35 @@ class FusedSums(Splines):
         return f"({words(potential)})"
 
 
-def packed_fitting(potential: EvaluationContext) -> PackedFitting | None:
-    """That of a standard model of energies; None where there is none."""
-    knows = isinstance(potential.model, DescriptorFitting) and potential.answers_energies
-    return PackedFitting(potential) if knows and not PackedFitting.why_not(potential) else None
+class RadialSplineSteps(Autograd):
+    """In simulations, of DPA-4."""
+
+    name = "radial splines"
+    summary = "splines of the lengths of edges for each pair of types, then PyTorch"
+    made_for = "models of dpa4 alone"
+    cost = "the radial nets run on every edge instead"
+    chooses_knots = packs_weights = True
+
+    def __init__(self, potential: EvaluationContext) -> None:
+        super().__init__(potential)
+        model: Any = potential.model
+        self.r_min, self._descriptor = DEFAULT_R_MIN, model.descriptor
+        self._splines = EdgeNumbers(potential, model.descriptor)
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        model = potential.model
+        return isinstance(model, DescriptorFitting) and isinstance(model.descriptor, DPA4)
+
+    @classmethod
+    def limit(cls, potential: EvaluationContext) -> str | None:
+        model: Any = potential.model
+        return EdgeNumbers.why_not(potential, model.descriptor)
+
+    def answer(self, step: Step) -> Found:
+        way = self._splines.way(self.potential.present(step.system)) if self.is_simple(step) else None
+        with numbers_by({} if way is None else {self._descriptor: way}):
+            return super().answer(step)
 
 
 def other_sums(potential: EvaluationContext) -> tuple[dict[Descriptor, Callable[[], Any]], list[str]]:

@@ -11,10 +11,10 @@ import torch
 from mdops.errors import JitError
 from mdops.evaluators.context import EvaluationContext
 from mdops.evaluators.one_op import Fused, op_scalars
-from mdops.evaluators.spline_model import SplineModel
 from mdops.files.package import source_folder, sources_digest
 from mdops.jit import toolchain
 from mdops.jit.recipe import Recipe
+from mdops.tables.spline_model import SplineModel
 
 _CPU, _GPU = "spline_potential", "spline_potential_gpu"
 _SOURCES = {_CPU: ("spline_potential/rebuilt.cpp",), _GPU: ("spline_potential/rebuilt.cu",)}

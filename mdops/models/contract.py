@@ -730,6 +730,17 @@ class AtomicModel(ModelComponent, ABC):
         return None
 
     @property
+    def absent_matrix(self) -> torch.Tensor:
+        """(ntypes, ntypes) bool: `absent_pairs`, also where these are none."""
+        n = self.ntypes
+        return self.has_energy.new_zeros(n, n) if self.absent_pairs is None else self.absent_pairs
+
+    @property
+    def counted_bias(self) -> torch.Tensor:
+        """(ntypes,) float64: `out_bias`, 0 for types that have no energy."""
+        return torch.where(self.has_energy, self.out_bias.double(), 0.0)
+
+    @property
     def shortest(self) -> float:
         """A; for shorter distances the model has no answer but NaN, and the potential raises an error."""
         return 0.0

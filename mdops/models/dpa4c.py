@@ -329,6 +329,11 @@ class DPA4C(Descriptor):
     def captures(self) -> bool:
         return self.spin is None  # a step that is run again has no place for other moments
 
+    @property
+    def why_no_splines(self) -> str | None:
+        """Why splines cannot stand for the radial nets, if they cannot."""
+        return None if self.spin is None else "there are no splines of sums with magnetic moments"
+
     is_local = True
 
     def atoms_at_once(self, near: Neighborhood) -> int | None:

@@ -1,5 +1,6 @@
 """The fitting "ener": a net from a descriptor to the energy of an atom."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from mdops.models.neighborhood import Neighborhood
 from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.nn.net import NetCollection
+from mdops.nn.net import Net, NetCollection
 from mdops.nn.quantized import SCHEMES, LowBitLayer, Scheme, rounded_net
 from mdops.options import key
 
@@ -114,6 +115,16 @@ class EnergyFitting(EnergyNet):
             energy = self.energy(kind, leaf, extra)
             (gradient,) = torch.autograd.grad(energy.sum(), leaf)
         return energy.detach(), gradient
+
+    @torch.no_grad()
+    def frozen(self) -> "EnergyFitting":
+        """A copy that computes the same with the numbers of now, and has gradients by its input alone."""
+        found = copy.deepcopy(self)
+        for k, net in enumerate(found.nets.nets):
+            found.nets[k] = Net(
+                layer.frozen() if isinstance(layer, LowBitLayer) else layer for layer in net.layers
+            )
+        return found.requires_grad_(False)
 
     @classmethod
     def nets_of_tree(cls, tree: Tree, dtype: torch.dtype) -> NetCollection:

@@ -1,5 +1,6 @@
 """The atomic model "linear_ener": a weighted sum of other models' energies."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -246,6 +247,15 @@ class Blend(AtomicModel):
         absent = self.absent_pairs
         return None if absent is None else of_part(absent, getattr(self, f"names_{i}"), self.models[i].ntypes)
 
+    def part_alone(self, i: int) -> AtomicModel:
+        """A part, which shares its tensors, with the pairs of its types that the whole leaves out, too."""
+        part, absent = self.models[i], self.absent_of(i)
+        if absent is None:
+            return part
+        found: AtomicModel = copy.copy(part)
+        found._buffers = {**part._buffers, "absent_pairs": absent | part.absent_matrix}
+        return found
+
     def _seen_by(self, i: int, near: Neighborhood) -> Neighborhood:
         """As a part has its types."""
         names = getattr(self, f"names_{i}")
@@ -275,6 +285,11 @@ def of_part(x: torch.Tensor, names: torch.Tensor | None, ntypes: int) -> torch.T
     found = x.new_zeros(ntypes, ntypes, *x.shape[2:])
     found[names[:, None], names] = x
     return found
+
+
+def of_whole(x: torch.Tensor, names: torch.Tensor | None) -> torch.Tensor:
+    """(n, n, ...) of a part's types, for the whole's."""
+    return x if names is None else x[names][:, names]
 
 
 def _described(part: AtomicModel) -> str:

@@ -42,6 +42,12 @@ class NeighborReport(NamedTuple):
     within: tuple[torch.Tensor, ...]
     nearest: torch.Tensor
 
+    @classmethod
+    def joined(cls, parts: "Sequence[NeighborReport]") -> "NeighborReport":
+        """Of the atoms of all parts."""
+        within = zip(*(part.within for part in parts), strict=True)
+        return cls(tuple(torch.cat(own) for own in within), torch.cat([part.nearest for part in parts]))
+
 
 @dataclasses.dataclass(frozen=True)
 class Neighborhood:
@@ -125,8 +131,7 @@ class Neighborhood:
     @cached_property
     def slot_types(self) -> torch.Tensor:
         """(N, K) int64: the type of the neighbour in each slot, ntypes where it is empty."""
-        slot = torch.arange(self.neighbors.shape[1], device=self.counts.device)
-        return (slot[None, :, None] >= self.counts.cumsum(1)[:, None, :]).sum(-1)
+        return _slot_types(self.counts, self.neighbors.shape[1])
 
     @cached_property
     def types_in_cutoff(self) -> torch.Tensor:
@@ -188,9 +193,7 @@ class Neighborhood:
 
     def with_type_map(self, names: torch.Tensor, ntypes: int) -> "Neighborhood":
         """For a part with a type map of its own, of `ntypes` elements: type t is its type names[t], (ntypes,) int64."""
-        slots = torch.nn.functional.pad(names, (0, 1), value=ntypes)[self.slot_types]
-        order = torch.argsort(slots, dim=1, stable=True)
-        counts = self.counts.new_zeros(len(self.counts), ntypes).index_copy(1, names, self.counts)
+        order, counts = _order_of(self.slot_types, names, ntypes), _counts_of(self.counts, names, ntypes)
         absent = self.absent_pairs
         if absent is not None:
             every = absent.new_zeros(ntypes, ntypes)
@@ -296,6 +299,34 @@ class Neighborhood:
         )  # a row may have no slots at all
         near = self.squared.masked_fill(self.types_in_cutoff == self.ntypes, self.cutoff**2)
         return NeighborReport(tuple(within), torch.cat([near, beyond], dim=1).amin(1).sqrt())
+
+
+def list_with_type_map(
+    neighbors: NeighborList, names: torch.Tensor, ntypes: int, *, reorders: bool
+) -> NeighborList:
+    """As `Neighborhood.with_type_map`; `reorders`: whether `names` fall anywhere."""
+    near, images, counts, *_ = neighbors
+    if reorders:  # rows are grouped by type
+        order = _order_of(_slot_types(counts, near.shape[1]), names, ntypes)
+        near, images = near.gather(1, order), images.gather(1, order)
+    return NeighborList(near, images, _counts_of(counts, names, ntypes), neighbors.cutoff)
+
+
+def _slot_types(counts: torch.Tensor, slots: int) -> torch.Tensor:
+    """(N, K) int64, of the slots of a list: the number of types where they are empty."""
+    slot = torch.arange(slots, device=counts.device)
+    return (slot[None, :, None] >= counts.cumsum(1)[:, None, :]).sum(-1)
+
+
+def _counts_of(counts: torch.Tensor, names: torch.Tensor, ntypes: int) -> torch.Tensor:
+    """(N, ntypes), of other types."""
+    return counts.new_zeros(len(counts), ntypes).index_copy(1, names, counts)
+
+
+def _order_of(slot_types: torch.Tensor, names: torch.Tensor, ntypes: int) -> torch.Tensor:
+    """(N, K) int64: the slots sorted by other types."""
+    types = torch.nn.functional.pad(names, (0, 1), value=ntypes)[slot_types]
+    return torch.argsort(types, dim=1, stable=True)
 
 
 def _rank(values: torch.Tensor) -> torch.Tensor:

@@ -150,6 +150,11 @@ class PairTable(AtomicModel):
         """n, of the table."""
         return self.coefficients.shape[2]
 
+    @property
+    def counted_coefficients(self) -> torch.Tensor:
+        """In float64, 0 of pairs of which the first type, their centre's, has no energy."""
+        return self.coefficients.double() * self.has_energy[:, None, None, None]
+
     def atomic_outputs(
         self, near: Neighborhood, fparam: torch.Tensor | None, aparam: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from mdops.models.dpa1 import AttentionLayer, SeAttenV2
 from mdops.models.moments import TypeChoice
@@ -23,6 +24,7 @@ from mdops.tables.spline import (
     looked_at,
     value_and_slope,
 )
+from mdops.tables.sum_tables import SumTables
 
 # The longest part of q, k or v that may be left out, in parts of the longest of them.
 _TOLERANCE = {torch.float32: 3e-8, torch.float64: 1e-10}
@@ -135,6 +137,28 @@ def joined(
     norm = cast(layers[-1].norm_weight / double.slots), cast(layers[-1].norm_bias / double.slots)
     made = [JoinedLayer(*map(cast, form)) for form in forms]
     return JoinedForm(cast(table), made, norm, layers[0].eps, layers[0].normalize)
+
+
+class AttentionTables:
+    """What is of the weights, for some of the types.
+
+    Attributes:
+        splines: the types and statistics; table: of `spline_rows`; joined: the layers with the sums behind them, which
+            are one op on GPUs, or None; layers: the form of each else; absent: `SeAttenV2.absent_rows`.
+    """
+
+    def __init__(self, splines: SumTables) -> None:
+        d: Any = splines.descriptor
+        self.splines, form = splines, (d, splines.grid, splines.kinds, d.mean.dtype)
+        with torch.no_grad():
+            known = d.mean.is_cuda and d.layers and d.options.lmax == 1
+            self.joined = joined(*form) if known else None
+            if self.joined is None:
+                self.table, self.layers = in_coordinates(*form)
+            else:
+                self.table, self.layers = self.joined.table, []
+            embedded = F.embedding(splines.kinds.index, d.type_embedding())
+            self.absent = d.absent_rows(splines.kinds, embedded)
 
 
 def _centred(x: torch.Tensor) -> torch.Tensor:

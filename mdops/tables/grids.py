@@ -102,11 +102,10 @@ def pair_masks(
     descriptor: MomentDescriptor | None = None,
     more: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mask` and `zeroed` of a `SplineSum` of all types; of the model's only descriptor by default. Pairs of `more` are
+    """`mask` and `zeroed` of a `SumTables` of all types; of the model's only descriptor by default. Pairs of `more` are
     absent, too."""
     d: MomentDescriptor = model.descriptor if descriptor is None else descriptor  # type: ignore[assignment]
-    absent = torch.zeros_like(d.excluded) if model.absent_pairs is None else model.absent_pairs
-    absent = absent if more is None else absent | more
+    absent = model.absent_matrix if more is None else model.absent_matrix | more
     return d.excluded | absent, d.excluded & ~absent
 
 

@@ -41,6 +41,7 @@ class SplinedModel(nn.Module):
             those of a training's data.
         spline_tolerance: the bound on the error of splines, None where nets run themselves; for evaluators that choose
             knots as they make their tables.
+        smoothing: in trainings with splines, the weight of the embedding nets' bending beside the loss.
     """
 
     def __init__(self, model: AtomicModel) -> None:
@@ -51,6 +52,7 @@ class SplinedModel(nn.Module):
         self.inner_grids: tuple[SplineGrid | None, ...] = ()
         self.spline_types: tuple[int, ...] | None = None
         self.spline_tolerance: float | None = None
+        self.smoothing = 0.0
         self._reasons: dict[
             str, str | None
         ] = {}  # why there are no splines of sums, angles, attention, inner sums

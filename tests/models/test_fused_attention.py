@@ -16,7 +16,6 @@ from test_dpa1 import KINDS, assert_close, moved
 import mdops
 from mdops import Potential
 from mdops.evaluators import Autograd, one_op
-from mdops.evaluators.attention_sums import AttentionTables
 from mdops.evaluators.kept import OfTypes
 from mdops.evaluators.splines import FusedSums
 from mdops.io import read_model
@@ -25,6 +24,7 @@ from mdops.models.dpa1 import SeAttenV2
 from mdops.models.standard import StandardOptions
 from mdops.options import parse
 from mdops.system import from_atoms
+from mdops.tables.attention_tables import AttentionTables
 from mdops.tables.grids import attentions_of
 from mdops.tables.spline import embed
 

@@ -26,15 +26,17 @@ from parts_cases import (
 from reference_cases import SHARED, assert_close, assert_deepmd_kits_answers, relative_error
 
 import mdops
-from mdops.evaluators import Autograd
+from mdops.evaluators import Autograd, one_op
 from mdops.evaluators.one_op import Fused, FusedParts
 from mdops.evaluators.splines import FusedSums, Splines
 from mdops.jit.sample_box import sample_box
 from mdops.md import EnsembleSettings
-from mdops.md.engine import Engine
+from mdops.md.engine import Engine, force_provider
 from mdops.models import se_e3
 from mdops.models.dpa1 import SeAttenV2
 from mdops.models.graph import GraphDescriptor
+from mdops.models.judge import limits
+from mdops.ops import hybrid_potential
 from mdops.system import from_atoms, from_tensors
 
 CASES = sorted(p for root in (KINDS, SHARED) for p in root.glob("hybrid*"))
@@ -193,8 +195,12 @@ def test_no_atoms(parts):
     assert found["energy"].tolist() == [0.0] and found["forces"].shape == (0, 3)
 
 
-def test_many_types():
+def test_many_types(monkeypatch):
     """Tables are of the types that are there where every sum's types share places."""
+    taken = []
+    monkeypatch.setattr(
+        one_op, "hybrid_potential", lambda *args: taken.append(args) or hybrid_potential(*args)
+    )
     elements = ["Li", "Al", "Ti", "Fe", "Ni", "Cu", "Zr", "Mo", "W", "Au"]
     splined, exact = (
         potential_of(hybrid(D, {**V, "set_davg_zero": False}), elements, spline=spline, overflow="extend")
@@ -203,8 +209,7 @@ def test_many_types():
     for there, count in ((("Cu", "Al"), 2), (("W",), 1), (elements, 10)):
         system = from_atoms([alloy(there), alloy(there, seed=2)], splined.type_map)
         assert_close(splined.evaluate(system), exact.evaluate(system), SPLINES)
-        tables, _ = splined.evaluator()._tables_of(splined.present(system)).model
-        assert [len(table) for table in tables] == [count, count]
+        assert [len(table) for table in taken.pop()[14]] == [count, count]
 
 
 def test_knots_of_each_part():
@@ -355,7 +360,7 @@ def test_weights_of_atoms_on_a_gpu():
         "attentions",
     ],
 )
-def test_engine_steps_on_a_gpu(name, monkeypatch):
+def test_engine_steps_on_a_gpu(name, monkeypatch, replays):
     """In graphs where absent neighbours need not be looked for."""
     parts, keys = COMBINATIONS[name]
     fitting = {k: v for k, v in keys.get("fitting", {}).items() if k != "numb_fparam"}
@@ -363,21 +368,20 @@ def test_engine_steps_on_a_gpu(name, monkeypatch):
     gpu = potential_of(hybrid(*parts), dtype=torch.float32, **options).cuda()
     double, atoms = potential_of(hybrid(*parts), **options), alloy(repeat=3)
     engine = Engine(atoms, gpu, EnsembleSettings("nve", 300, 1))
-    assert engine._surface.captures == (name not in ("few_places_beyond", "gate_excluded"))
     if name == "attention":  # runs of a few atoms each, in a graph
         monkeypatch.setattr(SeAttenV2, "atoms_at_once", lambda self, near: 50)
     last = list(engine.run(8, every=4))[-1]
+    assert bool(replays) == (name not in ("few_places_beyond", "gate_excluded"))
     wanted = double.compute(last.atoms(atoms))
     assert relative_error(torch.from_numpy(last.forces), torch.from_numpy(wanted["forces"])) < FLOAT32
 
 
 @pytest.mark.gpu
-def test_captured_steps_look_at_the_places_of_all_parts():
+def test_captured_steps_look_at_the_places_of_all_parts(monkeypatch):
     potential = potential_of(hybrid(A, R), dtype=torch.float32).cuda()
+    assert limits(potential.model, "error") == [*A["sel"], *R["sel"]]
+    monkeypatch.setattr(force_provider, "limits", lambda *_: [*A["sel"], *(4 for _ in R["sel"])])
     engine = Engine(alloy(), potential, EnsembleSettings("nve", 300, 1))
-    places = engine._surface.sel
-    assert places.tolist() == [*A["sel"], *R["sel"]]
-    places[2:] = 4
     list(engine.run(3))
     assert engine.repeats > 0  # done again with all checks, which find nothing
 

@@ -11,7 +11,7 @@ from reference_cases import on_device, references, relative_error
 from test_dpa4c import INPUT
 
 import mdops
-from mdops.evaluators import harmonic_sums
+from mdops.evaluators import length_splines
 from mdops.models import dpa4c
 from mdops.models.dpa4c import DPA4C, DPA4COptions
 from mdops.system import from_atoms
@@ -114,7 +114,7 @@ def test_the_error_falls_with_the_knots_and_is_kept(basis):
 
 
 def test_where_no_splines_are_made_the_nets_run(monkeypatch):
-    monkeypatch.setattr(harmonic_sums, "_MOST_NUMBERS", 100)
+    monkeypatch.setattr(length_splines, "_MOST_NUMBERS", 100)
     potential = new_potential(INPUT)
     potential.use_spline()
     with pytest.warns(UserWarning, match="there are no splines for 2 types"):

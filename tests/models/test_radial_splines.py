@@ -8,7 +8,7 @@ from reference_cases import on_device, references, relative_error
 from test_dpa4 import INPUT
 
 import mdops
-from mdops.evaluators import radial_splines
+from mdops.evaluators import length_splines
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.tables import radial_tables
 from mdops.tables.radial_tables import choose_intervals, spline_error
@@ -109,7 +109,7 @@ def test_knots_keep_the_tolerance_or_there_are_none(monkeypatch):
 
 
 def test_tables_are_not_larger_than_there_is_room(monkeypatch):
-    monkeypatch.setattr(radial_splines, "_MOST_NUMBERS", 100)
+    monkeypatch.setattr(length_splines, "_MOST_NUMBERS", 100)
     potential = new_potential(BY_BLOCKS)
     potential.use_spline()
     with pytest.warns(UserWarning, match="no splines"):

@@ -10,12 +10,13 @@ from torch_reference import evaluate as dense
 from trees import differences
 
 from mdops import load
-from mdops.evaluators.spline_model import SplineModel
+from mdops.evaluators.spline_sum import SplineSum
 from mdops.io import read_model
 from mdops.models import Neighborhood
 from mdops.nn import net
 from mdops.ops import mlp_value_and_gradient, neighbor_list
 from mdops.system import System
+from mdops.tables.spline_model import SplineModel
 
 WAYS = [{"spline": False}, {"spline": True}]
 
@@ -266,9 +267,8 @@ def test_extend_keeps_all_neighbours(way):
         descriptor = potential.model.descriptor
         if potential.grid is None:
             return descriptor.moments(near) * descriptor.slots
-        splines = SplineModel(potential).sums[0]
-        moments = splines.moments(near)
-        return splines.t(moments, splines.table(), system) * descriptor.slots
+        tables = SplineModel(potential).sums[0]
+        return SplineSum(tables).summed(tables.table(), near) * descriptor.slots
 
     more = torch.tensor(wide.sel) - torch.tensor(extended.sel)
     padding = wide.model.descriptor.padding(more.expand(len(types), -1), types) * wide.model.descriptor.slots

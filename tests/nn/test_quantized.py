@@ -20,7 +20,6 @@ from mdops.cli import quantize as command
 from mdops.errors import InputError, ModelFileError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.from_moments import MomentTraining
-from mdops.evaluators.nets import frozen_fitting
 from mdops.evaluators.one_op import FusedTraining
 from mdops.evaluators.splines import Splines
 from mdops.io import read_model, write_model
@@ -285,7 +284,7 @@ def test_the_packed_numbers_follow_the_weights(alloy):
             p *= 1.5
     assert model.evaluator() is not kept
     assert abs(model.compute(atoms)["energy"] - before) > 1e-3
-    assert not any(p.requires_grad for p in frozen_fitting(model.model.fitting).parameters())
+    assert not any(p.requires_grad for p in model.model.fitting.frozen().parameters())
 
 
 @pytest.mark.parametrize("device", DEVICES)

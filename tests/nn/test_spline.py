@@ -7,7 +7,7 @@ import torch
 from reference_cases import model_path
 
 from mdops import load
-from mdops.evaluators.spline_model import SplineModel
+from mdops.evaluators.spline_sum import SplineSum
 from mdops.models import Neighborhood
 from mdops.models.moments import TypeChoice
 from mdops.system import System
@@ -21,6 +21,7 @@ from mdops.tables.spline import (
     embed,
     spline_error,
 )
+from mdops.tables.spline_model import SplineModel
 
 S_MAX = 2.0
 
@@ -52,7 +53,7 @@ def slopes(t, vectors):
 def worst_pair(potential, grid):
     """`spline_error` by its definition: from the derivatives of T of single pairs at many distances, by autograd."""
     descriptor, potential.grid = potential.model.descriptor, grid
-    model = SplineModel(potential).sums[0]
+    model = SplineSum(SplineModel(potential).sums[0])
     # From the cutoff inwards, and as dense in s as knots are: seven to an interval.
     s = grid.at(torch.linspace(0, grid.intervals, 7 * grid.intervals + 1, dtype=torch.float64))[1:]
     r = torch.linspace(descriptor.cutoff, 0.5, 20000, dtype=torch.float64)
@@ -73,8 +74,7 @@ def worst_pair(potential, grid):
             sizes = torch.maximum(sizes, slopes(exact, vectors))
             with torch.no_grad():
                 splines = coefficients(descriptor, grid)
-            moments = model.moments(near)
-            wrong = model.t(moments, splines, near.system) - exact
+            wrong = model.summed(splines, near) - exact
             errors = torch.maximum(errors, slopes(wrong, vectors))
     size = sizes.cummax(0).values.clamp(min=sizes[r >= 0.5 * descriptor.cutoff].max())
     return float((errors / size).max())

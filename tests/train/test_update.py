@@ -11,10 +11,10 @@ from small_systems import EMT, new_model, small_config
 
 import mdops
 from mdops.errors import ConfigError, DataError
-from mdops.evaluators.spline_model import SplineModel
 from mdops.io import read_model
 from mdops.ops import NeighborList, displacements
 from mdops.tables.spline import bending_weights
+from mdops.tables.spline_model import SplineModel
 from mdops.train import PairLists, make_batch
 from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_sampler, require_labels

@@ -1,27 +1,45 @@
-"""A standard model's sums by splines and its nets, as ops of whole steps take them."""
+"""A standard model's sums by splines and its fitting nets, as ops of whole steps take them."""
 
 import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from mdops.evaluators.base import Step
-from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.kept import OfTypes, PerTypeLookup, Types
-from mdops.evaluators.nets import LayerTensors, why_not_device, why_not_net
-from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
 from mdops.models.moments import TypeChoice
-from mdops.models.standard import DescriptorFitting
+from mdops.nn.kept import PerTypeLookup
 from mdops.nn.net import Net
-from mdops.ops import fitting_energy, hybrid_potential_pack, spline_potential_why_not
+from mdops.ops import spline_potential_why_not
 from mdops.ops.activation import CODES
 from mdops.system import System
-from mdops.tables.grids import NO_SUMS, moment_descriptor, sums_of
+from mdops.tables.grids import sums_of
 from mdops.tables.spline import SplineGrid
+from mdops.tables.splined_model import SplinedModel
+from mdops.tables.sum_tables import SumTables
 from mdops.tracing import is_recorded
+
+
+class LayerTensors(NamedTuple):
+    """A layer's weight (inputs, outputs), bias and timestep (outputs,)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    timestep: torch.Tensor | None
+
+    def of(self, dtype: torch.dtype) -> "LayerTensors":
+        return LayerTensors(*(None if x is None else x.to(dtype).contiguous() for x in self))  # type: ignore[arg-type]
+
+    def filled_in(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """With what does nothing in the place of what is absent."""
+        weight, bias, timestep = self
+        width = weight.shape[1]
+        return (
+            weight,
+            weight.new_zeros(width) if bias is None else bias,
+            weight.new_ones(width) if timestep is None else timestep,
+        )
 
 
 class SplineModel:
@@ -32,14 +50,14 @@ class SplineModel:
         model, fitting; spec: of the whole descriptor.
         kinds: the model's types that count here, n of them; has_all: whether these are all.
         shares_net: whether one fitting net, with one scale, serves all of these types.
-        members: of each part of the descriptor how it is evaluated: a `SplineSum`, or the part itself; sums, others:
+        members: of each part of the descriptor how it is evaluated: a `SumTables`, or the part itself; sums, others:
             these and those.
         one_hot_types: whether the first layer of the one net has an input for each type, which is 1 for its own.
     """
 
     def __init__(
         self,
-        potential: EvaluationContext,
+        potential: SplinedModel,
         types: Sequence[int] | None = None,
         grids: Sequence[SplineGrid | None] | None = None,
     ) -> None:
@@ -53,28 +71,18 @@ class SplineModel:
         self.model, self.fitting, self.spec = model, model.fitting, model.descriptor.spec
         self.kinds = kinds = TypeChoice.of(every if types is None else types, model.out_bias.device)
         self.has_all = kinds.numbers == tuple(every)
-        self.members: list[SplineSum | Descriptor] = [
-            SplineSum(model, part, grid, types, potential.smoothing) if (grid := grid_of.get(part)) else part
+        self.members: list[SumTables | Descriptor] = [
+            SumTables(model, part, grid, types, potential.smoothing) if (grid := grid_of.get(part)) else part
             for part in model.descriptor.parts
         ]
-        self.sums = [part for part in self.members if isinstance(part, SplineSum)]
-        self.others = [part for part in self.members if not isinstance(part, SplineSum)]
+        self.sums = [part for part in self.members if isinstance(part, SumTables)]
+        self.others = [part for part in self.members if not isinstance(part, SumTables)]
         self.shares_net = bool(model.fitting.shared and model.has_energy[kinds.index].all())
         marks = like.new_zeros(len(every), len(kinds.numbers))
         marks[kinds.index, torch.arange(len(kinds.numbers), device=like.device)] = 1
         self._marks, self._no_inputs = PerTypeLookup(marks.detach()), like.new_empty(0)
         has_constants = any(part.descriptor.width > part.features for part in self.sums)
         self.one_hot_types = self.shares_net and len(kinds.numbers) > 1 and has_constants
-
-    @staticmethod
-    def knows(potential: EvaluationContext) -> bool:
-        return isinstance(potential.model, DescriptorFitting) and bool(sums_of(potential.model))
-
-    @staticmethod
-    def why_not(potential: EvaluationContext, *, alone: bool = False) -> str | None:
-        """Why there is none for a potential; `alone`: or its descriptor is not one of sums."""
-        known = is_alone(potential) if alone else SplineModel.knows(potential)
-        return potential.why_no_spline if known else f"{NO_SUMS}, and this is {potential.kind}"
 
     def occupied_slots(self, within: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What `NeighborReport.within` is of the sums, from the neighbours (N, sums, n) of each type."""
@@ -119,7 +127,7 @@ class SplineModel:
             features, of_others, of_types, at = [], [], [], 0
             given = iter(constants)
             for part in self.members:
-                if not isinstance(part, SplineSum):
+                if not isinstance(part, SumTables):
                     of_others.append(weight[at : at + part.width])
                     at += part.width
                     continue
@@ -174,15 +182,17 @@ class SplineModel:
         scale = has_energy[:1] if self.shares_net else has_energy
         return scale, has_energy * (fitting.bias[kinds.index] + model.out_bias[kinds.index] - absent)
 
-    def extra_inputs(self, system: System, step: Step) -> torch.Tensor:
+    def extra_inputs(
+        self, system: System, fparam: torch.Tensor | None, aparam: torch.Tensor | None
+    ) -> torch.Tensor:
         """(N, E): what the nets of `fitting_layers` take beside the features, of atoms with these parameters."""
         marks = None
         if self.one_hot_types:
             # A graph of a training gets other frames' types in the same tensor.
             marks = (self._marks.find if is_recorded(system.types) else self._marks)(system.types)
-        if not self.fitting.extra_size and step.fparam is None and step.aparam is None:
+        if not self.fitting.extra_size and fparam is None and aparam is None:
             return self._no_inputs.new_empty(system.atoms, 0) if marks is None else marks
-        extra = self.fitting.extra_inputs(system.batch, system.count, step.fparam, step.aparam)
+        extra = self.fitting.extra_inputs(system.batch, system.count, fparam, aparam)
         return extra if marks is None else torch.cat([marks, extra], 1)
 
     @property
@@ -190,73 +200,25 @@ class SplineModel:
         """E."""
         return self.fitting.extra_size + (len(self.kinds.numbers) if self.one_hot_types else 0)
 
-
-class PackedFitting:
-    """The fitting nets of all types, packed for the op that gives energies and their gradient in one."""
-
-    def __init__(self, potential: EvaluationContext) -> None:
-        nets = self._nets = SplineModel(potential, grids=[None for _ in sums_of(potential.model)])
-        self._packed, self._output = nets.packed(hybrid_potential_pack, [], []), nets.scale_and_shift()
-        self._no_weight = self._output[0].new_empty(0)
-
-    @staticmethod
-    def why_not(potential: EvaluationContext) -> str | None:
-        """Why a model's nets cannot be packed so; None if they can."""
-        problem = why_not_net(potential) or why_not_device(potential)
-        if problem is not None:
-            return problem
-        net = potential.model.fitting.net(0)  # type: ignore[union-attr,operator]
-        return spline_potential_why_not(
-            net.layers[0].weight.flatten(),
-            tables=1,
-            intervals=1,
-            width=1,
-            axis=0,
-            neurons=[layer.outputs for layer in net.layers[:-1]],
-            extra=net.inputs - 1,
-        )
-
-    def energies(
-        self, features: torch.Tensor, system: System, step: Step
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The energies (N,) of a system's atoms with these features (N, D), float64, as answers have them; and the
-        gradient of the sum of weight_i (N,) times these by the features. `step` has these atoms' parameters."""
-        extra = self._nets.extra_inputs(system, step)
-        x = torch.cat([features, extra], 1) if extra.shape[1] else features
-        weight = self._no_weight if step.weight is None else step.weight
-        energy, gradient = fitting_energy(
-            x, system.types, self._packed, weight, *self._output, *self._nets.shape
-        )
-        return energy, gradient[:, : features.shape[1]]
-
-
-def is_alone(potential: EvaluationContext) -> bool:
-    """Whether it is of a standard model whose only descriptor is of sums."""
-    return moment_descriptor(potential.model) is not None
-
-
-class SplineModels:
-    """The spline models of a potential for the types of the systems that it meets.
-
-    Attributes:
-        of: gives that for some types.
-    """
-
-    def __init__(self, potential: EvaluationContext) -> None:
-        self._potential = potential
-        self._mixed = shares_places(potential)
-        self.of: OfTypes[SplineModel] = OfTypes(
-            lambda types: SplineModel(potential, types, potential.grids_for(types))
-        )
-        if not self._mixed:
-            self.of(None)
-
-    def types(self, system: System) -> Types:
-        """Those that count for a system; None for all that the model has."""
-        return self._potential.present(system) if self._mixed else None
-
-
-def shares_places(potential: EvaluationContext) -> bool:
-    """Whether in every descriptor of sums neighbours of all types share places, so that types which are not there do
-    not matter."""
-    return all(one.descriptor.mixed for one in sums_of(potential.model))
+    @property
+    def why_not(self) -> str | None:
+        """The limit of the ops of whole steps, or of the nets alone, that it exceeds; None if they can have it."""
+        inputs = self.extra_size + sum(part.width for part in self.model.descriptor.parts)
+        like, neurons = self._no_inputs.new_zeros(1), self.shape[0]
+        if not self.sums:
+            of_net = {"tables": 1, "intervals": 1, "width": 1, "axis": 0, "extra": inputs - 1}
+            return spline_potential_why_not(like, neurons=neurons, **of_net)
+        for part in self.sums:
+            d = part.descriptor
+            problem = spline_potential_why_not(
+                d.mean,
+                tables=part.ntypes + d.gated,
+                intervals=part.grid.intervals,
+                width=d.channels,
+                axis=d.axis_neuron,
+                neurons=neurons,
+                extra=inputs - d.width,
+            )
+            if problem is not None:
+                return problem
+        return None

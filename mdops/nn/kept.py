@@ -1,0 +1,65 @@
+"""What is made of a tensor of atoms' types and kept as long as that: all steps of a simulation have the same."""
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mdops.tracing import is_recorded
+
+T = TypeVar("T")
+
+
+class OfTensor(ABC, Generic[T]):
+    """What `find` gives for a tensor, and for others when these come."""
+
+    def __init__(self) -> None:
+        self._known: Any = WeakIdKeyDictionary()
+
+    @abstractmethod
+    def find(self, types: torch.Tensor) -> T:
+        """The same, not kept."""
+
+    def __call__(self, types: torch.Tensor) -> T:
+        if types.is_inference():  # it has no version, by which a change is seen
+            return self.find(types)
+        known = self._known.get(types)
+        if known is None or known[0] != types._version:
+            found = self.find(types)
+            if is_recorded(types):
+                return found  # not there before what is recorded runs
+            self._known[types] = known = types._version, found
+        return known[1]
+
+
+class PresentTypes(OfTensor[tuple[int, ...] | None]):
+    """Which types atoms have, rising; None while steps are recorded, in a CUDA graph or for an exported model: then
+    they must not be read."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Copies find them again."""
+        return PresentTypes, ()
+
+    def find(self, types: torch.Tensor) -> tuple[int, ...] | None:
+        if is_recorded(types):
+            return None
+        return tuple(t for t in torch.unique(types).tolist() if t >= 0) or (0,)
+
+
+class PerTypeLookup(OfTensor[torch.Tensor]):
+    """A number of each type, (ntypes,), or a row of numbers, (ntypes, m), for the atoms of a system, and another number
+    for virtual ones: (N,) or (N, m) of types (N,).
+
+    Attributes:
+        counts: whether any is not zero.
+    """
+
+    def __init__(self, of_types: torch.Tensor, of_virtual: int = 0) -> None:
+        super().__init__()
+        self._of_types, self._of_virtual = of_types, of_virtual
+        self.counts = bool((of_types != 0).any())
+
+    def find(self, types: torch.Tensor) -> torch.Tensor:
+        real = (types >= 0).view(-1, *[1] * (self._of_types.dim() - 1))
+        return torch.where(real, self._of_types[types.long().clamp(min=0)], self._of_virtual)
