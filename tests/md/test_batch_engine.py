@@ -223,23 +223,23 @@ def test_the_command_says_where_several_frames_go(tmp_path, capsys):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PHYSICS)
-def test_graphs_change_nothing(models, name):
+def test_graphs_change_nothing(models, name, replays):
     physics, ends = PHYSICS[name], []
     for graphs in (False, True):
         engine = BatchEngine(mixed(physics), models("cuda"), physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
-        assert bool(engine._graphs) == graphs
+        assert bool(replays) == graphs
     assert np.array_equal(ends[0].positions, ends[1].positions)
 
 
 @pytest.mark.gpu
-def test_message_passing_runs_in_graphs():
+def test_message_passing_runs_in_graphs(replays):
     physics, ends = PHYSICS["nve"], []
     for graphs in (False, True):
         potential = load(GRAPH_MODELS["dpa3"], device="cuda", dtype="float64")
         engine = BatchEngine([alloy(physics), alloy(physics, 1, 3)], potential, physics, graphs=graphs)
         ends += list(engine.run(40, every=40))
-        assert bool(engine._graphs) == graphs
+        assert bool(replays) == graphs
     np.testing.assert_array_equal(ends[0].positions, ends[1].positions)
     (alone,) = Engine(alloy(physics), load(GRAPH_MODELS["dpa3"]), physics).run(40, every=40)
     np.testing.assert_allclose(ends[1][0].positions, alone.positions, atol=1e-7)

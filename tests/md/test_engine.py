@@ -107,17 +107,9 @@ def test_restart_is_the_unbroken_run_to_the_last_bit(models, device, name):
     engine_cases.check_same_state(frame, expected)
 
 
-def disturb_skin(engine):
-    engine._stride = 120
-
-
-def disturb_capacity(engine):
-    engine._surface.capacity = 8
-
-
-@pytest.mark.parametrize("disturb", [disturb_skin, disturb_capacity])
+@pytest.mark.parametrize("disturbance", [{"stride": 120}, {"capacity": 8}], ids=["skin", "capacity"])
 @pytest.mark.parametrize("name", ["nve", "langevin", "flexible"])
-def test_a_block_that_fails_is_done_again(models, device, name, disturb):
+def test_a_block_that_fails_is_done_again(models, device, name, disturbance):
     """The skin used up or rows too short in the middle: nothing of that is seen in the trajectory."""
     physics = dataclasses.replace(PHYSICS[name], temperature=900)
     frames = {}
@@ -125,7 +117,7 @@ def test_a_block_that_fails_is_done_again(models, device, name, disturb):
         engine = Engine(alloy(physics), models(device), physics, skin=0.5)
         frames[disturbed] = list(engine.run(60, every=30))
         if disturbed:
-            disturb(engine)
+            engine.inner = {**engine.inner, **disturbance}
             before = engine.repeats
         frames[disturbed] += list(engine.run(150, every=30))
         if disturbed:
@@ -254,12 +246,12 @@ def test_constraints_are_refused(models):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PHYSICS)
-def test_graphs_change_nothing(models, name):
+def test_graphs_change_nothing(models, name, replays):
     physics, ends = PHYSICS[name], []
     for graphs in (False, True):
         engine = Engine(alloy(physics, repeat=3), models("cuda"), physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
-        assert bool(engine._graphs) == graphs
+        assert bool(replays) == graphs
     assert np.array_equal(ends[0].positions, ends[1].positions)
 
 
@@ -268,14 +260,12 @@ def test_a_graph_gets_the_room_that_it_needs(kind):
     """Without a look at how many edges and angles there are, as in steps on a GPU; with too little room at first."""
     physics, potential = PHYSICS["nve"], load(GRAPH_MODELS[kind], overflow="extend")
     (expected,) = Engine(alloy(physics), potential, physics).run(30, every=30)
+    potential.evaluator().captures = True
     engine = Engine(alloy(physics), potential, physics)
-    engine._surface._flags, engine._surface.room = True, (100, 10**5, 10**4)
+    engine.inner = {**engine.inner, "room": (100, 10**5, 10**4)}
     (found,) = engine.run(30, every=30)
-    assert engine.repeats == 1 and engine.inner["room"].tolist() == list(engine._surface.room)
-    assert all(
-        size <= room and (size > 100 or (not size and kind != "dpa3"))
-        for size, room in zip(engine._surface.sizes, engine._surface.room, strict=True)
-    )
+    room = engine.inner["room"].tolist()
+    assert engine.repeats == 1 and room[0] > 100 and room[1:] == [10**5, 10**4]
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-12)
     np.testing.assert_allclose(found.virial, expected.virial, atol=1e-10)
 
@@ -285,13 +275,13 @@ def test_a_graph_gets_the_room_that_it_needs(kind):
 @pytest.mark.parametrize(
     ("kind", "name"), [("dpa3", "nve"), ("dpa3", "langevin"), ("dpa2", "nve"), ("dpa4", "nve")]
 )
-def test_message_passing_runs_in_graphs(kind, name, dtype):
+def test_message_passing_runs_in_graphs(kind, name, dtype, replays):
     physics, ends = PHYSICS[name], []
     for graphs in (False, True):
         potential = load(GRAPH_MODELS[kind], device="cuda", dtype=dtype, overflow="extend")
         engine = Engine(alloy(physics, repeat=3), potential, physics, graphs=graphs)
         ends += list(engine.run(60, every=60))
-        assert bool(engine._graphs) == graphs and engine.repeats <= 3
+        assert bool(replays) == graphs and engine.repeats <= 3
     # With room for more edges PyTorch may choose other products for the layers of dpa2 and dpa4.
     rounding = 1e-5 if dtype == "float32" and kind != "dpa3" else 0
     np.testing.assert_allclose(ends[0].positions, ends[1].positions, rtol=0, atol=rounding)
@@ -322,24 +312,25 @@ def test_a_slow_capture_leaves_the_noise(models, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_float64_runs_in_graphs(models):
+def test_float64_runs_in_graphs(models, replays):
     physics = PHYSICS["nve"]
     engine = Engine(alloy(physics), load(MODEL, device="cuda", dtype="float64"), physics)
     (found,) = engine.run(40, every=40)
-    assert engine._graphs
+    assert replays
     (expected,) = Engine(alloy(physics), models("cpu"), physics).run(40, every=40)
     np.testing.assert_allclose(found.positions, expected.positions, atol=1e-10)
 
 
 @pytest.mark.gpu
-def test_another_gpu_than_the_current_one():
+def test_another_gpu_than_the_current_one(replays):
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
     physics, ends = PHYSICS["langevin"], []
     for place in ("cuda:0", "cuda:1"):
         engine = Engine(alloy(physics), load(MODEL, device=place), physics)
         ends += list(engine.run(60, every=60))
-        assert engine._graphs and torch.cuda.current_device() == 0
+        assert replays and torch.cuda.current_device() == 0
+        replays.clear()
     assert np.array_equal(ends[0].positions, ends[1].positions)
 
 

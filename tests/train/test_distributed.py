@@ -39,10 +39,14 @@ def mixed(tmp_path):
 def gradients(config, folder):
     """Writes the gradients of the first steps, and what was reported of them."""
     trainer = Trainer(config, folder)
-    found = []
-    for _ in range(3):
-        (report,) = trainer._advance()
+    found, stop = [], stop_after(3)
+
+    def on_report(report):
         found.append(([p.grad.clone() for p in trainer.potential.parameters()], vars(report)))
+        stop(report)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        trainer.run(on_report)
     torch.save(found, folder / f"found-{trainer.processes.rank}.pt")
 
 
