@@ -12,6 +12,7 @@ from mdops.files.cuda_library import cached_cuda_library
 
 OLDEST_GPU = (8, 0)  # compute capability: A100 and later
 _cuda_failure: str | None = None  # why the CUDA library did not load, once that was tried
+_is_for_hopper = False  # whether it has kernels with the instructions that Hopper alone has
 
 
 def library_path(name: str) -> pathlib.Path | None:
@@ -59,7 +60,7 @@ _watches_forks = False
 
 
 def _load_cuda() -> None:
-    global _cuda_failure
+    global _cuda_failure, _is_for_hopper
     if _cuda_failure is not None:
         return
     path = cuda_library_path()
@@ -71,6 +72,7 @@ def _load_cuda() -> None:
     else:
         try:
             torch.ops.load_library(path)
+            _is_for_hopper = torch.ops.mdops.cuda_is_for_hopper()
             return
         except OSError as error:
             _cuda_failure = f"{path} does not load into PyTorch {torch.__version__}: {error}"
@@ -135,6 +137,11 @@ def gpu_problem(index: int) -> str | None:
             f"{_dotted(OLDEST_GPU)} (A100) or later: use device='cpu'"
         )
     return None
+
+
+def has_hopper_kernels(device: torch.device | int) -> bool:
+    """Whether a GPU is a Hopper and the library was built with the instructions that only Hopper has (sm_90a)."""
+    return _is_for_hopper and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 def check_device(device: torch.device | str) -> torch.device:

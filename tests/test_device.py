@@ -12,6 +12,8 @@ from mdops import _library
 from mdops._library import check_device, cuda_problem, gpu_problem
 from mdops.calculator import MDOps
 from mdops.errors import InputError, LibraryError
+from mdops.ops.linear import has_degree_kernel
+from mdops.ops.so2_layer import has_fused_layers, has_tensor_cores
 
 MODEL = Path(__file__).parent / "data" / "formats" / "model.dp"
 
@@ -90,6 +92,33 @@ def test_a_gpu_that_is_too_old_or_absent(well):
         check_device("cuda:0")
     with pytest.raises(LibraryError, match="there is no GPU 3: PyTorch sees 1"):
         check_device("cuda:3")
+
+
+class Rows(list):
+    """As many numbers, of a GPU, as far as the ways to treat them are chosen by them."""
+
+    is_cuda, dtype, device = True, torch.float32, torch.device("cuda", 0)
+
+
+def test_kernels_of_hopper_are_taken_where_they_were_built(well):
+    """A library for sm_80 and sm_90, without the instructions of sm_90a, runs on a Hopper, too."""
+    rows, weight = Rows(range(1000)), torch.zeros(3, 64, 64)
+
+    def ways():
+        return (
+            has_degree_kernel(rows, weight),
+            has_fused_layers(rows, 2, 32, 2, 1),
+            has_tensor_cores(rows.device, 2, 64),
+            has_tensor_cores(rows.device, 2, 32),
+        )
+
+    well.setattr(_library, "_is_for_hopper", True)
+    assert ways() == (True, True, True, True)
+    well.setattr(_library, "_is_for_hopper", False)
+    assert ways() == (False, False, False, True)
+    well.setattr(_library, "_is_for_hopper", True)
+    well.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
+    assert ways() == (False, False, False, True)
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "nowhere", "cuda:x", 3.5, None])

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from mdops._library import has_hopper_kernels
 from mdops.ops._register import as_non_leaf, call, is_by_pytorch, register_fake, register_formula
 
 
@@ -46,7 +47,7 @@ def linear_weight(
 def has_degree_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether `degree_linear` of these and its gradient by x take less time than PyTorch's products with the matrix of
     each coefficient: on Hopper, of many rows that are not narrow (linear.md)."""
-    if not x.is_cuda or x.dtype != torch.float32 or torch.cuda.get_device_capability(x.device) != (9, 0):
+    if not x.is_cuda or x.dtype != torch.float32 or not has_hopper_kernels(x.device):
         return False
     return len(x) >= 1000 and max(weight.shape[1:]) >= 64
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from mdops._library import has_hopper_kernels
 from mdops.ops._register import (
     as_non_leaf,
     call,
@@ -23,8 +24,7 @@ def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     narrow, wide = (channels, degrees) == (32, 2), channels == 64 and 0 < degrees <= 3
     if not (narrow or wide):
         return False
-    capability = torch.cuda.get_device_capability(device)
-    return capability >= (8, 0) if narrow else capability == (9, 0)
+    return torch.cuda.get_device_capability(device) >= (8, 0) if narrow else has_hopper_kernels(device)
 
 
 def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:
@@ -74,7 +74,7 @@ def has_fused_layers(x: torch.Tensor, degrees: int, channels: int, layers: int, 
         return False
     if not 2 <= layers <= 4 or gates != layers - 1:
         return False
-    return torch.cuda.get_device_capability(x.device) == (9, 0)
+    return has_hopper_kernels(x.device)
 
 
 def so2_layers(

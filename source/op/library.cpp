@@ -8,6 +8,7 @@ STABLE_TORCH_LIBRARY(mdops, m) {
   m.def("cpu_bf16() -> str");
   // The CUDA versions the CUDA library was built with and the driver has: 1000 major + 10 minor.
   m.def("cuda_versions() -> (int built, int driver)");
+  m.def("cuda_is_for_hopper() -> bool");
 
   // Neighbour lists.
   m.def(

@@ -13,10 +13,20 @@ std::tuple<int64_t, int64_t> cuda_versions() {
   return {CUDART_VERSION, driver};
 }
 
+// Whether it has kernels with the instructions that Hopper alone has (sm_90a).
+bool cuda_is_for_hopper() {
+#ifdef MDOPS_HOPPER
+  return true;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
   m.impl("cuda_versions", TORCH_BOX(&mdops::cuda_versions));
+  m.impl("cuda_is_for_hopper", TORCH_BOX(&mdops::cuda_is_for_hopper));
 }
