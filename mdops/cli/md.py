@@ -2,8 +2,10 @@
 after a kill, and the run goes on as if nothing had happened."""
 
 import argparse
+import contextlib
 import dataclasses
 import math
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     output = _output(args)
     physics = _physics(args, output.steps)
     picture = _picture(args, output)
-    keep_inputs(args, (output.trajectory, output.log, output.checkpoint, picture))
+    check_outputs(args, (output.trajectory, output.log, output.checkpoint, picture))
     atoms = read_structure(args.structure)
     atoms.calc = MDOps(args.model, skin=args.skin, guard=args.guard, **model_options(args))
     for path, model in zip(args.model, atoms.calc.models, strict=True):
@@ -128,16 +130,24 @@ def _output(args: argparse.Namespace) -> "Output":
     )
 
 
-def keep_inputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> None:
-    """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for."""
+def check_outputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> None:
+    """Raises InputError if the run would write over the structure or a model, which --overwrite is not meant for, or
+    into the file that the shell puts what is printed into."""
     inputs = [Path(args.structure.split("@")[0]), *map(Path, args.model)]
+    printed = []
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):  # a shell may close it
+            printed.append(os.fstat(stream))
     for path in paths:
-        if (
-            path is not None
-            and path.exists()
-            and any(source.exists() and path.samefile(source) for source in inputs)
-        ):
+        if path is None or not path.is_file():
+            continue
+        if any(source.exists() and path.samefile(source) for source in inputs):
             raise InputError(f"{path} is what the run starts with: give its output another name")
+        if any(os.path.samestat(path.stat(), stream) for stream in printed):
+            raise InputError(
+                f"{path} is where the shell puts what this command prints (> or 2>), and the name of a file of the "
+                "run: give one of them another name, as by --log FILE"
+            )
 
 
 def read_structure(structure: str) -> "Atoms":

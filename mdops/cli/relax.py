@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdops.cli.arguments import add_run_options, model_options
-from mdops.cli.md import keep_inputs
+from mdops.cli.md import check_outputs
 from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         restart=args.restart,
         overwrite=args.overwrite,
     )
-    keep_inputs(args, (args.output, output.trajectory, output.log, output.checkpoint))
+    check_outputs(args, (args.output, output.trajectory, output.log, output.checkpoint))
     structures = _read(args.structure)
     models = [load(path, **model_options(args)) for path in args.model]
     for path, model in zip(args.model, models, strict=True):

@@ -198,6 +198,25 @@ def test_a_run_does_not_write_over_what_it_begins_with(crystal, capsys, output):
     assert Path("start.xyz").read_bytes() == before
 
 
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("command", ["md", "relax"])
+def test_a_run_does_not_write_into_what_is_printed(crystal, capsys, command, stream):
+    """`mdops md ... -o run.xyz > run.log`: the shell has made a file of the log's name."""
+    run = [command, crystal, "-m", MODEL, "--steps", "2", "-o", "run.xyz", "--overwrite"]
+    run += ["-T", "300"] if command == "md" else []
+    kept = os.dup(stream)
+    with open("run.log", "wb") as file:
+        os.dup2(file.fileno(), stream)
+    try:
+        status = main(run)
+    finally:
+        os.dup2(kept, stream)
+        os.close(kept)
+    assert status == 2
+    assert "run.log is where the shell puts what this command prints" in capsys.readouterr().err
+    assert not Path("run.xyz").exists()
+
+
 def test_md_and_restart(crystal, capsys):
     command = ["md", crystal, "-m", MODEL, "--ensemble", "npt", "-T", "300", "--timestep", "2"]
     command += ["--interval", "10", "-o", "md.xyz"]
