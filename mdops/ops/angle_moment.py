@@ -19,6 +19,11 @@ class AngleGrid(NamedTuple):
     fineness: int
 
     @property
+    def is_possible(self) -> bool:
+        """Whether the ops take it."""
+        return -40 <= self.exponent <= 40 and 1 <= self.octaves <= 60 and 0 <= self.fineness <= 12
+
+    @property
     def side(self) -> int:
         """Pieces on either side of zero."""
         return (self.octaves << self.fineness) + 1

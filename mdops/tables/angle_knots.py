@@ -93,7 +93,8 @@ def choose_angle_knots(
     def knots(exponent: int, fineness: int) -> AngleKnots:
         octaves = max(1, math.ceil(math.log2(most / 2.0**exponent + 1)))
         found = AngleKnots(exponent, octaves, fineness, r_min, math.inf)
-        error = angle_error(descriptor, found.grid, types) if found.intervals <= _MOST_INTERVALS else math.inf
+        can = found.intervals <= _MOST_INTERVALS and found.grid.is_possible
+        error = angle_error(descriptor, found.grid, types) if can else math.inf
         return dataclasses.replace(found, error=error)
 
     exponent, fineness = _FIRST
@@ -128,6 +129,8 @@ def use_angle_splines(
         found = choose_angle_knots(d, r_min, wanted, types)
         if found.error <= wanted:
             d.knots = found
+        elif not found.grid.is_possible:
+            problem = f"splines of the embedding nets do not reach down to {r_min:g} A"
         else:
             problem = (
                 f"splines of the embedding nets reach an error of {found.error:.1e}, not {tolerance:.1e}"

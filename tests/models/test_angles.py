@@ -297,6 +297,17 @@ def test_gpu(name):
         assert_close(there.evaluate(on_device(system, "cuda")), wanted, limit)
 
 
+@pytest.mark.parametrize("keys", [SE_E3, TEBD], ids=["se_e3", "se_e3_tebd"])
+def test_nets_run_where_no_pieces_reach(keys):
+    """The ops take so many octaves: the angle of a neighbour at 1e-9 A and itself is beyond them."""
+    potential = potential_of(("Cu", "Al"), **keys)
+    with pytest.warns(UserWarning, match="do not reach down to 1e-09 A: they are evaluated exactly"):
+        potential.use_spline(r_min=1e-9)
+    assert potential.angle_knots == (None,)
+    system = system_of(potential, alloy())
+    assert_close(potential.evaluate(system), exactly(potential).evaluate(system), 1e-13)
+
+
 def test_what_is_said():
     potential = potential_of(("Cu", "Al"), **SE_E3)
     (knots,) = potential.angle_knots
