@@ -337,6 +337,10 @@ class RepformerLayer(nn.Module):
         self.norm = nn.ParameterList(norm or ())
         self._kept: tuple[Watch, Any, LayerOnce | None] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles do without what is of these weights: nobody watches those of a copy yet."""
+        return {**self.__dict__, "_kept": None}
+
     def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
         form, (e, h) = self.form, local

@@ -326,6 +326,21 @@ def check_dynamics(potential):
     assert np.abs(frames[-1].positions - atoms.positions).max() > 1e-3
 
 
+def check_copies(potential):
+    """A copy of a model that has answered has weights of its own, of which no answer of another keeps anything."""
+    before = potential.compute(alloy())
+    changed, single = copy.deepcopy(potential), copy.deepcopy(potential).float()
+    for _ in range(2):  # once more after answers with the changed weights
+        for weight in changed.parameters():
+            weight.data += 0.01
+        found, again = changed.compute(alloy()), model_of_tree(changed.model.to_tree(), torch.float64)
+        wanted = mdops.Potential(again).eval().compute(alloy())
+        assert np.abs(found["forces"] - before["forces"]).max() > 1e-4 * np.abs(before["forces"]).max()
+        np.testing.assert_allclose(found["forces"], wanted["forces"], rtol=1e-9, atol=1e-12)
+    assert (potential.compute(alloy())["forces"] == before["forces"]).all()
+    np.testing.assert_allclose(single.compute(alloy())["forces"], before["forces"], rtol=0.01, atol=1e-3)
+
+
 def on_gpu(system):
     parts = {f.name: getattr(system, f.name) for f in dataclasses.fields(system)}
     return type(system)(**{k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in parts.items()})
@@ -400,6 +415,9 @@ class DescriptorTests:
 
     def test_ase_and_engine(self):
         check_dynamics(new_potential(self.INPUT))
+
+    def test_copies(self):
+        check_copies(new_potential(self.INPUT).eval())
 
     @pytest.mark.gpu
     def test_gpu(self, case):
