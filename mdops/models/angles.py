@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import angle_splines
+from mdops.nn.watch import Watch
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.tracing import is_exported, is_recorded
@@ -50,10 +51,11 @@ class _Tables(dict[Any, torch.Tensor]):
     """Tables by what they are of. Copies and pickles do without them.
 
     Attributes:
-        state: of the weights that they were made with.
+        watch: of the weights. state: of them, when the tables were made.
         held: those that CUDA graphs read, whatever the weights are now.
     """
 
+    watch: Watch | None = None
     state: Any = None
 
     def __init__(self) -> None:
@@ -195,10 +197,9 @@ class AngleDescriptor(EnvironmentDescriptor):
     def _fixed(self, grid: AngleGrid, kinds: torch.Tensor | None) -> torch.Tensor:
         """The argument `tables` of `angle_features`, (F, pairs, pieces, M, 8), formed in float64; kept while the
         weights are what they are."""
-        kept, state = self._tables, tuple((x.data_ptr(), x._version, x.dtype) for x in self.parameters())
-        if kept.state != state:
-            kept.clear()
-            kept.state = state
+        kept = self._tables
+        if not is_recorded(self.std):  # what is recorded has the tables that a step before made
+            self._forget_changed()
         name = grid, None if kinds is None else tuple(kinds.tolist())
         if name not in kept:
             if len(kept) >= _KEPT:
@@ -210,6 +211,16 @@ class AngleDescriptor(EnvironmentDescriptor):
         if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
             kept.held.append(kept[name])
         return kept[name]
+
+    def _forget_changed(self) -> None:
+        """Drops the tables of `_fixed` that were made with other weights."""
+        kept = self._tables
+        if kept.watch is None or not kept.watch.is_valid:
+            kept.watch = Watch(self)
+        state = kept.watch.parameters()
+        if kept.state != state:
+            kept.clear()
+            kept.state = state
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
         """(F, pairs, pieces, 6, M), of these types or all; differentiable in the weights."""

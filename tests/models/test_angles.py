@@ -298,6 +298,18 @@ def test_gpu(name):
 
 
 @pytest.mark.parametrize("keys", [SE_E3, TEBD], ids=["se_e3", "se_e3_tebd"])
+def test_weights_that_change_through_an_alias_are_seen(keys):
+    potential = potential_of(("Cu", "Al"), **keys)
+    system = system_of(potential, alloy())
+    before = potential.evaluate(system)["energy"]
+    for weight in potential.model.descriptors[0].parameters():
+        weight.data += 0.01
+    after = potential.evaluate(system)
+    assert abs(after["energy"] - before) > 1e-6
+    assert_close(after, copy.deepcopy(potential).evaluate(system), 1e-13)
+
+
+@pytest.mark.parametrize("keys", [SE_E3, TEBD], ids=["se_e3", "se_e3_tebd"])
 def test_nets_run_where_no_pieces_reach(keys):
     """The ops take so many octaves: the angle of a neighbour at 1e-9 A and itself is beyond them."""
     potential = potential_of(("Cu", "Al"), **keys)
