@@ -178,6 +178,8 @@ class Potential(EvaluationContext):
         return self._same(use, (kind, *state), lambda: kind(self))
 
     def _first(self, use: Use) -> type[Evaluator]:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"the model is in {self.dtype}: models compute in float32 or float64")
         return next((kind for kind in _EVALUATORS[use] if kind.why_not(self) is None), Autograd)
 
     def explain(self, use: Use = "simulate") -> str:
@@ -271,6 +273,7 @@ class Potential(EvaluationContext):
 
     # -- Answers
 
+    @outside_inference_mode
     @_in_own_precision
     def forward(
         self,

@@ -367,7 +367,9 @@ def _check_tensor(
 
 
 def _check_values(system: System, ntypes: int) -> None:
-    """Finite positions and cells, and indices in range."""
+    """Finite positions and cells, and indices in range, of tensors that have values."""
+    if system.positions.is_meta:
+        raise InputError("the atoms are on the device meta, whose tensors have no values")
     if system.atoms:
         finite = torch.isfinite(system.positions.detach()).all(1)
         if not bool(finite.all()):

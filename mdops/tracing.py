@@ -44,7 +44,7 @@ def outside_inference_mode(function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def outside(*args: Any, **kwargs: Any) -> T:
-        if not torch.is_inference_mode_enabled():
+        if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
         with torch.inference_mode(False):
             return function(

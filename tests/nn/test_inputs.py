@@ -1,5 +1,7 @@
 """Bad input: an error of the right type that says what is wrong and where."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -185,6 +187,22 @@ def test_nets_with_kinks_are_evaluated_exactly():
 def test_load_checks_its_arguments(options):
     with pytest.raises(InputError, match=next(iter(options))):
         load(model_path("base"), **options)
+
+
+def test_what_has_no_numbers_is_refused(potential):
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(InputError, match=f"the model is in {dtype}"):
+            copy.deepcopy(potential).to(dtype).compute(pair())
+    with pytest.raises(InputError, match="on the device meta"):
+        copy.deepcopy(potential).to("meta").compute(pair())
+    with pytest.raises(InputError, match="on the device meta"):
+        potential(X.to("meta"), TYPES.to("meta"))
+
+
+def test_differentiable_forces_in_inference_mode(potential):
+    wanted = potential(X, TYPES, forces=True)["forces"]
+    with torch.inference_mode():
+        assert (potential(X.clone(), TYPES, forces=True)["forces"] == wanted).all()
 
 
 def test_a_missing_file():
