@@ -1,5 +1,6 @@
 """A model file becomes a Potential."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.io import read_model
 from mdops.long_range import DipoleCharge
 from mdops.models import model_of_tree
+from mdops.models.neighborhood import COINCIDENT
 from mdops.potential import Matmul, Overflow, Potential
 from mdops.tracing import outside_inference_mode
 
@@ -63,8 +65,10 @@ def load(
     precision = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if precision is None or precision not in _DTYPES.values():
         raise InputError(f"dtype is {dtype!r}, expected torch.float32 or torch.float64, or its name")
-    if r_min is not None and not r_min > 0:
-        raise InputError(f"r_min is {r_min} A, expected a positive distance")
+    if r_min is not None and not COINCIDENT <= r_min < math.inf:
+        raise InputError(
+            f"r_min is {r_min} A, expected a distance of {COINCIDENT:g} A or more: nearer atoms are at the same place"
+        )
     place = check_device(device)
     file = read_model(path, head)
     potential = Potential(model_of_tree(file.model, precision), overflow=overflow)

@@ -182,7 +182,9 @@ def test_nets_with_kinks_are_evaluated_exactly():
 
 
 @pytest.mark.parametrize(
-    "options", [{"dtype": torch.float16}, {"dtype": "double"}, {"overflow": "ignore"}, {"r_min": 0.0}]
+    "options",
+    [{"dtype": torch.float16}, {"dtype": "double"}, {"overflow": "ignore"}]
+    + [{"r_min": value} for value in (0.0, 1e-9, np.inf, np.nan)],
 )
 def test_load_checks_its_arguments(options):
     with pytest.raises(InputError, match=next(iter(options))):
