@@ -1,6 +1,5 @@
 """Rebuilt kernels answer as the prebuilt ones, for the models they were built for and no others."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -120,9 +119,9 @@ def test_other_models_go_on_with_the_prebuilt_kernels(kept_cache):
     assert not called(softer, entry)
 
 
-def test_what_pays_is_used_by_models_that_come_later(kept_cache, capsys):
+def test_what_pays_is_used_by_models_that_come_later(kept_cache, tmp_path, monkeypatch):
     model = small_model(torch.float64)
-    entry = built_for(model)
+    entry = use_cache_of(built_for(model), tmp_path / "cache", monkeypatch)
     for ratio, used in ((0.99, False), (0.9, True)):
         cache.keep_calibration(entry, {"prebuilt": 1.0, "rebuilt": ratio, "atoms": 384, "threads": 1})
         told = kernels.build(model)
@@ -135,12 +134,9 @@ def test_what_pays_is_used_by_models_that_come_later(kept_cache, capsys):
     assert kernels.build(model, always=True).used
 
 
-def test_a_calibration_measures_both_and_stays_in_the_cache(kept_cache):
+def test_a_calibration_measures_both_and_stays_in_the_cache(kept_cache, tmp_path, monkeypatch):
     model = small_model(torch.float64)
-    entry = built_for(model)
-    told = json.loads((entry.path.parent / "entry.json").read_text())
-    told.pop("calibration", None)
-    (entry.path.parent / "entry.json").write_text(json.dumps(told))
+    use_cache_of(built_for(model), tmp_path / "cache", monkeypatch)
     built = kernels.build(model)
     assert 0.3 < built.rebuilt / built.prebuilt < 3
     assert cache.find_all({"name": "spline_potential"})
@@ -248,10 +244,8 @@ def test_flags_keep_calls_of_what_writes(tmp_path):
 def test_the_command_builds_lists_and_clears(tmp_path, kept_cache, monkeypatch, capsys):
     model = small_model(torch.float64)
     model.save(tmp_path / "model.dp")
-    entry = built_for(model)
-    if not entry.calibration:
-        cache.keep_calibration(entry, {"prebuilt": 1.0, "rebuilt": 0.99, "atoms": 384, "threads": 1})
-    use_cache_of(entry, tmp_path / "cache", monkeypatch)
+    entry = use_cache_of(built_for(model), tmp_path / "cache", monkeypatch)
+    cache.keep_calibration(entry, {"prebuilt": 1.0, "rebuilt": 0.99, "atoms": 384, "threads": 1})
     monkeypatch.setenv("MDOPS_JIT", "0")  # what is there needs no compiler
     assert main(["build", str(tmp_path / "model.dp"), "--dtype", "float64"]) == 0
     assert "of the time by the prebuilt ones" in capsys.readouterr().out
