@@ -49,10 +49,9 @@ def fuzz(*options, path=""):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2))
-def test_broken_calls_are_answered(seed):
-    """A minute in all, its start counted. A longer run by hand takes other calls: see CONTRIBUTING.md."""
-    done = fuzz("--seconds", "30", "--seed", str(seed))
+def test_broken_calls_are_answered():
+    """For 45 seconds, its start counted. A longer run by hand takes other calls: see CONTRIBUTING.md."""
+    done = fuzz("--seconds", "45")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 findings" in done.stdout and " 0 gave results" not in done.stdout
 

@@ -25,6 +25,12 @@ KINDS = {
 ALONE = ("Cu", "Cu")  # one element of two
 
 
+@pytest.fixture(autouse=True)
+def quickly_compiled(monkeypatch):
+    """As right, in less time; those of test_rebuilt.py have all optimisations."""
+    monkeypatch.setattr(models, "CPU_FLAGS", (*models.CPU_FLAGS, "-O1"))
+
+
 def model_of(kind, **options):
     return potential_of(KINDS[kind], dtype=torch.float32, overflow="extend", **options)
 
