@@ -36,30 +36,5 @@ inline __attribute__((always_inline)) Vector<T> larger(const Vector<T>& a, const
   return (Vector<T>)(((I)a & first) | ((I)b & ~first));
 }
 
-// Of the numbers in all lanes, by halves.
-template <class T, int Lanes>
-struct LaneLargest {
-  typedef T Whole __attribute__((vector_size(Lanes * sizeof(T))));
-  typedef T Half __attribute__((vector_size(Lanes / 2 * sizeof(T))));
-  struct Halves {
-    Half low, high;
-  };
-
-  static inline __attribute__((always_inline)) T of(const Whole& v) {
-    const Halves halves = __builtin_bit_cast(Halves, v);
-    return LaneLargest<T, Lanes / 2>::of(halves.low > halves.high ? halves.low : halves.high);
-  }
-};
-template <class T>
-struct LaneLargest<T, 2> {
-  typedef T Whole __attribute__((vector_size(2 * sizeof(T))));
-  static inline __attribute__((always_inline)) T of(const Whole& v) { return v[0] > v[1] ? v[0] : v[1]; }
-};
-
-template <class T>
-inline __attribute__((always_inline)) T largest_lane(const Vector<T>& v) {
-  return LaneLargest<T, kLanes<T>>::of(v);
-}
-
 }  // namespace MDOPS_ISA
 }  // namespace mdops
