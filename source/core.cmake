@@ -11,6 +11,9 @@ add_library(mdops_core SHARED ${CORE_SOURCES}
   "$<FILTER:${KERNEL_OBJECTS},INCLUDE,${of_core}>")
 target_include_directories(mdops_core PRIVATE source)
 target_link_libraries(mdops_core PRIVATE host_options quick_options Threads::Threads ${CMAKE_DL_LIBS})
+if("$ENV{MDOPS_CPU_QUICK}")
+  set_target_properties(mdops_core PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+endif()
 target_link_options(mdops_core PRIVATE -Wl,--as-needed -Wl,-z,defs
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/source/core/exports.map)
 set_target_properties(mdops_core PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/source/core/exports.map)

@@ -13,8 +13,8 @@ namespace mdops::core {
 void Rows::search(const mdops_input& input, const Box& box, double cutoff, int64_t ntypes) {
   const int64_t all = input.atoms + input.ghosts;
   const std::vector<int32_t> systems(all, 0);
-  const Atoms atoms{"compute",      all,         1,      input.positions, box.cell, box.periodic,
-                    systems.data(), input.types, cutoff, ntypes};
+  const mdops::Atoms atoms{"compute",      all,         1,      input.positions, box.cell, box.periodic,
+                           systems.data(), input.types, cutoff, ntypes};
   const Cells cells = sort_into_cells(atoms);
   counts.resize(atoms.size * ntypes);
   for (;;) {
