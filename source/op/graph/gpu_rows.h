@@ -101,8 +101,8 @@ struct RowsOfNode {
 
 // begin(node, column) and, of the first columns, the sum of term(row, column) over the rows of a node to out
 // (targets, W).
-// `kOfBlock`: a block has a node, and as many threads as have a row each take some of its rows, one after the
-// other.
+// `kOfBlock`: a block has a node. Its threads look up the places and owners of as many rows at once; then as
+// many of them as a row has vectors take one row each, and the next ones.
 template <class T, int size, bool kOfBlock, class Args, class B, class F>
 __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t summed, T* out,
                                          const B& begin_of, const F& term) {
@@ -115,23 +115,40 @@ __device__ __forceinline__ void sum_rows(const Args& args, int lanes, int64_t su
   };
   if constexpr (kOfBlock) {
     alignas(16) __shared__ T parts[kThreads * size];
-    const int64_t count = kThreads >> lanes, part = threadIdx.x >> lanes, own = rows.end - rows.begin;
-    const int64_t begin = rows.begin + own * part / count, end = rows.begin + own * (part + 1) / count;
-    for (int64_t at = 0; at < args.width; at += place.step * size) {
-      const int64_t k = at + place.first * size;
-      const bool in_bounds = k < args.width;
+    __shared__ int32_t found[kThreads];
+    constexpr int kNoRow = -2;
+    const int vectors = static_cast<int>(max(min(args.width / size, int64_t{kThreads}), int64_t{1}));
+    const int count = kThreads / vectors;
+    const int part = threadIdx.x / vectors, vector = threadIdx.x % vectors;
+    for (int64_t at = 0; at < args.width; at += int64_t{vectors} * size) {
+      const int64_t k = at + vector * size;
+      const bool is_summed = part < count && k < summed;
       auto sum = all_of<T, size>(T(0));
-      if (k < summed) add_rows(sum, args, m, begin, end, k, term);
-      sum.store(parts + threadIdx.x * size);
-      __syncthreads();
-      if (part == 0 && in_bounds) {
-        sum = start(k);
-        for (int64_t n = 0; n < count; ++n) {
-          sum = plus(sum, Vector<T, size>(parts + (n * place.step + place.first) * size));
+      for (int64_t begin = rows.begin; begin < rows.end; begin += kThreads) {
+        const int some = static_cast<int>(min(rows.end - begin, int64_t{kThreads}));
+        __syncthreads();
+        if (threadIdx.x < some)
+          found[threadIdx.x] = static_cast<int32_t>(row_at(args, m, begin + threadIdx.x));
+        __syncthreads();
+        for (int n = part; is_summed && n < some; n += kAhead * count) {
+          Vector<T, size>
+              ahead[kAhead];  // without branches between them, so that all are on their way at once
+#pragma unroll
+          for (int u = 0; u < kAhead; ++u) {
+            const int64_t row = n + u * count < some ? found[n + u * count] : kNoRow;
+            if (row != kNoRow) ahead[u] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
+          }
+#pragma unroll
+          for (int u = 0; u < kAhead; ++u) sum = plus(sum, ahead[u]);
         }
-        sum.store(out + m * args.width + k);
       }
       __syncthreads();
+      sum.store(parts + threadIdx.x * size);
+      __syncthreads();
+      if (part > 0 || k >= args.width) continue;
+      sum = start(k);
+      for (int n = 0; n < count; ++n) sum = plus(sum, Vector<T, size>(parts + (n * vectors + vector) * size));
+      sum.store(out + m * args.width + k);
     }
   } else {
     for (int64_t k = place.first * size; k < args.width; k += place.step * size) {
