@@ -1,6 +1,8 @@
-// On Hopper float32 goes by the tensor cores; other products are PyTorch's.
+// On Hopper float32 goes by the tensor cores; products of which the depth or the columns are one have kernels
+// of their own, and others are PyTorch's.
 #include "linear/cuda_call.h"
 #include "linear/gpu_product.h"
+#include "linear/gpu_thin.h"
 #include "linear/ops.h"
 
 namespace mdops {
@@ -63,10 +65,38 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
   return c;
 }
 
+bool is_thin(ProductForm form, const Tensor& a, const Tensor& b) {
+  const int64_t columns = b.size(form == ProductForm::b_transposed ? 0 : 1);
+  return form != ProductForm::a_transposed && (a.size(1) == 1 || columns == 1) && a.numel() && columns;
+}
+
+Tensor thin_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
+                    const Tensor* bias) {
+  const int64_t rows = a.size(0), depth = a.size(1),
+                columns = b.size(form == ProductForm::b_transposed ? 0 : 1);
+  Tensor c = empty(op, {rows, columns}, a.scalar_type());
+  dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
+    const T* const biases = bias && bias->numel() ? bias->const_data_ptr<T>() : nullptr;
+    gpu_linear::with_thin_rows<T>(
+        rows, depth == 1 ? columns : depth, [&]<int size>(int lanes, int64_t blocks) {
+          const auto launch = [&](auto kernel, int64_t width) {
+            op.launch(kernel, blocks, gpu_linear::kThinThreads, 0, rows, width, a.const_data_ptr<T>(),
+                      b.const_data_ptr<T>(), biases, c.mutable_data_ptr<T>(), lanes);
+          };
+          if (depth == 1)
+            launch(gpu_linear::outer_kernel<T, size>, columns);
+          else
+            launch(gpu_linear::dot_kernel<T, size>, depth);
+        });
+  });
+  return c;
+}
+
 }  // namespace
 
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                      Tensor* sums) {
+  if (is_thin(form, a, b)) return thin_product(op, form, aligned(a), aligned(b), bias);
   const bool by_tensor_cores =
       a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b, sums);
   return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
