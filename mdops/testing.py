@@ -951,6 +951,74 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         along = random(7, inputs), random(4, columns), random(4, columns), random(7)
         bad = {"along_x": (0, random(7, inputs + 1)), "along_q": (2, random(5, columns))}
         samples.append(Sample("message_backward_backward", (*along, *grads, *twice), bad=bad))
+    return [
+        *samples,
+        *_framed_message_samples(random, index),
+        *_angle_product_samples(random, index),
+        *_edge_update_samples(random, index),
+    ]
+
+
+def _edge_update_samples(
+    random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
+) -> list[Sample]:
+    """Edges without a row, with one, and with two."""
+    samples, of = [], index(1, 2, 2, 4, -1)
+    _, ends = torch.ops.mdops.edge_order(of, 6)
+    for width, name in ((4, "silut:0.4"), (5, "tanh"), (8, "silu")):
+        z, base, scale, bias = random(5, width), random(6, width), random(width), random(width)
+        given = z, scale, bias, of, ends, *kernel_code(name)
+        bad: dict[str, tuple[int, Any]] = {"scale": (2, random(width + 1)), "code": (6, 9)}
+        bad |= {"index": (4, of + 9), "offsets": (5, ends.flip(0))}
+        samples.append(Sample("edge_update", (base, *given), (0, 1), bad=bad))
+        bad = {"index": (4, of + 9), "grad": (0, random(5, width))}
+        samples.append(Sample("edge_update_backward", (base, *given), bad=bad))
+    return samples
+
+
+def _angle_product_samples(
+    random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
+) -> list[Sample]:
+    """Rows of pairs in any order, some of none."""
+    first, second = index(0, 0, 1, 1, 1, 3, -1), index(1, 3, 0, -1, 3, 3, -1)
+    (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
+    indices = first, firsts, second, order, seconds
+    u, v, grads = random(4, 4), random(4, 4), (random(7), random(7))
+    bad = {"first": (1, first + 9), "second": (3, second + 9), "u": (0, random(4, 3))}
+    along = {"v": (0, random(3, 4)), "first": (2, first + 9)}
+    back = {"offsets": (4, firsts.flip(0)), "order": (6, order + 9), "grad": (0, random(8))}
+    return [
+        Sample("angle_products", (u, *indices), (0,), bad=bad),
+        Sample("angle_products_along", (v, u, *indices), (0, 1), bad=along),
+        Sample("angle_products_backward", (*grads, u, *indices), (0, 1, 2), bad=back),
+    ]
+
+
+def _framed_message_samples(
+    random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
+) -> list[Sample]:
+    """Rows of which none, one or two are taken elsewhere, in sizes of the tensor cores and others."""
+    samples = []
+    first, second, taken = (
+        index(0, 0, 2, 2, 2, 3, -1),
+        index(2, -1, 0, 2, 3, 0, -1),
+        index(0, 3, 3, 6, -1),
+    )
+    (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
+    _, ends = torch.ops.mdops.edge_order(taken, 7)
+    for inputs, sent, kept, width, name in ((32, 32, 32, 16, "silut:0.4"), (5, 6, 0, 5, "tanh")):
+        columns = sent + kept
+        tensors = random(7, inputs), random(inputs, columns), random(4, columns), random(4, columns)
+        indices = first, firsts, second, order, seconds, taken, ends, width
+        given = *tensors, random(7), random(kept), random(7, 3), *indices, *kernel_code(name), "float32"
+        bad: dict[str, tuple[int, Any]] = {"frame": (6, random(7, 4)), "width": (14, inputs + 1)}
+        bad |= {"first": (7, first + 9), "second": (9, second + 9), "offsets": (8, firsts.flip(0))}
+        bad |= {"taken": (12, taken + 9), "matmul": (17, "float8")}
+        samples.append(Sample("framed_message", given, (0, 2, 3, 4, 6), bad=bad))
+        grads = random(4, sent), random(7, kept), random(4, 3, inputs), random(5, width)
+        bad = {"grad_moments": (2, random(4, 3, inputs + 1)), "grad_rows": (3, random(4, width))}
+        bad |= {"ends": (17, ends.flip(0))}
+        samples.append(Sample("framed_message_backward", (*grads, *given), bad=bad))
     return samples
 
 

@@ -33,6 +33,7 @@ class Case:
     dtype: torch.dtype
     groups: tuple[tuple[int, int], ...] = ()  # how many firsts each has, and how many of them are seconds
     parts: int = 2  # of numbers in products
+    width: int | None = None  # with frames, and so many numbers of some rows taken elsewhere
 
     def __post_init__(self) -> None:
         gen = torch.Generator().manual_seed(sum(self.lengths))
@@ -70,10 +71,25 @@ class Case:
         self.grad_sent, self.grad_kept = numbers(firsts, self.sent), numbers(self.rows, self.kept)
         self.along = [numbers(*t.shape) for t in (self.x, self.p, self.q, self.row_weight)]
         self.threshold = 1.5
+        self.frame, self.grad_moments = numbers(self.rows, 3), numbers(firsts, 3, self.inputs)
+        chosen = torch.randperm(self.rows, generator=gen)[: self.rows // 3].sort()[0]
+        self.taken = torch.cat([chosen.repeat_interleave(1 + chosen % 2), torch.tensor([-1, -1])]).int()
+        ends = torch.bincount(self.taken[:-2].long(), minlength=self.rows).cumsum(0)
+        self.taken_offsets = torch.cat([torch.zeros(1), ends]).int()
+        self.grad_taken = numbers(len(self.taken), self.width or 0)
 
     def expected(self) -> dict[str, list[torch.Tensor]]:
-        given = (self.x, self.p, self.q, self.row_weight, self.grad_sent, self.grad_kept, self.scale)
-        x, p, q, w, grad_sent, grad_kept, scale = (t.double().requires_grad_() for t in given)
+        given = (
+            self.x,
+            self.p,
+            self.q,
+            self.row_weight,
+            self.grad_sent,
+            self.grad_kept,
+            self.scale,
+            self.frame,
+        )
+        x, p, q, w, grad_sent, grad_kept, scale, frame = (t.double().requires_grad_() for t in given)
         there, first, second = (self.first >= 0)[:, None], self.first.long(), self.second.long()
         z = x @ self.weight.double() + torch.where(there, p[first], 0.0)
         z = z + torch.where((second >= 0)[:, None], q[second], 0.0)
@@ -81,6 +97,16 @@ class Case:
         sent = torch.zeros_like(grad_sent).index_add(0, first.clamp(min=0), w[:, None] * y[:, : self.sent])
         kept = x + scale * y[:, self.sent :] if self.kept else x[:, :0]
         loss = (grad_sent * sent).sum() + (grad_kept * kept).sum()
+        if self.width is not None:
+            rows = torch.where(there[:, :, None], frame[:, :, None] * x[:, None], 0.0)
+            moments = torch.zeros_like(self.grad_moments.double()).index_add(0, first.clamp(min=0), rows)
+            taken = x[self.taken[:-2].long(), : self.width]
+            loss = loss + (self.grad_moments * moments).sum() + (self.grad_taken[:-2] * taken).sum()
+            by = torch.autograd.grad(loss, (x, p, q, w, frame))
+            return {
+                "forward": [v.detach() for v in (sent, kept, moments)],
+                "backward": [v.detach() for v in by],
+            }
         by = torch.autograd.grad(loss, (x, p, q, w), create_graph=True)
         ends = [sent, kept, x, p, q, w]
         along = sum((a.double() * b).sum() for a, b in zip(self.along, by, strict=True))
@@ -105,6 +131,18 @@ class Case:
             out = [*(sums if name == "second" else [None, None]), *by]
         memory = [space(rows, columns) if name == "second" else None]
         memory.append(space(rows, self.kept) if name != "forward" else None)
+        if self.width is None:
+            memory += [None] * 7
+        else:
+            forward = name == "forward"
+            moments, by_frame = space(*self.grad_moments.shape), space(rows, 3)
+            memory += [
+                self.frame,
+                None if forward else self.grad_moments,
+                None if forward else self.grad_taken,
+            ]
+            memory += [moments, None] if forward else [None, by_frame]
+            memory += [self.taken, self.taken_offsets]
         indices = [self.first, self.offsets, self.second, self.order, self.second_offsets]
         indices.append(self.group_offsets if self.groups else None)
         tensors = [
@@ -132,16 +170,21 @@ class Case:
             chip,
             len(self.groups),
             self.parts,
+            len(self.taken),
+            self.width or 0,
         )
         called = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
         library.run_message(self.dtype == torch.float64, plain, ctypes.c_double(self.threshold), *called)
-        return [t for t in out if t is not None]
+        found = [t for t in out if t is not None]
+        if self.width is not None:
+            found.append(moments if name == "forward" else by_frame)
+        return found
 
 
 def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
     """The largest error of all passes; raises AssertionError where it is too large."""
     worst, expected = 0.0, case.expected()
-    for name in PASSES:
+    for name in expected:
         found = case.emulated(library, name, plain=plain, chip=chip)
         for a, b in zip(found, expected[name], strict=True):
             scale = max(1.0, float(b.abs().max())) if b.numel() else 1.0
@@ -168,6 +211,9 @@ def main() -> None:
             print(
                 f"tensor cores, {shape}, {chip}, one part: {check(library, case, plain=False, chip=chip):.1e}"
             )
+        for shape, chip, width in itertools.product(wide, (1, 8), (0, 16, 32)):
+            case = Case(*shape, lengths, 7, CODES["silut"], torch.float32, width=width)
+            print(f"frames, {shape}, {chip}, {width}: {check(library, case, plain=False, chip=chip):.1e}")
         groups = (3, 3), (0, 0), (4, 0), (20, 19), (35, 33), (1, 1)
         for shape, some in itertools.product([*wide[:3], (32, 128, 32)], (groups, groups[:3])):
             lengths = [size if k < size else 0 for count, size in some for k in range(count)]

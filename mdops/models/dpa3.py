@@ -40,14 +40,16 @@ from mdops.models.shapes import check_product, check_residuals, check_statistics
 from mdops.models.statistics import environment_statistics
 from mdops.models.type_embedding import TypeEmbedding, electron_configurations
 from mdops.nn.net import Layer
-from mdops.ops import edge_gather
+from mdops.ops import angle_products, edge_gather
 from mdops.ops.activation import CODES, kernel_code
 from mdops.ops.layer_output import layer_output
 from mdops.ops.message import has_tensor_cores
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 from mdops.system import CHARGES, MULTIPLICITIES, System
 
-_LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6  # DeePMD-kit's, which keep angles differentiable
+# DeePMD-kit's, which keep angles differentiable.
+_LENGTH_ADDED, _COSINE_FACTOR = 1e-6, 1 - 1e-6
+_DIRECTION_SCALE = math.sqrt(_COSINE_FACTOR / math.sqrt(math.pi))
 CONDITIONS = {"chg_embedding": CHARGES, "spin_embedding": MULTIPLICITIES}
 
 
@@ -180,10 +182,8 @@ class DPA3(GraphDescriptor):
     captures = True
 
     def takes_matmul(self, matmul: str) -> bool:
-        device, o = next(self.parameters()).device, self.options
-        is_silu = kernel_code(o.activation_function)[0] in (CODES["silu"], CODES["silut"])
-        sizes = o.repflow.rows_of_messages
-        return matmul == "tf32" and is_silu and any(has_tensor_cores(device, *of) for of in sizes)
+        device, sizes = next(self.parameters()).device, self.options.repflow.rows_of_messages
+        return matmul == "tf32" and self._is_silu and any(has_tensor_cores(device, *of) for of in sizes)
 
     def graph_sizes(self, within: Sequence[torch.Tensor]) -> torch.Tensor:
         of_edges, of_angles = (counts[:, 0].long() for counts in within)
@@ -229,20 +229,29 @@ class DPA3(GraphDescriptor):
         frame = vectors * (inverse * w) ** 2 / self.std[kinds, 1:]
         inner = graph.angle_edges(None if near.graph_room is None else near.graph_room[2])
         angle_switch = torch.where(present, switch(r, o.a_rcut_smth, o.a_rcut, o.use_exp_switch), 0.0)
-        of_inner = edge_gather(torch.cat([vectors / (r + _LENGTH_ADDED), angle_switch], 1), inner.of_edge)
-        first, second = (edge_gather(of_inner, of) for of in (inner.angles.of_first, inner.angles.of_second))
-        products = first * second
-        cosines = products[:, :3].sum(1, keepdim=True) * _COSINE_FACTOR
-        of_edges, of_angles = w[:, 0] / o.edge_scale, products[:, 3] / math.sqrt(o.angle_scale)
+        # Scaled as angles begin with them and sums over angles take them: there are fewer edges.
+        vectors, angle_switch = (
+            vectors * (_DIRECTION_SCALE / (r + _LENGTH_ADDED)),
+            angle_switch * o.angle_scale**-0.25,
+        )
+        of_inner = edge_gather(torch.cat([vectors, angle_switch], 1), inner.of_edge)
+        cosines, of_angles = angle_products(of_inner, inner.angles.of_first, inner.angles.of_second)
+        of_edges = w[:, 0] / o.edge_scale
         condition = self._condition(near.system) if self.options.add_chg_spin_ebd else None
-        made = lengths, frame, of_edges, inner, cosines, of_angles, condition, near.matmul
-        return Edges(graph, near.centers, *made)
+        made = lengths, frame, of_edges, inner, cosines[:, None], of_angles, condition, near.matmul
+        is_plain = near.first_derivative_only and frame.is_cuda and frame.dtype == torch.float32
+        at_once = is_plain and self._is_silu and has_tensor_cores(frame.device, *o.rows_of_messages[0])
+        return Edges(graph, near.centers, *made, at_once)
+
+    @property
+    def _is_silu(self) -> bool:
+        return kernel_code(self.options.activation_function)[0] in (CODES["silu"], CODES["silut"])
 
     def start(self, graph: Edges) -> tuple[torch.Tensor, Local]:
         edges = self.edge_embedding(graph.lengths)
         if not self.options.repflow.edge_init_use_dist:
             edges = self._f(edges)
-        angles = self.angle_embedding(graph.cosines / math.sqrt(math.pi))
+        angles = self.angle_embedding(graph.cosines)
         return self._f(self._embedded(graph)), (edges, angles)
 
     def values_alone(self) -> None:

@@ -17,7 +17,16 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.ops import AngleEdges, NeighborGraph, edge_gather, edge_scatter, message, row_moments
+from mdops.ops import (
+    AngleEdges,
+    NeighborGraph,
+    edge_gather,
+    edge_scatter,
+    edge_update,
+    framed_message,
+    message,
+    row_moments,
+)
 from mdops.ops.axis_product import axis_product
 from mdops.ops.graph import shared_rows
 from mdops.ops.layer_output import layer_output
@@ -223,10 +232,13 @@ class Edges(NamedTuple):
         frame: (E, 3), x, y and z of those rows, times the switch.
         switch: (E,), over what sums over edges are divided by; zero behind the last edge.
         inner: the edges that make angles.
-        cosines: (A, 1), what angles begin with.
+        cosines: (A, 1), of angles, over the root of pi: what angles begin with.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
         matmul: how accurate products of edges and angles have to be at least.
+        at_once: whether messages of edges go with the sums of their frames and the rows that make angles, by
+            `framed_message`, and edges get what angles send by `edge_update`: where weights are constants and the
+            former has kernels of its own.
     """
 
     graph: NeighborGraph
@@ -239,6 +251,7 @@ class Edges(NamedTuple):
     angle_switch: torch.Tensor
     condition: torch.Tensor | None
     matmul: str = "float32"
+    at_once: bool = False
 
 
 class Ends(NamedTuple):
@@ -331,19 +344,20 @@ class RepflowLayer(nn.Module):
             e = self._after_angles(e, e, received, edges)
             p, q = self._ends([_TO_NODES], at)
             received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
-            return self._nodes(at, of_own, e, received, edges), (e, a)
+            moments = row_moments(edges.frame, e, edges.graph.offsets)
+            return self._nodes(at, of_own, moments, received, edges), (e, a)
         if self.is_last:
             p, q, of_own = self._ends([_TO_NODES], at, self._own_part())
-            received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
-            return self._nodes(at, of_own, e, received, edges), local
-        along, of_nodes, parts = e, e, [self._own_part()]
-        if self.options.update_angle:
-            along, of_nodes, inner = shared_rows(e, edges.inner.of_edge, self.options.inner_width)
+            received, _, moments, _ = self._with_frames([_TO_NODES], p, q, e, edges, takes_inner=False)
+            return self._nodes(at, of_own, moments, received, edges), local
+        parts, takes_inner = [self._own_part()], self.options.update_angle
+        if takes_inner:
             part, weights = self._angle_parts([_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])])
             parts.append(part)
         p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, *parts)
-        received, updated = self._along_edges([_TO_NODES, _TO_EDGES], p, q, along, edges)
-        nodes_now = self._nodes(at, of_own, of_nodes, received, edges)
+        given = [_TO_NODES, _TO_EDGES], p, q, e, edges
+        received, updated, moments, inner = self._with_frames(*given, takes_inner=takes_inner)
+        nodes_now = self._nodes(at, of_own, moments, received, edges)
         if self.options.update_angle:
             (of_node,), keeps = of_angles, self.makes_angles
             received, a = self._along_angles(weights, a, of_node, inner, edges, keeps=keeps)
@@ -352,12 +366,13 @@ class RepflowLayer(nn.Module):
         return nodes_now, (self._ended("e", updated), a)
 
     def _nodes(
-        self, at: Ends, of_own: torch.Tensor, e: torch.Tensor, received: torch.Tensor, edges: Edges
+        self, at: Ends, of_own: torch.Tensor, moments: torch.Tensor, received: torch.Tensor, edges: Edges
     ) -> torch.Tensor:
-        """The nodes after all their messages; `of_own` is the product of the first of these."""
+        """The nodes after all their messages; `of_own` is the product of the first of these, and `moments` are the sums
+        over the edges of an atom of their frames times their numbers."""
         messages = [
             self._f(of_own),
-            self._f(self._symmetric(at, e, edges)),
+            self._f(self._symmetric(at, moments, edges)),
             *received.chunk(self.options.n_multi_edge_message, dim=1),
         ]
         nodes = at.centers
@@ -365,11 +380,10 @@ class RepflowLayer(nn.Module):
             nodes = torch.addcmul(nodes, weight, received)
         return self._ended("n", nodes)
 
-    def _symmetric(self, at: Ends, e: torch.Tensor, edges: Edges) -> torch.Tensor:
+    def _symmetric(self, at: Ends, of_edges: torch.Tensor, edges: Edges) -> torch.Tensor:
         """The product with the symmetric sums of edges and of neighbours. What the sums are divided by goes to the
         weights, whose rows are put into the order of `axis_product`."""
         o, offsets = self.options, edges.graph.offsets
-        of_edges = row_moments(edges.frame, e, offsets)
         of_nodes = row_moments(edges.frame, at.neighbors, offsets, of=edges.graph.of_neighbor)
         made = axis_product(of_nodes, o.axis_neuron, axis_product(of_edges, o.axis_neuron))
         product = self._product("node_sym_linear")
@@ -413,12 +427,40 @@ class RepflowLayer(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of f(W [n_i, n_j, e_ij] + b), by these products, of which p and q are those of nodes: what the nodes receive,
         and the edges with their own."""
-        of_edge = torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
-        scale = self._weights("e")[0] if _TO_EDGES in names else None
         ends = edges.graph.of_center, edges.graph.of_neighbor
-        given = e, of_edge, p, q, edges.switch, scale, *ends, self.activation_name
+        given = e, *self._weights_along_edges(names, p, q, edges), *ends, self.activation_name
         received, kept = message(*given, matmul=edges.matmul)
         return received, e if kept is None else kept
+
+    def _weights_along_edges(
+        self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, edges: Edges
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """What messages along edges take besides their numbers."""
+        of_edge = torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
+        return of_edge, p, q, edges.switch, self._weights("e")[0] if _TO_EDGES in names else None
+
+    def _with_frames(
+        self,
+        names: Sequence[str],
+        p: torch.Tensor,
+        q: torch.Tensor,
+        e: torch.Tensor,
+        edges: Edges,
+        *,
+        takes_inner: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What `_along_edges` gives, the sums over the edges of an atom of their frames times their numbers, and the
+        numbers of the edges that make angles."""
+        graph, of_inner, width = edges.graph, edges.inner.of_edge, self.options.inner_width
+        if edges.at_once:
+            ends, taken = (graph.of_center, graph.of_neighbor), of_inner if takes_inner else None
+            weights = *self._weights_along_edges(names, p, q, edges), edges.frame, *ends
+            given = e, *weights, taken, width, self.activation_name, edges.matmul
+            received, kept, moments, inner = framed_message(*given)
+            return received, e if kept is None else kept, moments, inner
+        along, of_nodes, inner = shared_rows(e, of_inner, width) if takes_inner else (e, e, e)
+        received, updated = self._along_edges(names, p, q, along, edges)
+        return received, updated, row_moments(edges.frame, of_nodes, graph.offsets), inner
 
     def _angle_parts(self, names: Sequence[str]) -> tuple[Part, list[torch.Tensor]]:
         """Of products along angles that of a node's numbers, and the weights for those of an angle, and of its second
@@ -469,7 +511,11 @@ class RepflowLayer(nn.Module):
             inside = of_edge.offsets[1:] > of_edge.offsets[:-1]
             received = torch.where(inside[:, None], edge_scatter(received, of_edge), e)
             return updated + weight * self._after("edge_angle_linear2", received)
-        nothing = self._f(self._product("edge_angle_linear2").tensors[1][None])
+        product = self._product("edge_angle_linear2")
+        if edges.at_once:
+            bias = product.tensors[1]
+            return edge_update(product(received), updated, weight, bias, of_edge, self.activation_name)
+        nothing = self._f(product.tensors[1][None])
         share = weight * nothing
         found = torch.addcmul(-share, weight, self._after("edge_angle_linear2", received))
         return edge_scatter(found, of_edge, updated, share)

@@ -15,6 +15,7 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
     switch_curve,
 )
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
+from mdops.ops.angle_products import angle_products
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
 from mdops.ops.axis_product import axis_product
 from mdops.ops.degree_norm import degree_norm
@@ -27,6 +28,7 @@ from mdops.ops.edge_frames import edge_frames
 from mdops.ops.edge_rotation import edge_rotate, edge_rotate_back, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.edge_softmax import edge_softmax
 from mdops.ops.edge_splines import edge_splines
+from mdops.ops.edge_update import edge_update
 from mdops.ops.env_mat import env_mat
 from mdops.ops.fitting_energy import fitting_energy
 from mdops.ops.graph import (
@@ -55,7 +57,7 @@ from mdops.ops.lowbit import (
     quantize,
     unpack_ternary,
 )
-from mdops.ops.message import message
+from mdops.ops.message import framed_message, message
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.moment_invariants import Terms, moment_invariants, term_gradients
 from mdops.ops.moment_product import moment_product
@@ -93,6 +95,7 @@ __all__ = [
     "Terms",
     "angle_features",
     "angle_moment",
+    "angle_products",
     "axis_product",
     "begin_cell_step",
     "begin_step",
@@ -113,6 +116,7 @@ __all__ = [
     "edge_scatter",
     "edge_softmax",
     "edge_splines",
+    "edge_update",
     "edge_weighted_sum",
     "end_cell_step",
     "end_step",
@@ -120,6 +124,7 @@ __all__ = [
     "environment_rows",
     "fake_quantize",
     "fitting_energy",
+    "framed_message",
     "gemm_lowbit",
     "grid_product",
     "harmonic_rows",

@@ -68,6 +68,49 @@ def message(
     return sent, None if scale is None else kept
 
 
+def framed_message(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor,
+    row_weight: torch.Tensor,
+    scale: torch.Tensor | None,
+    frame: torch.Tensor,
+    first: EdgeIndex,
+    second: EdgeIndex,
+    taken: EdgeIndex | None,
+    width: int,
+    activation: str,
+    matmul: str = "float32",
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """`message`, and what else is made of its rows x: `row_moments` of their frames and them over the rows of each
+    first thing, and rows that are taken of them, `edge_gather(x, taken, width=width)`. On a GPU that has
+    `has_tensor_cores` sums, and the three gradients by x, are made where the rows are read and written for messages:
+    no array of rows is written for them. The weights are constants. Differentiable once, in the others.
+
+    Args:
+        x, weight, p, q, row_weight, scale, first, second, activation, matmul: as of `message`.
+        frame: (R, 3).
+        taken: of M rows and the R rows, without an order; None: no row is taken.
+        width: V, so many numbers of a row.
+
+    Returns:
+        sent and kept as by `message`, the moments (F, 3, X), and the rows that are taken (M, V).
+
+    Raises:
+        RuntimeError: as for `message`.
+    """
+    c = x.new_empty(0) if scale is None else scale
+    if taken is None:
+        none = first.nodes.new_empty(0)
+        taken = EdgeIndex(none, None, first.nodes.new_zeros(x.shape[0] + 1))
+    given = x, weight, p, q, row_weight, c, frame, first.nodes, first.offsets, *second
+    sent, kept, moments, rows = call(
+        "framed_message", *given, taken.nodes, taken.offsets, width, *kernel_code(activation), matmul
+    )
+    return sent, None if scale is None else kept, moments, rows
+
+
 def _by_other_ops(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -123,6 +166,23 @@ def _(
     return tuple(value.new_empty(value.shape) for value in args[: 2 + _TENSORS])
 
 
+@register_fake("framed_message")
+def _(
+    x: Any, weight: Any, p: Any, q: Any, row_weight: Any, scale: Any, frame: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    kept, (taken, _, width) = scale.shape[0], args[5:8]
+    sizes = (p.shape[0], weight.shape[1] - kept), (x.shape[0], kept), (p.shape[0], 3, x.shape[1])
+    return tuple(x.new_empty(size) for size in (*sizes, (taken.shape[0], width)))
+
+
+@register_fake("framed_message_backward")
+def _(
+    grad_sent: Any, grad_kept: Any, grad_moments: Any, grad_rows: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    x, _, p, q, row_weight, _, frame = args[:7]
+    return tuple(value.new_empty(value.shape) for value in (x, p, q, row_weight, frame))
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     of_weights = needs[1] or needs[5]
     x, weight, *others, scale = call("message_backward", *grads, *args, of_weights)
@@ -151,5 +211,11 @@ def _along_weights(grads: Any, given: Any) -> Any:
         return torch.autograd.grad(by, leaves, grads, create_graph=create, materialize_grads=True)
 
 
+def _framed_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = last_derivative("framed_message_backward", *grads, *args)
+    return found
+
+
+register_formula("framed_message", _framed_formula, (0, 2, 3, 4, 6))
 register_formula("message", _formula, range(_TENSORS))
 register_formula("message_backward", _backward_formula, range(2 + _TENSORS))

@@ -190,6 +190,24 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "takes_nodes, float keep, int axis, int activation, float threshold, Tensor? packed=None) -> (Tensor "
       "by_n, Tensor by_v, Tensor by_e)");
 
+  // Products of what two things have: the cosines and weights of angles.
+  m.def(
+      "angle_products(Tensor u, Tensor first, Tensor first_offsets, Tensor second, Tensor? second_order, "
+      "Tensor second_offsets) -> (Tensor cosines, Tensor weights)");
+  m.def(
+      "angle_products_along(Tensor v, Tensor u, Tensor first, Tensor first_offsets, Tensor second, Tensor? "
+      "second_order, Tensor second_offsets) -> (Tensor cosines, Tensor weights)");
+  m.def(
+      "angle_products_backward(Tensor grad_cosines, Tensor grad_weights, Tensor u, Tensor first, Tensor "
+      "first_offsets, Tensor second, Tensor? second_order, Tensor second_offsets) -> Tensor");
+  // Edges after the messages that some of them received.
+  m.def(
+      "edge_update(Tensor base, Tensor z, Tensor scale, Tensor bias, Tensor index, Tensor offsets, int "
+      "activation, float threshold) -> Tensor");
+  m.def(
+      "edge_update_backward(Tensor grad, Tensor z, Tensor scale, Tensor bias, Tensor index, Tensor offsets, "
+      "int activation, float threshold) -> Tensor");
+
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(
       "message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, "
@@ -207,6 +225,17 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "Tensor scale, Tensor first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor "
       "second_offsets, Tensor? groups, int activation, float threshold) -> (Tensor grad_sent, Tensor "
       "grad_kept, Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale)");
+  m.def(
+      "framed_message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor "
+      "frame, Tensor first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor "
+      "second_offsets, Tensor taken, Tensor taken_offsets, SymInt width, int activation, float threshold, "
+      "str matmul) -> (Tensor sent, Tensor kept, Tensor moments, Tensor rows)");
+  m.def(
+      "framed_message_backward(Tensor grad_sent, Tensor grad_kept, Tensor grad_moments, Tensor grad_rows, "
+      "Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor frame, Tensor "
+      "first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor second_offsets, Tensor "
+      "taken, Tensor taken_offsets, SymInt width, int activation, float threshold, str matmul) -> (Tensor "
+      "x, Tensor p, Tensor q, Tensor row_weight, Tensor frame)");
 
   // Pair vectors, and what leads back from them to forces and virials.
   m.def(

@@ -8,7 +8,7 @@ import torch
 import mdops
 from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io.upgrade import upgrade
-from mdops.models import GraphDescriptor
+from mdops.models import GraphDescriptor, dpa3, repflow
 from mdops.models.graph import run_counted
 from mdops.system import from_atoms
 
@@ -238,3 +238,24 @@ def test_products_have_another_accuracy_where_messages_have_kernels(monkeypatch)
 @pytest.mark.gpu
 def test_one_product_in_the_place_of_three():
     kinds.check_one_product(of_widths())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{"update_angle": False}, {"smooth_edge_update": False}, {}])
+def test_messages_of_edges_have_their_frames(options, monkeypatch):
+    """In simulations on a GPU messages, sums of frames and what angles read of edges go by one op."""
+    sizes = {"n_dim": 32, "e_dim": 64, "a_dim": 32, "nlayers": 3, **options}
+    potential = (
+        kinds.new_potential({**with_repflow(**sizes), "activation_function": "silu"}).float().to("cuda")
+    )
+    box, calls, own = kinds.alloy(), [], repflow.framed_message
+    monkeypatch.setattr(repflow, "framed_message", lambda *args: calls.append(args) or own(*args))
+    found = potential.compute(box)
+    assert calls
+    monkeypatch.setattr(dpa3, "has_tensor_cores", lambda *args: False)
+    calls.clear()
+    want = potential.compute(box)
+    assert not calls
+    for name in ("energy", "forces", "virial"):
+        most = max(1.0, float(np.abs(want[name]).max()))
+        assert np.abs(found[name] - want[name]).max() < 2e-5 * most, name

@@ -36,6 +36,7 @@ LAST = (
     "edge_rotate_back",
     "edge_softmax",
     "edge_splines",
+    "edge_update",
     "env_mat_backward",
     "environment_rows_backward",
     "harmonic_rows_backward",
@@ -53,6 +54,7 @@ LAST = (
     "segment_softmax_backward",
     "segment_weights_backward",
     "message_backward",
+    "framed_message",
     "edge_attention_backward",
     "so2_layers",
 )
@@ -283,6 +285,8 @@ def test_no_atoms(sample):
         "segment_softmax",
         "segment_weights",
         "message",
+        "framed_message",
+        "angle_products",
         "so2_layers",
     )
     if sample.op.startswith(told):

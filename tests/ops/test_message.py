@@ -176,3 +176,66 @@ def test_groups_are_of_all_pairs():
     beyond = first._replace(nodes=second.nodes)
     with pytest.raises(RuntimeError, match=r"mdops::message: argument `first_offsets` has row"):
         ops.message(*tensors, beyond, second, "tanh", groups)
+
+
+def framed_and_other_ops(sizes, width, dtype, activation, device="cpu"):
+    """What `framed_message` makes, and its gradients; and what the ops that do the same make."""
+    (x, weight, p, q, row_weight, scale), (first, second, _) = inputs(
+        graph_of(), "edges", *sizes, torch.float64
+    )
+    taken = torch.arange(0, len(x), 3, dtype=torch.int32).repeat_interleave(2)
+    taken[-4:] = -1
+    gen = torch.Generator().manual_seed(9)
+    frame = torch.randn(len(x), 3, generator=gen, dtype=torch.float64)
+
+    def on(value):
+        if isinstance(value, EdgeIndex):
+            return EdgeIndex(*(on(part) for part in value))
+        if value is None or not value.is_floating_point():
+            return value if value is None else value.to(device)
+        return value.detach().to(device, dtype).requires_grad_()
+
+    x, weight, p, q, row_weight, scale, frame = map(on, (x, weight, p, q, row_weight, scale, frame))
+    first, second, taken = map(on, (first, second, EdgeIndex.of(taken, len(first.nodes))))
+    taken = taken._replace(order=None)
+    leaves = x, p, q, row_weight, frame
+    found = []
+    for framed in (True, False):
+        if framed:
+            given = frame, first, second, taken, width, activation
+            made = ops.framed_message(x, weight, p, q, row_weight, scale, *given)
+        else:
+            made = (
+                *ops.message(x, weight, p, q, row_weight, scale, first, second, activation),
+                *(
+                    ops.row_moments(frame, x, first.offsets),
+                    ops.edge_gather(x, taken, width=width),
+                ),
+            )
+        values = [y for y in made if y is not None]
+        loss = sum(
+            (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
+            for y in values
+        )
+        found.append([*(y.detach() for y in values), *torch.autograd.grad(loss, leaves)])
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("sizes", "width"), [((20, 33, 20), 11), ((16, 16, 0), 16), ((32, 48, 32), 0)])
+def test_frames_go_with_messages(sizes, width, dtype):
+    for k, (a, b) in enumerate(zip(*framed_and_other_ops(sizes, width, dtype, "silut:1.0"), strict=True)):
+        assert a.shape == b.shape
+        assert not a.numel() or (a - b).abs().max() <= DTYPES[dtype] * max(1.0, float(b.abs().max())), k
+
+
+def test_no_rows_are_taken():
+    (x, weight, p, q, row_weight, scale), (first, second, _) = inputs(
+        graph_of(), "edges", 6, 4, 6, torch.float64
+    )
+    frame = torch.ones(len(x), 3, dtype=torch.float64)
+    given = x, weight, p, q, row_weight, scale, frame, first, second, None, 6, "tanh"
+    _, kept, moments, rows = ops.framed_message(*given)
+    assert rows.shape == (0, 6) and torch.equal(moments[:, 0], moments[:, 2])
+    (by_x,) = torch.autograd.grad(kept.sum() + moments.sum(), x)
+    assert torch.equal(by_x[first.nodes < 0], torch.ones_like(by_x[first.nodes < 0]))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_message import derivatives, graph_of, inputs
+from test_message import derivatives, framed_and_other_ops, graph_of, inputs
 
 from mdops import ops
 from mdops.ops import EdgeIndex
@@ -101,3 +101,24 @@ def test_wrong_indices_are_seen_and_read_nothing(sizes):
         assert sent.isnan().any() or kept.isnan().any()
         (sent.nansum() + kept.nansum()).backward()
         torch.cuda.synchronize()
+
+
+# By tensor cores, with several warps a first, with weights in several runs and nothing kept; and by other kernels.
+FRAMED = [
+    ((64, 128, 64), 32),
+    ((64, 128, 0), 64),
+    ((128, 256, 128), 128),
+    ((32, 16, 32), 4),
+    ((20, 33, 20), 7),
+]
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize(("sizes", "width"), FRAMED)
+def test_frames_go_with_messages(sizes, width, dtype):
+    want = framed_and_other_ops(sizes, width, torch.float64, "silut:1.0")[1]
+    got, again = (framed_and_other_ops(sizes, width, dtype, "silut:1.0", "cuda")[0] for _ in range(2))
+    for k, (a, b, c) in enumerate(zip(got, again, want, strict=True)):
+        assert torch.equal(a, b), k
+        scale = max(1.0, float(c.abs().max()))
+        assert float((a.cpu().to(c) - c).abs().max()) / scale < LIMITS[dtype], k

@@ -98,6 +98,39 @@ static void run_message(const Op& op, MessageArgs<T> args) {
   if (args.by_q && !args.group_offsets) sum_by_q(args);
 }
 
+template <class T>
+static bool message_takes_frames(const Op&, const MessageArgs<T>&) {
+  return false;
+}
+
+template <class T>
+static void message_moments(const Op&, const RowMomentArgs<T>& args, T* out) {
+  parallel(args.atoms, 16,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(row_moments, args, begin, end, out); });
+}
+
+template <class T>
+static void message_moment_gradients(const Op&, const RowMomentArgs<T>& args, const T* grad, T* by_frame,
+                                     T* by_x) {
+  parallel(args.atoms, 16, [&](int64_t begin, int64_t end) {
+    MDOPS_RUN(row_moment_gradients, args, grad, begin, end, by_frame, by_x);
+  });
+  const int64_t last = args.offsets[args.atoms];
+  std::fill(by_frame + last * args.components, by_frame + args.rows * args.components, T(0));
+  std::fill(by_x + last * args.channels, by_x + args.rows * args.channels, T(0));
+}
+
+template <class T>
+static void message_sums(const Op&, const ScatterArgs<T>& args) {
+  parallel(args.targets, 1024,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
+}
+
+template <class T>
+static void message_taken(const Op&, const GatherArgs<T>& args) {
+  parallel(args.rows, 1024, [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
+}
+
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {

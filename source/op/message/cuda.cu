@@ -3,6 +3,7 @@
 #include "linear/ops.h"
 #include "message/gpu_run.h"
 #include "message/ops.h"
+#include "neighbor_rows/gpu_loops.h"
 
 namespace mdops {
 
@@ -78,6 +79,32 @@ static Tensor message_rows(const CudaOp& op, const std::vector<int64_t>& shape, 
 template <class T>
 static void run_message(const CudaOp& op, const MessageArgs<T>& args) {
   MessageCall<T>(op, args).run();
+}
+
+template <class T>
+static bool message_takes_frames(const CudaOp& op, const MessageArgs<T>& args) {
+  return gpu_message::takes_frames(op, args);
+}
+
+template <class T>
+static void message_moments(const CudaOp& op, const RowMomentArgs<T>& args, T* out) {
+  run_row_moments(op, args, out);
+}
+
+template <class T>
+static void message_moment_gradients(const CudaOp& op, const RowMomentArgs<T>& args, const T* grad,
+                                     T* by_frame, T* by_x) {
+  run_row_moment_gradients(op, args, grad, by_frame, by_x);
+}
+
+template <class T>
+static void message_sums(const CudaOp& op, const ScatterArgs<T>& args) {
+  run_graph(op, args);
+}
+
+template <class T>
+static void message_taken(const CudaOp& op, const GatherArgs<T>& args) {
+  run_graph(op, args);
 }
 
 }  // namespace mdops

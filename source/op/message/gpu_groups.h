@@ -546,7 +546,7 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
   if (is_right) {
     using Team = GroupTeam<kEights, pass, way>;
     Team::place_scales(args, GroupShared(pass, 8 * kEights, columns.end, 0).weights);
-    const float inverse = TensorTeam<kEights, pass, way>::place_weights(args, columns);
+    const float inverse = TensorTeam<kEights, pass, way, false>::place_weights(args, columns);
     Team own(args, memory, inverse, team);
     const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);

@@ -97,8 +97,21 @@ __device__ __forceinline__ bool is_right(const MessageArgs<T>& args, int64_t row
   return args.first[row] == f && second >= -1 && second < args.seconds;
 }
 
-// Rows behind the last first: x' is x, gradients are what comes through that alone.
+// The sum of the gradients of rows that are taken of this row.
 template <class T>
+__device__ T by_taken(const MessageFrames<T>& frames, int64_t row, int column) {
+  if (frames.count == 0 || column >= frames.width) return T(0);
+  const int32_t begin = frames.taken_offsets[row], end = frames.taken_offsets[row + 1];
+  if (begin < 0 || begin > end || end > frames.count) return not_a_number<T>();
+  T sum = 0;
+  for (int64_t at = begin; at < end; ++at)
+    sum += frames.taken[at] == row ? frames.grad_taken[at * frames.width + column] : not_a_number<T>();
+  return sum;
+}
+
+// Rows behind the last first: x' is x, gradients are what comes through that alone, and through rows that are
+// taken.
+template <bool kFrames = false, class T>
 __device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory) {
   const int64_t last = args.first_offsets[args.firsts];
   const int64_t begin = last < 0 || last > args.rows ? 0 : last;
@@ -112,7 +125,15 @@ __device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory)
   };
   const bool is_second = pass_of(args) == Pass::second;
   each(args.to_kept, args.kept, is_second ? args.along_x : args.x);
-  each(args.by_x, args.inputs, args.kept && !is_second ? args.grad_kept : nullptr);
+  if constexpr (kFrames) {
+    const MessageFrames<T>& frames = args.frames;
+    each(frames.by_frame, 3, nullptr);
+    for (int64_t k = begin * args.inputs + thread; args.by_x && k < args.rows * args.inputs; k += threads)
+      args.by_x[k] = (args.kept ? args.grad_kept[k] : T(0)) +
+                     by_taken(frames, k / args.inputs, static_cast<int>(k % args.inputs));
+  } else {
+    each(args.by_x, args.inputs, args.kept && !is_second ? args.grad_kept : nullptr);
+  }
   each(args.by_row_weight, 1, nullptr);
   each(args.by_z, args.columns(), nullptr);
   each(memory.dz, args.columns(), nullptr);

@@ -39,12 +39,22 @@ bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   return false;
 }
 
+// Whether kernels take the frames of rows, too.
+template <class T>
+bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
+  if constexpr (std::is_same_v<T, float>) return tensor_cores_take_frames(gpu, args);
+  return false;
+}
+
 template <int kEights, Pass pass, Way way>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
+  if constexpr (pass != Pass::second && way != Way::any) {
+    if (args.frames.wanted) return run_tensor<kEights, pass, way, true>(gpu, args, memory);
+  }
   if constexpr (kEights <= kGroupEights) {
     if (in_groups) return run_groups<kEights, pass, way>(gpu, args, memory);
   }
-  run_tensor<kEights, pass, way>(gpu, args, memory);
+  run_tensor<kEights, pass, way, false>(gpu, args, memory);
 }
 
 template <class T>

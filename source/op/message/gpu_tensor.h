@@ -14,6 +14,9 @@
 // for each half of the depth, or for each of two products of eight columns (`place_of`).
 //
 // Weights that do not fit into shared memory go in several runs, of some of the columns each.
+//
+// What frames are for goes on where the rows are at hand in float32: their sums, and by F, when they are
+// read, what is by x when that is written.
 #pragma once
 
 #include <algorithm>
@@ -168,19 +171,22 @@ __device__ __forceinline__ int own_sum() {
 }
 
 // Shared memory of a block, in numbers: the weights, transposed behind them in backward passes; and of each
-// warp sums of what is sent and of what is by P, then its first's P, u_P and gradient of what is sent.
+// warp sums of what is sent and of what is by P, then its first's P, u_P and gradient of what is sent. With
+// frames behind these the sums T of the warp's rows or their gradients, and then of each of 16 rows its frame
+// and where the rows taken of it begin and end.
 struct TensorShared {
-  int64_t weights, of_warp;
+  int64_t weights, columns, of_warp;
 
-  __host__ __device__ TensorShared(Pass pass, int inputs, int columns)
-      : weights(int64_t{inputs} * columns * (pass == Pass::forward ? 1 : 2)),
-        of_warp(columns * (pass == Pass::forward    ? 3
-                           : pass == Pass::backward ? 4
-                                                    : 5)) {}
+  __host__ __device__ TensorShared(Pass pass, int inputs, int columns_, bool has_frames)
+      : weights(int64_t{inputs} * columns_ * (pass == Pass::forward ? 1 : 2)),
+        columns(columns_ * (pass == Pass::forward    ? 3
+                            : pass == Pass::backward ? 4
+                                                     : 5)),
+        of_warp(columns + (!has_frames ? 0 : 3 * inputs + (pass == Pass::forward ? 0 : 5 * 16))) {}
   int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp); }
 };
 
-template <int kEights, Pass pass, Way way>
+template <int kEights, Pass pass, Way way, bool kFrames>
 class TensorTeam {
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
@@ -198,13 +204,14 @@ class TensorTeam {
         warp_(threadIdx.x / kWarp % team),
         barrier_(1 + threadIdx.x / kWarp / team) {
     const int width = columns.end - columns.begin;
-    const TensorShared shared(pass, kInputs, width);
+    const TensorShared shared(pass, kInputs, width, kFrames);
     float* const memory_of_block = reinterpret_cast<float*>(net_memory());
     weight_ = reinterpret_cast<const uint4*>(memory_of_block) + lane_index();
     transposed_ = weight_ + kInputs * width / 4;
     of_warp_ = static_cast<int>(shared.of_warp);
     team_sums_ = memory_of_block + shared.weights + int64_t{threadIdx.x / kWarp / team * team} * of_warp_;
     sums_ = team_sums_ + warp_ * of_warp_;
+    moments_at_ = static_cast<int>(shared.columns);
   }
 
   // The weights to shared memory: of each sixteen of the depth and eight of the columns four numbers a lane.
@@ -255,16 +262,31 @@ class TensorTeam {
   __device__ void run(int64_t f) {
     const RowsOfFirst<float> rows(args_, f);
     begin_first(f);
-    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
+    Moments moments{};
+    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_)
+      add_rows(row, rows.end, moments);
+    if constexpr (kFrames && kIsForward) put_moments(moments);
     wait();
     write_sums(rows.is_wrong);
     wait();
   }
 
  private:
+  // A lane's share of the sums T: of its rows, and of the columns that it has of them.
+  struct Moments {
+    float of[kFrames && kIsForward ? 3 : 1][kSixteens][4];
+  };
+  // Of several runs over the columns the first one has what belongs to frames.
+  __device__ __forceinline__ bool has_frames() const { return kFrames && columns_.begin == 0; }
+
   __device__ void begin_first(int64_t f) {
     const int width = columns_.end - columns_.begin;
     first_ = f;
+    if constexpr (kFrames && !kIsForward) {
+      for (int k = 4 * lane_index(); has_frames() && k < 3 * kInputs; k += 4 * kWarp)
+        *reinterpret_cast<float4*>(sums_ + moments_at_ + k) =
+            read_four(args_.frames.grad_moments + f * 3 * kInputs + k);
+    }
     for (int c = lane_index(); c < width; c += kWarp) {
       float* to = sums_ + c;
       const auto put = [&](float value) { *to = value, to += width; };
@@ -297,17 +319,141 @@ class TensorTeam {
         args_.to_sent[first_ * sent_ + columns_.begin + c] = sent;
       if (!kIsForward) args_.by_p[first_ * all_ + columns_.begin + c] = by_p;
     }
+    if constexpr (kFrames && kIsForward) {
+      for (int c = threadIdx.x % (warps_ * kWarp); has_frames() && c < 3 * kInputs; c += warps_ * kWarp) {
+        float sum = is_wrong ? not_a_number<float>() : 0.0f;
+        for (int w = 0; w < warps_; ++w) sum += team_sums_[w * of_warp_ + moments_at_ + c];
+        args_.frames.moments[first_ * 3 * kInputs + c] = sum;
+      }
+    }
+  }
+
+  // The lanes' shares of the sums T, added up, to shared memory.
+  __device__ void put_moments(const Moments& moments) const {
+    const int which = own_sum<4>();
+#pragma unroll
+    for (int a = 0; a < 3; ++a)
+#pragma unroll
+      for (int n = 0; n < kSixteens; ++n) {
+        const float sum = sum_over_rows(moments.of[a][n]);
+        if (which >= 0) sums_[moments_at_ + a * kInputs + 16 * n + 4 * (lane_index() % 4) + which] = sum;
+      }
+  }
+
+  // Four columns of the gradient by T.
+  __device__ __forceinline__ float4 four_of_moments(int a, int n) const {
+    return *reinterpret_cast<const float4*>(sums_ + moments_at_ + a * kInputs + 16 * n +
+                                            4 * (lane_index() % 4));
+  }
+
+  // What 16 rows need of their frames when what is by x is written, asked for before that: a frame's numbers,
+  // and where the rows taken of a row begin and end, the latter before the former where they are wrong.
+  struct FramesAhead {
+    float frames[2];
+    int begin, end;
+  };
+  __device__ __forceinline__ FramesAhead frames_ahead(int64_t row, int64_t end) const {
+    const MessageFrames<float>& frames = args_.frames;
+    FramesAhead ahead{};
+    const int lane = lane_index(), there = static_cast<int>(min(end - row, int64_t{16}));
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      if (lane + kWarp * k < 3 * there) ahead.frames[k] = frames.frame[3 * row + lane + kWarp * k];
+    if (frames.count > 0 && lane < there) {
+      ahead.begin = frames.taken_offsets[row + lane], ahead.end = frames.taken_offsets[row + lane + 1];
+      if (ahead.begin < 0 || ahead.end > frames.count) ahead.begin = 1, ahead.end = 0;
+    }
+    return ahead;
+  }
+  __device__ __forceinline__ void put_frames(const FramesAhead& ahead) const {
+    float* const to = sums_ + moments_at_ + 3 * kInputs;
+    const int lane = lane_index();
+    __syncwarp();  // those of the rows before are read
+    to[lane] = ahead.frames[0];
+    if (lane < 16) {
+      to[kWarp + lane] = ahead.frames[1];
+      to[48 + lane] = __int_as_float(ahead.begin), to[64 + lane] = __int_as_float(ahead.end);
+    }
+    __syncwarp();
+  }
+
+  // Of rows as they are read: their terms of the sums T, or what is by their frames.
+  __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens], Moments& moments) const {
+    if (!has_frames()) return;
+    if constexpr (kIsForward) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int a = 0; a < 3; ++a) {
+          const float of_frame = is_there(h) ? __ldg(args_.frames.frame + 3 * (row_ + 8 * h) + a) : 0.0f;
+#pragma unroll
+          for (int n = 0; n < kSixteens; ++n)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) moments.of[a][n][k] += of_frame * of_four(rows[h][n], k);
+        }
+    } else {
+      float sums[2][3] = {};
+#pragma unroll
+      for (int n = 0; n < kSixteens; ++n)
+#pragma unroll
+        for (int a = 0; a < 3; ++a) {
+          const float4 grad = four_of_moments(a, n);
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int k = 0; k < 4; ++k) sums[h][a] += of_four(grad, k) * of_four(rows[h][n], k);
+        }
+      const int t = lane_index() % 4;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float own = 0.0f;
+#pragma unroll
+        for (int a = 0; a < 3; ++a) {
+          const float sum = quad_sum(sums[h][a]);
+          own = t == a ? sum : own;
+        }
+        if (t < 3 && is_there(h)) args_.frames.by_frame[3 * (row_ + 8 * h) + t] = own;
+      }
+    }
+  }
+
+  // What is by four columns of x through T and through the rows that are taken of it.
+  __device__ __forceinline__ void add_by_frames(float4& sum, int h, int n) const {
+    const MessageFrames<float>& frames = args_.frames;
+    const int own = lane_index() / 4 + 8 * h, column = 16 * n + 4 * (lane_index() % 4);
+    const float* const of_rows = sums_ + moments_at_ + 3 * kInputs;
+#pragma unroll
+    for (int a = 0; a < 3; ++a) {
+      const float4 grad = four_of_moments(a, n);
+      const float by = of_rows[3 * own + a];
+      sum = {sum.x + by * grad.x, sum.y + by * grad.y, sum.z + by * grad.z, sum.w + by * grad.w};
+    }
+    const int begin = __float_as_int(of_rows[48 + own]), end = __float_as_int(of_rows[64 + own]);
+    if (begin == end || column >= frames.width) return;
+    const float none = not_a_number<float>();
+    if (begin > end) sum = {none, none, none, none};
+    for (int at = begin; at < end; ++at) {
+      float4 grad = read_four(frames.grad_taken + at * frames.width + column);
+      if (frames.taken[at] != row_ + 8 * h) grad = {none, none, none, none};
+      sum = {sum.x + grad.x, sum.y + grad.y, sum.z + grad.z, sum.w + grad.w};
+    }
   }
 
   // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
   // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
-  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
+  __device__ __forceinline__ void add_rows(int64_t row, int64_t end, Moments& moments) {
+    FramesAhead ahead{};
+    if constexpr (kFrames && !kIsForward)
+      if (has_frames()) ahead = frames_ahead(row, end);
     row_ = row + lane_index() / 4;
     left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
     HalfRows<kSixteens, kParts> x, along[1];
-    load_rows(x, at, args_.x);
-    if constexpr (kIsSecond) load_rows(*along, at, args_.along_x);
+    load_rows(x, at, args_.x, [&](const auto& rows) {
+      if constexpr (kFrames) use_rows(rows, moments);
+    });
+    if constexpr (kIsSecond) load_rows(*along, at, args_.along_x, [](const auto&) {});
+    if constexpr (kFrames && !kIsForward) put_frames(ahead);
     float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
     add_columns<true>(0, sent, x, along, at, by_weight, by_x);
@@ -350,8 +496,10 @@ class TensorTeam {
     return found;
   }
 
-  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at,
-                                            const float* x) const {
+  // use(rows): of the numbers as they are in memory.
+  template <class F>
+  __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts>& to, const Places& at, const float* x,
+                                            const F& use) const {
     float4 rows[2][kSixteens];
     unsigned largest = 0;
 #pragma unroll
@@ -365,6 +513,7 @@ class TensorTeam {
 #pragma unroll
         for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[h][n], k)));
       }
+    use(rows);
     const float scale = scale_of(warp_largest(largest));
     to.inverse = inverse_power(scale) * weight_inverse_;
 #pragma unroll
@@ -539,6 +688,8 @@ class TensorTeam {
           const float4 before = *reinterpret_cast<const float4*>(added + at);
           sum = {sum.x + before.x, sum.y + before.y, sum.z + before.z, sum.w + before.w};
         }
+        if constexpr (kFrames)
+          if (has_frames()) add_by_frames(sum, h, eight / 2);
         write_four(args_.by_x + at, sum);
       }
     }
@@ -551,16 +702,17 @@ class TensorTeam {
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;  // the lane's
   int of_warp_;                        // numbers of a warp in shared memory
+  int moments_at_;                     // behind so many of them what belongs to frames
   float *team_sums_, *sums_;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
 };
 
-template <int kEights, Pass pass, Way way>
+template <int kEights, Pass pass, Way way, bool kFrames>
 __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pass, kEights))
     tensor_kernel(const __grid_constant__ MessageArgs<float> args,
                   const __grid_constant__ Memory<float> memory, Columns columns, int team) {
-  using Team = TensorTeam<kEights, pass, way>;
+  using Team = TensorTeam<kEights, pass, way, kFrames>;
   const float inverse = Team::place_weights(args, columns);
   Team own(args, memory, columns, inverse, team);
   const int teams = warps_of(pass, kEights) / team;
@@ -572,7 +724,7 @@ __global__ void __launch_bounds__(warps_of(pass, kEights) * kWarp, blocks_of(pas
     const int64_t f = run * teams + threadIdx.x / kWarp / team;
     if (f < args.firsts) own.run(f);
   }
-  if (columns.begin == 0) finish_rows(args, memory);
+  if (columns.begin == 0) finish_rows<kFrames>(args, memory);
 }
 
 // Whether there are kernels for numbers so many, which are read by fours.
@@ -585,10 +737,20 @@ inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
   return gpu.limits().capability >= 80 && is_wide && is_placed && args.sent % 16 == 0 && args.columns() > 0;
 }
 
-template <int kEights, Pass pass, Way way>
+// Whether these kernels also take the frames of rows.
+inline bool tensor_cores_take_frames(const Gpu& gpu, const MessageArgs<float>& args) {
+  const MessageFrames<float>& frames = args.frames;
+  bool is_placed = frames.width % 4 == 0;
+  for (const float* from : {frames.grad_moments, frames.grad_taken})
+    is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
+  const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
+  return is_silu && is_placed && args.groups == 0 && by_tensor_cores(gpu, args);
+}
+
+template <int kEights, Pass pass, Way way, bool kFrames>
 void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
   const int columns = gpu.int32_of("weight", args.columns()), warps = warps_of(pass, kEights);
-  const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width).bytes(warps); };
+  const auto bytes = [&](int width) { return TensorShared(pass, 8 * kEights, width, kFrames).bytes(warps); };
   int width = columns;
   while (bytes(width) > gpu.limits().shared_bytes && width > 16)
     width = static_cast<int>(blocks_for(width / 16, 2)) * 16;
@@ -600,8 +762,8 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.firsts, warps / team), 1, chip);
   for (int begin = 0; begin < columns; begin += width) {
     const Columns run{begin, std::min(begin + width, columns)};
-    gpu.launch(tensor_kernel<kEights, pass, way>, blocks, warps * kWarp, bytes(run.end - run.begin), args,
-               memory, run, team);
+    gpu.launch(tensor_kernel<kEights, pass, way, kFrames>, blocks, warps * kWarp, bytes(run.end - run.begin),
+               args, memory, run, team);
   }
 }
 

@@ -21,6 +21,11 @@
 //   by w    <g_s[first_r], f'(z_r) v_r>    by W  x^T h + u_x^T dz    by c  the sum of g_x,r f'(z_r) v_r
 //
 // Rows of no `first` stand behind all others: x' is x there, and they are in no sum.
+//
+// Rows may have frames F_r of three numbers, and some of them may be taken elsewhere:
+//
+//   T_f = sum of F_r times x_r over the rows of f, (3, X)      x_r's first V columns to each of the rows t of
+//   r by x  besides, F_r g_T[first_r] and the sum of g_t         by F  <g_T[first_r], x_r>, three numbers
 #pragma once
 
 #include <cstdint>
@@ -29,6 +34,17 @@
 #include "common/isa.h"
 
 namespace mdops {
+
+// What belongs to frames, (R, 3), and to the M rows that are taken, V columns each: of which row they are,
+// and where those of each row begin (R + 1).
+template <class T>
+struct MessageFrames {
+  const T *frame = nullptr, *grad_moments = nullptr, *grad_taken = nullptr;
+  T *moments = nullptr, *by_frame = nullptr;
+  const int32_t *taken = nullptr, *taken_offsets = nullptr;
+  int64_t count = 0, width = 0;  // M, V
+  bool wanted = false;
+};
 
 // What is null belongs to another pass, or is not asked for.
 template <class T>
@@ -51,6 +67,7 @@ struct MessageArgs {
 
   // The rows of dz or h, (rows, columns), where the sums by Q are taken of them: without groups on a CPU.
   T* by_z = nullptr;
+  MessageFrames<T> frames{};  // for kernels that take them
 
   MDOPS_HD int64_t columns() const { return sent + kept; }
 };

@@ -1,5 +1,7 @@
 // The ops on messages, their arguments checked at entry. What a device does are overloads on the call of an
-// op: `run_message`, and `message_rows`, a new tensor of so many rows that it may be large.
+// op: `run_message`; `message_rows`, a new tensor of so many rows that it may be large; and, for frames,
+// `message_takes_frames`, whether that has them, else `message_moments`, `message_moment_gradients` and
+// `message_sums`, and `message_taken`.
 #pragma once
 
 #include <optional>
@@ -9,7 +11,9 @@
 #include "common/bind.h"
 #include "gemm/matmul.h"
 #include "graph/row_index.h"
+#include "graph/rows.h"
 #include "message/message.h"
+#include "neighbor_rows/neighbor_rows.h"
 
 namespace mdops {
 
@@ -124,9 +128,38 @@ struct MessageInputs {
   }
 };
 
+// Frames of rows, and what is taken of these.
+struct FrameInputs {
+  Tensor frame;
+  RowIndex taken;
+  int64_t width;
+
+  FrameInputs(const Op& op, const MessageInputs& in, const Tensor& frame_, const Tensor& taken_,
+              const Tensor& offsets, int64_t width_)
+      : frame(input(op, "frame", frame_, in.dtype, {in.rows, 3})),
+        taken(op, taken_, std::nullopt, offsets, taken_.dim() == 1 ? taken_.size(0) : 0,
+              {"taken", "", "taken_offsets"}),
+        width(width_) {
+    if (width < 0 || width > in.inputs)
+      fail(op, "argument `width` is " + std::to_string(width) + ", and rows have " +
+                   std::to_string(in.inputs) + " numbers");
+    check_nodes(op, "x", in.x, taken);
+  }
+
+  template <class T>
+  MessageFrames<T> args() const {
+    MessageFrames<T> a{};
+    a.wanted = true, a.frame = data_of(frame), a.count = taken.rows, a.width = width;
+    a.taken = data_of(taken.index), a.taken_offsets = data_of(taken.offsets);
+    return a;
+  }
+};
+
 template <class Device>
 struct MessageOps {
   using Two = std::tuple<Tensor, Tensor>;
+  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+  using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
   using Six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
   using Eight = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
@@ -211,9 +244,98 @@ struct MessageOps {
     return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
-  MDOPS_IMPLEMENT(MessageOps, message, message_backward, message_backward_backward)
+  static Four framed_message(const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
+                             const Tensor& row_weight, const Tensor& scale, const Tensor& frame,
+                             const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                             const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                             const Tensor& taken, const Tensor& taken_offsets, int64_t width,
+                             int64_t activation, double threshold, std::string matmul) {
+    const auto op = Device::make("framed_message", "x", x);
+    MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                     second_offsets, std::nullopt, activation, threshold, matmul);
+    const FrameInputs of(op, in, frame, taken, taken_offsets, width);
+    in.x = Device::placed(in.x);
+    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
+    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
+    Tensor moments = empty(op, {in.first.targets, 3, in.inputs}, in.dtype);
+    Tensor rows = empty(op, {of.taken.rows, of.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
+      MessageFrames<T> frames = of.args<T>();
+      frames.moments = data_of(moments);
+      message_taken(op, GatherArgs<T>{args.x, frames.taken, nullptr, frames.count, in.rows, frames.width,
+                                      in.inputs, data_of(rows)});
+      if (takes(op, args, frames)) return run_message(op, args);
+      run_message(op, args);
+      message_moments(op, moment_args(args, frames), frames.moments);
+    });
+    return {sent, kept, moments, rows};
+  }
+
+  // The gradients by x, p, q, row_weight and frame.
+  static Five framed_message_backward(const Tensor& grad_sent, const Tensor& grad_kept,
+                                      const Tensor& grad_moments, const Tensor& grad_rows, const Tensor& x,
+                                      const Tensor& weight, const Tensor& p, const Tensor& q,
+                                      const Tensor& row_weight, const Tensor& scale, const Tensor& frame,
+                                      const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                                      const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                                      const Tensor& taken, const Tensor& taken_offsets, int64_t width,
+                                      int64_t activation, double threshold, std::string matmul) {
+    const auto op = Device::make("framed_message_backward", "x", x);
+    MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                     second_offsets, std::nullopt, activation, threshold, matmul);
+    const FrameInputs of(op, in, frame, taken, taken_offsets, width);
+    in.x = Device::placed(in.x);
+    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
+    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
+    const Tensor of_moments =
+        input(op, "grad_moments", grad_moments, in.dtype, {in.first.targets, 3, in.inputs});
+    const Tensor of_rows =
+        Device::placed(input(op, "grad_rows", grad_rows, in.dtype, {of.taken.rows, of.width}));
+    Gradients by(op, in, false);
+    Tensor by_frame = empty(op, {in.rows, 3}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
+      by.write_to(args, false);
+      MessageFrames<T> frames = of.args<T>();
+      frames.grad_moments = data_of(of_moments), frames.grad_taken = data_of(of_rows);
+      frames.by_frame = data_of(by_frame);
+      if (takes(op, args, frames)) return run_message(op, args);
+      const Tensor own = message_rows(op, {in.rows, in.inputs}, in.dtype),
+                   of_frames = message_rows(op, {in.rows, in.inputs}, in.dtype);
+      T *const by_x = args.by_x, *const by_frames = data_of(of_frames);
+      args.by_x = data_of(own);
+      run_message(op, args);
+      message_moment_gradients(op, moment_args(args, frames), frames.grad_moments, frames.by_frame,
+                               by_frames);
+      message_sums(
+          op, ScatterArgs<T>{frames.grad_taken, frames.taken, nullptr, frames.taken_offsets, frames.count,
+                             in.rows, frames.width, in.inputs, by_x, data_of(own), by_frames, in.inputs});
+    });
+    return {by.x, by.p, by.q, by.row_weight, by_frame};
+  }
+
+  MDOPS_IMPLEMENT(MessageOps, message, message_backward, message_backward_backward, framed_message,
+                  framed_message_backward)
 
  private:
+  // Whether the message's kernels have the frames, too, which they then get.
+  template <class Call, class T>
+  static bool takes(const Call& op, MessageArgs<T>& args, const MessageFrames<T>& frames) {
+    args.frames = frames;
+    const bool they_do = message_takes_frames(op, args);
+    if (!they_do) args.frames = {};
+    return they_do;
+  }
+  template <class T>
+  static RowMomentArgs<T> moment_args(const MessageArgs<T>& args, const MessageFrames<T>& frames) {
+    return {frames.frame, args.x, args.first_offsets, args.rows, args.inputs, args.firsts, false, 3};
+  }
+
   struct Gradients {
     Tensor x, weight, p, q, row_weight, scale;
 
