@@ -48,7 +48,7 @@ bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
 
 template <int kEights, Pass pass, Way way>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
-  if constexpr (pass != Pass::second && way != Way::any) {
+  if constexpr (pass != Pass::second && way != Way::any && kEights <= kFramedEights) {
     if (args.frames.wanted) return run_tensor<kEights, pass, way, true>(gpu, args, memory);
   }
   if constexpr (kEights <= kGroupEights) {

@@ -50,6 +50,8 @@ __host__ __device__ constexpr int blocks_of(Pass pass, int eights) {
 
 constexpr int kStep = 37;  // blocks between turns
 
+constexpr int kFramedEights = 8;  // of wider rows and their frames registers do not hold what is at hand
+
 // Where number `two` of the pair that lane `four` of four has of an eight stands in a row.
 __host__ __device__ constexpr int place_of(int eight, int four, int two) {
   return 16 * (eight / 2) + 4 * four + 2 * (eight % 2) + two;
@@ -740,7 +742,7 @@ inline bool by_tensor_cores(const Gpu& gpu, const MessageArgs<float>& args) {
 // Whether these kernels also take the frames of rows.
 inline bool tensor_cores_take_frames(const Gpu& gpu, const MessageArgs<float>& args) {
   const MessageFrames<float>& frames = args.frames;
-  bool is_placed = frames.width % 4 == 0;
+  bool is_placed = frames.width % 4 == 0 && args.inputs <= 8 * kFramedEights;
   for (const float* from : {frames.grad_moments, frames.grad_taken})
     is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
   const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;

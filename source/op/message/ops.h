@@ -254,7 +254,7 @@ struct MessageOps {
     MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                      second_offsets, std::nullopt, activation, threshold, matmul);
     const FrameInputs of(op, in, frame, taken, taken_offsets, width);
-    in.x = Device::placed(in.x);
+    place(in);
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     Tensor moments = empty(op, {in.first.targets, 3, in.inputs}, in.dtype);
@@ -287,11 +287,11 @@ struct MessageOps {
     MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
                      second_offsets, std::nullopt, activation, threshold, matmul);
     const FrameInputs of(op, in, frame, taken, taken_offsets, width);
-    in.x = Device::placed(in.x);
-    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
-    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
+    place(in);
+    const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
+    const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
     const Tensor of_moments =
-        input(op, "grad_moments", grad_moments, in.dtype, {in.first.targets, 3, in.inputs});
+        Device::placed(input(op, "grad_moments", grad_moments, in.dtype, {in.first.targets, 3, in.inputs}));
     const Tensor of_rows =
         Device::placed(input(op, "grad_rows", grad_rows, in.dtype, {of.taken.rows, of.width}));
     Gradients by(op, in, false);
@@ -323,6 +323,10 @@ struct MessageOps {
                   framed_message_backward)
 
  private:
+  // Where the kernels that take frames read them, so that bits do not depend on where memory begins.
+  static void place(MessageInputs& in) {
+    for (Tensor* tensor : {&in.x, &in.weight, &in.p, &in.q, &in.scale}) *tensor = Device::placed(*tensor);
+  }
   // Whether the message's kernels have the frames, too, which they then get.
   template <class Call, class T>
   static bool takes(const Call& op, MessageArgs<T>& args, const MessageFrames<T>& frames) {
