@@ -1116,9 +1116,14 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
             "v": (4, random(atoms, second, channels + 1)),
         }
         samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
-    for channels in (2, 21):  # of the matrices a few rows matter
-        given = *(random(112, 27) for _ in range(3)), random(3, 27, channels), random(3, 27, channels), True
-        samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else ()))
+    for points, columns, channels in ((112, 27, 2), (112, 27, 21), (200, 48, 2), (200, 48, 21)):
+        # Of the matrices a few rows matter.
+        matrices, u, v = (
+            (random(points, columns) for _ in range(3)),
+            random(3, columns, channels),
+            random(3, columns, channels),
+        )
+        samples.append(Sample("grid_product", (*matrices, u, v, True), (3, 4) if channels < 10 else ()))
     return samples
 
 

@@ -133,7 +133,7 @@ def main() -> None:
                     off = check_layers(library, op, args, parts=parts)
                     print(f"{op}, {edges} edges, {layers} layers, {parts} parts: {off:.1e}", flush=True)
         for points, columns in ((112, 27), (200, 48), (50, 16), (190, 49)):
-            for by_angles in (False, True) if columns == 27 else (False,):
+            for by_angles in (False, True) if columns in (27, 48) else (False,):
                 shapes = *((points, columns),) * 3, *((5, columns, 40),) * 2
                 grid = *(torch.randn(shape, generator=gen) for shape in shapes), by_angles
                 off = check_grid(library, grid)

@@ -209,7 +209,7 @@ class GridNet(nn.Module):
         self.register_buffer(
             "_back", grids[1].T.clone(memory_format=torch.contiguous_format), persistent=False
         )
-        self._by_angles = kmax == 1 and chosen == tuple(coefficients(2))
+        self._by_angles = kmax == 1 and lmax in (2, 3) and chosen == tuple(coefficients(lmax))
         self.frames = 1 if kmax is None else len(frame_orders(kmax))
         self.channels, self.groups, self.crossed = channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)

@@ -1,77 +1,89 @@
-// Products of functions of degree 2 in frames up to |k| = 1 on a grid of rotations, angle by angle. The
-// rotations are those about z by 2 pi i / 7, then about y by one of four angles, then about z by 2 pi j / 4;
-// point 28 b + 4 i + j. A matrix of coefficients at points is known by its rows of i = j = 0, which have 14
-// numbers that are not zero each:
+// Products of functions of degree L, 2 or 3, in frames up to |k| = 1 on a grid of rotations, angle by angle.
+// The rotations are those about z by 2 pi i / (3 L + 1), then about y by one of some angles, then about z by
+// 2 pi j / 4; j is the fastest, then i. A matrix of coefficients at points is known by its rows of i = j = 0,
+// in which few numbers are not zero:
 //
 //   c_mk at (i, j)   cos and sin of m alpha, of c_mk and c_-mk, times cos and sin of k gamma
 //
-// so that a value takes 5 numbers of (b, j), and these 15 of b. A seventh of the multiply-adds are left.
+// so that a value takes the numbers of (tilt, j), and these those of the tilt. Of degree 2 a seventh of the
+// multiply-adds are left, of degree 3 a sixth.
 //
 // V is a number or a vector of channels, T what its parts are.
 #pragma once
 
 #include "grid_product/grid_product.h"
 
+#if defined(__CUDACC__) || defined(__clang__)
+#define MDOPS_UNROLL_ANGLES _Pragma("unroll")
+#else
+#define MDOPS_UNROLL_ANGLES _Pragma("GCC unroll 8")
+#endif
+
 namespace mdops {
 
 namespace grid_angles {
 
-constexpr int kCoefficients = 27, kPoints = 112, kRow = 28;  // points of each of the middle angles
-constexpr int kNumbers = 14, kTable = 16;                    // of a row, and of its place in memory
+template <int L>
+struct Grid {
+  static constexpr int kTurns = 3 * L + 1, kTilts = 3 * L / 2 + 1,
+                       kRow = 4 * kTurns;  // kRow: points of a tilt
+  static constexpr int kPoints = kTilts * kRow, kCoefficients = 3 * (L + 1) * (L + 1);
+  static constexpr int kNumbers = 1 + 2 * L + 3 * L * (L + 1) / 2, kTable = (kNumbers + 3) / 4 * 4;
+  static constexpr int kTables = kTilts * kTable;
+};
 
-template <class T>
+template <int L, class T>
 MDOPS_HD bool fits(const GridArgs<T>& args) {
-  return args.by_angles && args.points == kPoints && args.first == kCoefficients &&
-         args.second == kCoefficients && args.results == kCoefficients;
+  using Own = Grid<L>;
+  return args.by_angles && args.points == Own::kPoints && args.first == Own::kCoefficients &&
+         args.second == Own::kCoefficients && args.results == Own::kCoefficients;
 }
 
-// Which coefficient, 3 (l^2 + l + m) and 0, 1, 2 for k = 0, -1, 1, is number n of a row: of degree 0 one,
-// then of degrees 1 and 2 those of m = 0 and k = 0, 1, and of each m > 0 those of (m, 0), (m, 1) and (-m,
-// -1).
+// f<L>() of the degree that the arguments have; false if there is none.
+template <class T, class F>
+inline __attribute__((always_inline)) bool with_degree(const GridArgs<T>& args, const F& f) {
+  if (fits<2>(args))
+    f.template operator()<2>();
+  else if (fits<3>(args))
+    f.template operator()<3>();
+  else
+    return false;
+  return true;
+}
+
+// Where the numbers of a degree begin in a row: degree 0 has one, others those of m = 0 and k = 0, 1, and of
+// each m > 0 those of (m, 0), (m, 1) and (-m, -1).
+MDOPS_HD constexpr int begin_of(int l) {
+  return l == 0 ? 0 : 2 * l - 1 + 3 * l * (l - 1) / 2;
+}
+// Of c_l,m the place for k = 0, then come those of k = -1 and 1.
+MDOPS_HD constexpr int place_of(int l, int m) {
+  return 3 * (l * l + l + m);
+}
+
+// Which coefficient is number n of a row.
 MDOPS_HD int coefficient(int n) {
-  switch (n) {
-    case 0:
-      return 0;
-    case 1:
-      return 6;
-    case 2:
-      return 8;
-    case 3:
-      return 9;
-    case 4:
-      return 11;
-    case 5:
-      return 4;
-    case 6:
-      return 18;
-    case 7:
-      return 20;
-    case 8:
-      return 21;
-    case 9:
-      return 23;
-    case 10:
-      return 16;
-    case 11:
-      return 24;
-    case 12:
-      return 26;
-    default:
-      return 13;
-  }
+  int l = 0;
+  while (n >= begin_of(l + 1)) ++l;
+  n -= begin_of(l);
+  if (n < 2) return place_of(l, 0) + 2 * n;
+  const int m = (n - 2) / 3 + 1, kind = (n - 2) % 3;
+  return kind == 2 ? place_of(l, -m) + 1 : place_of(l, m) + 2 * kind;
 }
 
-// Number k of four tables, of a matrix (112, 27).
-template <class T>
+// Number k of the tables of a matrix, one for each tilt.
+template <int L, class T>
 MDOPS_HD T table_number(const T* matrix, int k) {
-  return k % kTable < kNumbers ? matrix[k / kTable * kRow * kCoefficients + coefficient(k % kTable)] : T(0);
+  using Own = Grid<L>;
+  const int n = k % Own::kTable;
+  return n < Own::kNumbers ? matrix[k / Own::kTable * Own::kRow * Own::kCoefficients + coefficient(n)] : T(0);
 }
 
-// Numbers by which a function of two angles is given: of 1, cos a, sin a, cos 2a, sin 2a, times 1, cos c, sin
-// c.
-template <class V>
+// Numbers by which a function of two angles is given: of 1, cos a, sin a, cos 2a, sin 2a, ..., times 1, cos
+// c, sin c.
+template <int L, class V>
 struct Waves {
-  V of[5][3];
+  V of[2 * L + 1][3];
 };
 
 // Those of m > 0, with d of (m, 0), (m, 1) and (-m, -1), to waves 2 m - 1 and 2 m.
@@ -96,28 +108,45 @@ MDOPS_HD void take_order(const T* d, const V* of_cos, const V* of_sin, V* plus, 
   minus[2] -= d[2] * of_cos[2] + d[1] * of_sin[1];
 }
 
-template <class T, class V>
-MDOPS_HD void to_waves(const T* d, const V* c, Waves<V>& w) {
+// Of coefficients that `c` reads: V of a place.
+template <int L, class T, class C, class V>
+MDOPS_HD void to_waves(const T* d, const C& c, Waves<L, V>& w) {
   w = {};
-  w.of[0][0] = d[0] * c[0] + d[1] * c[6] + d[6] * c[18];
-  w.of[0][1] = d[2] * c[8] + d[7] * c[20];
-  w.of[0][2] = d[2] * c[7] + d[7] * c[19];
-  add_order(d + 3, c + 9, c + 3, w.of[1], w.of[2]);
-  add_order(d + 8, c + 21, c + 15, w.of[1], w.of[2]);
-  add_order(d + 11, c + 24, c + 12, w.of[3], w.of[4]);
+  w.of[0][0] = d[0] * c(0);
+  MDOPS_UNROLL_ANGLES
+  for (int l = 1; l <= L; ++l) {
+    const T* const own = d + begin_of(l);
+    const int middle = place_of(l, 0);
+    w.of[0][0] += own[0] * c(middle);
+    w.of[0][1] += own[1] * c(middle + 2);
+    w.of[0][2] += own[1] * c(middle + 1);
+    MDOPS_UNROLL_ANGLES
+    for (int m = 1; m <= l; ++m) {
+      const int p = place_of(l, m), n = place_of(l, -m);
+      const V plus[3] = {c(p), c(p + 1), c(p + 2)}, minus[3] = {c(n), c(n + 1), c(n + 2)};
+      add_order(own + 3 * m - 1, plus, minus, w.of[2 * m - 1], w.of[2 * m]);
+    }
+  }
 }
 
-template <class T, class V>
-MDOPS_HD void add_from_waves(const T* d, const Waves<V>& w, V* c) {
-  c[0] += d[0] * w.of[0][0], c[6] += d[1] * w.of[0][0], c[18] += d[6] * w.of[0][0];
-  c[8] += d[2] * w.of[0][1], c[20] += d[7] * w.of[0][1];
-  c[7] += d[2] * w.of[0][2], c[19] += d[7] * w.of[0][2];
-  take_order(d + 3, w.of[1], w.of[2], c + 9, c + 3);
-  take_order(d + 8, w.of[1], w.of[2], c + 21, c + 15);
-  take_order(d + 11, w.of[3], w.of[4], c + 24, c + 12);
+template <int L, class T, class V>
+MDOPS_HD void add_from_waves(const T* d, const Waves<L, V>& w, V* c) {
+  c[0] += d[0] * w.of[0][0];
+  MDOPS_UNROLL_ANGLES
+  for (int l = 1; l <= L; ++l) {
+    const T* const own = d + begin_of(l);
+    V* const middle = c + place_of(l, 0);
+    middle[0] += own[0] * w.of[0][0];
+    middle[2] += own[1] * w.of[0][1];
+    middle[1] += own[1] * w.of[0][2];
+    MDOPS_UNROLL_ANGLES
+    for (int m = 1; m <= l; ++m)
+      take_order(own + 3 * m - 1, w.of[2 * m - 1], w.of[2 * m], c + place_of(l, m), c + place_of(l, -m));
+  }
 }
 
-// What the products at angles a and -a add to sums of 1, cos a, ..., with cos and sin of a and 2 a.
+// What the products at angles a and -a add to sums of 1, cos a, ..., of degree 2, with cos and sin of a and 2
+// a.
 template <class T, class V>
 MDOPS_HD void add_both(T c1, T s1, T c2, T s2, const V* u, const V* v, V* sums) {
   const V even_u = u[0] + c1 * u[1] + c2 * u[3], odd_u = s1 * u[2] + s2 * u[4];
@@ -128,36 +157,79 @@ MDOPS_HD void add_both(T c1, T s1, T c2, T s2, const V* u, const V* v, V* sums) 
   sums[2] += s1 * rest, sums[4] += s2 * rest;
 }
 
-// All seven angles of a third one, whose cos is `sign` if `wave` is 1, or whose sin is if it is 2.
-template <int wave, class T, class V>
-MDOPS_HD void add_turn(T sign, const Waves<V>& u, const Waves<V>& v, Waves<V>& sums) {
+// The same of a, -a, pi - a and pi + a, of degree 3, with cos and sin of a, 2 a and 3 a.
+template <class T, class V>
+MDOPS_HD void add_four(T c1, T s1, T c2, T s2, T c3, T s3, const V* u, const V* v, V* sums) {
+  // Even or odd in m, of cos and of sin.
+  const V even_u = u[0] + c2 * u[3], odd_u = c1 * u[1] + c3 * u[5];
+  const V even_v = v[0] + c2 * v[3], odd_v = c1 * v[1] + c3 * v[5];
+  const V sin_even_u = s2 * u[4], sin_odd_u = s1 * u[2] + s3 * u[6];
+  const V sin_even_v = s2 * v[4], sin_odd_v = s1 * v[2] + s3 * v[6];
+  const V near_u = even_u + odd_u, far_u = even_u - odd_u, near_v = even_v + odd_v, far_v = even_v - odd_v;
+  const V sum_u = sin_even_u + sin_odd_u, rest_u = sin_odd_u - sin_even_u;
+  const V sum_v = sin_even_v + sin_odd_v, rest_v = sin_odd_v - sin_even_v;
+  const V first = (near_u + sum_u) * (near_v + sum_v), second = (near_u - sum_u) * (near_v - sum_v);
+  const V third = (far_u + rest_u) * (far_v + rest_v), fourth = (far_u - rest_u) * (far_v - rest_v);
+  const V near = first + second, far = third + fourth, near_rest = first - second, far_rest = third - fourth;
+  const V all = near + far, odd = near - far, sin_odd = near_rest + far_rest, sin_even = near_rest - far_rest;
+  sums[0] += all, sums[3] += c2 * all;
+  sums[1] += c1 * odd, sums[5] += c3 * odd;
+  sums[2] += s1 * sin_odd, sums[6] += s3 * sin_odd;
+  sums[4] += s2 * sin_even;
+}
+
+// All angles about the first z, of functions of them.
+template <class T, class V>
+MDOPS_HD void add_turns(const V (&a)[5], const V (&b)[5], V (&found)[5]) {
   constexpr T c1 = 0.62348980185873353053, c2 = -0.22252093395631440429, c3 = -0.90096886790241912624;
   constexpr T s1 = 0.78183148246802980871, s2 = 0.97492791218182360702, s3 = 0.43388373911755812048;
-  V a[5], b[5], found[5];
-  for (int m = 0; m < 5; ++m) {
-    a[m] = u.of[m][0] + sign * u.of[m][wave];
-    b[m] = v.of[m][0] + sign * v.of[m][wave];
-  }
   const V first = (a[0] + a[1] + a[3]) * (b[0] + b[1] + b[3]);
   found[0] = found[1] = found[3] = first;
   found[2] = found[4] = first - first;
   add_both(c1, s1, c2, s2, a, b, found);
   add_both(c2, s2, c3, -s3, a, b, found);
   add_both(c3, s3, c1, -s1, a, b, found);
-  for (int m = 0; m < 5; ++m) {
+}
+template <class T, class V>
+MDOPS_HD void add_turns(const V (&a)[7], const V (&b)[7], V (&found)[7]) {
+  // Of 36 and 72 degrees.
+  constexpr T c1 = 0.80901699437494742410, c2 = 0.30901699437494742410;
+  constexpr T s1 = 0.58778525229247312917, s2 = 0.95105651629515357212;
+  const V even_a = a[0] + a[3], odd_a = a[1] + a[5], even_b = b[0] + b[3], odd_b = b[1] + b[5];
+  const V first = (even_a + odd_a) * (even_b + odd_b), other = (even_a - odd_a) * (even_b - odd_b);
+  found[0] = found[3] = first + other;
+  found[1] = found[5] = first - other;
+  found[2] = found[4] = found[6] = first - first;
+  add_four(c1, s1, c2, s2, -c2, s2, a, b, found);
+  add_four(c2, s2, -c1, s1, -c1, -s1, a, b, found);
+}
+
+// All of a third angle, whose cos is `sign` if `wave` is 1, or whose sin is if it is 2.
+template <int wave, int L, class T, class V>
+MDOPS_HD void add_turn(T sign, const Waves<L, V>& u, const Waves<L, V>& v, Waves<L, V>& sums) {
+  V a[2 * L + 1], b[2 * L + 1], found[2 * L + 1];
+  MDOPS_UNROLL_ANGLES
+  for (int m = 0; m < 2 * L + 1; ++m) {
+    a[m] = u.of[m][0] + sign * u.of[m][wave];
+    b[m] = v.of[m][0] + sign * v.of[m][wave];
+  }
+  add_turns<T>(a, b, found);
+  MDOPS_UNROLL_ANGLES
+  for (int m = 0; m < 2 * L + 1; ++m) {
     sums.of[m][0] += found[m];
     sums.of[m][wave] += sign * found[m];
   }
 }
 
-// y += the product of u and v, 27 numbers each, with tables (4, 16) of the matrices.
-template <class T, class V>
-MDOPS_HD void add_product(const T* a, const T* b, const T* out, const V* u, const V* v, V* y) {
+// y += the product of two functions, of whose coefficients u and v read one each, with tables of the
+// matrices.
+template <int L, class T, class U, class W, class V>
+MDOPS_HD void add_product(const T* a, const T* b, const T* out, const U& u, const W& v, V* y) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
 #endif
-  for (int at = 0; at < 4 * kTable; at += kTable) {
-    Waves<V> of_u, of_v, sums = {};
+  for (int at = 0; at < Grid<L>::kTables; at += Grid<L>::kTable) {
+    Waves<L, V> of_u, of_v, sums = {};
     to_waves(a + at, u, of_u), to_waves(b + at, v, of_v);
     add_turn<1>(T(1), of_u, of_v, sums), add_turn<1>(T(-1), of_u, of_v, sums);
     add_turn<2>(T(1), of_u, of_v, sums), add_turn<2>(T(-1), of_u, of_v, sums);

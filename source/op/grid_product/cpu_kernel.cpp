@@ -24,11 +24,11 @@ struct PackedGrid {
 
   PackedGrid(const GridArgs<T>& args, void* memory) {
     Arena arena{static_cast<char*>(memory)};
-    if (grid_angles::fits(args)) {
-      for (T** table : {&a, &b, &out}) *table = arena.take<T>(4 * grid_angles::kTable);
+    const auto take_tables = [&]<int L>() {
+      for (T** table : {&a, &b, &out}) *table = arena.take<T>(grid_angles::Grid<L>::kTables);
       bytes = arena.used;
-      return;
-    }
+    };
+    if (grid_angles::with_degree(args, take_tables)) return;
     const int64_t points = (args.points + kPoints - 1) / kPoints * kPoints;
     a = arena.take<T>(points * args.first);
     b = arena.take<T>(points * args.second);
@@ -99,10 +99,10 @@ void atoms_of(const GridArgs<T>& args, int64_t from, int64_t to, const void* pac
 }
 
 // Of one channel after the other, or of as many as a vector has.
-template <class T>
+template <int L, class T>
 void atoms_by_angles(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed) {
   const PackedGrid<T> tables(args, const_cast<void*>(packed));
-  constexpr int count = grid_angles::kCoefficients;
+  constexpr int count = grid_angles::Grid<L>::kCoefficients;
   const int64_t channels = args.channels;
   for (int64_t n = from; n < to; ++n) {
     const auto run = [&](int64_t c, auto zero, const auto& read, const auto& write) {
@@ -112,7 +112,9 @@ void atoms_by_angles(const GridArgs<T>& args, int64_t from, int64_t to, const vo
         u[d] = read(args.u + first + d * channels);
         v[d] = read(args.v + first + d * channels);
       }
-      grid_angles::add_product(tables.a, tables.b, tables.out, u, v, y);
+      const auto of_u = [&](int d) { return u[d]; };
+      const auto of_v = [&](int d) { return v[d]; };
+      grid_angles::add_product<L>(tables.a, tables.b, tables.out, of_u, of_v, y);
       for (int d = 0; d < count; ++d) write(args.y + first + d * channels, y[d]);
     };
     int64_t c = 0;
@@ -129,13 +131,13 @@ void atoms_by_angles(const GridArgs<T>& args, int64_t from, int64_t to, const vo
 template <class T>
 void grid_pack(const GridArgs<T>& args, void* packed) {
   const PackedGrid<T> to(args, packed);
-  if (grid_angles::fits(args)) {
-    for (int k = 0; k < 4 * grid_angles::kTable; ++k) {
-      to.a[k] = grid_angles::table_number(args.a, k), to.b[k] = grid_angles::table_number(args.b, k);
-      to.out[k] = grid_angles::table_number(args.out, k);
+  const auto pack_tables = [&]<int L>() {
+    for (int k = 0; k < grid_angles::Grid<L>::kTables; ++k) {
+      to.a[k] = grid_angles::table_number<L>(args.a, k), to.b[k] = grid_angles::table_number<L>(args.b, k);
+      to.out[k] = grid_angles::table_number<L>(args.out, k);
     }
-    return;
-  }
+  };
+  if (grid_angles::with_degree(args, pack_tables)) return;
   pack(args.a, args.points, args.first, to.a);
   pack(args.b, args.points, args.second, to.b);
   pack(args.out, args.points, args.results, to.out);
@@ -149,7 +151,7 @@ GridSizes grid_sizes(const GridArgs<T>& args) {
 
 template <class T>
 void grid_atoms(const GridArgs<T>& args, int64_t from, int64_t to, const void* packed, void* scratch) {
-  if (grid_angles::fits(args)) return atoms_by_angles(args, from, to, packed);
+  if (grid_angles::with_degree(args, [&]<int L>() { atoms_by_angles<L>(args, from, to, packed); })) return;
   atoms_of(args, from, to, packed, static_cast<T*>(scratch));
 }
 

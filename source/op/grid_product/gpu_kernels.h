@@ -17,29 +17,47 @@ namespace mdops {
 
 namespace gpu_grid {
 
-constexpr int kAngleThreads = 64;
-
 template <class T>
-__global__ void __launch_bounds__(kAngleThreads) angle_kernel(const GridArgs<T> args) {
-  using namespace grid_angles;
-  alignas(16) __shared__ T tables[3][4 * kTable];
-  for (int k = threadIdx.x; k < 4 * kTable; k += kAngleThreads) {
-    tables[0][k] = table_number(args.a, k), tables[1][k] = table_number(args.b, k);
-    tables[2][k] = table_number(args.out, k);
+constexpr int kAngleThreads = 256 / sizeof(T);
+
+template <int L, class T>
+__global__ void __launch_bounds__(kAngleThreads<T>) angle_kernel(const GridArgs<T> args) {
+  using Own = grid_angles::Grid<L>;
+  alignas(16) __shared__ T tables[3][Own::kTables];
+  for (int k = threadIdx.x; k < Own::kTables; k += kAngleThreads<T>) {
+    tables[0][k] = grid_angles::table_number<L>(args.a, k);
+    tables[1][k] = grid_angles::table_number<L>(args.b, k);
+    tables[2][k] = grid_angles::table_number<L>(args.out, k);
   }
   __syncthreads();
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kAngleThreads + threadIdx.x;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kAngleThreads<T> + threadIdx.x;
   if (thread >= args.atoms * args.channels) return;
-  const int64_t at = thread / args.channels * kCoefficients * args.channels + thread % args.channels;
-  T u[kCoefficients], v[kCoefficients], y[kCoefficients] = {};
+  const int64_t at = thread / args.channels * Own::kCoefficients * args.channels + thread % args.channels;
+  T y[Own::kCoefficients] = {};
+  if constexpr (L == 2) {
+    T u[Own::kCoefficients], v[Own::kCoefficients];
 #pragma unroll
-  for (int d = 0; d < kCoefficients; ++d) {
-    u[d] = args.u[at + d * args.channels];
-    v[d] = args.v[at + d * args.channels];
+    for (int d = 0; d < Own::kCoefficients; ++d) {
+      u[d] = args.u[at + d * args.channels];
+      v[d] = args.v[at + d * args.channels];
+    }
+    grid_angles::add_product<L>(
+        tables[0], tables[1], tables[2], [&](int d) { return u[d]; }, [&](int d) { return v[d]; }, y);
+  } else {
+    // There are no registers for both.
+    __shared__ T u[Own::kCoefficients][kAngleThreads<T>], v[Own::kCoefficients][kAngleThreads<T>];
+    const int own = static_cast<int>(threadIdx.x);
+#pragma unroll 16
+    for (int d = 0; d < Own::kCoefficients; ++d) {
+      u[d][own] = args.u[at + d * args.channels];
+      v[d][own] = args.v[at + d * args.channels];
+    }
+    grid_angles::add_product<L>(
+        tables[0], tables[1], tables[2], [&](int d) { return u[d][own]; }, [&](int d) { return v[d][own]; },
+        y);
   }
-  add_product(tables[0], tables[1], tables[2], u, v, y);
 #pragma unroll
-  for (int d = 0; d < kCoefficients; ++d) args.y[at + d * args.channels] = y[d];
+  for (int d = 0; d < Own::kCoefficients; ++d) args.y[at + d * args.channels] = y[d];
 }
 
 template <class T>
@@ -69,9 +87,11 @@ __global__ void __launch_bounds__(kWarp) plain_kernel(const GridArgs<T> args) {
 
 template <class T>
 void run_grid(const Gpu& gpu, const GridArgs<T>& args) {
-  if (grid_angles::fits(args))
-    return gpu.launch(angle_kernel<T>, blocks_for(args.atoms * args.channels, kAngleThreads), kAngleThreads,
-                      0, args);
+  if (grid_angles::with_degree(args, [&]<int L>() {
+        gpu.launch(angle_kernel<L, T>, blocks_for(args.atoms * args.channels, kAngleThreads<T>),
+                   kAngleThreads<T>, 0, args);
+      }))
+    return;
   if constexpr (std::is_same_v<T, float>)
     if (by_tensor_cores(gpu, args)) return run_tensor(gpu, args);
   const int64_t pieces = args.atoms * ((args.channels + kWarp - 1) / kWarp);
