@@ -49,7 +49,10 @@ struct NormAtom {
     root = T(1) / std::sqrt(team.sum(square) + args.eps);
   }
 
-  MDOPS_HD T share(int64_t k) const { return args.shares[k / args.channels]; }
+  // By numbers of 32 bits, whose division takes a fifth of the time.
+  MDOPS_HD T share(int64_t k) const {
+    return args.shares[static_cast<uint32_t>(k) / static_cast<uint32_t>(args.channels)];
+  }
   MDOPS_HD T centered(int64_t k) const { return k < args.channels ? args.x[at + k] - mean : args.x[at + k]; }
   MDOPS_HD T scaled_grad(int64_t k) const { return args.grad[at + k] * args.factors[k]; }
 

@@ -16,8 +16,9 @@ static void run_scalar_gate(const Op&, const ScalarGateArgs<T>& args) {
   parallel(args.atoms, kGateAtoms, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       int64_t c = 0;
-      for (; c + kChannels <= args.channels; c += kChannels) pass_channels<kChannels>(args, n, c, kChannels);
-      if (c < args.channels) pass_channels<kChannels>(args, n, c, static_cast<int>(args.channels - c));
+      for (; c + kChannels <= args.channels; c += kChannels)
+        pass_channels<1, kChannels>(args, n, c, kChannels);
+      if (c < args.channels) pass_channels<1, kChannels>(args, n, c, static_cast<int>(args.channels - c));
     }
   });
 }

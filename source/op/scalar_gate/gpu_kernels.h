@@ -9,12 +9,13 @@ namespace mdops {
 
 namespace gpu_scalar_gate {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kRowsAtOnce = 8;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> args) {
   const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (k < args.atoms * args.channels) pass_channels<1>(args, k / args.channels, k % args.channels, 1);
+  if (k < args.atoms * args.channels)
+    pass_channels<kRowsAtOnce, 1>(args, k / args.channels, k % args.channels, 1);
 }
 
 template <class T>

@@ -63,36 +63,53 @@ struct AddedScalars {
   }
 };
 
-// `count` channels of an atom from c on, side by side.
-template <int kCount, class T>
+// Some rows of some channels from `from` on, zeros behind the last row.
+template <int kRows, int kCount, class T>
+struct GatedRows {
+  T of[kRows][kCount];
+
+  MDOPS_HD GatedRows(const T* from, int64_t rows, int64_t channels, int count) {
+    for (int i = 0; i < kRows; ++i)
+      for (int k = 0; k < count; ++k) of[i][k] = i < rows ? from[i * channels + k] : T(0);
+  }
+};
+
+// `count` channels of an atom from c on, side by side, so many rows at once.
+template <int kRows, int kCount, class T>
 MDOPS_HD void gate_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
   const int64_t channels = args.channels, of_atom = n * channels + c, of_scalars = 2 * n * channels + c;
   const int64_t at = n * args.rows * channels + c;
-  const T* x = args.x + at;
-  T* y = args.y + at;
   T factors[kCount], added[kCount] = {};
   for (int k = 0; k < count; ++k) factors[k] = sigmoid_of(args.gate[of_atom + k]);
   if (!args.grad) {
     if (args.scalars)
       for (int k = 0; k < count; ++k) added[k] = AddedScalars<T>(args, of_scalars).added(k);
-    for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels)
-      for (int k = 0; k < count; ++k) {
-        const T own = x[k] * factors[k];
-        y[k] = r ? own : own + added[k];
-      }
+    for (int64_t r = 0; r < args.rows; r += kRows) {
+      const int64_t from = at + r * channels;
+      const GatedRows<kRows, kCount, T> x(args.x + from, args.rows - r, channels, count);
+      for (int i = 0; i < kRows; ++i)
+        for (int k = 0; k < count && r + i < args.rows; ++k) {
+          const T own = x.of[i][k] * factors[k];
+          args.y[from + i * channels + k] = r + i ? own : own + added[k];
+        }
+    }
     return;
   }
-  const T* h = args.grad + at;
   T* const by_a = args.by_scalars + of_scalars;
   if (args.scalars)
     for (int k = 0; k < count; ++k)
-      AddedScalars<T>(args, of_scalars).backward(k, h[k], by_a, by_a + channels);
+      AddedScalars<T>(args, of_scalars).backward(k, args.grad[at + k], by_a, by_a + channels);
   T sums[kCount] = {};
-  for (int64_t r = 0; r < args.rows; ++r, x += channels, y += channels, h += channels)
-    for (int k = 0; k < count; ++k) {
-      sums[k] += h[k] * x[k];
-      y[k] = h[k] * factors[k];
-    }
+  for (int64_t r = 0; r < args.rows; r += kRows) {
+    const int64_t from = at + r * channels;
+    const GatedRows<kRows, kCount, T> x(args.x + from, args.rows - r, channels, count);
+    const GatedRows<kRows, kCount, T> h(args.grad + from, args.rows - r, channels, count);
+    for (int i = 0; i < kRows; ++i)
+      for (int k = 0; k < count && r + i < args.rows; ++k) {
+        sums[k] += h.of[i][k] * x.of[i][k];
+        args.y[from + i * channels + k] = h.of[i][k] * factors[k];
+      }
+  }
   for (int k = 0; k < count; ++k) args.by_gate[of_atom + k] = factors[k] * (T(1) - factors[k]) * sums[k];
 }
 
@@ -127,12 +144,12 @@ MDOPS_HD void gate_channels_twice(const ScalarGateArgs<T>& args, int64_t n, int6
 }
 
 // Either.
-template <int kCount, class T>
+template <int kRows, int kCount, class T>
 MDOPS_HD void pass_channels(const ScalarGateArgs<T>& args, int64_t n, int64_t c, int count) {
   if (args.along_x)
     gate_channels_twice<kCount>(args, n, c, count);
   else
-    gate_channels<kCount>(args, n, c, count);
+    gate_channels<kRows, kCount>(args, n, c, count);
 }
 
 }  // namespace mdops
