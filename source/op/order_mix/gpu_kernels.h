@@ -1,8 +1,11 @@
-// Mixed degrees on a GPU: a thread a column of an edge's rows, or one of its numbers.
+// Mixed degrees on a GPU: a thread a column of an edge's rows, or one of its numbers. Of |m| <= 1 and
+// matrices of whole rotations of degree 2 and 3 the compiler knows the sizes, and asks for all that a thread
+// reads at once.
 #pragma once
 
 #include "common/gpu.h"
 #include "common/rows.h"
+#include "common/vector.h"
 #include "order_mix/order_mix.h"
 
 namespace mdops {
@@ -24,13 +27,100 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(const OrderOuterArgs<T>
   if (k < args.shape.edges * numbers) outer_number(args, k / numbers, k % numbers);
 }
 
+// Degrees up to L.
+template <int L>
+struct KnownOrders {
+  static constexpr int kColumns = (L + 1) * (L + 1), kRows = 3 * L + 1, kFirst = (L + 1) * (L + 1);
+  static constexpr int kNumbers = kFirst + L * L;
+};
+
+// One block's rows, of a column; transposed or not.
+template <int kSize, bool kTransposed, class T>
+__device__ __forceinline__ void mix_block(const T* numbers, const T* x, T* y) {
+#pragma unroll
+  for (int o = 0; o < kSize; ++o) {
+    y[o] = 0;
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) y[o] += numbers[kTransposed ? o * kSize + k : k * kSize + o] * x[k];
+  }
+}
+
+template <int L, bool kTransposed, class T>
+__global__ void __launch_bounds__(kThreads) known_mix_kernel(const OrderMixArgs<T> args) {
+  using Own = KnownOrders<L>;
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, e = k / Own::kColumns;
+  if (e >= args.shape.edges) return;
+  const int64_t at = e * Own::kRows * Own::kColumns + k % Own::kColumns;
+  T x[Own::kRows], y[Own::kRows], numbers[Own::kNumbers];
+#pragma unroll
+  for (int r = 0; r < Own::kRows; ++r) x[r] = __ldg(args.x + at + r * Own::kColumns);
+#pragma unroll
+  for (int q = 0; q < Own::kNumbers; ++q) numbers[q] = __ldg(args.numbers + e * Own::kNumbers + q);
+  mix_block<L + 1, kTransposed>(numbers, x, y);
+#pragma unroll
+  for (int begin = L + 1; begin < Own::kRows; begin += L)
+    mix_block<L, kTransposed>(numbers + Own::kFirst, x + begin, y + begin);
+#pragma unroll
+  for (int r = 0; r < Own::kRows; ++r) args.y[at + r * Own::kColumns] = y[r];
+}
+
+template <int L, class T>
+__global__ void __launch_bounds__(kThreads) known_outer_kernel(const OrderOuterArgs<T> args) {
+  using Own = KnownOrders<L>;
+  constexpr int kColumns = Own::kColumns, kAtOnce = kColumns % kVectorSize<T> == 0 ? kVectorSize<T> : 1;
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, e = k / Own::kNumbers;
+  if (e >= args.shape.edges) return;
+  const int q = static_cast<int>(k % Own::kNumbers), left = q - Own::kFirst;
+  const bool first = left < 0;
+  const int64_t row = e * Own::kRows + (first ? 0 : L + 1);
+  const int of_x = first ? q / (L + 1) : left / L, of_y = first ? q % (L + 1) : left % L;
+  T sum = 0;
+  for (int sign = 0; sign < (first ? 1 : 2); ++sign) {
+    const T* const x = args.x + (row + sign * L + of_x) * kColumns;
+    const T* const y = args.y + (row + sign * L + of_y) * kColumns;
+    Vector<T, kAtOnce> a[kColumns / kAtOnce], b[kColumns / kAtOnce];
+#pragma unroll
+    for (int d = 0; d < kColumns / kAtOnce; ++d)
+      a[d] = Vector<T, kAtOnce>(x + d * kAtOnce), b[d] = Vector<T, kAtOnce>(y + d * kAtOnce);
+#pragma unroll
+    for (int d = 0; d < kColumns / kAtOnce; ++d)
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += a[d][i] * b[d][i];
+  }
+  args.numbers[k] = sum;
+}
+
+// f<L>() of the degree, if there is one.
+template <class F>
+bool with_known_orders(const OrderShape& shape, const F& f) {
+  if (shape.order != 1 || shape.columns != (shape.degree + 1) * (shape.degree + 1)) return false;
+  if (shape.degree == 2)
+    f.template operator()<2>();
+  else if (shape.degree == 3)
+    f.template operator()<3>();
+  else
+    return false;
+  return true;
+}
+
 template <class T>
 void run_orders(const Gpu& gpu, const OrderMixArgs<T>& args) {
+  const bool known = with_known_orders(args.shape, [&]<int L>() {
+    const int64_t blocks = blocks_for(args.shape.edges * args.shape.columns, kThreads);
+    args.transposed ? gpu.launch(known_mix_kernel<L, true, T>, blocks, kThreads, 0, args)
+                    : gpu.launch(known_mix_kernel<L, false, T>, blocks, kThreads, 0, args);
+  });
+  if (known) return;
   gpu.launch(mix_kernel<T>, blocks_for(args.shape.edges * args.shape.columns, kThreads), kThreads, 0, args);
 }
 
 template <class T>
 void run_orders(const Gpu& gpu, const OrderOuterArgs<T>& args) {
+  const bool known = with_known_orders(args.shape, [&]<int L>() {
+    gpu.launch(known_outer_kernel<L, T>, blocks_for(args.shape.edges * args.shape.numbers(), kThreads),
+               kThreads, 0, args);
+  });
+  if (known) return;
   gpu.launch(outer_kernel<T>, blocks_for(args.shape.edges * args.shape.numbers(), kThreads), kThreads, 0,
              args);
 }

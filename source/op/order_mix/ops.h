@@ -27,9 +27,10 @@ struct OrderMixOps {
 
   static Tensor order_mix_outer(const Tensor& x_, const Tensor& y_, int64_t degree) {
     const auto op = Device::make("order_mix_outer", "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny, kAny});
+    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny, kAny}));
     const OrderShape shape = shape_of(op, x, degree);
-    const Tensor y = input(op, "y", y_, x.scalar_type(), {shape.edges, x.size(1), shape.columns});
+    const Tensor y =
+        Device::placed(input(op, "y", y_, x.scalar_type(), {shape.edges, x.size(1), shape.columns}));
     Tensor numbers = empty(op, {shape.edges, shape.numbers()}, x.scalar_type());
     dispatch_float(op, x.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
