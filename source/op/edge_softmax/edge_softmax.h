@@ -33,6 +33,8 @@ struct EdgeSoftmaxArgs {
   const T* grad;                  // (E, H), or null
   T *y, *by_fades, *by_q, *by_k;  // (E, H), y or the gradient by b; the others of backward passes
 
+  // Of a column. Where there is one head, nothing is divided.
+  MDOPS_HD int64_t head_of(int64_t c) const { return heads == 1 ? 0 : c / (width / heads); }
   MDOPS_HD bool fits(const int32_t* begin) const {
     return begin[0] >= 0 && begin[0] <= begin[1] && begin[1] <= edges;
   }
@@ -116,13 +118,12 @@ MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team
   }
   if (!args.grad) return;
   team.meet();
-  const int64_t size = args.width / args.heads;
   team.columns(
       args.width, begin, end,
       [&](int64_t e, int64_t c) {
         const int32_t j = args.node_of[e];
         if (j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[e * args.heads + c / size] * args.k[j * args.width + c];
+        return args.y[e * args.heads + args.head_of(c)] * args.k[j * args.width + c];
       },
       [&](int64_t c, T sum) { args.by_q[n * args.width + c] = args.scale * sum; });
 }
@@ -131,15 +132,14 @@ MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team
 template <class T, class Team>
 MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team& team) {
   const bool fits = args.fits(args.ends + m);
-  const int64_t begin = fits ? args.ends[m] : 0, end = fits ? args.ends[m + 1] : 0,
-                size = args.width / args.heads;
+  const int64_t begin = fits ? args.ends[m] : 0, end = fits ? args.ends[m + 1] : 0;
   team.columns(
       args.width, begin, end,
       [&](int64_t place, int64_t c) {
         const int64_t e = args.order ? args.order[place] : place;
         const int32_t i = e < 0 || e >= args.edges || args.node_of[e] != m ? -1 : args.atom_of[e];
         if (i < 0 || i >= args.atoms) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[e * args.heads + c / size] * args.q[i * args.width + c];
+        return args.y[e * args.heads + args.head_of(c)] * args.q[i * args.width + c];
       },
       [&](int64_t c, T sum) {
         args.by_k[m * args.width + c] = fits ? args.scale * sum : std::numeric_limits<T>::quiet_NaN();

@@ -48,6 +48,7 @@ struct BlockTeam {
       const int64_t c = first + lane;
       T sum = 0;
       if (c < width)
+#pragma unroll 4
         for (int64_t k = begin + warp; k < end; k += kWarps) sum += term(k, c);
       __syncthreads();
       shared[warp * kWarp + lane] = sum;
