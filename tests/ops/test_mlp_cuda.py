@@ -107,7 +107,7 @@ def test_water_in_several_chunks():
 
 
 @pytest.mark.parametrize("rows", ["128", "96", "64", "32"])
-@pytest.mark.parametrize("widths", [(130, 240, 240, 1), (130, 128, 256, 1)], ids=str)
+@pytest.mark.parametrize("widths", [(130, 240, 240, 1), (130, 128, 256, 1), (150, 96, 128, 128, 1)], ids=str)
 def test_every_kind_of_chain(widths, rows, monkeypatch):
     monkeypatch.setenv("MDOPS_CHAIN_ROWS", rows)
     for count in (1, 1000):

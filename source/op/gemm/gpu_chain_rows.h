@@ -9,7 +9,8 @@
 //   shared memory   8 blocks of A, 128 rows x 32 numbers, 16 KiB each; 3 pairs of units of B, 30 KiB each
 //   device memory   slopes of all layers but the last, numbers of a thread side by side with its neighbours'
 //
-// Layers of up to 256 numbers have 2 pairs of units of 128 columns.
+// Layers of up to 256 numbers have 2 pairs of units of 128 columns; those of up to 128 have one unit of the
+// width and half of the sums, which are moved round in half of the time (for_columns).
 #pragma once
 
 #include "gemm/gpu_chain.h"
@@ -63,9 +64,10 @@ class RowThread {
  private:
   using Memory = ChainMemory<Kind>;
   static constexpr int kRows = Memory::kRows, kGroupRows = 64, kGroupBlock = kGroupRows * kWideRow;
-  static_assert(kRows == 2 * kGroupRows && Memory::kKind.units == 2);
+  static constexpr int kUnitsWide = Memory::kKind.units;
+  static_assert(kRows == 2 * kGroupRows && kUnitsWide <= 2);
   static constexpr int kUnitCols = Memory::kKind.unit_cols, kUnitEights = kUnitCols / 8;
-  static constexpr int kColumns = 2 * kUnitEights;            // eights of a layer
+  static constexpr int kColumns = kUnitsWide * kUnitEights;   // eights of a layer
   static constexpr int kTurn = kUnitEights % 5 == 0 ? 5 : 4;  // see for_columns
   static constexpr int kLongTurn = 2 * kTurn;
   using Steps = ChainSteps<Parts>;
@@ -153,14 +155,14 @@ class RowThread {
       const uint64_t a0 = block_of_a(block), a1 = block_of_a(block + 1);
       if (streamed) ring_a_.wait();
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
+      for (int c = 0; c < kUnitsWide; ++c) {
         if (c >= width) break;
         ring_.wait();
-        float part[2 * kColumns];
+        float part[4 * kUnitEights];
         multiply_blocks<pair>(now, part, a0, a1, unit_of_b(0), unit_of_b(1));
         ring_.release();
 #pragma unroll
-        for (int k = 0; k < 2 * kColumns; ++k) sum[2 * kColumns * c + k] += part[k] * by[k / 2 % 2];
+        for (int k = 0; k < 4 * kUnitEights; ++k) sum[4 * kUnitEights * c + k] += part[k] * by[k / 2 % 2];
       }
       if (streamed) ring_a_.release();
     }
@@ -177,7 +179,7 @@ class RowThread {
 
   // part = A B of `now` times 16 columns of A, at most `Most`, in one block or two; the small parts first.
   template <int Most>
-  static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[2 * kColumns], uint64_t a0,
+  static __device__ __forceinline__ void multiply_blocks(int now, float (&part)[4 * kUnitEights], uint64_t a0,
                                                          uint64_t a1, uint64_t b0, uint64_t b1) {
     if constexpr (Most > 1)
       if (now < Most) return multiply_blocks<Most - 1>(now, part, a0, a1, b0, b1);

@@ -24,7 +24,8 @@ constexpr int kWideRow = 128;  // bytes of a unit's column: unit_depth numbers
 constexpr int kChainLayers = 16;
 
 // A block's rows; how many units wide the layers are at most, and a unit's columns; and what a round of
-// blocks took on an H100, in microseconds for three layers of 240, 256, 384 or 512.
+// blocks took on an H100, in microseconds for three layers of 240, 256, 384 or 512. Of one unit: a guess, by
+// which it is taken where blocks of fewer rows would go round more than once.
 struct ChainKind {
   int rows, units, unit_cols, time;
 
@@ -33,9 +34,9 @@ struct ChainKind {
   MDOPS_HD constexpr int last_units() const { return units > 2 ? units : 1; }  // see NetChain
 };
 
-constexpr ChainKind kChainKinds[] = {{128, 2, 120, 192}, {128, 2, 128, 216}, {96, 2, 128, 154},
-                                     {64, 2, 128, 107},  {32, 2, 128, 69},   {96, 3, 128, 273},
-                                     {64, 3, 128, 163},  {64, 4, 128, 276},  {48, 4, 128, 192}};
+constexpr ChainKind kChainKinds[] = {
+    {128, 2, 120, 192}, {128, 2, 128, 216}, {96, 2, 128, 154}, {64, 2, 128, 107}, {32, 2, 128, 69},
+    {96, 3, 128, 273},  {64, 3, 128, 163},  {64, 4, 128, 276}, {48, 4, 128, 192}, {128, 1, 128, 150}};
 constexpr int kChains = sizeof(kChainKinds) / sizeof(ChainKind);
 
 MDOPS_HD constexpr int unit_depth(int parts) {
@@ -104,8 +105,9 @@ constexpr int widest(int layers, const int* neurons) {
 // are refused later.
 constexpr bool takes(const ChainKind& kind, int layers, const int* neurons) {
   const int most = widest(layers, neurons), units = most > 256 ? (most + 127) / 128 : 2;
-  return layers <= kChainLayers && kind.units == units && most <= kind.cols() &&
-         (!kind.by_rows() || (most <= 240) == (kind.unit_cols == 120));
+  if (layers > kChainLayers) return false;
+  if (!kind.by_rows()) return kind.units == units && most <= kind.cols();
+  return most <= 256 && kind.cols() == (most <= 128 ? 128 : most <= 240 ? 240 : 256);
 }
 constexpr bool takes(const ChainKind& kind, const GpuNetShape& net) {
   return takes(kind, net.layers, net.neurons);
