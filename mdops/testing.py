@@ -12,7 +12,7 @@ from mdops.ops.activation import kernel_code
 from mdops.ops.angle_moment import POWERS, ROW, AngleGrid
 from mdops.ops.attention import plan_of, ragged_plan
 from mdops.ops.attention_moments import WIDTHS, has_moments
-from mdops.ops.harmonic_moment import knot_slopes, padded_basis, spline_pieces
+from mdops.ops.harmonic_moment import knot_slopes, largest_functions, padded_basis, spline_pieces
 from mdops.ops.moment_invariants import Polynomial, Terms, term_gradients
 
 __all__ = ["Sample", "has_kernel", "op_samples"]
@@ -686,6 +686,11 @@ def _harmonic_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) ->
         grads = random(5, size + 2), random(5, (degree + 1) ** 2, seconds)
         moved = {name: (k + 2, value) for name, (k, value) in bad.items()}
         samples.append(Sample("harmonic_sums_backward", (*grads, *sums), bad=moved))
+        nearest = torch.ops.mdops.harmonic_sums(*sums)[3]
+        more = largest_functions(*tables[1:3]), nearest, p["batch"], p["neighbors"], 2
+        moved = {name: (k + 7, value) for name, (k, value) in bad.items()}
+        moved |= {"most": (2, more[0][0]), "neighbors": (5, p["neighbors"] + 5)}
+        samples.append(Sample("harmonic_forces", (*grads, *more, *sums), bad=moved))
     return samples
 
 

@@ -1,5 +1,5 @@
-"""Runs the GPU kernels of `harmonic_sums` and `moment_invariants` on the CPU, thread by thread, and compares them with
-those of the CPU.
+"""Runs the GPU kernels of `harmonic_sums`, `harmonic_forces` and `moment_invariants` on the CPU, thread by thread, and
+compares them with those of the CPU.
 
     python scripts/emulate_harmonic.py [--cuda DIR]
 
@@ -16,7 +16,7 @@ import torch
 from gpu_emulator.compile import library_of
 
 from mdops.models.dpa4c import DPA4C, DPA4COptions
-from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops.harmonic_moment import largest_functions, padded_basis
 from mdops.tables.invariant_terms import invariant_terms
 from mdops.testing import harmonic_tables, op_samples
 
@@ -58,21 +58,25 @@ def invariants(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) 
 def emulated(library: ctypes.CDLL, op: str, args: Sequence[Any], shared: int) -> list[torch.Tensor]:
     if op.startswith("moment_invariants"):
         return invariants(library, op, args, shared)
-    grads, rest = (args[:2], args[2:]) if op.endswith("backward") else ([None, None], args)
+    grads, rest = (args[:2], args[2:]) if op.endswith(("backward", "forces")) else ([None, None], args)
+    more, rest = (rest[:5], rest[5:]) if op.endswith("forces") else ((0,), rest)
     listed = [value for value in rest if isinstance(value, torch.Tensor)]
     cutoff, intervals, degree, seconds = rest[len(listed) :]
     d, counts, _, _, *tables = listed
-    given = [None if t is None else t.contiguous() for t in (*listed, *grads)]
+    given = [None if t is None else t.contiguous() for t in (*listed, *grads, *more[:-1])]
     widths = tables[0].shape[2], seconds, tables[3].shape[4]
     shapes, dtypes = [d.shape], [d.dtype]
     if grads[0] is None:
         shapes = [(len(d), widths[0] + 2), (len(d), (degree + 1) ** 2, seconds), (len(d),), (len(d),)]
         dtypes = [d.dtype, d.dtype, torch.int32, d.dtype]
+    elif more[-1]:
+        shapes, dtypes = [(len(d), 3), (more[-1], 3, 3)], [torch.float64, torch.float64]
     out = [torch.full(shape, 77, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-    sizes = *d.shape[:2], counts.shape[1], intervals, degree, shared, *widths
+    sizes = *d.shape[:2], counts.shape[1], intervals, degree, shared, *widths, more[-1]
     called = pointers_of([*given, *out]), (ctypes.c_int64 * len(sizes))(*sizes)
-    library.run_harmonic(d.dtype == torch.float64, ctypes.c_double(cutoff), *called)
-    return out
+    library.run_harmonic.restype = ctypes.c_bool
+    done = library.run_harmonic(d.dtype == torch.float64, ctypes.c_double(cutoff), *called)
+    return out if done else []
 
 
 def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> None:
@@ -80,20 +84,23 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> None:
     wanted = getattr(OPS, op)(*args)
     every = [wanted] if isinstance(wanted, torch.Tensor) else wanted
     for shared in SHARED:
-        for found, want in zip(emulated(library, op, args, shared), every, strict=True):
+        made = emulated(library, op, args, shared)
+        for found, want in zip(made, every if made else [], strict=True):
             scale = max(1.0, float(want.abs().max())) if want.numel() else 1.0
-            torch.testing.assert_close(found, want, rtol=0, atol=TOLERANCE.get(want.dtype, 0) * scale)
+            dtype = args[0].dtype if op == "harmonic_forces" else want.dtype
+            torch.testing.assert_close(found, want, rtol=0, atol=TOLERANCE.get(dtype, 0) * scale)
 
 
 def check_wrong(library: ctypes.CDLL, sample: Any) -> None:
     """A wrong value has to be seen."""
-    for name in sample.bad.keys() & {"counts", "types", "forth_index"}:
+    for name in sample.bad.keys() & {"counts", "types", "forth_index", "neighbors"}:
         if name != "counts" and sample.op == "moment_invariants_backward":
             continue  # of no use there
         place, value = sample.bad[name]
         args = [*sample.args[:place], value, *sample.args[place + 1 :]]
         for shared in SHARED:
-            assert emulated(library, sample.op, args, shared)[0].isnan().any(), (sample.op, name)
+            found = emulated(library, sample.op, args, shared)
+            assert not found or found[0].isnan().any(), (sample.op, name)
 
 
 def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, dtype: torch.dtype) -> None:
@@ -116,11 +123,19 @@ def check_many(library: ctypes.CDLL, degree: int, intervals: int, ntypes: int, d
         tables = harmonic_tables(knots, intervals, seconds, 2.0)
         sums = *listed, *tables, 2.0, intervals, degree, seconds
         check(library, "harmonic_sums", sums)
-        grads = (
+        grads = [
             torch.randn(atoms, *more, generator=gen).to(dtype)
             for more in ((functions + 2,), ((degree + 1) ** 2, seconds))
-        )
+        ]
         check(library, "harmonic_sums_backward", (*grads, *sums))
+        d[0, :5] = 0.3  # what is at one place has no bound
+        sums = d.to(dtype), *sums[1:]
+        nearest = OPS.harmonic_sums(*sums)[3]
+        for systems in (1, 2):
+            batch = torch.randint(0, systems, (atoms,), generator=gen).int()
+            neighbors = torch.randint(-1, atoms, (atoms, width), generator=gen).int()
+            more = largest_functions(*tables[1:3]), nearest, batch, neighbors, systems
+            check(library, "harmonic_forces", (*grads, *more, *sums))
 
 
 def check_features(library: ctypes.CDLL, channels: int, lmax: int, dtype: torch.dtype) -> None:
@@ -144,7 +159,9 @@ def main() -> None:
     with library_of("harmonic", __doc__) as library:
         for dtype in DTYPES:
             mine = [
-                s for s in op_samples(dtype=dtype) if s.op.startswith(("harmonic_sums", "moment_invariants"))
+                s
+                for s in op_samples(dtype=dtype)
+                if s.op.startswith(("harmonic_sums", "harmonic_forces", "moment_invariants"))
             ]
             for sample in mine:
                 check(library, sample.op, sample.args)

@@ -108,7 +108,7 @@ class Autograd(Evaluator):
         alone then, and what is kept for the gradient is no more than one run's."""
         size, atoms = self.run_size(near), near.system.atoms
 
-        def each(near: Neighborhood) -> tuple[tuple[Answers, torch.Tensor], NeighborReport | None]:
+        def each(near: Neighborhood) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
             if size is None:
                 return self._run(near, step)
             runs = [slice(k, k + size) for k in range(0, atoms, size)]
@@ -117,21 +117,25 @@ class Autograd(Evaluator):
             )
             answers, gradients = zip(*made, strict=True)
             every = {name: torch.cat([own[name] for own in answers]) for name in answers[0]}
-            return (every, torch.cat(gradients)), NeighborReport.joined(told) if self._tells else None
+            by_pairs = torch.cat([own for own in gradients if own is not None])
+            return (every, by_pairs), NeighborReport.joined(told) if self._tells else None
 
         (answers, gradient), report = self._judged(near, step, each)
+        if gradient is None:
+            return answers, report
         return answers | forces_and_virials(gradient, near, atom_virial=step.atom_virial), report
 
     def _run(
         self, near: Neighborhood, step: Step
-    ) -> tuple[tuple[Answers, torch.Tensor], NeighborReport | None]:
+    ) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
         """Answers and gradient of these atoms, and what the ops of descriptors say of their neighbours."""
         near = near.with_pairs(near.displacements.detach().requires_grad_())
         with torch.enable_grad(), input_gradient_alone():
             return self._of_run(near, step), self._told(near)
 
-    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
-        """Answers for some atoms, without a graph, and the gradient of the sum of energies by their pair vectors."""
+    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor | None]:
+        """Answers for some atoms, without a graph, and the gradient of the sum of energies by their pair vectors; None
+        where the answers are all atoms', with forces and virials."""
         answers = self._model(near, step.fparam, step.aparam)
         assert self._derived is not None
         energy = _weighted_sum(answers[f"atom_{self._derived.name}"], step.weight)

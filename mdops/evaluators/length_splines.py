@@ -13,9 +13,9 @@ from mdops.evaluators.kept import OfTypes
 from mdops.models.dpa4.radial import RadialSplines
 from mdops.models.dpa4c import DPA4C
 from mdops.models.moments import TypeChoice
-from mdops.models.neighborhood import Neighborhood, NeighborReport
+from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSums
 from mdops.models.ways import Way
-from mdops.ops import harmonic_sums, moment_invariants
+from mdops.ops import harmonic_forces, harmonic_sums, moment_invariants
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
 from mdops.tables.invariant_terms import invariant_terms
 from mdops.tables.radial_tables import radial_splines
@@ -116,11 +116,16 @@ class HarmonicSums(LengthSplines):
         if len(kinds.numbers) < near.ntypes:
             index = kinds.index
             counts, absent, types = counts[:, index], absent[index][:, index], places[types.long()]
-        listed = near.displacements, counts, types, splines.tables
-        settings = {"cutoff": d.cutoff, "intervals": splines.intervals, "degree": d.options.lmax}
-        settings["seconds"] = d.invariants.channels[1]
-        scalars, others, within, nearest = harmonic_sums(*listed, **settings, pair_mask=absent)
+        pairs = near.displacements if near.sums is None else near.displacements.detach()
+        listed = pairs, counts, types, splines.tables
+        settings: dict[str, Any] = {"cutoff": d.cutoff, "intervals": splines.intervals}
+        settings |= {"degree": d.options.lmax, "seconds": d.invariants.channels[1], "pair_mask": absent}
+        scalars, others, within, nearest = harmonic_sums(*listed, **settings)
         near.reports[d] = NeighborReport((within[:, None],), nearest)
+        if near.sums is not None:
+            leaves = scalars.requires_grad_(), others.requires_grad_()
+            lists: Any = *listed, splines.most, nearest, near.system.batch, near.neighbors, near.system.count
+            near.sums[d] = NeighborSums(leaves, lambda *by: harmonic_forces(*by, *lists, **settings))
         terms = self._invariants
         more = terms.forth, terms.back, terms.mixed, terms.made
         return moment_invariants(scalars, others.flatten(1), near.types, terms.behind, *more)

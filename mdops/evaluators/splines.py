@@ -1,5 +1,6 @@
 """Splines in the place of the nets in front of sums over neighbours; all that comes after them is the model's own."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -105,13 +106,26 @@ class Splines(Autograd):
         with numbers_by(self.other_ways(types) | ways):
             return super().answer(step)
 
-    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor]:
+    def _of_run(self, near: Neighborhood, step: Step) -> tuple[Answers, torch.Tensor | None]:
         if self._fitting is None:
             return super()._of_run(near, step)
+        if near.nodes is None and self._has_sums_alone and not step.atom_virial:
+            near = dataclasses.replace(near, sums={})
         features = self._model.describe(near)
         energy, by_features = self._fitting.energies(features.detach(), near.system, step)
-        (gradient,) = torch.autograd.grad(features, near.displacements, by_features, materialize_grads=True)
-        return {"atom_energy": energy}, gradient
+        answers, of = {"atom_energy": energy}, next(iter((near.sums or {}).values()), None)
+        leaves = (near.displacements,) if of is None else of.sums
+        gradients = torch.autograd.grad(features, leaves, by_features, materialize_grads=True)
+        if of is None:
+            return answers, gradients[0]
+        forces, virial = of.forces(*gradients)
+        return answers | {"forces": forces, "virial": virial}, None
+
+    @property
+    def _has_sums_alone(self) -> bool:
+        """Whether the one descriptor may put sums where forces are made of their gradients, as a GPU does at once."""
+        alone = len(self._model.descriptors) == 1 and self.potential.device.type == "cuda"
+        return alone and all(isinstance(of, HarmonicSums) for of in self._others.values())
 
     def _packed_fitting(self) -> PackedFitting | None:
         """The fitting nets as one op, which gives the gradient by what they take, too; None where PyTorch runs them."""

@@ -1,7 +1,7 @@
 """The neighbours of every atom, as a part of a model sees them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -49,6 +49,18 @@ class NeighborReport(NamedTuple):
         return cls(tuple(torch.cat(own) for own in within), torch.cat([part.nearest for part in parts]))
 
 
+class NeighborSums(NamedTuple):
+    """Sums over neighbours, which have a graph from here on.
+
+    Attributes:
+        sums: by which energies are differentiated.
+        forces: of the gradients by these the forces (N, 3) and virials (S, 3, 3), float64.
+    """
+
+    sums: tuple[torch.Tensor, ...]
+    forces: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Neighborhood:
     """One row of K slots an atom; rows are sorted by the neighbours' types (ops.md, Conventions).
@@ -73,6 +85,8 @@ class Neighborhood:
         max_pairs, graph_room: of `NeighborList`.
         nodes: how many atoms `neighbors` are indices of, where the rows are those of some of them; None: of all.
         reports: where descriptors put what their ops say of the neighbours, by descriptor.
+        sums: where they put sums over neighbours that make forces of their gradients, by descriptor; None: nowhere, and
+            energies are differentiated by the displacements.
     """
 
     system: System
@@ -90,6 +104,7 @@ class Neighborhood:
     graph_room: tuple[int, int, int] | None = None
     nodes: int | None = None
     reports: dict[Any, NeighborReport] = dataclasses.field(default_factory=dict, compare=False)
+    sums: "dict[Any, NeighborSums] | None" = None
 
     @classmethod
     def of(cls, system: System, neighbors: NeighborList, cutoff: float, dtype: torch.dtype) -> "Neighborhood":

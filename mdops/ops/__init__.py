@@ -46,7 +46,7 @@ from mdops.ops.graph import (
     segment_weights,
 )
 from mdops.ops.grid_product import grid_product
-from mdops.ops.harmonic_moment import harmonic_sums
+from mdops.ops.harmonic_moment import harmonic_forces, harmonic_sums
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
 from mdops.ops.linear import linear
 from mdops.ops.lowbit import (
@@ -127,6 +127,7 @@ __all__ = [
     "framed_message",
     "gemm_lowbit",
     "grid_product",
+    "harmonic_forces",
     "harmonic_rows",
     "harmonic_sums",
     "hybrid_potential",

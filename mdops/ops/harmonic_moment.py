@@ -55,6 +55,56 @@ def harmonic_sums(
     return first, second, within, nearest
 
 
+def harmonic_forces(
+    by_first: torch.Tensor,
+    by_second: torch.Tensor,
+    displacements: torch.Tensor,
+    counts: torch.Tensor,
+    types: torch.Tensor,
+    tables: Sequence[torch.Tensor],
+    most: torch.Tensor,
+    nearest: torch.Tensor,
+    batch: torch.Tensor,
+    neighbors: torch.Tensor,
+    num_systems: int,
+    *,
+    cutoff: float,
+    intervals: int,
+    degree: int,
+    seconds: int,
+    pair_mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `pair_forces` gives of the gradient of `harmonic_sums` by the pair vectors, but for virials of atoms. On a
+    GPU the gradients of pairs are added to forces as they are made, in float32, and need no memory.
+
+    Args:
+        by_first, by_second: gradients by what `harmonic_sums` gave, eV.
+        displacements, counts, types, tables, cutoff, intervals, degree, seconds, pair_mask: as it got.
+        most: (2, F), what the size of each function and of its slope does not exceed (`largest_functions`).
+        nearest: as `harmonic_sums` gave it. A gradient that is larger than both let it be is answered with NaN.
+        batch, neighbors, num_systems: as for `pair_forces`.
+
+    Not differentiable.
+
+    Returns:
+        forces (N, 3) and virial (S, 3, 3), float64, eV/A and eV.
+
+    Raises:
+        RuntimeError: a shape, dtype, device or number does not match, or a type, count or index is out of range.
+    """
+    mask = no_mask(counts) if pair_mask is None else pair_mask
+    lists = nearest, batch, neighbors, num_systems, displacements, counts, types, mask
+    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.mdops.harmonic_forces(
+        by_first, by_second, most, *lists, *tables, cutoff, intervals, degree, seconds
+    )
+    return found
+
+
+def largest_functions(rows: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """(2, F): the largest coefficients of functions and slopes (ntypes, F, ntypes B), which splines are between."""
+    return torch.stack([part.abs().amax((0, 2)) for part in (rows, slopes)])
+
+
 def padded_basis(intervals: int) -> int:
     """B."""
     return -(-(intervals + 5 + _LANES - _SUPPORT) // _LANES) * _LANES
@@ -72,6 +122,17 @@ def _(displacements: Any, counts: Any, types: Any, mask: Any, table: Any, *args:
 
 
 register_fake_like("harmonic_sums_backward", 2)
+
+
+@register_fake("harmonic_forces")
+def _(
+    by_first: Any, second: Any, most: Any, near: Any, batch: Any, lists: Any, systems: int, *args: Any
+) -> Any:
+    double = torch.float64
+    return (
+        by_first.new_empty((len(by_first), 3), dtype=double),
+        by_first.new_empty((systems, 3, 3), dtype=double),
+    )
 
 
 def knot_slopes(rows: torch.Tensor, cutoff: float, intervals: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mdops.models.dpa4c import DPA4C, envelope
-from mdops.ops.harmonic_moment import knot_slopes, padded_basis, spline_pieces
+from mdops.ops.harmonic_moment import knot_slopes, largest_functions, padded_basis, spline_pieces
 from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, fewest_intervals, value_and_slope
 
 _BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
@@ -26,6 +26,7 @@ class HarmonicTables(NamedTuple):
         coefficients: (n, n B, channels), of each centre; rows: (n, channels, n B), transposed.
         slopes: as `rows`, of the slopes (`knot_slopes`), 1/A; pieces: (n, n, intervals, 6, channels or C_1), the
             polynomials of the intervals. Both are made before they are rounded.
+        most: (2, channels), `largest_functions`.
     """
 
     intervals: int
@@ -34,11 +35,12 @@ class HarmonicTables(NamedTuple):
     rows: torch.Tensor
     slopes: torch.Tensor
     pieces: torch.Tensor
+    most: torch.Tensor
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """As `mdops.ops.harmonic_sums` takes them."""
-        return self[2:]
+        return self[2:6]
 
 
 def harmonic_tables(
@@ -65,7 +67,8 @@ def harmonic_tables(
         made = *(part.transpose(0, 1).flatten(1) for part in (rows, steep)), pieces
         parts.append(tuple(part.to(device, dtype) for part in made))
     rows, slopes, pieces = (torch.stack(own) for own in zip(*parts, strict=True))
-    return HarmonicTables(intervals, error, rows.mT.contiguous(), rows, slopes, pieces)
+    most = largest_functions(rows, slopes)
+    return HarmonicTables(intervals, error, rows.mT.contiguous(), rows, slopes, pieces, most)
 
 
 @torch.no_grad()

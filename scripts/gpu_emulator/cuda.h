@@ -37,6 +37,9 @@ struct EmulatedIndex {
 extern EmulatedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 using std::exp;
+using std::frexp;
+using std::isfinite;
+using std::ldexp;
 using std::log;
 using std::max;
 using std::min;
@@ -163,6 +166,18 @@ inline int __ffs(unsigned x) {
 inline int __clz(int x) {
   return x ? __builtin_clz(static_cast<unsigned>(x)) : 32;
 }
+inline int __clzll(long long x) {
+  return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64;
+}
+inline long long __float2ll_rn(float x) {
+  return std::llrintf(x);
+}
+inline long long __double2ll_rn(double x) {
+  return std::llrint(x);
+}
+inline long long __double_as_longlong(double x) {
+  return emulated_bits<long long>(x);
+}
 template <class T>
 T atomicAdd(T* to, T x) {
   const T old = *to;
@@ -176,6 +191,11 @@ inline unsigned atomicOr(unsigned* to, unsigned x) {
 }
 inline unsigned atomicMax(unsigned* to, unsigned x) {
   const unsigned old = *to;
+  *to = max(old, x);
+  return old;
+}
+inline unsigned long long atomicMax(unsigned long long* to, unsigned long long x) {
+  const unsigned long long old = *to;
   *to = max(old, x);
   return old;
 }

@@ -9,7 +9,7 @@ namespace {
 using namespace mdops;
 
 template <class T>
-void run(double cutoff, Pointers next, const int64_t* sizes) {
+bool run(double cutoff, Pointers next, const int64_t* sizes) {
   HarmonicMomentArgs<T> a{};
   a.atoms = sizes[0], a.width = sizes[1], a.ntypes = static_cast<int>(sizes[2]);
   const int64_t intervals = sizes[3];
@@ -28,12 +28,27 @@ void run(double cutoff, Pointers next, const int64_t* sizes) {
     memory.assign(bytes, '\xff');
     return memory.data();
   };
-  T* const out = next();
   using namespace gpu_harmonic;
-  if (by_first) return run_sum_gradients(gpu, a, sums, by_first, by_second, out, room);
+  if (sizes[9] > 0) {  // systems: forces
+    if constexpr (std::is_same_v<T, float>) {
+      HarmonicForceArgs<T> of{by_first, by_second};
+      of.most = next(), of.nearest = next();
+      const int32_t *batch = next(), *neighbors = next();
+      of.rows = {batch, neighbors, a.atoms, a.width, sizes[9]};
+      of.forces = next(), of.virial = next();
+      return run_forces(gpu, a, sums, of, room);
+    }
+    return false;
+  }
+  T* const out = next();
+  if (by_first) {
+    run_sum_gradients(gpu, a, sums, by_first, by_second, out, room);
+    return true;
+  }
   T* const second = next();
   int32_t* const within = next();
   run_sums(gpu, a, sums, HarmonicSums<T>{out, second, within, next()}, room);
+  return true;
 }
 
 template <class T>
@@ -61,6 +76,7 @@ extern "C" void run_moment_invariants(bool is_double, void** pointers, int64_t* 
   is_double ? run_invariants<double>(pointers, sizes) : run_invariants<float>(pointers, sizes);
 }
 
-extern "C" void run_harmonic(bool is_double, double cutoff, void** pointers, int64_t* sizes) {
-  is_double ? run<double>(cutoff, pointers, sizes) : run<float>(cutoff, pointers, sizes);
+// False where no kernel has what is asked for.
+extern "C" bool run_harmonic(bool is_double, double cutoff, void** pointers, int64_t* sizes) {
+  return is_double ? run<double>(cutoff, pointers, sizes) : run<float>(cutoff, pointers, sizes);
 }

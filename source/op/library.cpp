@@ -497,6 +497,11 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "types, Tensor pair_mask, Tensor table, Tensor rows, Tensor slopes, Tensor pieces, float cutoff, int "
       "intervals, int degree, int seconds) -> Tensor");
   m.def(
+      "harmonic_forces(Tensor by_first, Tensor by_second, Tensor most, Tensor nearest, Tensor batch, Tensor "
+      "neighbors, SymInt num_systems, Tensor displacements, Tensor counts, Tensor types, Tensor pair_mask, "
+      "Tensor table, Tensor rows, Tensor slopes, Tensor pieces, float cutoff, int intervals, int degree, int "
+      "seconds) -> (Tensor forces, Tensor virial)");
+  m.def(
       "moment_invariants(Tensor scalars, Tensor others, Tensor types, Tensor behind, Tensor forth_index, "
       "Tensor forth_factor, Tensor forth_offsets, Tensor back_index, Tensor back_factor, Tensor "
       "back_offsets, int mixed, int made) -> Tensor");

@@ -11,7 +11,8 @@ from reference_cases import on_device, references, relative_error
 from test_dpa4c import INPUT
 
 import mdops
-from mdops.evaluators import length_splines
+from mdops.evaluators import base, length_splines
+from mdops.evaluators.splines import FusedSums
 from mdops.models import dpa4c
 from mdops.models.dpa4c import DPA4C, DPA4COptions
 from mdops.system import from_atoms
@@ -81,6 +82,22 @@ def test_few_atoms_and_none(device, spline):
     wanted = potential.compute(alloy())
     assert batch["energy"][1] == 0 and float(batch["energy"][2]) == pytest.approx(wanted["energy"], abs=1e-10)
     np.testing.assert_allclose(batch["forces"][2:].cpu(), wanted["forces"], atol=1e-12)
+
+
+def test_forces_by_sums_are_those_by_pairs(monkeypatch):
+    """As a GPU has them, of two systems, with types that are not there, and parameters."""
+    case = KINDS / "dpa4c_base"
+    potential, one = mdops.load(case / "model.dp", dtype="float64"), references(case)[0]
+    wanted = potential.evaluate(one.system, None, one.fparam, one.aparam)
+    batch = from_atoms([alloy(), alloy()[:5]], potential.type_map)
+    of_batch = potential.evaluate(batch)
+    monkeypatch.setattr(FusedSums, "_has_sums_alone", True)
+    monkeypatch.setattr(base, "pair_forces", None)
+    found = potential.evaluate(one.system, None, one.fparam, one.aparam)
+    both = potential.evaluate(batch)
+    for name in ("energy", "forces", "virial"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(both[name], of_batch[name], rtol=1e-12, atol=1e-12)
 
 
 def test_changed_weights_get_new_splines():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from op_cases import find, samples, tensors
 
-from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops.harmonic_moment import largest_functions, padded_basis
 from mdops.testing import CUTOFF, PROTECTION, SMOOTH, harmonic_tables, has_kernel
 
 pytestmark = pytest.mark.gpu
@@ -139,6 +139,12 @@ def test_harmonic_sums_of_large_lists(atoms, width, ntypes, intervals, degree, d
         found = [OPS.harmonic_sums_backward(*map(on_gpu, back)) for _ in range(2)]
         assert torch.equal(*found)
         assert_agree(found[0], OPS.harmonic_sums_backward(*back), dtype, (), times)
+        for systems in (1, 3):
+            batch, most = p["batch"].clamp(max=systems - 1), largest_functions(*sums[5:7])
+            forces = (*back[:2], most, results[3], batch, p["neighbors"], systems, *sums)
+            found = [OPS.harmonic_forces(*map(on_gpu, forces)) for _ in range(2)]
+            assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+            assert_agree(found[0], OPS.harmonic_forces(*forces), dtype, (), times)
 
 
 def pair_forces_gradients(p, g):

@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck
 
 from mdops.models.dpa4c import envelope
-from mdops.ops import harmonic_rows, harmonic_sums, neighbor_rows
-from mdops.ops.harmonic_moment import padded_basis
+from mdops.ops import harmonic_forces, harmonic_rows, harmonic_sums, neighbor_rows, pair_forces
+from mdops.ops.harmonic_moment import largest_functions, padded_basis
 from mdops.tables.spline import basis_matrix
 from mdops.testing import harmonic_tables
 
@@ -97,3 +97,21 @@ def test_atoms_at_the_same_place_and_what_is_not_a_number():
     assert found[0].isfinite().all() and found[1].isnan().any() and found[2].isfinite().all()
     (grad,) = torch.autograd.grad(found[0].sum() + found[2].sum(), d)
     assert (grad[0, 0] == 0).all() and grad[0].isfinite().all()
+
+
+def test_forces_are_those_of_the_gradients_of_pairs():
+    gen = torch.Generator().manual_seed(3)
+    d = pairs().requires_grad_()
+    neighbors = torch.randint(0, 5, (5, 7), generator=gen).int()
+    neighbors[torch.arange(7) >= COUNTS.sum(1, keepdim=True)] = -1
+    tables, batch = tables_of(2, 9), torch.tensor([0, 0, 1, 1, 1], dtype=torch.int32)
+    settings = {"cutoff": CUTOFF, "intervals": 9, "degree": 3, "seconds": 4, "pair_mask": MASK}
+    *sums, _, nearest = harmonic_sums(d, COUNTS, TYPES, tables, **settings)
+    by = [torch.randn(x.shape, generator=gen, dtype=x.dtype) for x in sums]
+    (grad,) = torch.autograd.grad(sums, d, by)
+    most = largest_functions(*tables[1:3])
+    lists = d.detach(), COUNTS, TYPES, tables, most, nearest.detach(), batch, neighbors, 2
+    found = harmonic_forces(*by, *lists, **settings)
+    wanted = pair_forces(grad, d.detach(), batch, neighbors, 2, of_atoms=False)
+    for one, want in zip(found, wanted[:2], strict=True):
+        torch.testing.assert_close(one, want, rtol=1e-13, atol=1e-13)

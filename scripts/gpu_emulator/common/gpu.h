@@ -28,6 +28,10 @@ class Gpu {
                     const Args&... args) const {
     launch(kernel, blocks, threads, shared, args...);
   }
+  template <class... Parameters>
+  int64_t resident_blocks(void (*)(Parameters...), int) const {
+    return limits_.multiprocessors;
+  }
   void clear(void* memory, int64_t bytes) const { std::memset(memory, 0, static_cast<size_t>(bytes)); }
   void check(cudaError_t) const {}
   cudaStream_t stream() const { return nullptr; }

@@ -141,7 +141,21 @@ __device__ void flush(double* sums, const FixedPoint& fixed, int64_t* systems, i
     atomic_add(systems + system * static_cast<int64_t>(kSystemStride) + kSystem, 1);
 }
 
-// Each lane's terms to its neighbour j (none: -1), so that lanes side by side add to words side by side.
+// Words [0, size] of each lane, which lie Stride + 1 apart, to those of its target (none: -1), so that lanes
+// side by side add to words side by side.
+template <int Stride>
+__device__ __forceinline__ void add_words(const int64_t* buffer, int size, int32_t target, int64_t* to) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int first = 0; first < kWarp; first += kWarp / Stride) {
+    const int from = first + lane / Stride, k = lane % Stride;
+    const int64_t at = __shfl_sync(kAllLanes, target, from);
+    const int64_t value = k <= size ? buffer[from * (Stride + 1) + k] : 0;
+    if (at >= 0 && value != 0) atomic_add(to + at * Stride + k, value);
+  }
+}
+
+// Each lane's terms to its neighbour j (none: -1).
 template <class Terms>
 __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed, int64_t* buffer,
                         int64_t atoms, int64_t* neighbors) {
@@ -161,12 +175,24 @@ __device__ void scatter(const double* terms, int32_t j, const FixedPoint* fixed,
     }
     buffer[lane * kBufferStride<Terms> + size] = limb == 0 && !finite;
     __syncwarp();
-    for (int first = 0; first < kWarp; first += kWarp / stride) {
-      const int pair = first + lane / stride, k = lane % stride;
-      const int32_t target = __shfl_sync(kAllLanes, j, pair);
-      const int64_t value = k <= size ? buffer[pair * kBufferStride<Terms> + k] : 0;
-      if (target >= 0 && value != 0) atomic_add(neighbors + (limb * atoms + target) * stride + k, value);
-    }
+    add_words<stride>(buffer, size, j, neighbors + limb * atoms * stride);
+  }
+}
+
+// The sums of a block for one system: `own` are the lanes', and `of_warps` room for nine numbers of each
+// warp, `apart` from each other.
+template <int Warps>
+__device__ void sum_block(const double* own, double* of_warps, int apart, const PairSumSpace& space) {
+  const int warp = threadIdx.x / kWarp;
+  for (int k = 0; k < kSystem; ++k) {
+    const double sum = warp_sum(own[k]);
+    if (lane_index() == 0) of_warps[warp * apart + k] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < kSystem) {
+    double sum = 0;
+    for (int w = 0; w < Warps; ++w) sum += of_warps[w * apart + threadIdx.x];
+    space.blocks[blockIdx.x * kSystem + threadIdx.x] = sum;
   }
 }
 
@@ -211,17 +237,8 @@ __global__ void __launch_bounds__(kWarp* kSumWarps)
     }
   }
   if (space.blocks) {
-    __shared__ double of_warps[kSumWarps][kSystem];
-    for (int k = 0; k < kSystem; ++k) {
-      const double sum = warp_sum(of_system[k]);
-      if (lane == 0) of_warps[warp][k] = sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < kSystem) {
-      double sum = 0;
-      for (int w = 0; w < kSumWarps; ++w) sum += of_warps[w][threadIdx.x];
-      space.blocks[blockIdx.x * kSystem + threadIdx.x] = sum;
-    }
+    __shared__ double of_warps[kSumWarps * kSystem];
+    sum_block<kSumWarps>(of_system, of_warps, kSystem, space);
   } else if (current >= 0) {
     flush<kLimbs<Terms>>(of_system, fixed[1], space.systems, systems, current);
   }
@@ -278,37 +295,46 @@ struct PairSums {
   const Gpu& gpu;
   PairRows rows;
 
-  // Of memory, for `run`.
-  int64_t words() const {
+  // Of memory, for `run`; for kernels of so many blocks that add the terms.
+  int64_t words() const { return words(blocks()); }
+  int64_t words(int64_t blocks) const {
     return kFirst + neighbor_words() +
-           (rows.systems == 1 ? blocks() * kSystem : kLimbs<Terms> * rows.systems * kSystemStride);
+           (rows.systems == 1 ? blocks * kSystem : kLimbs<Terms> * rows.systems * kSystemStride);
   }
 
   // `row_sums` (N, 3), `of_systems` (S, 9), `others` (N, 9) or null where the terms have no such.
   void run(const Terms& terms, int64_t* memory, double* row_sums, double* of_systems, double* others) const {
-    constexpr int threads = kWarp * kSumWarps;
-    gpu.clear(memory, 8 * words());
+    const PairSumSpace space = begin(memory, blocks(), row_sums);
+    const int64_t slots = rows.rows * rows.width, reading = blocks_for(slots, kThreads);
+    gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, kThreads, 0, terms,
+               rows.neighbors, slots, space);
+    gpu.launch(add_terms<Terms>, blocks(), kThreads, 0, terms, rows, rows_per_warp(), space, row_sums);
+    end(space, row_sums, of_systems, others);
+  }
+
+  PairSumSpace begin(int64_t* memory, int64_t blocks, double* row_sums) const {
+    gpu.clear(memory, 8 * words(blocks));
     if (rows.rows < rows.atoms) gpu.clear(row_sums, 24 * rows.atoms);
     int64_t* const behind = memory + kFirst + neighbor_words();
-    const PairSumSpace space{reinterpret_cast<double*>(memory), memory + kFirst, behind,
-                             rows.systems == 1 ? reinterpret_cast<double*>(behind) : nullptr, blocks()};
-    const int64_t slots = rows.rows * rows.width, reading = blocks_for(slots, threads);
-    gpu.launch(largest_terms<Terms>, reading < kReadBlocks ? reading : kReadBlocks, threads, 0, terms,
-               rows.neighbors, slots, space);
-    gpu.launch(add_terms<Terms>, blocks(), threads, 0, terms, rows, rows_per_warp(), space, row_sums);
+    return {reinterpret_cast<double*>(memory), memory + kFirst, behind,
+            rows.systems == 1 ? reinterpret_cast<double*>(behind) : nullptr, blocks};
+  }
+
+  void end(const PairSumSpace& space, double* row_sums, double* of_systems, double* others) const {
     const int64_t numbers = rows.atoms * Terms::kNeighbor;
     const int64_t items =
         rows.systems == 1 ? whole_warps(numbers) + kSystem * kWarp : numbers + rows.systems * kSystem;
-    gpu.launch(finish_sums<Terms>, blocks_for(items, threads), threads, 0, rows, space, row_sums, of_systems,
-               others);
+    gpu.launch(finish_sums<Terms>, blocks_for(items, kThreads), kThreads, 0, rows, space, row_sums,
+               of_systems, others);
   }
 
  private:
+  static constexpr int kThreads = kWarp * kSumWarps;
   static constexpr int64_t kFirst = 16;  // the largest terms stand before
   // One round of blocks that stay: each warp flushes its system's sums once or, with small systems, a few
   // times.
   int64_t rows_per_warp() const {
-    const int64_t most = gpu.resident_blocks(add_terms<Terms>, kWarp * kSumWarps) * kSumWarps;
+    const int64_t most = gpu.resident_blocks(add_terms<Terms>, kThreads) * kSumWarps;
     return blocks_for(rows.rows, most < rows.rows ? most : rows.rows + 1);
   }
   int64_t blocks() const {

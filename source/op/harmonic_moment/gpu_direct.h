@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/rows.h"
+#include "displacements/gpu_force_sums.h"
 #include "env_mat/gpu_nearest.h"
 #include "gemm/gpu_memory.h"
 #include "harmonic_moment/harmonic_moment.h"
@@ -149,7 +150,7 @@ __device__ __forceinline__ void evaluate(const T* piece, int known, T t, T* valu
 
 // Sums of a warp.
 template <class T, int Degree, int Functions>
-__global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 2 : 1)
+__global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
     direct_sums_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, HarmonicSums<T> out) {
   constexpr int kComponents = components_to(Degree), kSeconds = kTogether;
   DirectArgs<T> own(args, p);
@@ -225,28 +226,97 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 2 : 1)
   }
 }
 
+// Where the gradients by pair vectors go, an atom of a warp after the other: to memory, (N, width, 3).
+template <class T>
+class PairGradients {
+ public:
+  using Given = T*;
+  static constexpr int kBytes = 0;  // of shared memory, for each warp
+
+  __device__ PairGradients(const HarmonicMomentArgs<T>& args, T* to, void*) : args_(args), to_(to) {}
+
+  // The row of an atom that has none.
+  __device__ void skip(int64_t i, RowKind kind) {
+    fill(i, 0, kind == RowKind::wrong ? not_a_number<T>() : T(0));
+  }
+  __device__ void begin(int64_t i) { row_ = to_ + 3 * i * args_.width; }
+  // What `add` wants to know of a lane's pair.
+  __device__ int place(int64_t, int slot) const { return slot; }
+  __device__ void add(bool is_there, int slot, const T*, const T* g) {
+    if (is_there)
+      for (int a = 0; a < 3; ++a) row_[3 * slot + a] = g[a];
+  }
+  __device__ void beyond(int slot) {
+    for (int a = 0; a < 3; ++a) row_[3 * slot + a] = T(0);
+  }
+  __device__ void end(int64_t i) {
+    int64_t total = 0;
+    for (int t = 0; t < args_.ntypes; ++t) total += args_.counts[i * args_.ntypes + t];
+    fill(i, 3 * total, T(0));
+  }
+  __device__ void finish() {}
+
+ private:
+  __device__ void fill(int64_t i, int64_t from, T value) {
+    T* const row = to_ + 3 * i * args_.width;
+    for (int64_t k = from + lane_index(); k < 3 * args_.width; k += kWarp) row[k] = value;
+  }
+
+  const HarmonicMomentArgs<T>& args_;
+  T *const to_, *row_ = nullptr;
+};
+
+// Or to sums, which are forces and virials.
+template <int Warps>
+class PairForces {
+ public:
+  using Given = ForceSumArgs;
+  using Sums = ForceSums<Warps>;
+  static constexpr int kBytes = Sums::kWords * sizeof(int64_t);
+
+  __device__ PairForces(const HarmonicMomentArgs<float>&, const ForceSumArgs& sums, void* memory)
+      : sums_(sums, static_cast<int64_t*>(memory)) {}
+
+  __device__ void skip(int64_t i, RowKind kind) {
+    sums_.begin(i);
+    sums_.end(i, kind);
+  }
+  __device__ void begin(int64_t i) { sums_.begin(i); }
+  __device__ int32_t place(int64_t i, int slot) const { return slot < 0 ? -1 : sums_.neighbor(i, slot); }
+  __device__ void add(bool is_there, int32_t j, const float* d, const float* g) {
+    sums_.add(is_there, j, d, g);
+  }
+  __device__ void beyond(int) {}
+  __device__ void end(int64_t i) { sums_.end(i, RowKind::real); }
+  __device__ void finish() { sums_.finish(); }
+
+ private:
+  Sums sums_;
+};
+
 // The gradients by the pair vectors of a warp's atom.
-template <class T, int Degree, int Functions>
+template <class T, int Degree, int Functions, class To>
 __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
     direct_gradients_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, const T* by_first,
-                            const T* by_second, T* pair_grad) {
+                            const T* by_second, typename To::Given given) {
   using Numbers = Pack<T, kTogether>;
   constexpr int kComponents = components_to(Degree), kSeconds = kTogether, kFirsts = Functions + 2;
   constexpr int kBy = (kFirsts + kTogether - 1) / kTogether * kTogether, kAll = kBy + kComponents * kSeconds;
   DirectArgs<T> own(args, p);
   auto* const waiting = reinterpret_cast<Waiting<T>*>(net_memory());
-  T* const by = reinterpret_cast<T*>(waiting + kDirectWarps) + warp_index() * kAll;
-  own.copy(reinterpret_cast<T*>(waiting + kDirectWarps) + kDirectWarps * kAll);
+  T* const rows = reinterpret_cast<T*>(waiting + kDirectWarps);
+  char* const room = reinterpret_cast<char*>(rows + kDirectWarps * kAll);
+  T* const by = rows + warp_index() * kAll;
+  To to(args, given, room);
+  own.copy(reinterpret_cast<T*>(room + kDirectWarps * To::kBytes));
   const int lane = lane_index();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kDirectWarps;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kDirectWarps + warp_index(); i < args.atoms;
        i += step) {
-    const int32_t type = args.types[i], *counts = args.counts + i * args.ntypes;
-    const RowKind kind = row_kind(type, args.ntypes, counts, args.width);
-    T* const to = pair_grad + 3 * i * args.width;
+    const int32_t type = args.types[i];
+    const RowKind kind = row_kind(type, args.ntypes, args.counts + i * args.ntypes, args.width);
     if (kind != RowKind::real) {
-      const T value = kind == RowKind::wrong ? not_a_number<T>() : T(0);
-      for (int64_t k = lane; k < 3 * args.width; k += kWarp) to[k] = value;
+      to.skip(i, kind);
       continue;
     }
     __syncwarp();
@@ -258,9 +328,11 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
         own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
     const auto numbers = [&](int at) { return *reinterpret_cast<const Numbers*>(by + at); };
     T nearest2 = 0;
+    to.begin(i);
     each_near(
         args, i, waiting + warp_index(), &nearest2,
         [&](const T* d, int other, int slot, bool is_there) {
+          const auto place = to.place(i, slot);
           const HarmonicPair<T> pair(d, args.cutoff, args.grid);
           const T chi = pair.chi, dchi = pair.dchi, own_chi = chi * chi, steep = T(2) * chi * dchi;
           const T rate = args.grid.inv_step, t = pair.place.t;
@@ -293,18 +365,14 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
             along += q_n * b;
           });
           add_harmonic_gradients<Degree>(e[0], e[1], e[2], by_component, across);
-          const T outward = e[0] * across[0] + e[1] * across[1] + e[2] * across[2];
-          if (is_there)
-            for (int a = 0; a < 3; ++a)
-              to[3 * slot + a] = e[a] * along + pair.inv_r * (across[a] - e[a] * outward);
+          T found[3];
+          pair.turned(along, across, found);
+          to.add(is_there, place, d, found);
         },
-        [&](int slot) {
-          for (int a = 0; a < 3; ++a) to[3 * slot + a] = T(0);
-        });
-    int64_t total = 0;
-    for (int t = 0; t < args.ntypes; ++t) total += counts[t];
-    for (int64_t k = 3 * total + lane; k < 3 * args.width; k += kWarp) to[k] = T(0);
+        [&](int slot) { to.beyond(slot); });
+    to.end(i);
   }
+  to.finish();
 }
 
 }  // namespace gpu_harmonic

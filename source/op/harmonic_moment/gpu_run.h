@@ -5,6 +5,7 @@
 
 #include "common/gpu.h"
 #include "harmonic_moment/gpu_direct.h"
+#include "harmonic_moment/gpu_forces.h"
 #include "harmonic_moment/gpu_kernels.h"
 #include "harmonic_moment/gpu_wide.h"
 
@@ -71,20 +72,33 @@ Pieces pieces_of(const HarmonicSumArgs<T>& p) {
   return p.known == p.seconds && (p.seconds == 8 || p.seconds == 16) ? Pieces::some : Pieces::none;
 }
 
-// Launches kernel(args, p, more...), whose blocks of so many warps need `each` bytes a warp. Blocks stay, as
-// each copies the polynomials: up to `most` warps of a multiprocessor. False where the polynomials do not
-// fit.
+// Blocks that stay, as each copies the polynomials: up to `most` warps of a multiprocessor, which need `each`
+// bytes. None where the polynomials do not fit.
+struct PieceBlocks {
+  int64_t blocks = 0, bytes = 0;
+
+  template <class T>
+  PieceBlocks(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p, int warps,
+              int most, int64_t each) {
+    const int64_t lines = static_cast<int64_t>(args.ntypes) * args.ntypes * args.grid.intervals;
+    const int64_t shared = gpu.limits().shared_bytes;
+    bytes = warps * each + lines * piece_stride<T>(p.known) * sizeof(T);
+    if (bytes > shared) return;
+    const int64_t at_once =
+        std::clamp<int64_t>(shared / bytes, 1, most / warps) * gpu.limits().multiprocessors;
+    blocks = std::min(blocks_for(args.atoms, warps), at_once);
+    fits = true;
+  }
+  bool fits = false;
+};
+
+// Launches kernel(args, p, more...) in these. False where the polynomials do not fit.
 template <class T, class Kernel, class... Args>
 bool run_pieces(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p, int warps,
                 int most, int64_t each, const Kernel& kernel, const Args&... more) {
-  const int64_t lines = static_cast<int64_t>(args.ntypes) * args.ntypes * args.grid.intervals;
-  const int64_t bytes = warps * each + lines * piece_stride<T>(p.known) * sizeof(T);
-  const int64_t shared = gpu.limits().shared_bytes;
-  if (bytes > shared) return false;
-  const int64_t at_once = std::clamp<int64_t>(shared / bytes, 1, most / warps) * gpu.limits().multiprocessors;
-  gpu.launch(kernel, std::min(blocks_for(args.atoms, warps), at_once), warps * kWarp, bytes, args, p,
-             more...);
-  return true;
+  const PieceBlocks in(gpu, args, p, warps, most, each);
+  if (in.fits) gpu.launch(kernel, in.blocks, warps * kWarp, in.bytes, args, p, more...);
+  return in.fits;
 }
 
 // work(functions or those with harmonics): what kernels have as a constant.
@@ -108,7 +122,7 @@ void run_sums(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicS
     with_moment_degree(args.degree, [&](auto degree) {
       if (known == Pieces::all)
         done = with_functions(p.firsts, [&](auto n) {
-          return run_pieces(gpu, args, p, kDirectWarps, 16, sizeof(Waiting<T>),
+          return run_pieces(gpu, args, p, kDirectWarps, degree() == 2 ? 24 : 16, sizeof(Waiting<T>),
                             direct_sums_kernel<T, degree(), n()>, out);
         });
       if (known != Pieces::some) return;
@@ -136,42 +150,99 @@ void run_sums(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicS
   if (!done) run_moments(gpu, args, SumResults<T>{p, out}, need);
 }
 
+// Bytes of a warp of the kernels that give gradients by pair vectors, which go to a `To`.
+template <class To, class T>
+int64_t direct_bytes(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p) {
+  const int64_t by = p.firsts + kTogether + components_to(args.degree) * p.seconds;
+  return sizeof(Waiting<T>) + by * sizeof(T) + To::kBytes;
+}
+template <class To, class T>
+int64_t wide_bytes(const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p) {
+  const int64_t by = components_to(args.degree) * p.seconds + 2 * args.row();
+  return sizeof(Waiting<T>) + by * sizeof(T) + To::kBytes;
+}
+
+constexpr int kDirectMost = 24, kWideMost = 16;  // warps of a multiprocessor
+
+// The gradients by the moments of splines and of their slopes, (N, 2, row).
+template <class T>
+void run_gradients_by_moments(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p,
+                              const T* by_first, T* by_moments) {
+  const int row = static_cast<int>(args.row());
+  run_typed_product(gpu, TypedProduct<T>{by_first,
+                                         p.width(),
+                                         {p.rows[0], p.rows[1]},
+                                         by_moments,
+                                         2 * row,
+                                         static_cast<int>(p.firsts),
+                                         row,
+                                         2,
+                                         args.types,
+                                         args.ntypes,
+                                         args.atoms});
+}
+
 template <class T, class Need>
 void run_sum_gradients(const Gpu& gpu, const HarmonicMomentArgs<T>& args, const HarmonicSumArgs<T>& p,
                        const T* by_first, const T* by_second, T* pair_grad, Need&& need) {
   bool done = false;
   if constexpr (std::is_same_v<T, float>) {
+    using To = PairGradients<T>;
     const Pieces known = pieces_of(p);
     with_moment_degree(args.degree, [&](auto degree) {
-      const int64_t by = components_to(degree()) * p.seconds * sizeof(T);
       if (known == Pieces::all)
         done = with_functions(p.firsts, [&](auto n) {
-          const int64_t each = sizeof(Waiting<T>) + (p.firsts + kTogether) * sizeof(T) + by;
-          return run_pieces(gpu, args, p, kDirectWarps, 24, each, direct_gradients_kernel<T, degree(), n()>,
-                            by_first, by_second, pair_grad);
+          return run_pieces(gpu, args, p, kDirectWarps, kDirectMost, direct_bytes<To>(args, p),
+                            direct_gradients_kernel<T, degree(), n(), To>, by_first, by_second, pair_grad);
         });
       if (known != Pieces::some) return;
-      const int row = static_cast<int>(args.row());
-      T* const by_moments = static_cast<T*>(need(2 * args.atoms * row * sizeof(T)));
-      run_typed_product(gpu, TypedProduct<T>{by_first,
-                                             p.width(),
-                                             {p.rows[0], p.rows[1]},
-                                             by_moments,
-                                             2 * row,
-                                             static_cast<int>(p.firsts),
-                                             row,
-                                             2,
-                                             args.types,
-                                             args.ntypes,
-                                             args.atoms});
+      T* const by_moments = static_cast<T*>(need(2 * args.atoms * args.row() * sizeof(T)));
+      run_gradients_by_moments(gpu, args, p, by_first, by_moments);
       done = with_functions(p.seconds, [&](auto n) {
-        const int64_t each = sizeof(Waiting<T>) + by + 2 * row * sizeof(T);
-        return run_pieces(gpu, args, p, kWideWarps, 16, each, wide_gradients_kernel<T, degree(), n()>,
-                          by_first, by_second, by_moments, pair_grad);
+        return run_pieces(gpu, args, p, kWideWarps, kWideMost, wide_bytes<To>(args, p),
+                          wide_gradients_kernel<T, degree(), n(), To>, by_first, by_second, by_moments,
+                          pair_grad);
       });
     });
   }
   if (!done) run_gradients(gpu, args, SumGradients<T>{p, by_first, by_second}, pair_grad, need);
+}
+
+// Forces and virials without the gradients of pairs in memory. False where no kernel has them.
+template <class Need>
+bool run_forces(const Gpu& gpu, const HarmonicMomentArgs<float>& args, const HarmonicSumArgs<float>& p,
+                const HarmonicForceArgs<float>& of, Need&& need) {
+  using Direct = PairForces<kDirectWarps>;
+  using Wide = PairForces<kWideWarps>;
+  const Pieces known = pieces_of(p);
+  if (known == Pieces::none) return false;
+  const bool all = known == Pieces::all;
+  const PieceBlocks in(gpu, args, p, all ? kDirectWarps : kWideWarps, all ? kDirectMost : kWideMost,
+                       all ? direct_bytes<Direct>(args, p) : wide_bytes<Wide>(args, p));
+  if (!in.fits) return false;
+  const PairForceSums sums{gpu, of.rows};
+  const int64_t words = sums.words(in.blocks), moments = all ? 0 : 2 * args.atoms * args.row();
+  int64_t* const memory = static_cast<int64_t*>(need(words * sizeof(int64_t) + moments * sizeof(float)));
+  float* const by_moments = reinterpret_cast<float*>(memory + words);
+  const ForceSumArgs to{of.rows, sums.begin(memory, in.blocks, of.forces), of.forces};
+  gpu.launch(
+      largest_gradient_kernel,
+      std::min(blocks_for(args.atoms, kBoundWarps), int64_t{kBoundBlocks} * gpu.limits().multiprocessors),
+      kBoundWarps * kWarp, 0, args, p, of, to.space.largest);
+  if (!all) run_gradients_by_moments(gpu, args, p, of.by_first, by_moments);
+  with_moment_degree(args.degree, [&](auto degree) {
+    with_functions(all ? p.firsts : p.seconds, [&](auto n) {
+      if (all)
+        gpu.launch(direct_gradients_kernel<float, degree(), n(), Direct>, in.blocks, kDirectWarps * kWarp,
+                   in.bytes, args, p, of.by_first, of.by_second, to);
+      else
+        gpu.launch(wide_gradients_kernel<float, degree(), n(), Wide>, in.blocks, kWideWarps * kWarp, in.bytes,
+                   args, p, of.by_first, of.by_second, by_moments, to);
+      return true;
+    });
+  });
+  sums.end(to.space, of.forces, of.virial, nullptr);
+  return true;
 }
 
 }  // namespace gpu_harmonic

@@ -203,10 +203,10 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
 
 // The gradients by pair vectors. `by_moments` (N, 2, row): those by the moments of splines of degree 0, and
 // by those of their slopes.
-template <class T, int Degree, int Seconds>
+template <class T, int Degree, int Seconds, class To>
 __global__ void __launch_bounds__(kWideWarps* kWarp)
     wide_gradients_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, const T* by_first,
-                          const T* by_second, const T* by_moments, T* pair_grad) {
+                          const T* by_second, const T* by_moments, typename To::Given given) {
   using Numbers = Pack<T, kTogether>;
   constexpr int kComponents = components_to(Degree), kAll = kComponents * Seconds;
   const int lane = lane_index(), warp = warp_index(), row = static_cast<int>(args.row());
@@ -215,15 +215,15 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
   T* const by = reinterpret_cast<T*>(waiting + kWideWarps) + warp * kAll;
   T* const rows = reinterpret_cast<T*>(waiting + kWideWarps) + kWideWarps * kAll;
   T *const values = rows + warp * 2 * row, *const steep = values + row;
-  own.copy(rows + kWideWarps * 2 * row);
+  char* const room = reinterpret_cast<char*>(rows + kWideWarps * 2 * row);
+  To to(args, given, room);
+  own.copy(reinterpret_cast<T*>(room + kWideWarps * To::kBytes));
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWideWarps;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWideWarps + warp; i < args.atoms; i += step) {
-    const int32_t type = args.types[i], *counts = args.counts + i * args.ntypes;
-    const RowKind kind = row_kind(type, args.ntypes, counts, args.width);
-    T* const to = pair_grad + 3 * i * args.width;
+    const int32_t type = args.types[i];
+    const RowKind kind = row_kind(type, args.ntypes, args.counts + i * args.ntypes, args.width);
     if (kind != RowKind::real) {
-      const T value = kind == RowKind::wrong ? not_a_number<T>() : T(0);
-      for (int64_t k = lane; k < 3 * args.width; k += kWarp) to[k] = value;
+      to.skip(i, kind);
       continue;
     }
     __syncwarp();
@@ -235,9 +235,11 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
     const T* const of_type =
         own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
     T nearest2 = 0;
+    to.begin(i);
     each_near(
         args, i, waiting + warp, &nearest2,
         [&](const T* d, int other, int slot, bool is_there) {
+          const auto place = to.place(i, slot);
           const HarmonicPair<T> pair(d, args.cutoff, args.grid);
           const T chi = pair.chi, dchi = pair.dchi, own_chi = chi * chi, fall = T(2) * chi * dchi;
           const T rate = args.grid.inv_step, t = pair.place.t;
@@ -273,18 +275,14 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
             }
           }
           add_harmonic_gradients<Degree>(e[0], e[1], e[2], by_component, across);
-          const T outward = e[0] * across[0] + e[1] * across[1] + e[2] * across[2];
-          if (is_there)
-            for (int a = 0; a < 3; ++a)
-              to[3 * slot + a] = e[a] * along + pair.inv_r * (across[a] - e[a] * outward);
+          T found[3];
+          pair.turned(along, across, found);
+          to.add(is_there, place, d, found);
         },
-        [&](int slot) {
-          for (int a = 0; a < 3; ++a) to[3 * slot + a] = T(0);
-        });
-    int64_t total = 0;
-    for (int t = 0; t < args.ntypes; ++t) total += counts[t];
-    for (int64_t k = 3 * total + lane; k < 3 * args.width; k += kWarp) to[k] = T(0);
+        [&](int slot) { to.beyond(slot); });
+    to.end(i);
   }
+  to.finish();
 }
 
 }  // namespace gpu_harmonic

@@ -24,6 +24,7 @@
 
 #include "common/isa.h"
 #include "common/math.h"
+#include "displacements/args.h"
 #include "neighbor_rows/harmonics.h"
 #include "spline_moment/spline.h"
 
@@ -89,6 +90,13 @@ struct HarmonicPair {
   // The gradient along the direction by the masses, sums of chi^2 and chi^4.
   MDOPS_HD T by_masses(T second, T fourth) const {
     return T(2) * chi * dchi * (second + T(2) * chi * chi * fourth);
+  }
+
+  // The gradient from what there is along the direction, and by the direction.
+  MDOPS_HD void turned(T along, const T* by_direction, T* out) const {
+    const T *e = direction,
+            outward = e[0] * by_direction[0] + e[1] * by_direction[1] + e[2] * by_direction[2];
+    for (int a = 0; a < 3; ++a) out[a] = e[a] * along + inv_r * (by_direction[a] - e[a] * outward);
   }
 
   // dL/dd of sums P and of those of their slopes, Q, both without chi, and of what else there is along the
@@ -158,6 +166,16 @@ struct HarmonicSums {
   T *first, *second;
   int32_t* within;  // (N,)
   T* nearest;       // (N,), the cutoff where there is none
+};
+
+// What forces are made of, and where they go.
+template <class T>
+struct HarmonicForceArgs {
+  const T *by_first, *by_second;
+  const T* most;     // (2, firsts): the largest value of each function, and its largest slope
+  const T* nearest;  // (N,)
+  PairRows rows;
+  double *forces, *virial;  // (N, 3), (S, 3, 3)
 };
 
 constexpr int kLeastSeconds = 4, kMostSeconds = 32;  // a power of two

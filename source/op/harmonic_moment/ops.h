@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/bind.h"
+#include "displacements/inputs.h"
 #include "harmonic_moment/inputs.h"
 
 namespace mdops {
@@ -34,7 +35,30 @@ struct HarmonicSumOps {
     return result;
   }
 
-  MDOPS_IMPLEMENT(HarmonicSumOps, harmonic_sums, harmonic_sums_backward)
+  static std::tuple<Tensor, Tensor> harmonic_forces(const Call& op, const HarmonicSumInputs& in,
+                                                    const Tensor& by_first_, const Tensor& by_second_,
+                                                    const Tensor& most_, const Tensor& nearest_,
+                                                    const Tensor& batch, const Tensor& neighbors,
+                                                    int64_t num_systems) {
+    const int64_t n = in.list.atoms;
+    const ScalarType dtype = in.list.dtype;
+    const Tensor by_first = in.by_first(op, by_first_), by_second = in.by_second(op, by_second_);
+    const Tensor most = input(op, "most", most_, dtype, {2, in.table.size(2)});
+    const Tensor nearest = input(op, "nearest", nearest_, dtype, {n});
+    const PairList pairs(op, batch, input(op, "neighbors", neighbors, ScalarType::Int, {n, in.list.width}),
+                         num_systems);
+    Tensor forces = Device::summed(op, {n, 3}, ScalarType::Double);
+    Tensor virial = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
+    dispatch_float(op, dtype, [&]<class T>(T) {
+      run_harmonic_forces(
+          op, in.args<T>(), in.sums<T>(),
+          HarmonicForceArgs<T>{data_of(by_first), data_of(by_second), data_of(most), data_of(nearest),
+                               pair_rows(pairs, num_systems), data_of(forces), data_of(virial)});
+    });
+    return {forces, virial};
+  }
+
+  MDOPS_IMPLEMENT(HarmonicSumOps, harmonic_sums, harmonic_sums_backward, harmonic_forces)
 };
 
 }  // namespace mdops
