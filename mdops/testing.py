@@ -1123,12 +1123,9 @@ def _grid_samples(random: Callable[..., Any]) -> list[Sample]:
         samples.append(Sample("grid_product", given, (3, 4) if channels < 10 else (), bad=bad))
     for points, columns, channels in ((112, 27, 2), (112, 27, 21), (200, 48, 2), (200, 48, 21)):
         # Of the matrices a few rows matter.
-        matrices, u, v = (
-            (random(points, columns) for _ in range(3)),
-            random(3, columns, channels),
-            random(3, columns, channels),
-        )
-        samples.append(Sample("grid_product", (*matrices, u, v, True), (3, 4) if channels < 10 else ()))
+        rows = [random(points, columns) for _ in range(3)]
+        fields = [random(3, columns, channels) for _ in range(2)]
+        samples.append(Sample("grid_product", (*rows, *fields, True), (3, 4) if channels < 10 else ()))
     return samples
 
 
