@@ -99,7 +99,8 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
     found = potential.compute(atoms)
     layers = len(potential.model.descriptor.layers)
     assert max(rows) == 5 and sum(rows) == 2 * layers * len(atoms)
-    np.testing.assert_array_equal(found["atom_energy"], wanted["atom_energy"])
+    # PyTorch's products of other numbers of rows round otherwise on some processors.
+    np.testing.assert_allclose(found["atom_energy"], wanted["atom_energy"], rtol=1e-14)
     for name in ("forces", "virial"):
         np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12, atol=1e-13)
 
