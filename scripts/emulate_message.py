@@ -103,10 +103,7 @@ class Case:
             taken = x[self.taken[:-2].long(), : self.width]
             loss = loss + (self.grad_moments * moments).sum() + (self.grad_taken[:-2] * taken).sum()
             by = torch.autograd.grad(loss, (x, p, q, w, frame))
-            return {
-                "forward": [v.detach() for v in (sent, kept, moments)],
-                "backward": [v.detach() for v in by],
-            }
+            return {"backward": [v.detach() for v in by]}
         by = torch.autograd.grad(loss, (x, p, q, w), create_graph=True)
         ends = [sent, kept, x, p, q, w]
         along = sum((a.double() * b).sum() for a, b in zip(self.along, by, strict=True))
@@ -132,16 +129,10 @@ class Case:
         memory = [space(rows, columns) if name == "second" else None]
         memory.append(space(rows, self.kept) if name != "forward" else None)
         if self.width is None:
-            memory += [None] * 7
+            memory += [None] * 6
         else:
-            forward = name == "forward"
-            moments, by_frame = space(*self.grad_moments.shape), space(rows, 3)
-            memory += [
-                self.frame,
-                None if forward else self.grad_moments,
-                None if forward else self.grad_taken,
-            ]
-            memory += [moments, None] if forward else [None, by_frame]
+            by_frame = space(rows, 3)
+            memory += [self.frame, self.grad_moments, self.grad_taken, by_frame]
             memory += [self.taken, self.taken_offsets]
         indices = [self.first, self.offsets, self.second, self.order, self.second_offsets]
         indices.append(self.group_offsets if self.groups else None)
@@ -177,7 +168,7 @@ class Case:
         library.run_message(self.dtype == torch.float64, plain, ctypes.c_double(self.threshold), *called)
         found = [t for t in out if t is not None]
         if self.width is not None:
-            found.append(moments if name == "forward" else by_frame)
+            found.append(by_frame)
         return found
 
 

@@ -85,9 +85,8 @@ def framed_message(
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
     """`message`, and what else is made of its rows x: `row_moments` of their frames and them over the rows of each
     first thing, and rows that are taken of them, `edge_gather(x, taken, width=width)`. On a GPU that has
-    `has_tensor_cores` of rows of up to 64 numbers sums, and the three gradients by x, are made where the rows are read
-    and written for messages: no array of rows is written for them. The weights are constants. Differentiable once, in
-    the others.
+    `has_tensor_cores` of rows of up to 64 numbers the three gradients by x are added where that of messages is written:
+    no other array of rows is made for them. The weights are constants. Differentiable once, in the others.
 
     Args:
         x, weight, p, q, row_weight, scale, first, second, activation, matmul: as of `message`.

@@ -26,7 +26,7 @@ void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
   memory.dz = next(), memory.of_scales = next();
   MessageFrames<T> frames;
   for (const T** array : {&frames.frame, &frames.grad_moments, &frames.grad_taken}) *array = next();
-  for (T** array : {&frames.moments, &frames.by_frame}) *array = next();
+  frames.by_frame = next();
   for (const int32_t** index : {&frames.taken, &frames.taken_offsets}) *index = next();
   frames.count = sizes[10], frames.width = sizes[11];
   frames.wanted = frames.frame, a.frames = frames;

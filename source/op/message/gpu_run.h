@@ -39,7 +39,7 @@ bool goes_in_groups(const Gpu& gpu, const MessageArgs<T>& args) {
   return false;
 }
 
-// Whether kernels take the frames of rows, too.
+// Whether kernels take the gradients of frames, too.
 template <class T>
 bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
   if constexpr (std::is_same_v<T, float>) return tensor_cores_take_frames(gpu, args);
@@ -48,7 +48,7 @@ bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
 
 template <int kEights, Pass pass, Way way>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
-  if constexpr (pass != Pass::second && way != Way::any && kEights <= kFramedEights) {
+  if constexpr (pass == Pass::backward && way != Way::any && kEights <= kFramedEights) {
     if (args.frames.wanted) return run_tensor<kEights, pass, way, true>(gpu, args, memory);
   }
   if constexpr (kEights <= kGroupEights) {

@@ -15,8 +15,8 @@
 //
 // Weights that do not fit into shared memory go in several runs, of some of the columns each.
 //
-// What frames are for goes on where the rows are at hand in float32: their sums, and by F, when they are
-// read, what is by x when that is written.
+// What gradients have of frames goes on where the rows are at hand in float32: what is by F when they are
+// read, what is by x when that is written. Sums of frames by these kernels took longer than by their own.
 #pragma once
 
 #include <algorithm>
@@ -174,8 +174,8 @@ __device__ __forceinline__ int own_sum() {
 
 // Shared memory of a block, in numbers: the weights, transposed behind them in backward passes; and of each
 // warp sums of what is sent and of what is by P, then its first's P, u_P and gradient of what is sent. With
-// frames behind these the sums T of the warp's rows or their gradients, and then of each of 16 rows its frame
-// and where the rows taken of it begin and end.
+// frames behind these the gradient by its first's T, and then of each of 16 rows its frame and where the rows
+// taken of it begin and end.
 struct TensorShared {
   int64_t weights, columns, of_warp;
 
@@ -184,7 +184,7 @@ struct TensorShared {
         columns(columns_ * (pass == Pass::forward    ? 3
                             : pass == Pass::backward ? 4
                                                      : 5)),
-        of_warp(columns + (!has_frames ? 0 : 3 * inputs + (pass == Pass::forward ? 0 : 5 * 16))) {}
+        of_warp(columns + (has_frames ? 3 * inputs + 5 * 16 : 0)) {}
   int64_t bytes(int warps) const { return 4 * (weights + warps * of_warp); }
 };
 
@@ -264,27 +264,20 @@ class TensorTeam {
   __device__ void run(int64_t f) {
     const RowsOfFirst<float> rows(args_, f);
     begin_first(f);
-    Moments moments{};
-    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_)
-      add_rows(row, rows.end, moments);
-    if constexpr (kFrames && kIsForward) put_moments(moments);
+    for (int64_t row = rows.begin + 16 * warp_; row < rows.end; row += 16 * warps_) add_rows(row, rows.end);
     wait();
     write_sums(rows.is_wrong);
     wait();
   }
 
  private:
-  // A lane's share of the sums T: of its rows, and of the columns that it has of them.
-  struct Moments {
-    float of[kFrames && kIsForward ? 3 : 1][kSixteens][4];
-  };
   // Of several runs over the columns the first one has what belongs to frames.
   __device__ __forceinline__ bool has_frames() const { return kFrames && columns_.begin == 0; }
 
   __device__ void begin_first(int64_t f) {
     const int width = columns_.end - columns_.begin;
     first_ = f;
-    if constexpr (kFrames && !kIsForward) {
+    if constexpr (kFrames) {
       for (int k = 4 * lane_index(); has_frames() && k < 3 * kInputs; k += 4 * kWarp)
         *reinterpret_cast<float4*>(sums_ + moments_at_ + k) =
             read_four(args_.frames.grad_moments + f * 3 * kInputs + k);
@@ -321,25 +314,6 @@ class TensorTeam {
         args_.to_sent[first_ * sent_ + columns_.begin + c] = sent;
       if (!kIsForward) args_.by_p[first_ * all_ + columns_.begin + c] = by_p;
     }
-    if constexpr (kFrames && kIsForward) {
-      for (int c = threadIdx.x % (warps_ * kWarp); has_frames() && c < 3 * kInputs; c += warps_ * kWarp) {
-        float sum = is_wrong ? not_a_number<float>() : 0.0f;
-        for (int w = 0; w < warps_; ++w) sum += team_sums_[w * of_warp_ + moments_at_ + c];
-        args_.frames.moments[first_ * 3 * kInputs + c] = sum;
-      }
-    }
-  }
-
-  // The lanes' shares of the sums T, added up, to shared memory.
-  __device__ void put_moments(const Moments& moments) const {
-    const int which = own_sum<4>();
-#pragma unroll
-    for (int a = 0; a < 3; ++a)
-#pragma unroll
-      for (int n = 0; n < kSixteens; ++n) {
-        const float sum = sum_over_rows(moments.of[a][n]);
-        if (which >= 0) sums_[moments_at_ + a * kInputs + 16 * n + 4 * (lane_index() % 4) + which] = sum;
-      }
   }
 
   // Four columns of the gradient by T.
@@ -379,43 +353,30 @@ class TensorTeam {
     __syncwarp();
   }
 
-  // Of rows as they are read: their terms of the sums T, or what is by their frames.
-  __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens], Moments& moments) const {
+  // What is by the frames of rows as they are read.
+  __device__ __forceinline__ void use_rows(const float4 (&rows)[2][kSixteens]) const {
     if (!has_frames()) return;
-    if constexpr (kIsForward) {
+    float sums[2][3] = {};
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+    for (int n = 0; n < kSixteens; ++n)
 #pragma unroll
-        for (int a = 0; a < 3; ++a) {
-          const float of_frame = is_there(h) ? __ldg(args_.frames.frame + 3 * (row_ + 8 * h) + a) : 0.0f;
+      for (int a = 0; a < 3; ++a) {
+        const float4 grad = four_of_moments(a, n);
 #pragma unroll
-          for (int n = 0; n < kSixteens; ++n)
+        for (int h = 0; h < 2; ++h)
 #pragma unroll
-            for (int k = 0; k < 4; ++k) moments.of[a][n][k] += of_frame * of_four(rows[h][n], k);
-        }
-    } else {
-      float sums[2][3] = {};
-#pragma unroll
-      for (int n = 0; n < kSixteens; ++n)
-#pragma unroll
-        for (int a = 0; a < 3; ++a) {
-          const float4 grad = four_of_moments(a, n);
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int k = 0; k < 4; ++k) sums[h][a] += of_four(grad, k) * of_four(rows[h][n], k);
-        }
-      const int t = lane_index() % 4;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float own = 0.0f;
-#pragma unroll
-        for (int a = 0; a < 3; ++a) {
-          const float sum = quad_sum(sums[h][a]);
-          own = t == a ? sum : own;
-        }
-        if (t < 3 && is_there(h)) args_.frames.by_frame[3 * (row_ + 8 * h) + t] = own;
+          for (int k = 0; k < 4; ++k) sums[h][a] += of_four(grad, k) * of_four(rows[h][n], k);
       }
+    const int t = lane_index() % 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float own = 0.0f;
+#pragma unroll
+      for (int a = 0; a < 3; ++a) {
+        const float sum = quad_sum(sums[h][a]);
+        own = t == a ? sum : own;
+      }
+      if (t < 3 && is_there(h)) args_.frames.by_frame[3 * (row_ + 8 * h) + t] = own;
     }
   }
 
@@ -443,19 +404,19 @@ class TensorTeam {
 
   // 16 rows, of which those from `end` on are not there: their x, weights and gradients are zero, and so is
   // what they add to sums. A row is none of numbers if it is of another first or has a wrong second.
-  __device__ __forceinline__ void add_rows(int64_t row, int64_t end, Moments& moments) {
+  __device__ __forceinline__ void add_rows(int64_t row, int64_t end) {
     FramesAhead ahead{};
-    if constexpr (kFrames && !kIsForward)
+    if constexpr (kFrames)
       if (has_frames()) ahead = frames_ahead(row, end);
     row_ = row + lane_index() / 4;
     left_ = static_cast<int>(max(min(end - row_, int64_t{16}), int64_t{0}));
     const Places at = places();
     HalfRows<kSixteens, kParts> x, along[1];
     load_rows(x, at, args_.x, [&](const auto& rows) {
-      if constexpr (kFrames) use_rows(rows, moments);
+      if constexpr (kFrames) use_rows(rows);
     });
     if constexpr (kIsSecond) load_rows(*along, at, args_.along_x, [](const auto&) {});
-    if constexpr (kFrames && !kIsForward) put_frames(ahead);
+    if constexpr (kFrames) put_frames(ahead);
     float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
     add_columns<true>(0, sent, x, along, at, by_weight, by_x);
@@ -746,7 +707,8 @@ inline bool tensor_cores_take_frames(const Gpu& gpu, const MessageArgs<float>& a
   for (const float* from : {frames.grad_moments, frames.grad_taken})
     is_placed &= reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
   const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
-  return is_silu && is_placed && args.groups == 0 && by_tensor_cores(gpu, args);
+  return is_silu && is_placed && args.groups == 0 && pass_of(args) == Pass::backward &&
+         by_tensor_cores(gpu, args);
 }
 
 template <int kEights, Pass pass, Way way, bool kFrames>

@@ -40,7 +40,7 @@ namespace mdops {
 template <class T>
 struct MessageFrames {
   const T *frame = nullptr, *grad_moments = nullptr, *grad_taken = nullptr;
-  T *moments = nullptr, *by_frame = nullptr;
+  T* by_frame = nullptr;
   const int32_t *taken = nullptr, *taken_offsets = nullptr;
   int64_t count = 0, width = 0;  // M, V
   bool wanted = false;

@@ -263,13 +263,11 @@ struct MessageOps {
       using T = decltype(zero);
       auto args = in.args<T>();
       args.to_sent = data_of(sent), args.to_kept = data_of(kept);
-      MessageFrames<T> frames = of.args<T>();
-      frames.moments = data_of(moments);
+      const MessageFrames<T> frames = of.args<T>();
+      run_message(op, args);
+      message_moments(op, moment_args(args, frames), moments.mutable_data_ptr<T>());
       message_taken(op, GatherArgs<T>{args.x, frames.taken, nullptr, frames.count, in.rows, frames.width,
                                       in.inputs, data_of(rows)});
-      if (takes(op, args, frames)) return run_message(op, args);
-      run_message(op, args);
-      message_moments(op, moment_args(args, frames), frames.moments);
     });
     return {sent, kept, moments, rows};
   }
