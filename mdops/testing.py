@@ -959,6 +959,7 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
     return [
         *samples,
         *_framed_message_samples(random, index),
+        *_outer_message_samples(random, index),
         *_angle_product_samples(random, index),
         *_edge_update_samples(random, index),
     ]
@@ -1024,6 +1025,30 @@ def _framed_message_samples(
         bad = {"grad_moments": (2, random(4, 3, inputs + 1)), "grad_rows": (3, random(4, width))}
         bad |= {"ends": (17, ends.flip(0))}
         samples.append(Sample("framed_message_backward", (*grads, *given), bad=bad))
+    return samples
+
+
+def _outer_message_samples(
+    random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
+) -> list[Sample]:
+    """Rows that are a number times a vector, of all pairs of groups of two, no and one, in sizes of the tensor cores
+    and others; the last stands behind all."""
+    samples = []
+    groups = torch.tensor([0, 2, 3, 4], dtype=torch.int32)
+    first, second = index(0, 0, 1, 1, 3, -1), index(0, 1, 0, 1, 3, -1)
+    (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
+    for inputs, sent, kept, name in ((32, 32, 32, "silut:0.4"), (64, 16, 0, "silu"), (5, 6, 5, "tanh")):
+        columns = sent + kept
+        tensors = random(6, 1), random(1, inputs), random(inputs, columns), random(4, columns)
+        indices = first, firsts, second, order, seconds, groups, *kernel_code(name), "float32"
+        given = *tensors, random(4, columns), random(6), random(kept), *indices
+        bad: dict[str, tuple[int, Any]] = {"number": (0, random(6, 2)), "vector": (1, random(1, inputs + 1))}
+        bad |= {"first": (7, first + 9), "second": (9, second + 9), "offsets": (8, firsts.flip(0))}
+        bad |= {"matmul": (15, "float8")}
+        samples.append(Sample("outer_message", given, (0, 3, 4, 5), bad=bad))
+        grads = random(4, sent), random(6, kept)
+        bad = {"grad_sent": (0, random(4, sent + 1)), "grad_kept": (1, random(5, kept))}
+        samples.append(Sample("outer_message_backward", (*grads, *given), bad=bad))
     return samples
 
 

@@ -34,6 +34,7 @@ class Case:
     groups: tuple[tuple[int, int], ...] = ()  # how many firsts each has, and how many of them are seconds
     parts: int = 2  # of numbers in products
     width: int | None = None  # with frames, and so many numbers of some rows taken elsewhere
+    outer: bool = False  # rows are a number times a vector
 
     def __post_init__(self) -> None:
         gen = torch.Generator().manual_seed(sum(self.lengths))
@@ -66,6 +67,7 @@ class Case:
             numbers(self.rows, self.inputs),
             numbers(self.inputs, columns) / self.inputs**0.5,
         )
+        self.number, self.vector = numbers(self.rows, 1), numbers(1, self.inputs)
         self.p, self.q = numbers(firsts, columns), numbers(self.seconds, columns)
         self.row_weight, self.scale = numbers(self.rows), numbers(self.kept)
         self.grad_sent, self.grad_kept = numbers(firsts, self.sent), numbers(self.rows, self.kept)
@@ -90,6 +92,9 @@ class Case:
             self.frame,
         )
         x, p, q, w, grad_sent, grad_kept, scale, frame = (t.double().requires_grad_() for t in given)
+        number = self.number.double().requires_grad_()
+        if self.outer:
+            x = number * self.vector.double()
         there, first, second = (self.first >= 0)[:, None], self.first.long(), self.second.long()
         z = x @ self.weight.double() + torch.where(there, p[first], 0.0)
         z = z + torch.where((second >= 0)[:, None], q[second], 0.0)
@@ -97,6 +102,9 @@ class Case:
         sent = torch.zeros_like(grad_sent).index_add(0, first.clamp(min=0), w[:, None] * y[:, : self.sent])
         kept = x + scale * y[:, self.sent :] if self.kept else x[:, :0]
         loss = (grad_sent * sent).sum() + (grad_kept * kept).sum()
+        if self.outer:
+            by = torch.autograd.grad(loss, (number, p, q, w))
+            return {"forward": [sent.detach(), kept.detach()], "backward": list(by)}
         if self.width is not None:
             rows = torch.where(there[:, :, None], frame[:, :, None] * x[:, None], 0.0)
             moments = torch.zeros_like(self.grad_moments.double()).index_add(0, first.clamp(min=0), rows)
@@ -120,6 +128,8 @@ class Case:
 
         sums = [space(*self.grad_sent.shape), space(*self.grad_kept.shape)]
         by = [space(*t.shape) for t in (self.x, self.p, self.q, self.row_weight)]
+        if self.outer:
+            by[0], by_number = None, space(rows, 1)
         if name == "forward":
             given, out, by_z = [None] * 6, [*sums, *[None] * 4], None
         else:
@@ -134,12 +144,16 @@ class Case:
             by_frame = space(rows, 3)
             memory += [self.frame, self.grad_moments, self.grad_taken, by_frame]
             memory += [self.taken, self.taken_offsets]
+        if self.outer:
+            memory += [self.number, self.vector, None if name == "forward" else by_number]
+        else:
+            memory += [None] * 3
         indices = [self.first, self.offsets, self.second, self.order, self.second_offsets]
         indices.append(self.group_offsets if self.groups else None)
         tensors = [
             *indices,
-            self.x,
-            self.weight,
+            None if self.outer else self.x,
+            (self.vector @ self.weight).contiguous() if self.outer else self.weight,
             self.p,
             self.q,
             self.row_weight,
@@ -169,6 +183,8 @@ class Case:
         found = [t for t in out if t is not None]
         if self.width is not None:
             found.append(by_frame)
+        if self.outer and name == "backward":
+            found.insert(0, by_number)
         return found
 
 
@@ -211,6 +227,9 @@ def main() -> None:
             case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, some)
             for chip in (1, 8):
                 print(f"groups, {shape}, {chip}: {check(library, case, plain=False, chip=chip):.1e}")
+            other = dataclasses.replace(case, outer=True)
+            for chip in (1, 8):
+                print(f"outer, {shape}, {chip}: {check(library, other, plain=False, chip=chip):.1e}")
             case = dataclasses.replace(case, parts=1)
             print(f"groups, {shape}, {chip}, one part: {check(library, case, plain=False, chip=chip):.1e}")
 

@@ -43,7 +43,7 @@ from mdops.nn.net import Layer
 from mdops.ops import angle_products, edge_gather
 from mdops.ops.activation import CODES, kernel_code
 from mdops.ops.layer_output import layer_output
-from mdops.ops.message import has_tensor_cores
+from mdops.ops.message import has_tensor_cores, takes_numbers
 from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
 from mdops.system import CHARGES, MULTIPLICITIES, System
 
@@ -241,7 +241,10 @@ class DPA3(GraphDescriptor):
         made = lengths, frame, of_edges, inner, cosines[:, None], of_angles, condition, near.matmul
         is_plain = near.first_derivative_only and frame.is_cuda and frame.dtype == torch.float32
         at_once = is_plain and self._is_silu and has_tensor_cores(frame.device, *o.rows_of_messages[0])
-        return Edges(graph, near.centers, *made, at_once)
+        takes_cosines = at_once and o.update_angle and self.angle_embedding.bias is None
+        takes_cosines = takes_cosines and takes_numbers(frame.device, *o.rows_of_messages[1])
+        vector = self.angle_embedding.weight if takes_cosines else None
+        return Edges(graph, near.centers, *made, at_once, vector)
 
     @property
     def _is_silu(self) -> bool:
@@ -251,8 +254,12 @@ class DPA3(GraphDescriptor):
         edges = self.edge_embedding(graph.lengths)
         if not self.options.repflow.edge_init_use_dist:
             edges = self._f(edges)
-        angles = self.angle_embedding(graph.cosines)
+        angles = graph.cosines if graph.angle_vector is not None else self.angle_embedding(graph.cosines)
         return self._f(self._embedded(graph)), (edges, angles)
+
+    def bytes_of(self, local: Local) -> int:
+        edges, angles = local
+        return super().bytes_of((edges, angles.expand(-1, self.options.repflow.a_dim)))
 
     def values_alone(self) -> None:
         self._makes_axes = False

@@ -104,7 +104,11 @@ class GraphDescriptor(Descriptor):
     def _atoms_at_once(self, local: Any, nodes: torch.Tensor) -> int:
         """Of how many atoms a layer takes edges and angles together, where those of all may not fit."""
         room = _SHARE_OF_RUN * device_memory(nodes.device)
-        return max(1, int(len(nodes) * room / (_RUNNING * _bytes(local))))
+        return max(1, int(len(nodes) * room / (_RUNNING * self.bytes_of(local))))
+
+    def bytes_of(self, local: Any) -> int:
+        """Of the numbers of edges and angles between layers, where those before the first are these."""
+        return _bytes(local)
 
     def forward(self, near: Neighborhood) -> Features:
         exchange = near.system.exchange
@@ -118,7 +122,7 @@ class GraphDescriptor(Descriptor):
         nodes, local = self.start(graph)
         once = near.first_derivative_only
         in_runs = once and self.goes_in_runs and near.graph_room is None
-        if in_runs and self._fills_memory(_KEPT * _bytes(local), nodes.device):
+        if in_runs and self._fills_memory(_KEPT * self.bytes_of(local), nodes.device):
             size = self._atoms_at_once(local, nodes)
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
@@ -128,6 +132,7 @@ class GraphDescriptor(Descriptor):
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)
             if counts:
                 kept, found = run_counted(layer, *given)
+                kept += max(_bytes(found[1]) - _bytes(local), 0)  # other layers keep what they take
                 if self._fills_memory(kept, nodes.device):
                     del found
                     run, found = run_again, run_again(layer, *given)

@@ -25,6 +25,7 @@ from mdops.ops import (
     edge_update,
     framed_message,
     message,
+    outer_message,
     row_moments,
 )
 from mdops.ops.axis_product import axis_product
@@ -233,6 +234,8 @@ class Edges(NamedTuple):
         switch: (E,), over what sums over edges are divided by; zero behind the last edge.
         inner: the edges that make angles.
         cosines: (A, 1), of angles, over the root of pi: what angles begin with.
+        angle_vector: (1, a_dim), which angles begin with times their cosines, where layers take cosines in the place of
+            such rows, by `outer_message`: as `at_once`; None: they do not.
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
         matmul: how accurate products of edges and angles have to be at least.
@@ -252,6 +255,7 @@ class Edges(NamedTuple):
     condition: torch.Tensor | None
     matmul: str = "float32"
     at_once: bool = False
+    angle_vector: torch.Tensor | None = None
 
 
 class Ends(NamedTuple):
@@ -280,7 +284,8 @@ def products(x: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
     return [own.contiguous() for own in found.split([part.width for part in parts], 1)]
 
 
-Local = tuple[torch.Tensor, torch.Tensor]  # numbers of edges (E, e_dim) and of angles (A, a_dim)
+# Numbers of edges (E, e_dim) and of angles (A, a_dim), or the latter's cosines.
+Local = tuple[torch.Tensor, torch.Tensor]
 
 
 def symmetric_sums(rows: torch.Tensor, edges: Edges, scale: float) -> torch.Tensor:
@@ -498,8 +503,11 @@ class RepflowLayer(nn.Module):
         p, q = edge_gather(of_node, of_center, linear(e, first)), linear(e, second)
         scale = self._weights("a")[0] if keeps else None
         ends = angles.of_first, angles.of_second
-        given = a, of_angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
-        received, kept = message(*given, edges.matmul)
+        given = of_angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets
+        if edges.angle_vector is not None and a.shape == edges.cosines.shape:
+            received, kept = outer_message(a, edges.angle_vector, *given, edges.matmul)
+        else:
+            received, kept = message(a, *given, edges.matmul)
         return received, a if kept is None else kept
 
     def _after_angles(

@@ -57,7 +57,7 @@ from mdops.ops.lowbit import (
     quantize,
     unpack_ternary,
 )
-from mdops.ops.message import framed_message, message
+from mdops.ops.message import framed_message, message, outer_message
 from mdops.ops.mlp import mlp, mlp_value_and_gradient
 from mdops.ops.moment_invariants import Terms, moment_invariants, term_gradients
 from mdops.ops.moment_product import moment_product
@@ -149,6 +149,7 @@ __all__ = [
     "next_step",
     "order_mix",
     "order_mix_outer",
+    "outer_message",
     "own_message",
     "pack_images",
     "pack_ternary",

@@ -16,6 +16,11 @@ def has_tensor_cores(device: torch.device, inputs: int, sent: int) -> bool:
     return capability >= (8, 0) and inputs in (32, 64, 128) and sent % 16 == 0
 
 
+def takes_numbers(device: torch.device, inputs: int, sent: int) -> bool:
+    """Whether a GPU has kernels for float32 rows of these sizes that are a number times a vector, in groups."""
+    return inputs <= 64 and has_tensor_cores(device, inputs, sent)
+
+
 def message(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -111,6 +116,42 @@ def framed_message(
     return sent, None if scale is None else kept, moments, rows
 
 
+def outer_message(
+    number: torch.Tensor,
+    vector: torch.Tensor,
+    weight: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor,
+    row_weight: torch.Tensor,
+    scale: torch.Tensor | None,
+    first: EdgeIndex,
+    second: EdgeIndex,
+    activation: str,
+    groups: torch.Tensor | None = None,
+    matmul: str = "float32",
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`message` of rows x = n u that are a number times a vector. On a GPU that `takes_numbers`, and where f is silu or
+    silut, no array of x is made, nor one of its gradient. The vector and the weights are constants. Differentiable
+    once, in the others.
+
+    Args:
+        number: n (R, 1).
+        vector: u (1, X).
+        weight, p, q, row_weight, scale, first, second, activation, groups, matmul: as of `message`.
+
+    Returns:
+        As `message`.
+
+    Raises:
+        RuntimeError: as for `message`.
+    """
+    c = number.new_empty(0) if scale is None else scale
+    given = number, vector, weight, p, q, row_weight, c
+    indices = first.nodes, first.offsets, *second, groups
+    sent, kept = call("outer_message", *given, *indices, *kernel_code(activation), matmul)
+    return sent, None if scale is None else kept
+
+
 def _by_other_ops(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -183,6 +224,20 @@ def _(
     return tuple(value.new_empty(value.shape) for value in (x, p, q, row_weight, frame))
 
 
+@register_fake("outer_message")
+def _(
+    number: Any, vector: Any, weight: Any, p: Any, q: Any, row_weight: Any, scale: Any, *args: Any
+) -> tuple[torch.Tensor, ...]:
+    kept = scale.shape[0]
+    return number.new_empty(p.shape[0], weight.shape[1] - kept), number.new_empty(number.shape[0], kept)
+
+
+@register_fake("outer_message_backward")
+def _(grad_sent: Any, grad_kept: Any, *args: Any) -> tuple[torch.Tensor, ...]:
+    number, _, _, p, q, row_weight, *_ = args
+    return tuple(value.new_empty(value.shape) for value in (number, p, q, row_weight))
+
+
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     of_weights = needs[1] or needs[5]
     x, weight, *others, scale = call("message_backward", *grads, *args, of_weights)
@@ -216,6 +271,12 @@ def _framed_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
     return found
 
 
+def _outer_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = last_derivative("outer_message_backward", *grads, *args)
+    return found
+
+
 register_formula("framed_message", _framed_formula, (0, 2, 3, 4, 6))
+register_formula("outer_message", _outer_formula, (0, 3, 4, 5))
 register_formula("message", _formula, range(_TENSORS))
 register_formula("message_backward", _backward_formula, range(2 + _TENSORS))

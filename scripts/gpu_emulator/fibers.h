@@ -106,7 +106,7 @@ void end_phase(EmulatedBarrier& barrier) {
 
 void run_block(int threads) {
   std::memset(shared_memory, 0xff, shared_size);
-  barriers.clear(), bulk_copies.clear();
+  barriers.clear(), bulk_copies.clear(), team_threads = 0;
   for (int t = 0; t < threads; ++t) {
     Fiber& fiber = *fibers[t];
     fiber.state = State::ready, fiber.turn = 0;

@@ -28,6 +28,8 @@ void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
   for (const T** array : {&frames.frame, &frames.grad_moments, &frames.grad_taken}) *array = next();
   frames.by_frame = next();
   for (const int32_t** index : {&frames.taken, &frames.taken_offsets}) *index = next();
+  for (const T** array : {&a.outer.number, &a.outer.vector}) *array = next();
+  a.outer.by_number = next();
   frames.count = sizes[10], frames.width = sizes[11];
   frames.wanted = frames.frame, a.frames = frames;
   const Gpu gpu({static_cast<int>(sizes[7]), plain ? 70 : 90, 232448});

@@ -236,6 +236,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor second_offsets, Tensor "
       "taken, Tensor taken_offsets, SymInt width, int activation, float threshold, str matmul) -> (Tensor "
       "x, Tensor p, Tensor q, Tensor row_weight, Tensor frame)");
+  m.def(
+      "outer_message(Tensor number, Tensor vector, Tensor weight, Tensor p, Tensor q, Tensor row_weight, "
+      "Tensor scale, Tensor first, Tensor first_offsets, Tensor second, Tensor? second_order, Tensor "
+      "second_offsets, Tensor? groups, int activation, float threshold, str matmul) -> (Tensor sent, Tensor "
+      "kept)");
+  m.def(
+      "outer_message_backward(Tensor grad_sent, Tensor grad_kept, Tensor number, Tensor vector, Tensor "
+      "weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, Tensor first_offsets, "
+      "Tensor second, Tensor? second_order, Tensor second_offsets, Tensor? groups, int activation, float "
+      "threshold, str matmul) -> (Tensor number, Tensor p, Tensor q, Tensor row_weight)");
 
   // Pair vectors, and what leads back from them to forces and virials.
   m.def(

@@ -244,15 +244,18 @@ def test_one_product_in_the_place_of_three():
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{"update_angle": False}, {"smooth_edge_update": False}, {}])
 def test_messages_of_edges_have_their_frames(options, monkeypatch):
-    """In simulations on a GPU messages, sums of frames and what angles read of edges go by one op."""
+    """In simulations on a GPU messages, sums of frames and what angles read of edges go by one op, and the first angles
+    are their cosines."""
     sizes = {"n_dim": 32, "e_dim": 64, "a_dim": 32, "nlayers": 3, **options}
     potential = (
         kinds.new_potential({**with_repflow(**sizes), "activation_function": "silu"}).float().to("cuda")
     )
-    box, calls, own = kinds.alloy(), [], repflow.framed_message
-    monkeypatch.setattr(repflow, "framed_message", lambda *args: calls.append(args) or own(*args))
+    box, calls = kinds.alloy(), []
+    for op in ("framed_message", "outer_message"):
+        own = getattr(repflow, op)
+        monkeypatch.setattr(repflow, op, lambda *args, op=op, own=own: calls.append(op) or own(*args))
     found = potential.compute(box)
-    assert calls
+    assert ("outer_message" in calls) == options.get("update_angle", True) and "framed_message" in calls
     monkeypatch.setattr(dpa3, "has_tensor_cores", lambda *args: False)
     calls.clear()
     want = potential.compute(box)

@@ -55,6 +55,7 @@ LAST = (
     "segment_weights_backward",
     "message_backward",
     "framed_message",
+    "outer_message",
     "edge_attention_backward",
     "so2_layers",
 )
@@ -286,6 +287,7 @@ def test_no_atoms(sample):
         "segment_weights",
         "message",
         "framed_message",
+        "outer_message",
         "angle_products",
         "so2_layers",
     )
@@ -402,7 +404,7 @@ def is_of_fewer(sample, args):
     if sample.op.startswith("edge_convolution"):
         sums = {"edge_convolution": len(args) - 1, "edge_convolution_nodes": len(args) - 1}.get(sample.op)
         return args[-1].is_cuda and sums is not None and has_one_less(sums)
-    if sample.op.startswith("message"):  # fewer groups than there are, which the CPU finds
+    if sample.op.startswith(("message", "outer_message")):  # fewer groups than there are, which the CPU finds
         groups = [a.name for a in sample.function._schema.arguments].index("groups")
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)
     if sample.op == "framed_message":  # the last row taken is one of none

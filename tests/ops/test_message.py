@@ -239,3 +239,47 @@ def test_no_rows_are_taken():
     assert rows.shape == (0, 6) and torch.equal(moments[:, 0], moments[:, 2])
     (by_x,) = torch.autograd.grad(kept.sum() + moments.sum(), x)
     assert torch.equal(by_x[first.nodes < 0], torch.ones_like(by_x[first.nodes < 0]))
+
+
+def numbers_and_rows(sizes, dtype, activation, along="angles", device="cpu"):
+    """What `outer_message` makes, and its gradients; and those of `message` of rows made of the numbers."""
+    (x, *others), indices = inputs(graph_of(), along, *sizes, torch.float64)
+    gen = torch.Generator().manual_seed(7)
+    vector = torch.randn(1, sizes[0], generator=gen, dtype=torch.float64)
+
+    def on(value):
+        if isinstance(value, EdgeIndex):
+            return EdgeIndex(*(on(part) for part in value))
+        if value is None or not value.is_floating_point():
+            return value if value is None else value.to(device)
+        return value.detach().to(device, dtype).requires_grad_()
+
+    number, vector, (weight, p, q, row_weight, scale) = on(x[:, :1]), on(vector), map(on, others)
+    first, second, groups = map(on, indices)
+    leaves, found = (number, p, q, row_weight), []
+    for outer in (True, False):
+        rows = (number, vector) if outer else (number * vector,)
+        run = ops.outer_message if outer else ops.message
+        made = run(*rows, weight, p, q, row_weight, scale, first, second, activation, groups)
+        values = [y for y in made if y is not None and y.numel()]
+        loss = sum(
+            (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
+            for y in values
+        )
+        found.append([*(y.detach() for y in values), *torch.autograd.grad(loss, leaves)])
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("along", "sizes"),
+    [
+        ("angles", (32, 64, 32)),
+        ("angles", (5, 7, 0)),
+        ("angles", (4, 0, 4)),
+        ("ungrouped", (7, 20, 7)),
+    ],
+)
+def test_rows_may_be_a_number_times_a_vector(along, sizes, dtype):
+    for k, (a, b) in enumerate(zip(*numbers_and_rows(sizes, dtype, "silut:1.0", along), strict=True)):
+        assert a.shape == b.shape and (a - b).abs().max() <= DTYPES[dtype] * b.abs().max(), k

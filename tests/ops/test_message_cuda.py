@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_message import derivatives, framed_and_other_ops, graph_of, inputs
+from test_message import derivatives, framed_and_other_ops, graph_of, inputs, numbers_and_rows
 
 from mdops import ops
 from mdops.ops import EdgeIndex
@@ -122,3 +122,33 @@ def test_frames_go_with_messages(sizes, width, dtype):
         assert torch.equal(a, b), k
         scale = max(1.0, float(c.abs().max()))
         assert float((a.cpu().to(c) - c).abs().max()) / scale < LIMITS[dtype], k
+
+
+# With kernels for numbers, also with nothing kept or sent; and for rows.
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("activation", ["silut:1.0", "silu"])
+@pytest.mark.parametrize("sizes", [(32, 64, 32), (32, 64, 0), (32, 0, 32), (64, 128, 64), (7, 20, 7)])
+def test_rows_may_be_a_number_times_a_vector(sizes, activation, dtype):
+    want = numbers_and_rows(sizes, torch.float64, activation)[1]
+    got, again = (numbers_and_rows(sizes, dtype, activation, device="cuda")[0] for _ in range(2))
+    for k, (a, b, c) in enumerate(zip(got, again, want, strict=True)):
+        assert torch.equal(a, b), k
+        scale = max(1.0, float(c.abs().max()))
+        assert float((a.cpu().to(c) - c).abs().max()) / scale < LIMITS[dtype], k
+
+
+def test_wrong_groups_of_numbers_are_seen():
+    (x, weight, *others), (first, second, groups) = inputs(graph_of(), "angles", 32, 64, 32, torch.float32)
+    weight, *others = (moved(value, torch.float32) for value in (weight, *others))
+    number, vector = moved(x[:, :1], torch.float32), moved(torch.ones(1, 32), torch.float32)
+    first, second, groups = (moved(value, torch.float32) for value in (first, second, groups))
+    for place, value in ((0, 10**9), (0, -7), (3, 10**9)):
+        wrong = [first.nodes, second.nodes, second.order, first.offsets]
+        wrong[place] = wrong[place].clone()
+        wrong[place][1] = value
+        ends = EdgeIndex(wrong[0], None, wrong[3]), EdgeIndex(wrong[1], *second[1:])
+        sent, kept = ops.outer_message(number, vector, weight, *others, *ends, "silu", groups)
+        torch.cuda.synchronize()
+        assert sent.isnan().any() or kept.isnan().any()
+        (sent.nansum() + kept.nansum()).backward()
+        torch.cuda.synchronize()

@@ -5,12 +5,6 @@
 
 namespace mdops {
 
-// The tensor, or a copy of it if its memory does not begin where a cache line does, by which MKL chooses its
-// own way.
-static Tensor on_a_line(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 ? torch::stable::clone(tensor) : tensor;
-}
-
 static Tensor layer_product(const Op& op, ProductForm form, const Tensor& a_, const Tensor& b_,
                             const Tensor* bias, Tensor* sums) {
   const Tensor a = on_a_line(a_), b = on_a_line(b_);

@@ -30,6 +30,12 @@ inline Tensor column_sums(const Tensor& matrix) {
   return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
 }
 
+// The tensor, or a copy of it if its memory does not begin where a cache line does, by which MKL chooses its
+// own way.
+inline Tensor on_a_line(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64 ? torch::stable::clone(tensor) : tensor;
+}
+
 // The product by PyTorch, without a bias, and B's sums.
 inline Tensor product_by_pytorch(ProductForm form, const Tensor& a, const Tensor& b, Tensor* sums) {
   const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;

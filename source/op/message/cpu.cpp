@@ -3,6 +3,7 @@
 #include "common/large_results.h"
 #include "common/scratch.h"
 #include "graph/rows.h"
+#include "linear/ops.h"
 #include "message/ops.h"
 
 namespace mdops {
@@ -101,6 +102,15 @@ static void run_message(const Op& op, MessageArgs<T> args) {
 template <class T>
 static bool message_takes_frames(const Op&, const MessageArgs<T>&) {
   return false;
+}
+
+template <class T>
+static bool message_takes_outer(const Op&, const MessageArgs<T>&) {
+  return false;
+}
+
+static Tensor message_product(const Op&, ProductForm form, const Tensor& a, const Tensor& b) {
+  return product_by_pytorch(form, on_a_line(a), on_a_line(b), nullptr);
 }
 
 template <class T>

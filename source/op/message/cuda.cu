@@ -87,6 +87,15 @@ static bool message_takes_frames(const CudaOp& op, const MessageArgs<T>& args) {
 }
 
 template <class T>
+static bool message_takes_outer(const CudaOp& op, const MessageArgs<T>& args) {
+  return gpu_message::takes_outer(op, args);
+}
+
+static Tensor message_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b) {
+  return layer_product(op, form, a, b);
+}
+
+template <class T>
 static void message_moments(const CudaOp& op, const RowMomentArgs<T>& args, T* out) {
   run_row_moments(op, args, out);
 }

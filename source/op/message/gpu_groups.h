@@ -6,6 +6,9 @@
 // looks. No row of h goes through memory, and warps wait for each other only where several have a group.
 // What a step needs is asked for during the step before; what is kept comes first, as its rows are x or
 // gradients by x, which are at hand then.
+//
+// Where x is a number times a vector, as of angles that begin with their cosines, z takes no product of
+// matrices, and neither does what is by the number.
 #pragma once
 
 #include "common/gpu_copy.h"
@@ -21,7 +24,8 @@ constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not f
 constexpr int kFewestGroupWarps = 8;
 
 // Warps of a block at most: what registers they have follows.
-__host__ __device__ constexpr int most_group_warps(Pass pass, int eights) {
+__host__ __device__ constexpr int most_group_warps(Pass pass, int eights, bool outer) {
+  if (outer) return 16;
   return pass == Pass::forward || (pass == Pass::backward && eights <= 4) ? 12 : 8;
 }
 // Firsts that a warp takes at once: for two gradients by x would leave registers for eight warps alone.
@@ -32,27 +36,30 @@ __host__ __device__ constexpr int firsts_at_once(Pass pass, int eights) {
 // Shared memory, in numbers. Of a block the weights, transposed behind them in backward passes, and the
 // scales. Of a warp rows of Q, of what is by Q, and of u_Q, of 16 seconds each; and what is asked for before
 // it is needed, of each first: 16 rows of x, and twice what is small: P, u_P, the gradient of what is sent,
-// and the weights of 16 rows, two each.
+// and the weights of 16 rows, two each. Where x is a number times a vector, a block has the vector behind the
+// scales, and in front of these its product with the weights; and of rows their number is with what is small.
 struct GroupShared {
   int weights, q, rows, small, firsts, of_scales;
 
-  __host__ __device__ GroupShared(Pass pass, int inputs, int columns, int sent)
-      : weights(inputs * columns * (pass == Pass::forward ? 1 : 2)),
+  __host__ __device__ GroupShared(Pass pass, int inputs, int columns, int sent, bool outer)
+      : weights(outer ? columns : inputs * columns * (pass == Pass::forward ? 1 : 2)),
         q(16 * columns *
           (pass == Pass::forward    ? 1
            : pass == Pass::backward ? 2
                                     : 3)),
-        rows(16 * inputs),
-        small((pass == Pass::second ? 2 : 1) * (columns + 16) + (pass == Pass::forward ? 0 : sent) + 2 * 16),
+        rows(outer ? 0 : 16 * inputs),
+        small((pass == Pass::second ? 2 : 1) * (columns + 16) + (pass == Pass::forward ? 0 : sent) +
+              (outer ? 3 : 2) * 16),
         firsts(firsts_at_once(pass, inputs / 8)),
-        of_scales(inputs) {}
+        of_scales(outer ? 2 * inputs : inputs) {}
   __host__ __device__ int of_block() const { return weights + of_scales; }
   __host__ __device__ int of_warp() const { return q + firsts * (rows + 2 * small); }
   int64_t bytes(int warps) const { return 4 * (of_block() + int64_t{warps} * of_warp()); }
 };
 
-template <int kEights, Pass pass, Way way>
+template <int kEights, Pass pass, Way way, bool kOuter>
 class GroupTeam {
+  static_assert(!kOuter || pass != Pass::second);
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kFours = kInputs / 4;
   static constexpr int kFirsts = firsts_at_once(pass, kEights), kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
@@ -67,10 +74,11 @@ class GroupTeam {
         team_(team),
         member_(threadIdx.x / kWarp % team),
         weight_inverse_(weight_inverse),
-        shared_(pass, kInputs, all_, sent_) {
+        shared_(pass, kInputs, all_, sent_, kOuter) {
     float* const of_block = reinterpret_cast<float*>(net_memory());
     weight_ = reinterpret_cast<const uint4*>(of_block) + lane_index();
     transposed_ = weight_ + kInputs * all_ / 4;
+    product_ = of_block + 4 * (lane_index() % 4);
     scales_ = of_block + shared_.weights + 4 * (lane_index() % 4);
     q_ = reinterpret_cast<float4*>(of_block + shared_.of_block() + threadIdx.x / kWarp * shared_.of_warp()) +
          lane_index();
@@ -78,10 +86,17 @@ class GroupTeam {
     small_ = x_ + kFirsts * shared_.rows;
   }
 
-  // What the weights' barrier ends.
-  __device__ static void place_scales(const MessageArgs<float>& args, int weights) {
-    float* const to = reinterpret_cast<float*>(net_memory()) + weights;
-    for (int k = threadIdx.x; k < args.kept; k += blockDim.x) to[k] = args.scale[k];
+  // What a block has in shared memory. Returns the inverse of the weights' power of two.
+  __device__ static float place_weights(const MessageArgs<float>& args) {
+    const Columns columns{0, static_cast<int>(args.columns())};
+    float* const to = reinterpret_cast<float*>(net_memory());
+    float* const scales = to + GroupShared(pass, kInputs, columns.end, 0, kOuter).weights;
+    for (int k = threadIdx.x; k < args.kept; k += blockDim.x) scales[k] = args.scale[k];
+    if constexpr (!kOuter) return TensorTeam<kEights, pass, way, false>::place_weights(args, columns);
+    for (int k = threadIdx.x; k < columns.end; k += blockDim.x) to[k] = args.weight[k];
+    for (int k = threadIdx.x; k < kInputs; k += blockDim.x) scales[kInputs + k] = args.outer.vector[k];
+    __syncthreads();
+    return 1.0f;
   }
 
   __device__ void run(int64_t group) {
@@ -109,6 +124,7 @@ class GroupTeam {
   struct Rows {
     int first, second;                                   // the first ones
     float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
+    float number[kFirsts][2];                            // the same; of a wrong row none
     bool is_wrong[kFirsts][2];                           // of another first or second
   };
 
@@ -194,7 +210,7 @@ class GroupTeam {
       const int count = is_first ? min(last_ - second, 16) : 0;
       const int64_t f = is_first ? first + t : first, row = row_of(static_cast<int>(f), second);
 #pragma unroll
-      for (int k = 0; k < 16 * kFours / kWarp; ++k) {
+      for (int k = 0; !kOuter && k < 16 * kFours / kWarp; ++k) {
         const int four = k * kWarp + lane_index();
         copy_to_shared<16>(x_ + t * shared_.rows + place_in_rows(four / kFours, four % kFours),
                            args_.x + row * kInputs + 4 * four, four < count * kFours);
@@ -214,8 +230,9 @@ class GroupTeam {
         const int64_t own = there ? row + lane_index() : row;
         copy_to_shared<4>(to + lane_index(), args_.row_weight + own, there);
         to += 16;
-        if constexpr (kIsSecond) {
-          copy_to_shared<4>(to + lane_index(), args_.along_row_weight + own, there);
+        if constexpr (kIsSecond || kOuter) {
+          copy_to_shared<4>(to + lane_index(), (kOuter ? args_.outer.number : args_.along_row_weight) + own,
+                            there);
           to += 16;
         }
         copy_to_shared<4>(to + lane_index(), args_.first + own, there);
@@ -253,28 +270,37 @@ class GroupTeam {
       for (int h = 0; h < 2; ++h) {
         const int row = lane_index() / 4 + 8 * h;
         const float* const ends = small_ + (turn_ * kFirsts + t + 1) * shared_.small - 32 + row;
-        at.weight[t][h] = ends[kIsSecond ? -32 : -16];
+        at.weight[t][h] = ends[kIsSecond || kOuter ? -32 : -16];
         at.along_weight[t][h] = kIsSecond ? ends[-16] : 0.0f;
         const bool is_right =
             __float_as_int(ends[0]) == first + t && __float_as_int(ends[16]) == second + row;
         at.is_wrong[t][h] = is_there(at, t, h) && !is_right;
+        if constexpr (kOuter) at.number[t][h] = at.is_wrong[t][h] ? not_a_number<float>() : ends[-16];
       }
-    load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
+    if constexpr (!kOuter) load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
     if constexpr (kIsSecond)
       load_rows(along, at, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
-    float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward ? 1 : kEights][4] = {};
+    float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward || kOuter ? 1 : kEights][4] = {};
     if (args_.kept) {
 #pragma unroll
       for (int n = 0; n < kSixteens; ++n) {
-        float4 rows[kFirsts][2];
+        float4 rows[kFirsts][2], vector;
+        if constexpr (kOuter) vector = *reinterpret_cast<const float4*>(scales_ + kInputs + 16 * n);
 #pragma unroll
         for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            rows[t][h] = kIsForward  ? four_of_row(t, h, n)
-                         : kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n)
-                                     : kept[t][n][h];
-            if constexpr (pass == Pass::backward) {
+            if constexpr (kIsForward && kOuter) {
+              const float by = at.number[t][h];
+              rows[t][h] = {by * vector.x, by * vector.y, by * vector.z, by * vector.w};
+            } else if constexpr (kIsForward) {
+              rows[t][h] = four_of_row(t, h, n);
+            } else {
+              rows[t][h] = kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n) : kept[t][n][h];
+            }
+            if constexpr (pass == Pass::backward && kOuter) {
+              by_x[t][0][h] += dot(rows[t][h], vector);
+            } else if constexpr (pass == Pass::backward) {
               float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
               a[0] += rows[t][h].x, a[1] += rows[t][h].y, b[0] += rows[t][h].z, b[1] += rows[t][h].w;
             }
@@ -329,6 +355,10 @@ class GroupTeam {
         }
       }
     }
+  }
+
+  __device__ __forceinline__ static float dot(const float4& a, const float4& b) {
+    return a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
   }
 
   // The lane's numbers of 16 columns, to z: what is given and the products, of columns `u` and rows `h` at
@@ -388,7 +418,19 @@ class GroupTeam {
       else if constexpr (!kIsForward)
         factor[t] = small_four(t, kIsSecond ? 2 : 1, n);
     }
-    multiply(z, x, n, p, q);
+    float4 product;
+    if constexpr (kOuter) {
+      product = *reinterpret_cast<const float4*>(product_ + 16 * n);
+#pragma unroll
+      for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
+          z[t][k] = of_four(p[t], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
+        }
+    } else {
+      multiply(z, x, n, p, q);
+    }
     if constexpr (kIsSecond) multiply(v, along, n, along_p, along_q);
     Number<float> numbers[8 * kFirsts];
 #pragma unroll
@@ -431,7 +473,15 @@ class GroupTeam {
         }
         sum = all;
       }
-      add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+      if constexpr (kOuter) {
+#pragma unroll
+        for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            by_x[t][0][h] += dot(four_of(numbers, t, h, [](const auto& a) { return a.h; }), product);
+      } else {
+        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+      }
       write_sums(at, args_.by_p, all_, n, of_p);
     }
     if constexpr (pass != Pass::backward && kIsSent) write_sums(at, args_.to_sent, sent_, n, of_sent);
@@ -498,9 +548,16 @@ class GroupTeam {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float of_row = quad_sum(by_weight[t][h]);
-        float4 sums[kSixteens];
+        if constexpr (kOuter) {
+          const float by_number = quad_sum(by_x[t][0][h]);
+          if (!is_there(at, t, h) || lane_index() % 4) continue;
+          const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+          args_.by_row_weight[row] = of_row, args_.outer.by_number[row] = by_number;
+          continue;
+        }
+        float4 sums[kOuter ? 1 : kSixteens];
 #pragma unroll
-        for (int n = 0; n < kSixteens; ++n) {
+        for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n) {
           const float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
           sums[n] = {a[0], a[1], b[0], b[1]};
         }
@@ -508,7 +565,7 @@ class GroupTeam {
         const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
         if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
 #pragma unroll
-        for (int n = 0; n < kSixteens; ++n)
+        for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n)
           write_four(args_.by_x + row * kInputs + 16 * n + 4 * (lane_index() % 4), sums[n]);
       }
   }
@@ -520,7 +577,7 @@ class GroupTeam {
   const GroupShared shared_;
   const uint4 *weight_, *transposed_;  // the lane's
   float4* q_;
-  const float* scales_;
+  const float *product_, *scales_;
   float *x_, *small_;
   const float* of_step_ = nullptr;                  // the lane's small things of the step
   int turn_ = 1;                                    // of what is small
@@ -537,16 +594,14 @@ __device__ inline bool are_groups(const MessageArgs<float>& args) {
   return !__syncthreads_or(!is_right);
 }
 
-template <int kEights, Pass pass, Way way>
-__global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
+template <int kEights, Pass pass, Way way, bool kOuter>
+__global__ void __launch_bounds__(most_group_warps(pass, kEights, kOuter) * kWarp, 1)
     group_kernel(const __grid_constant__ MessageArgs<float> args,
                  const __grid_constant__ Memory<float> memory, int team) {
-  const Columns columns{0, static_cast<int>(args.columns())};
   const bool is_right = are_groups(args);
   if (is_right) {
-    using Team = GroupTeam<kEights, pass, way>;
-    Team::place_scales(args, GroupShared(pass, 8 * kEights, columns.end, 0).weights);
-    const float inverse = TensorTeam<kEights, pass, way, false>::place_weights(args, columns);
+    using Team = GroupTeam<kEights, pass, way, kOuter>;
+    const float inverse = Team::place_weights(args);
     Team own(args, memory, inverse, team);
     const int64_t teams = gridDim.x * static_cast<int64_t>(blockDim.x / kWarp / team);
     const int64_t first = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x / kWarp / team);
@@ -562,14 +617,16 @@ __global__ void __launch_bounds__(most_group_warps(pass, kEights) * kWarp, 1)
   };
   if (pass != Pass::forward) fill(args.by_p, args.columns()), fill(args.by_q, args.columns());
   if (pass != Pass::backward) fill(args.to_sent, args.sent);
-  finish_rows(args, memory);
+  kOuter ? finish_outer_rows(args) : finish_rows(args, memory);
 }
 
 // Warps of a block, for which there is shared memory: an even number, or none.
 template <int kEights, Pass pass>
 int group_warps(const Gpu& gpu, const MessageArgs<float>& args) {
-  const GroupShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), static_cast<int>(args.sent));
-  int warps = most_group_warps(pass, kEights);
+  const bool outer = args.outer.number;
+  const GroupShared shared(pass, 8 * kEights, static_cast<int>(args.columns()), static_cast<int>(args.sent),
+                           outer);
+  int warps = most_group_warps(pass, kEights, outer);
   while (warps > 0 && shared.bytes(warps) > gpu.limits().shared_bytes) warps -= 2;
   return warps;
 }
@@ -590,15 +647,18 @@ inline int team_of(const MessageArgs<float>& args, int64_t chip, int warps, int 
   return best;
 }
 
-template <int kEights, Pass pass, Way way>
+template <int kEights, Pass pass, Way way, bool kOuter>
 void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory) {
-  const int columns = gpu.int32_of("weight", args.columns()), warps = group_warps<kEights, pass>(gpu, args);
+  const int columns = gpu.int32_of("weight", args.columns()), most = group_warps<kEights, pass>(gpu, args);
   const int64_t chip = gpu.limits().multiprocessors;
-  const int team = team_of(args, chip, warps, firsts_at_once(pass, kEights));
+  const int team = team_of(args, chip, most, firsts_at_once(pass, kEights));
+  // Few groups go to all multiprocessors.
+  const int warps =
+      static_cast<int>(std::min<int64_t>(most, team * std::max<int64_t>(1, blocks_for(args.groups, chip))));
   const int64_t blocks = std::clamp<int64_t>(blocks_for(args.groups, warps / team), 1, chip);
-  const GroupShared shared(pass, 8 * kEights, columns, static_cast<int>(args.sent));
-  gpu.launch(group_kernel<kEights, pass, way>, blocks, warps * kWarp, shared.bytes(warps), args, memory,
-             team);
+  const GroupShared shared(pass, 8 * kEights, columns, static_cast<int>(args.sent), kOuter);
+  gpu.launch(group_kernel<kEights, pass, way, kOuter>, blocks, warps * kWarp, shared.bytes(warps), args,
+             memory, team);
 }
 
 }  // namespace gpu_message

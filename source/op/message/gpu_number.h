@@ -140,6 +140,24 @@ __device__ void finish_rows(const MessageArgs<T>& args, const Memory<T>& memory)
   each(memory.of_scales, args.kept, nullptr);
 }
 
+// The same of rows that are a number times a vector.
+template <class T>
+__device__ void finish_outer_rows(const MessageArgs<T>& args) {
+  const int64_t last = args.first_offsets[args.firsts];
+  if (last < 0 || last > args.rows) return;
+  const MessageOuter<T>& outer = args.outer;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t r = last + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; r < args.rows;
+       r += threads) {
+    T by_number = 0;
+    for (int64_t k = 0; k < args.kept; ++k) {
+      if (args.to_kept) args.to_kept[r * args.kept + k] = outer.number[r] * outer.vector[k];
+      if (outer.by_number) by_number += args.grad_kept[r * args.kept + k] * outer.vector[k];
+    }
+    if (outer.by_number) outer.by_number[r] = by_number, args.by_row_weight[r] = 0;
+  }
+}
+
 }  // namespace gpu_message
 
 }  // namespace mdops

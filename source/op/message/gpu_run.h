@@ -46,13 +46,24 @@ bool takes_frames(const Gpu& gpu, const MessageArgs<T>& args) {
   return false;
 }
 
+// Whether kernels take rows that are a number times a vector.
+template <class T>
+bool takes_outer(const Gpu& gpu, const MessageArgs<T>& args) {
+  const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
+  return is_silu && reinterpret_cast<uintptr_t>(args.outer.vector) % (4 * sizeof(T)) == 0 &&
+         goes_in_groups(gpu, args);
+}
+
 template <int kEights, Pass pass, Way way>
 void run_pass(const Gpu& gpu, const MessageArgs<float>& args, const Memory<float>& memory, bool in_groups) {
   if constexpr (pass == Pass::backward && way != Way::any && kEights <= kFramedEights) {
     if (args.frames.wanted) return run_tensor<kEights, pass, way, true>(gpu, args, memory);
   }
   if constexpr (kEights <= kGroupEights) {
-    if (in_groups) return run_groups<kEights, pass, way>(gpu, args, memory);
+    if constexpr (pass != Pass::second && way == Way::silu) {
+      if (args.outer.number) return run_groups<kEights, pass, way, true>(gpu, args, memory);
+    }
+    if (in_groups) return run_groups<kEights, pass, way, false>(gpu, args, memory);
   }
   run_tensor<kEights, pass, way, false>(gpu, args, memory);
 }
@@ -65,7 +76,7 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
       with_tensor_kernel(args, [&]<int kEights, Pass pass>() {
         const bool is_silu = args.activation == Activation::silu || args.activation == Activation::silut;
         if constexpr (pass != Pass::second) {
-          if (is_silu && args.parts == 1)
+          if (is_silu && args.parts == 1 && !args.outer.number)
             return run_pass<kEights, pass, Way::silu_of_one>(gpu, args, memory, in_groups);
         }
         is_silu ? run_pass<kEights, pass, Way::silu>(gpu, args, memory, in_groups)

@@ -26,6 +26,9 @@
 //
 //   T_f = sum of F_r times x_r over the rows of f, (3, X)      x_r's first V columns to each of the rows t of
 //   r by x  besides, F_r g_T[first_r] and the sum of g_t         by F  <g_T[first_r], x_r>, three numbers
+//
+// Or x_r is a number times a vector, n_r u: so z_r = n_r (u W) + P[first_r] + Q[second_r], and by n <by x,
+// u>.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +47,13 @@ struct MessageFrames {
   const int32_t *taken = nullptr, *taken_offsets = nullptr;
   int64_t count = 0, width = 0;  // M, V
   bool wanted = false;
+};
+
+// What belongs to rows that are a number times a vector: n (R,), u (X,).
+template <class T>
+struct MessageOuter {
+  const T *number = nullptr, *vector = nullptr;
+  T* by_number = nullptr;
 };
 
 // What is null belongs to another pass, or is not asked for.
@@ -68,6 +78,7 @@ struct MessageArgs {
   // The rows of dz or h, (rows, columns), where the sums by Q are taken of them: without groups on a CPU.
   T* by_z = nullptr;
   MessageFrames<T> frames{};  // for kernels that take them
+  MessageOuter<T> outer{};    // the same; x and what is by x are null then, and `weight` is u W (C,)
 
   MDOPS_HD int64_t columns() const { return sent + kept; }
 };

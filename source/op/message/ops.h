@@ -1,17 +1,20 @@
 // The ops on messages, their arguments checked at entry. What a device does are overloads on the call of an
 // op: `run_message`; `message_rows`, a new tensor of so many rows that it may be large; and, for frames,
 // `message_takes_frames`, whether that has them, else `message_moments`, `message_moment_gradients` and
-// `message_sums`, and `message_taken`.
+// `message_sums`, and `message_taken`; and for rows that are a number times a vector `message_takes_outer`,
+// whether it has these, else `message_product` makes them.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "common/bind.h"
 #include "gemm/matmul.h"
 #include "graph/row_index.h"
 #include "graph/rows.h"
+#include "linear/forms.h"
 #include "message/message.h"
 #include "neighbor_rows/neighbor_rows.h"
 
@@ -34,7 +37,7 @@ struct MessageInputs {
                 const Tensor& row_weight_, const Tensor& scale_, const Tensor& first_,
                 const Tensor& first_offsets, const Tensor& second_, const std::optional<Tensor>& second_order,
                 const Tensor& second_offsets, const std::optional<Tensor>& groups_, int64_t activation_,
-                double threshold_, const std::string& matmul_ = "float32")
+                double threshold_, const std::string& matmul_ = "float32", int64_t width = kAny)
       : x(float_input(op, "x", x_, {kAny, kAny})),
         dtype(x.scalar_type()),
         rows(x.size(0)),
@@ -47,7 +50,10 @@ struct MessageInputs {
         p(input(op, "p", p_, dtype, {first.targets, columns})),
         q(input(op, "q", q_, dtype, {second.targets, columns})),
         row_weight(input(op, "row_weight", row_weight_, dtype, {rows})),
-        scale(input(op, "scale", scale_, dtype, {scale_.numel() ? inputs : 0})),
+        scale(input(op, "scale", scale_, dtype,
+                    {!scale_.numel() ? 0
+                     : width == kAny ? inputs
+                                     : width})),
         grouped(groups_.has_value()),
         kept(scale.numel()),
         activation(activation_),
@@ -126,6 +132,18 @@ struct MessageInputs {
       fail(op, "argument `groups` ends at first " + std::to_string(group[count]) +
                    ", and there are rows behind it");
   }
+};
+
+// Rows that are a number times a vector.
+struct OuterInputs {
+  Tensor number, vector, weight;
+
+  OuterInputs(const Op& op, const Tensor& number_, const Tensor& vector_, const Tensor& weight_)
+      : number(float_input(op, "number", number_, {kAny, 1})),
+        vector(input(op, "vector", vector_, number.scalar_type(), {1, kAny})),
+        weight(input(op, "weight", weight_, number.scalar_type(), {vector.size(1), kAny})) {}
+
+  int64_t width() const { return vector.size(1); }
 };
 
 // Frames of rows, and what is taken of these.
@@ -317,8 +335,67 @@ struct MessageOps {
     return {by.x, by.p, by.q, by.row_weight, by_frame};
   }
 
+  static Two outer_message(const Tensor& number, const Tensor& vector, const Tensor& weight, const Tensor& p,
+                           const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+                           const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                           const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                           const std::optional<Tensor>& groups, int64_t activation, double threshold,
+                           std::string matmul) {
+    const auto op = Device::make("outer_message", "number", number);
+    const OuterInputs of(op, number, Device::placed(vector), weight);
+    const Tensor product = message_product(op, ProductForm::plain, of.vector, of.weight);
+    MessageInputs in(op, of.number, product, p, q, row_weight, scale, first, first_offsets, second,
+                     second_order, second_offsets, groups, activation, threshold, matmul, of.width());
+    place(in);
+    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
+    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
+      if (takes(op, args, of)) return run_message(op, args);
+      const Tensor rows = message_product(op, ProductForm::plain, of.number, of.vector);
+      args.x = data_of(rows);
+      run_message(op, args);
+    });
+    return {sent, kept};
+  }
+
+  // The gradients by number, p, q and row_weight.
+  static Four outer_message_backward(const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& number,
+                                     const Tensor& vector, const Tensor& weight, const Tensor& p,
+                                     const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+                                     const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                                     const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                                     const std::optional<Tensor>& groups, int64_t activation,
+                                     double threshold, std::string matmul) {
+    const auto op = Device::make("outer_message_backward", "number", number);
+    const OuterInputs of(op, number, Device::placed(vector), weight);
+    const Tensor product = message_product(op, ProductForm::plain, of.vector, of.weight);
+    MessageInputs in(op, of.number, product, p, q, row_weight, scale, first, first_offsets, second,
+                     second_order, second_offsets, groups, activation, threshold, matmul, of.width());
+    place(in);
+    const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
+    const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
+    Gradients by(op, in, false);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
+      by.write_to(args, false);
+      args.outer.by_number = std::exchange(args.by_x, nullptr);
+      if (takes(op, args, of)) return run_message(op, args);
+      const Tensor rows = message_product(op, ProductForm::plain, of.number, of.vector);
+      Tensor by_rows = message_rows(op, {in.rows, of.width()}, in.dtype);
+      args.x = data_of(rows), args.by_x = data_of(by_rows);
+      run_message(op, args);
+      by.x = message_product(op, ProductForm::b_transposed, by_rows, of.vector);
+    });
+    return {by.x, by.p, by.q, by.row_weight};
+  }
+
   MDOPS_IMPLEMENT(MessageOps, message, message_backward, message_backward_backward, framed_message,
-                  framed_message_backward)
+                  framed_message_backward, outer_message, outer_message_backward)
 
  private:
   // Where the kernels that take frames read them, so that bits do not depend on where memory begins.
@@ -331,6 +408,16 @@ struct MessageOps {
     args.frames = frames;
     const bool they_do = message_takes_frames(op, args);
     if (!they_do) args.frames = {};
+    return they_do;
+  }
+  // Whether the message's kernels have rows that are a number times a vector, which they then get; else what
+  // they need for whole rows.
+  template <class Call, class T>
+  static bool takes(const Call& op, MessageArgs<T>& args, const OuterInputs& of) {
+    args.inputs = of.width(), args.x = nullptr;
+    args.outer.number = data_of(of.number), args.outer.vector = data_of(of.vector);
+    const bool they_do = message_takes_outer(op, args);
+    if (!they_do) args.outer = {}, args.weight = data_of(of.weight);
     return they_do;
   }
   template <class T>
