@@ -395,7 +395,7 @@ class RepflowLayer(nn.Module):
         of_e, of_n = product.weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
         ordered = [weight.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for weight in (of_n, of_e)]
         weight = torch.cat(ordered).flatten(0, 1) / (3 * o.edge_scale)
-        return linear(made, weight, product.tensors[1])
+        return linear(made, weight, product.added)
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
         return layer_output(z, None, self.activation_name)
@@ -414,13 +414,13 @@ class RepflowLayer(nn.Module):
     def _own_part(self) -> Part:
         """Of nodes, for the first of their messages."""
         own = self._product("node_self_mlp")
-        return Part([own.weight], [own.tensors[1]])
+        return Part([own.weight], [own.added])
 
     def _ends(self, names: Sequence[str], at: Ends, *parts: Part) -> list[torch.Tensor]:
         """Of products along edges those of n_i and of n_j; and other products of n_i. Nodes that are the same are
         multiplied once."""
         n, layers = self.options.n_dim, self._layers(names)
-        p = Part([layer.weight[:n] for layer in layers], [layer.tensors[1] for layer in layers])
+        p = Part([layer.weight[:n] for layer in layers], [layer.added for layer in layers])
         q = Part([layer.weight[n : 2 * n] for layer in layers], [])
         if at.neighbors is at.centers:
             return products(at.centers, [p, q, *parts])
@@ -478,7 +478,7 @@ class RepflowLayer(nn.Module):
             node = linear(self._product("a_compress_n_linear").weight, node)
         else:
             node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
-        return Part([node], [layer.tensors[1] for layer in layers]), [of_angle, *of_edges]
+        return Part([node], [layer.added for layer in layers]), [of_angle, *of_edges]
 
     def _along_angles(
         self,
@@ -521,9 +521,9 @@ class RepflowLayer(nn.Module):
             return updated + weight * self._after("edge_angle_linear2", received)
         product = self._product("edge_angle_linear2")
         if edges.at_once:
-            bias = product.tensors[1]
+            bias = product.added
             return edge_update(product(received), updated, weight, bias, of_edge, self.activation_name)
-        nothing = self._f(product.tensors[1][None])
+        nothing = self._f(product.added[None])
         share = weight * nothing
         found = torch.addcmul(-share, weight, self._after("edge_angle_linear2", received))
         return edge_scatter(found, of_edge, updated, share)

@@ -149,11 +149,15 @@ class Layer(nn.Module):
         return self.weight
 
     @property
+    def added(self) -> torch.Tensor:
+        """The bias; zeros in the place of one that is absent."""
+        return self.weight.new_zeros(self.outputs) if self.bias is None else self.bias
+
+    @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weight, bias and timestep; in the place of one that is absent, what does nothing."""
         weight = self.multiplied
-        bias = weight.new_zeros(self.outputs) if self.bias is None else self.bias
-        return weight, bias, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
+        return weight, self.added, weight.new_ones(self.outputs) if self.timestep is None else self.timestep
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., inputs) to (..., outputs)."""
