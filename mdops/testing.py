@@ -1034,8 +1034,7 @@ def _outer_message_samples(
     """Rows that are a number times a vector, of all pairs of groups of two, no and one, in sizes of the tensor cores
     and others; the last stands behind all."""
     samples = []
-    groups = torch.tensor([0, 2, 3, 4], dtype=torch.int32)
-    first, second = index(0, 0, 1, 1, 3, -1), index(0, 1, 0, 1, 3, -1)
+    first, second, groups = index(0, 0, 1, 1, 3, -1), index(0, 1, 0, 1, 3, -1), index(0, 2, 3, 4)
     (_, firsts), (order, seconds) = (torch.ops.mdops.edge_order(of, 4) for of in (first, second))
     for inputs, sent, kept, name in ((32, 32, 32, "silut:0.4"), (64, 16, 0, "silu"), (5, 6, 5, "tanh")):
         columns = sent + kept

@@ -107,7 +107,8 @@ def test_atoms_in_runs_have_the_same_answers(case, monkeypatch):
 
 def test_runs_are_chosen_by_the_memory_that_there_is(monkeypatch):
     descriptor, nodes = kinds.load_case("dpa3_base").model.descriptor, torch.zeros(100, 4)
-    local = torch.zeros(1000), torch.zeros(1000)  # 8,000 bytes
+    local = torch.zeros(250, 4), torch.zeros(250, 4)  # 8,000 bytes
+    assert descriptor.bytes_of((local[0], torch.zeros(250, 1))) == 8000  # where angles are their cosines
     layers = len(descriptor.layers)
     for memory, forgets in ((32_000 * layers, False), (32_000 * layers - 1, True)):
         monkeypatch.setattr("mdops.models.graph.memory", lambda given=memory: given)
