@@ -1,10 +1,13 @@
-"""Times and errors of `so2_layer`, `so2_layers` and `grid_product`, beside float64 of PyTorch's operations.
+"""Times and errors of what DPA-4 makes of edges and atoms, each op alone, beside float64 of PyTorch's operations:
+layers (`so2_layer`, `so2_layers`), products at points (`grid_product`), rotations (`edge_rotate` and its adjoints),
+mixtures of orders (`order_mix`) and gates (`scalar_gate`).
 
     python benchmarks/edge_layers.py [--device cuda] [--edges 17100 136700] [--atoms 192 1536 12288] [--json FILE]
         [--commit HASH]
 
 Layers of DPA-4 with 64 channels and with 32, and the three of a message of Mini, of numbers drawn at random, on a GPU
-also with products of tf32; errors are of the largest number (docs/notes/message-passing-gpu.md).
+also with products of tf32; the other ops have the sizes of both models. Errors are of the largest number
+(docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -16,6 +19,8 @@ from typing import Any
 import torch
 from machine import machine, report
 
+from mdops.nn.equivariant.grid import rotation_grid
+from mdops.nn.equivariant.indices import coefficients
 from mdops.ops.so2_layer import _by_pytorch
 
 OPS = torch.ops.mdops
@@ -27,6 +32,8 @@ LAYERS = (
     (2, 32, True),
 )  # degrees, channels, gates
 GRIDS = ((112, 27, 96), (200, 48, 64), (200, 48, 192), (50, 16, 64))  # points, coefficients, channels
+ROTATIONS = ((2, 96), (3, 64), (3, 192))  # degrees of functions on rotations, channels
+FRAMES = ((2, 32), (3, 64))  # degrees of edges' rows with |m| <= 1, channels
 CHECKED = 500  # edges, or a tenth of it atoms
 
 
@@ -71,14 +78,19 @@ def layer(
     }
 
 
+def edges_of(edges: int, device: str) -> tuple[int, tuple[torch.Tensor, ...]]:
+    """How many nodes have them, and which edges each has."""
+    nodes = max(1, edges // 89)
+    index = (torch.arange(edges, device=device, dtype=torch.int32) * 31) % nodes
+    counts = torch.bincount(index, minlength=nodes)
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+    return nodes, (index, torch.argsort(index, stable=True).int(), offsets)
+
+
 def message(edges: int, matmul: str, draw: Callable[..., Any], device: str) -> dict:
     """Rows of nodes in frames, and three layers, two with gates: one op after the other, and one for all."""
-    nodes = max(1, edges // 89)
+    nodes, of = edges_of(edges, device)
     turn, x, grad = 0.4 * draw(edges, 7, 9), draw(nodes, 9, 32), draw(edges, 7, 32)
-    index = (torch.arange(edges, device=device, dtype=torch.int32) * 31) % nodes
-    order = torch.argsort(index, stable=True).int()
-    counts = torch.bincount(index, minlength=nodes)
-    of = index, order, torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
     shapes = ((96, 96), 3), ((64, 128), 3), ((32, 64), 2)
     weights, both, gates = ([0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes)
     layers = list(zip(weights, both, [*gates, draw(0, 0)], strict=True))
@@ -104,7 +116,7 @@ def message(edges: int, matmul: str, draw: Callable[..., Any], device: str) -> d
         return OPS.so2_layers_backward(grad, turn, x, *of, weights, both, gates, matmul)
 
     few = slice(-CHECKED, None)
-    own = torch.einsum("erd,edc->erc", turn[few].double(), x[index[few].long()].double()).requires_grad_()
+    own = torch.einsum("erd,edc->erc", turn[few].double(), x[of[0][few].long()].double()).requires_grad_()
     want = own
     for layer in layers:
         want = _by_pytorch(want, *(weight.double() for weight in layer))
@@ -118,6 +130,107 @@ def message(edges: int, matmul: str, draw: Callable[..., Any], device: str) -> d
         "backward_ms, three": milliseconds(apart_back, device),
         "errors, one op": [error(together()[few], want.detach()), error(together_back()[few], by_rows)],
         "errors, apart": [error(kept[-1][few], want.detach()), error(apart_back()[few], by_rows)],
+    }
+
+
+def rotations(edges: int, degree: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
+    nodes, of = edges_of(edges, device)
+    rows = 3 * degree + 1
+    turn, x = draw(edges, rows, (degree + 1) ** 2), draw(nodes, (degree + 1) ** 2, channels)
+    y, few = draw(edges, rows, channels), slice(-CHECKED, None)
+    sources = x[of[0][few].long()].double()
+    own = torch.arange(nodes, device=device) < max(1, CHECKED // 89)
+    mine = own[of[0].long()].nonzero()[:, 0]
+    terms = turn[mine].double().mT @ y[mine].double()
+    sums = torch.zeros(nodes, *terms.shape[1:], dtype=torch.float64, device=device)
+    sums.index_add_(0, of[0][mine].long(), terms)
+    return {
+        "edges, nodes, degree, channels": [edges, nodes, degree, channels],
+        "rotate_ms": milliseconds(lambda: OPS.edge_rotate(turn, x, *of), device),
+        "sum_ms": milliseconds(lambda: OPS.edge_rotate_sum(turn, y, *of), device),
+        "outer_ms": milliseconds(lambda: OPS.edge_rotate_outer(y, x, *of), device),
+        "errors": [
+            error(OPS.edge_rotate(turn, x, *of)[few], turn[few].double() @ sources),
+            error(OPS.edge_rotate_sum(turn, y, *of)[own], sums[own]),
+            error(OPS.edge_rotate_outer(y, x, *of)[few], y[few].double() @ sources.mT),
+        ],
+    }
+
+
+def orders(edges: int, degree: int, draw: Callable[..., Any], device: str) -> dict:
+    """Rows of |m| <= 1, as edges' matrices have."""
+    rows, columns = 3 * degree + 1, (degree + 1) ** 2
+    sizes = degree + 1, degree
+    numbers, few = draw(edges, sum(size**2 for size in sizes)), slice(-CHECKED, None)
+    x, y = draw(edges, rows, columns), draw(edges, rows, columns)
+    parts = numbers[few].double().split([size**2 for size in sizes], 1)
+    middle, side = (own.unflatten(1, (size, size)) for own, size in zip(parts, sizes, strict=True))
+
+    def blocks(t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return t[few].double().split([degree + 1, degree, degree], 1)
+
+    of_x, of_y = blocks(x), blocks(y)
+    mixed = [own.mT @ rows for own, rows in zip((middle, side, side), of_x, strict=True)]
+    back = [own @ rows for own, rows in zip((middle, side, side), of_x, strict=True)]
+    products = [a @ b.mT for a, b in zip(of_x, of_y, strict=True)]
+    outer = torch.cat([products[0].flatten(1), (products[1] + products[2]).flatten(1)], 1)
+
+    def mix(transposed: bool) -> torch.Tensor:
+        return OPS.order_mix(numbers, x, degree, transposed)
+
+    return {
+        "edges, degree": [edges, degree],
+        "ms": milliseconds(lambda: mix(False), device),
+        "transposed_ms": milliseconds(lambda: mix(True), device),
+        "outer_ms": milliseconds(lambda: OPS.order_mix_outer(x, y, degree), device),
+        "errors": [
+            error(mix(False)[few], torch.cat(mixed, 1)),
+            error(mix(True)[few], torch.cat(back, 1)),
+            error(OPS.order_mix_outer(x, y, degree)[few], outer),
+        ],
+    }
+
+
+def gates(atoms: int, rows: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
+    x, grad = draw(atoms, rows, channels), draw(atoms, rows, channels)
+    given = draw(atoms, channels), draw(atoms, 2 * channels)
+    few = slice(-(CHECKED // 10), None)
+    own = [t[few].double().requires_grad_() for t in (x, *given)]
+    a, b = own[2].chunk(2, 1)
+    want = own[0] * own[1].sigmoid()[:, None]
+    want = torch.cat([want[:, :1] + (torch.nn.functional.silu(a) * b)[:, None], want[:, 1:]], 1)
+    by_all = torch.autograd.grad(want, own, grad[few].double())
+
+    def back() -> tuple[torch.Tensor, ...]:
+        return OPS.scalar_gate_backward(grad, x, *given)
+
+    return {
+        "atoms, rows, channels": [atoms, rows, channels],
+        "forward_ms": milliseconds(lambda: OPS.scalar_gate(x, *given), device),
+        "backward_ms": milliseconds(back, device),
+        "errors": [
+            error(OPS.scalar_gate(x, *given)[few], want.detach()),
+            *(error(found[few], by) for found, by in zip(back(), by_all, strict=True)),
+        ],
+    }
+
+
+def at_rotations(atoms: int, degree: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
+    """Products of functions on rotations in three frames, angle by angle and point by point."""
+    to, back = (t.to(device) for t in rotation_grid(degree, tuple(coefficients(degree)), 1))
+    u, v = (draw(atoms, to.shape[1], channels) for _ in range(2))
+    few = slice(-(CHECKED // 10), None)
+    want = back @ ((to @ u[few].double()) * (to @ v[few].double()))
+    matrices = to.float(), to.float(), back.mT.float().contiguous()
+
+    def product(by_angles: bool) -> torch.Tensor:
+        return OPS.grid_product(*matrices, u, v, by_angles)
+
+    return {
+        "atoms, degree, channels": [atoms, degree, channels],
+        "by angles, ms": milliseconds(lambda: product(True), device),
+        "point by point, ms": milliseconds(lambda: product(False), device),
+        "errors": [error(product(True)[few], want), error(product(False)[few], want)],
     }
 
 
@@ -161,6 +274,20 @@ def main() -> None:
         ],
         "so2_layers": [message(edges, name, draw, args.device) for edges in args.edges for name in names],
         "grid_product": [grid(atoms, *size, draw, args.device) for atoms in args.atoms for size in GRIDS],
+        "grid_product on rotations": [
+            at_rotations(atoms, *size, draw, args.device) for atoms in args.atoms for size in ROTATIONS
+        ],
+        "edge_rotate": [
+            rotations(edges, *size, draw, args.device) for edges in args.edges for size in FRAMES
+        ],
+        "order_mix": [
+            orders(edges, degree, draw, args.device) for edges in args.edges for degree, _ in FRAMES
+        ],
+        "scalar_gate": [
+            gates(atoms, 3 * (degree + 1) ** 2, channels, draw, args.device)
+            for atoms in args.atoms
+            for degree, channels in ROTATIONS
+        ],
     }
     report(result, args.json)
 

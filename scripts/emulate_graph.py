@@ -265,7 +265,7 @@ def is_of_graphs(op: str) -> bool:
     others = op.startswith(
         (
             *("edge_attention", "edge_convolution_own", "edge_environment", "edge_frames", "edge_layer"),
-            *("edge_softmax", "edge_splines"),
+            *("edge_softmax", "edge_splines", "edge_update"),
         )
     )
     return op == "neighbor_edges" or (op.startswith(("edge_", "segment_")) and not others)
