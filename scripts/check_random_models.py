@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import machine  # noqa: E402
 
 import mdops  # noqa: E402
+from mdops.errors import ModelFileError  # noqa: E402
 
 WAYS: dict[str, tuple[dict[str, Any], float]] = {
     "float64, nets": ({"dtype": "float64", "spline": False}, 1e-9),
@@ -75,7 +76,12 @@ def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> l
             systems.setdefault(name, {})[what] = arrays[key]
     rows = []
     for way, (options, limit) in WAYS.items():
-        potential = mdops.load(path.with_suffix(".dp"), device=args.device, overflow="truncate", **options)
+        try:
+            potential = mdops.load(
+                path.with_suffix(".dp"), device=args.device, overflow="truncate", **options
+            )
+        except ModelFileError as error:
+            return [{"seed": seed, "refused": str(error).partition(": ")[2]}]
         error = max(difference(potential, system, section["type_map"]) for system in systems.values())
         row = {"seed": seed, "kind": kind(section), "way": way, "error": error, "wrong": not error < limit}
         if row["wrong"]:
@@ -129,6 +135,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "models": len({row["seed"] for row in done}),
         "of kinds": dict(sorted(kinds.items())),
         "DeePMD-kit cannot": {row["seed"]: row["deepmd"] for row in rows if "deepmd" in row},
+        "mdops refuses": {row["seed"]: row["refused"] for row in rows if "refused" in row},
         "largest error": {
             way: max((r["error"] for r in done if r["way"] == way), default=None) for way in WAYS
         },
