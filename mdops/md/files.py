@@ -15,7 +15,7 @@ from mdops.errors import InputError
 from mdops.files.lock import BusyError, locked
 from mdops.md import log
 from mdops.md.options import Output
-from mdops.md.outputs import begins_like, hold, open_files
+from mdops.md.outputs import begins_like, close_all, hold, open_files
 
 
 class Files:
@@ -40,9 +40,7 @@ class Files:
         return {name: file.mark() for name, file in named.items() if file is not None}
 
     def close(self) -> None:
-        for file in (self._trajectory, self._log):
-            if file is not None:
-                file.close()
+        close_all(self._trajectory, self._log)
 
 
 class Background:

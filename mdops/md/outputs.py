@@ -4,7 +4,8 @@ import base64
 import fcntl
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -88,9 +89,11 @@ class AseTrajectory:
         return {"length": length, "digest": digest, "header": base64.b64encode(header).decode()}
 
     def close(self) -> None:
-        with naming(self._path):
-            self._writer.close()
-        self._held.close()
+        try:
+            with naming(self._path):
+                self._writer.close()
+        finally:
+            self._held.close()
 
 
 Trajectory = ExtxyzTrajectory | AseTrajectory
@@ -107,12 +110,27 @@ def open_files(output: Output, marks: Mapping[str, Mark]) -> tuple[Trajectory | 
     if output.trajectory is not None:
         make = AseTrajectory if output.trajectory.suffix == ".traj" else ExtxyzTrajectory
         trajectory = make(output.trajectory, marks.get("trajectory"))
-    try:
+    with closed_on_error(lambda: close_all(trajectory)):
         return trajectory, None if output.log is None else TextFile(output.log, marks.get("log"))
+
+
+@contextmanager
+def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
+    """Closes files if something goes wrong within: who holds the error, as a notebook does, holds no file."""
+    try:
+        yield
     except BaseException:
-        if trajectory is not None:
-            trajectory.close()
+        with suppress(OSError):  # of the same full disk
+            close()
         raise
+
+
+def close_all(*files: Trajectory | TextFile | None) -> None:
+    """Closes every file that there is, also where one cannot write what it still holds."""
+    with ExitStack() as closing:
+        for file in files:
+            if file is not None:
+                closing.callback(file.close)
 
 
 def begins_like(path: Path, whole: Path) -> bool:

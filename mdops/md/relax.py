@@ -22,7 +22,7 @@ from mdops.md.engine.restraints import Restraint, identity, placed
 from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation, same_file
-from mdops.md.outputs import TextFile, Trajectory, open_files
+from mdops.md.outputs import TextFile, Trajectory, close_all, closed_on_error, open_files
 from mdops.md.run import check_same, constraints_identity, last_checkpoint, models_identity
 from mdops.potential import Potential
 from mdops.progress import tell_restart
@@ -132,9 +132,7 @@ class _Run:
         self.trajectory, self.log = open_files(output, marks)
 
     def _close(self) -> None:
-        for file in (self.trajectory, self.log):
-            if file:
-                file.close()
+        close_all(self.trajectory, self.log)
 
     def _begin(self, *, restarts: bool) -> None:
         """The files with the first frame, and a checkpoint that knows them."""
@@ -142,7 +140,8 @@ class _Run:
 
         def begin(output: Output) -> None:
             self._open(output, {})
-            self._write(frame, heading=True)
+            with closed_on_error(self._close):
+                self._write(frame, heading=True)
 
         def begin_only(output: Output) -> None:
             begin(output)
@@ -153,7 +152,8 @@ class _Run:
             require_beginning(self.output, begin_only)
             self.show = show
         begin(self.output)
-        self._save()
+        with closed_on_error(self._close):
+            self._save()
 
     def go(self) -> Relaxed:
         started, m = time.perf_counter(), self.minimizer

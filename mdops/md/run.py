@@ -24,6 +24,7 @@ from mdops.md.integrators import conserved_energy, make_integrator
 from mdops.md.log import LogState
 from mdops.md.motion import check_masses, degrees_of_freedom, set_velocities, temperature
 from mdops.md.options import EnsembleSettings, Output
+from mdops.md.outputs import closed_on_error
 from mdops.md.progress import Reporter, ns_per_day
 from mdops.potential import Potential
 
@@ -143,13 +144,15 @@ class _Run:
 
         def begin(output: Output) -> Files:
             files = Files(output, {})
-            files.write(atoms, state, heading=True)
+            with closed_on_error(files.close):
+                files.write(atoms, state, heading=True)
             return files
 
         if self.saved is not None:
             require_beginning(self.output, lambda output: begin(output).close())
         self.files = begin(self.output)
-        self._save(inner)
+        with closed_on_error(self.files.close):
+            self._save(inner)
 
     def _save(self, inner: dict[str, np.ndarray]) -> None:
         """The atoms as they are now, with the files as far as they are now."""

@@ -7,11 +7,14 @@ import signal
 import time
 
 import pytest
+from ase.io.trajectory import TrajectoryWriter
 
 from mdops.calculator import MDOps
 from mdops.cli import main
 from mdops.errors import InputError
 from mdops.md import EnsembleSettings, Output, run
+from mdops.md.options import Relaxation
+from mdops.md.relax import relax
 
 PHYSICS = EnsembleSettings("nve", 300, 2)
 
@@ -82,6 +85,29 @@ def test_a_run_that_fails_gives_its_files_back(alloy, tmp_path):
         with pytest.raises(InputError, match="already there"):
             run(alloy, PHYSICS, output(tmp_path, "md"))
     assert not list(tmp_path.glob(".*.lock"))
+
+
+@pytest.mark.parametrize("method", ["write", "close"])
+@pytest.mark.parametrize("relaxes", [False, True])
+def test_a_full_disk_leaves_no_file_held(alloy, potential, tmp_path, monkeypatch, method, relaxes):
+    """The error, which a notebook keeps, holds what the run had; the same run begins anew nevertheless."""
+
+    def go():
+        files = output(tmp_path, "md", overwrite=True)
+        if relaxes:
+            relax([alloy], potential, Relaxation(), files)
+        else:
+            run(alloy, PHYSICS, files)
+
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(TrajectoryWriter, method, no_room)
+        with pytest.raises(OSError, match="No space left") as kept:
+            go()
+    go()
+    assert kept.value.filename.endswith("md.traj")
 
 
 def test_a_lock_that_goes_while_another_waits_for_it_is_taken_anew(tmp_path, monkeypatch):
