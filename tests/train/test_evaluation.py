@@ -112,6 +112,18 @@ def test_plots(model, mixture, tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
 
 
+def test_half_a_line_of_a_curve_is_dropped(tmp_path):
+    """As a full disk leaves it: what is there of the step 120 looks like the step 12."""
+    path, labels = tmp_path / "lcurve.out", [LABELS["energy"]]
+    curve = LearningCurve(path, labels, validation=False)
+    for step in (1, 100, 120):
+        curve.write(step, {"loss": 1.0, "energy": 0.1}, None, 1e-3)
+    text = path.read_text()
+    path.write_text(text[: text.rindex("120") + 2])
+    LearningCurve(path, labels, validation=False, after=110)
+    assert path.read_text() == text[: text.rindex("\n", 0, -1) + 1]
+
+
 def test_curve_of_deepmd_is_read(tmp_path):
     path = tmp_path / "lcurve.out"
     path.write_text("# step  rmse_trn  lr\n# a remark\n  1  2.5e+00  1.0e-03\n  50  nan  1.0e-03\n")

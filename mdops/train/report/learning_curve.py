@@ -46,11 +46,8 @@ class LearningCurve:
         self._path, self._terms, self._validation = path, list(terms), validation
         lines = [self._header()]
         if after and path.is_file():
-            lines += [
-                line
-                for line in path.read_text(encoding="utf-8").splitlines()
-                if _step(line) in range(1, after + 1)
-            ]
+            whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a full disk leaves half a line
+            lines += [line for line in whole.splitlines() if _step(line) in range(1, after + 1)]
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, ("\n".join(lines) + "\n").encode())
 
@@ -98,6 +95,6 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def _step(line: str) -> int:
-    """The step of a line, -1 of a comment and of half a line."""
+    """The step of a line, -1 of a comment."""
     first = line.split(maxsplit=1)[:1]
     return int(first[0]) if first and first[0].isdigit() else -1
