@@ -2,9 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
+from mdops.nn.watch import OfWeights
 from mdops.ops import (
     AngleEdges,
     NeighborGraph,
@@ -34,7 +35,9 @@ from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.switch_curve import switch_curve
 from mdops.options import Most, Options, key
+from mdops.tracing import is_exported, is_recorded
 
+T = TypeVar("T")
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
 # The products along edges and along angles, of which the first of each is sent and the second kept.
 _TO_NODES, _TO_EDGES = "node_edge_linear", "edge_self_linear"
@@ -276,12 +279,24 @@ class Part(NamedTuple):
         return sum(weight.shape[1] for weight in self.weights)
 
 
-def products(x: torch.Tensor, parts: Sequence[Part]) -> list[torch.Tensor]:
-    """The products of x with each of these, by one."""
-    biases = [part.biases or [x.new_zeros(part.width)] for part in parts]
-    weight = torch.cat([weight for part in parts for weight in part.weights], 1)
-    found = linear(x, weight, torch.cat([bias for own in biases for bias in own]))
-    return [own.contiguous() for own in found.split([part.width for part in parts], 1)]
+class Joined(NamedTuple):
+    """Several parts as one product: weight (I, C), bias (C,), and the parts' columns."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    widths: list[int]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Self:
+        weight = torch.cat([weight for part in parts for weight in part.weights], 1)
+        biases = [part.biases or [weight.new_zeros(part.width)] for part in parts]
+        return cls(
+            weight, torch.cat([bias for own in biases for bias in own]), [part.width for part in parts]
+        )
+
+    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The products of x with each of the parts."""
+        return [own.contiguous() for own in linear(x, self.weight, self.bias).split(self.widths, 1)]
 
 
 # Numbers of edges (E, e_dim) and of angles (A, a_dim), or the latter's cosines.
@@ -321,6 +336,7 @@ class RepflowLayer(nn.Module):
         """Takes the layers of `options.shapes`, which have no function of their own, and `options.residuals`."""
         super().__init__()
         self.options, self.activation_name = options, activation_name
+        self._kept: OfWeights[dict[Any, Any]] = OfWeights()
         self.products = nn.ModuleDict(products)
         self.n_residual, self.e_residual, self.a_residual = (
             nn.ParameterList(residuals[f"{name}_residual"]) for name in "nea"
@@ -338,28 +354,29 @@ class RepflowLayer(nn.Module):
         e, a = local
         at = Ends(nodes if own is None else own, nodes)
         if self.options.sequential_update:
-            p, q, of_own = self._ends([_TO_EDGES], at, self._own_part())
+            p, q, of_own = self._ends([_TO_EDGES], at, edges, self._own_part())
             _, e = self._along_edges([_TO_EDGES], p, q, e, edges)
             inner = edge_gather(e, edges.inner.of_edge, width=self.options.inner_width)
             for name in (_TO_ANGLES, _FROM_ANGLES):
-                part, weights = self._angle_parts([name])
-                (of_node,) = products(at.centers, [part])
+                part, weights = self._angle_parts([name], edges)
+                (of_node,) = Joined.of([part])(at.centers)
                 keeps = name == _TO_ANGLES
                 received, a = self._along_angles(weights, a, of_node, inner, edges, keeps=keeps)
             e = self._after_angles(e, e, received, edges)
-            p, q = self._ends([_TO_NODES], at)
+            p, q = self._ends([_TO_NODES], at, edges)
             received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
             moments = row_moments(edges.frame, e, edges.graph.offsets)
             return self._nodes(at, of_own, moments, received, edges), (e, a)
         if self.is_last:
-            p, q, of_own = self._ends([_TO_NODES], at, self._own_part())
+            p, q, of_own = self._ends([_TO_NODES], at, edges, self._own_part())
             received, _, moments, _ = self._with_frames([_TO_NODES], p, q, e, edges, takes_inner=False)
             return self._nodes(at, of_own, moments, received, edges), local
         parts, takes_inner = [self._own_part()], self.options.update_angle
         if takes_inner:
-            part, weights = self._angle_parts([_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])])
+            names = [_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])]
+            part, weights = self._angle_parts(names, edges)
             parts.append(part)
-        p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, *parts)
+        p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, edges, *parts)
         given = [_TO_NODES, _TO_EDGES], p, q, e, edges
         received, updated, moments, inner = self._with_frames(*given, takes_inner=takes_inner)
         nodes_now = self._nodes(at, of_own, moments, received, edges)
@@ -392,10 +409,13 @@ class RepflowLayer(nn.Module):
         of_nodes = row_moments(edges.frame, at.neighbors, offsets, of=edges.graph.of_neighbor)
         made = axis_product(of_nodes, o.axis_neuron, axis_product(of_edges, o.axis_neuron))
         product = self._product("node_sym_linear")
-        of_e, of_n = product.weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
-        ordered = [weight.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for weight in (of_n, of_e)]
-        weight = torch.cat(ordered).flatten(0, 1) / (3 * o.edge_scale)
-        return linear(made, weight, product.added)
+
+        def ordered() -> torch.Tensor:
+            parts = product.weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
+            turned = [part.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for part in reversed(parts)]
+            return torch.cat(turned).flatten(0, 1) / (3 * o.edge_scale)
+
+        return linear(made, self._of_weights(edges, "symmetric", ordered), product.added)
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
         return layer_output(z, None, self.activation_name)
@@ -411,21 +431,40 @@ class RepflowLayer(nn.Module):
     def _layers(self, names: Sequence[str]) -> list[Layer]:
         return [self._product(name) for name in names]
 
+    def _of_weights(self, edges: Edges, name: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
+        if not edges.at_once or is_exported():
+            return make()
+        kept = self._kept(self, dict)
+        if name not in kept:
+            with torch.inference_mode(False), torch.no_grad():
+                found = make()
+            if is_recorded(edges.frame):
+                return found  # not there before what is recorded runs
+            kept[name] = found
+        made: T = kept[name]
+        return made
+
     def _own_part(self) -> Part:
         """Of nodes, for the first of their messages."""
         own = self._product("node_self_mlp")
         return Part([own.weight], [own.added])
 
-    def _ends(self, names: Sequence[str], at: Ends, *parts: Part) -> list[torch.Tensor]:
+    def _ends(self, names: Sequence[str], at: Ends, edges: Edges, *parts: Part) -> list[torch.Tensor]:
         """Of products along edges those of n_i and of n_j; and other products of n_i. Nodes that are the same are
         multiplied once."""
         n, layers = self.options.n_dim, self._layers(names)
         p = Part([layer.weight[:n] for layer in layers], [layer.added for layer in layers])
         q = Part([layer.weight[n : 2 * n] for layer in layers], [])
+
+        def products(x: torch.Tensor, *of: Part) -> list[torch.Tensor]:
+            widths = tuple(part.width for part in of)
+            return self._of_weights(edges, ("ends", *names, *widths, of[0] is p), lambda: Joined.of(of))(x)
+
         if at.neighbors is at.centers:
-            return products(at.centers, [p, q, *parts])
-        of_p, *others = products(at.centers, [p, *parts])
-        return [of_p, *products(at.neighbors, [q]), *others]
+            return products(at.centers, p, q, *parts)
+        of_p, *others = products(at.centers, p, *parts)
+        return [of_p, *products(at.neighbors, q), *others]
 
     def _along_edges(
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, e: torch.Tensor, edges: Edges
@@ -441,7 +480,10 @@ class RepflowLayer(nn.Module):
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """What messages along edges take besides their numbers."""
-        of_edge = torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
+        begin, layers = 2 * self.options.n_dim, self._layers(names)
+        of_edge = self._of_weights(
+            edges, ("edges", *names), lambda: torch.cat([layer.weight[begin:] for layer in layers], 1)
+        )
         return of_edge, p, q, edges.switch, self._weights("e")[0] if _TO_EDGES in names else None
 
     def _with_frames(
@@ -467,18 +509,23 @@ class RepflowLayer(nn.Module):
         received, updated = self._along_edges(names, p, q, along, edges)
         return received, updated, row_moments(edges.frame, of_nodes, graph.offsets), inner
 
-    def _angle_parts(self, names: Sequence[str]) -> tuple[Part, list[torch.Tensor]]:
+    def _angle_parts(self, names: Sequence[str], edges: Edges) -> tuple[Part, list[torch.Tensor]]:
         """Of products along angles that of a node's numbers, and the weights for those of an angle, and of its second
         and its first edge."""
         o, layers = self.options, self._layers(names)
         of_node, of_edge = o.angle_inputs
-        weight = torch.cat([layer.weight for layer in layers], 1)
-        of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
-        if o.compresses:
-            node = linear(self._product("a_compress_n_linear").weight, node)
-        else:
-            node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
-        return Part([node], [layer.added for layer in layers]), [of_angle, *of_edges]
+
+        def made() -> tuple[torch.Tensor, list[torch.Tensor]]:
+            weight = torch.cat([layer.weight for layer in layers], 1)
+            of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
+            if o.compresses:
+                node = linear(self._product("a_compress_n_linear").weight, node)
+            else:
+                node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
+            return node, [of_angle, *of_edges]
+
+        node, weights = self._of_weights(edges, ("angles", *names), made)
+        return Part([node], [layer.added for layer in layers]), weights
 
     def _along_angles(
         self,

@@ -18,7 +18,7 @@ from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.models.repformer_once import GraphOnce, LayerOnce, NodesOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
-from mdops.nn.watch import Watch
+from mdops.nn.watch import OfWeights
 from mdops.ops import (
     NeighborGraph,
     axis_product,
@@ -335,11 +335,7 @@ class RepformerLayer(nn.Module):
             nn.ParameterList(residuals[f"{name}_residual"]) for name in ("g1", "g2", "h2")
         )
         self.norm = nn.ParameterList(norm or ())
-        self._kept: tuple[Watch, Any, LayerOnce | None] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles do without what is of these weights: nobody watches those of a copy yet."""
-        return {**self.__dict__, "_kept": None}
+        self._kept: OfWeights[LayerOnce] = OfWeights()
 
     def forward(self, nodes: torch.Tensor, local: Local, edges: Edges) -> tuple[torch.Tensor, Local]:
         """The new numbers of nodes (N, g1_dim), and of edges and their vectors."""
@@ -383,7 +379,7 @@ class RepformerLayer(nn.Module):
         absent = edges.empty if smooth else torch.zeros_like(edges.empty)
         r = h * 3**-0.25 if self.form.attends else h
         new, made = layer_once(
-            self._kept_constants() if edges.constants is None else edges.constants[self],
+            self._kept(self, self.constants) if edges.constants is None else edges.constants[self],
             GraphOnce(graph.of_neighbor, graph.of_center, absent),
             *(nodes, e, r, edges.weight, edges.mean_weight, edges.turning),
         )
@@ -394,17 +390,6 @@ class RepformerLayer(nn.Module):
         own, (keep, (factor,)) = self._product("linear2"), self._factors("g2", 1)
         assert own.bias is not None
         return keep * e + factor.to(e) * self._activated(e @ own.weight.to(e) + own.bias.to(e))
-
-    def _kept_constants(self) -> LayerOnce:
-        """`constants` of the weights as they are now, made again where they have changed."""
-        if self._kept is None or not self._kept[0].is_valid:
-            self._kept = Watch(self), None, None
-        watch, before, found = self._kept
-        now = watch.parameters()
-        if found is None or now != before:
-            found = self.constants()
-            self._kept = watch, now, found
-        return found
 
     @torch.no_grad()
     def constants(self, of_edges: torch.Tensor | None = None) -> LayerOnce:

@@ -10,12 +10,14 @@ import functools
 import itertools
 import operator
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+T = TypeVar("T")
 
 
 class WatchedParameter(nn.Parameter):
@@ -124,3 +126,23 @@ class Watch:
     def state(self) -> tuple[Hashable, ...]:
         """Of both."""
         return *self.buffers(), *self.parameters()
+
+
+class OfWeights(Generic[T]):
+    """What is made of a module's parameters, made again where they have changed. Copies and pickles make it again."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Watch, Any, T | None] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return OfWeights, ()
+
+    def __call__(self, module: nn.Module, make: Callable[[], T]) -> T:
+        if self._kept is None or not self._kept[0].is_valid:
+            self._kept = Watch(module), None, None
+        watch, before, found = self._kept
+        now = watch.parameters()
+        if found is None or now != before:
+            found = make()
+            self._kept = watch, now, found
+        return found
