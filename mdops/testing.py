@@ -960,6 +960,7 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         *samples,
         *_framed_message_samples(random, index),
         *_outer_message_samples(random, index),
+        *_angle_end_samples(random, index),
         *_angle_product_samples(random, index),
         *_edge_update_samples(random, index),
     ]
@@ -1048,6 +1049,30 @@ def _outer_message_samples(
         grads = random(4, sent), random(6, kept)
         bad = {"grad_sent": (0, random(4, sent + 1)), "grad_kept": (1, random(5, kept))}
         samples.append(Sample("outer_message_backward", (*grads, *given), bad=bad))
+    return samples
+
+
+def _angle_end_samples(
+    random: Callable[..., torch.Tensor], index: Callable[..., torch.Tensor]
+) -> list[Sample]:
+    """Of atoms with two rows, none, one, and more than a warp takes at once; the last rows are of none."""
+    samples = []
+    of = index(0, 0, 2, *[3] * 17, -1, -1)
+    _, ends = torch.ops.mdops.edge_order(of, 4)
+    for inputs, columns in ((32, 48), (64, 16), (5, 7)):
+        given = random(inputs, 2 * columns), of, ends
+        bad: dict[str, tuple[int, Any]] = {"index": (3, of + 9), "of_atom": (1, random(4, columns + 1))}
+        bad |= {"weight": (2, random(inputs + 1, 2 * columns)), "offsets": (4, ends.flip(0))}
+        samples.append(
+            Sample("angle_ends", (random(22, inputs), random(4, columns), *given), (0, 1), bad=bad)
+        )
+        bad = {
+            "index": (3, of + 9),
+            "grad_p": (0, random(22, columns + 1)),
+            "grad_q": (1, random(2, columns)),
+        }
+        grads = random(22, columns), random(22, columns)
+        samples.append(Sample("angle_ends_backward", (*grads, *given), bad=bad))
     return samples
 
 

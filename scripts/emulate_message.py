@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 
 import torch
+import torch.nn.functional as F
 from gpu_emulator.compile import library_of
 
 from mdops.ops.activation import CODES, of_code
@@ -201,9 +202,42 @@ def check(library: ctypes.CDLL, case: Case, *, plain: bool, chip: int) -> float:
     return worst
 
 
+def check_ends(library: ctypes.CDLL, inputs: int, columns: int, chip: int) -> float:
+    """The largest error of what messages along angles add for their edges, and of its gradients."""
+    gen = torch.Generator().manual_seed(columns)
+    lengths = torch.tensor([3, 0, 26, 16, 1, 40])
+    rows, atoms = int(lengths.sum()) + 3, len(lengths)
+    index = torch.cat([torch.arange(atoms).repeat_interleave(lengths), torch.full((3,), -1)]).int()
+    offsets = torch.cat([torch.zeros(1), lengths.cumsum(0)]).int()
+    sizes = (rows, inputs), (inputs, 2 * columns), (atoms, columns), (rows, columns), (rows, columns)
+    x, weight, of_atom, grad_p, grad_q = (torch.randn(size, generator=gen) for size in sizes)
+    given = [x.double().requires_grad_(), of_atom.double().requires_grad_()]
+    made = given[0] @ weight.double() + F.pad(given[1], (0, columns))[index.long()]
+    p, q = torch.where(index[:, None] < 0, 0.0, made).split(columns, 1)
+    by = torch.autograd.grad((p * grad_p).sum() + (q * grad_q).sum(), given)
+    out = [
+        torch.full(size, torch.nan)
+        for size in ((rows, columns), (rows, columns), (rows, inputs), (atoms, columns))
+    ]
+    tensors = x, weight, of_atom, grad_p, grad_q, index, offsets, *out
+    pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+    for backward in (False, True):
+        library.run_angle_ends(backward, pointers, (ctypes.c_int64 * 5)(rows, atoms, inputs, columns, chip))
+    worst = 0.0
+    for a, b in zip(out, (p, q, *by), strict=True):
+        error = float((a.double() - b).abs().max() / b.abs().max())
+        assert error < TOLERANCE[torch.float32], error
+        worst = max(worst, error)
+    return worst
+
+
 def main() -> None:
     lengths = [0, 27, 16, 1, 40, 0, 33, 90]
     with library_of("message", __doc__) as library:
+        for inputs, columns, chip in itertools.product((32, 64), (96, 16), (1, 8)):
+            print(
+                f"ends of angles, {inputs}, {columns}, {chip}: {check_ends(library, inputs, columns, chip):.1e}"
+            )
         for dtype in (torch.float32, torch.float64):
             for shape in ((3, 4, 3), (2, 0, 2), (1, 5, 0), (0, 3, 0)):
                 case = Case(*shape, lengths, 7, CODES["tanh"], dtype)

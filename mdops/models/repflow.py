@@ -21,6 +21,7 @@ from mdops.nn.watch import OfWeights
 from mdops.ops import (
     AngleEdges,
     NeighborGraph,
+    angle_ends,
     edge_gather,
     edge_scatter,
     edge_update,
@@ -547,7 +548,11 @@ class RepflowLayer(nn.Module):
         of_angle, second, first = weights
         e = self._product("a_compress_e_linear")(inner) if self.options.compresses else inner
         of_center, angles = edges.inner.of_center, edges.inner.angles
-        p, q = edge_gather(of_node, of_center, linear(e, first)), linear(e, second)
+        if edges.at_once and e.shape[1] in (32, 64) and first.shape[1] % 16 == 0:
+            both = self._of_weights(edges, ("ends of angles", keeps), lambda: torch.cat([first, second], 1))
+            p, q = angle_ends(e, of_node, both, of_center)
+        else:
+            p, q = edge_gather(of_node, of_center, linear(e, first)), linear(e, second)
         scale = self._weights("a")[0] if keeps else None
         ends = angles.of_first, angles.of_second
         given = of_angle, p, q, edges.angle_switch, scale, *ends, self.activation_name, of_center.offsets

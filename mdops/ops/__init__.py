@@ -14,6 +14,7 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
     node_layer,
     switch_curve,
 )
+from mdops.ops.angle_ends import angle_ends
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_products import angle_products
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
@@ -93,6 +94,7 @@ __all__ = [
     "NeighborList",
     "RaggedPlan",
     "Terms",
+    "angle_ends",
     "angle_features",
     "angle_moment",
     "angle_products",

@@ -1,6 +1,7 @@
 // The ops on messages as on a GPU, launched on the host. scripts/emulate_message.py calls them with the
 // pointers of their tensors and with their sizes.
 #include "fibers.h"
+#include "angle_ends/gpu_kernels.h"
 #include "message/gpu_run.h"
 
 namespace {
@@ -40,4 +41,16 @@ void run(bool plain, double threshold, Pointers next, const int64_t* sizes) {
 
 extern "C" void run_message(bool is_double, bool plain, double threshold, void** pointers, int64_t* sizes) {
   is_double ? run<double>(plain, threshold, pointers, sizes) : run<float>(plain, threshold, pointers, sizes);
+}
+
+extern "C" void run_angle_ends(bool backward, void** pointers, int64_t* sizes) {
+  using namespace mdops;
+  Pointers next(pointers);
+  AngleEndsArgs<float> a{};
+  a.rows = sizes[0], a.atoms = sizes[1], a.inputs = sizes[2], a.columns = sizes[3];
+  for (const float** array : {&a.x, &a.weight, &a.of_atom, &a.grad_p, &a.grad_q}) *array = next();
+  for (const int32_t** index : {&a.index, &a.offsets}) *index = next();
+  for (float** array : {&a.p, &a.q, &a.by_x, &a.by_atom}) *array = next();
+  const Gpu gpu({static_cast<int>(sizes[4]), 90, 232448});
+  backward ? run_angle_end_gradients(gpu, a) : run_angle_ends(gpu, a);
 }

@@ -246,6 +246,14 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, Tensor first_offsets, "
       "Tensor second, Tensor? second_order, Tensor second_offsets, Tensor? groups, int activation, float "
       "threshold, str matmul) -> (Tensor number, Tensor p, Tensor q, Tensor row_weight)");
+  // What messages along angles add for their two edges.
+  m.def(
+      "angle_ends(Tensor x, Tensor of_atom, Tensor weight, Tensor index, Tensor offsets) -> (Tensor p, "
+      "Tensor "
+      "q)");
+  m.def(
+      "angle_ends_backward(Tensor grad_p, Tensor grad_q, Tensor weight, Tensor index, Tensor offsets) -> "
+      "(Tensor x, Tensor of_atom)");
 
   // Pair vectors, and what leads back from them to forces and virials.
   m.def(

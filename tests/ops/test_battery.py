@@ -29,6 +29,7 @@ from mdops.testing import Sample
 DEVICES = {"cpu": (), "cuda": pytest.mark.gpu}
 # The gradient of these is the second derivative itself.
 LAST = (
+    "angle_ends",
     "angle_features",
     "angle_moment_backward",
     "degree_norm_backward",
@@ -288,6 +289,7 @@ def test_no_atoms(sample):
         "message",
         "framed_message",
         "outer_message",
+        "angle_ends",
         "angle_products",
         "so2_layers",
     )
