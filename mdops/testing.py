@@ -961,6 +961,7 @@ def _message_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> 
         *_framed_message_samples(random, index),
         *_outer_message_samples(random, index),
         *_angle_end_samples(random, index),
+        *_node_update_samples(random),
         *_angle_product_samples(random, index),
         *_edge_update_samples(random, index),
     ]
@@ -1049,6 +1050,22 @@ def _outer_message_samples(
         grads = random(4, sent), random(6, kept)
         bad = {"grad_sent": (0, random(4, sent + 1)), "grad_kept": (1, random(5, kept))}
         samples.append(Sample("outer_message_backward", (*grads, *given), bad=bad))
+    return samples
+
+
+def _node_update_samples(random: Callable[..., torch.Tensor]) -> list[Sample]:
+    samples = []
+    for rows, width, name in ((5, 4, "silut:0.4"), (6, 7, "tanh")):
+        x, z, u, m, weights = *(random(rows, width) for _ in range(4)), random(3, width)
+        code = kernel_code(name)
+        bad: dict[str, tuple[int, Any]] = {
+            "u": (2, random(rows + 1, width)),
+            "m": (3, random(rows, width + 1)),
+        }
+        bad |= {"weights": (4, random(2, width)), "code": (5, 9)}
+        samples.append(Sample("node_update", (x, z, u, m, weights, *code), (0, 1, 2, 3), bad=bad))
+        bad = {"grad": (0, random(rows + 1, width)), "weights": (3, random(2, width))}
+        samples.append(Sample("node_update_backward", (m, z, u, weights, *code), bad=bad))
     return samples
 
 

@@ -27,6 +27,7 @@ from mdops.ops import (
     edge_update,
     framed_message,
     message,
+    node_update,
     outer_message,
     row_moments,
 )
@@ -393,9 +394,14 @@ class RepflowLayer(nn.Module):
     ) -> torch.Tensor:
         """The nodes after all their messages; `of_own` is the product of the first of these, and `moments` are the sums
         over the edges of an atom of their frames times their numbers."""
+        symmetric = self._symmetric(at, moments, edges)
+        if edges.at_once and self.options.n_multi_edge_message == 1:
+            weights = self._of_weights(edges, "nodes", lambda: torch.stack(self._weights("n")))
+            given = at.centers, of_own, symmetric, received, weights, self.activation_name
+            return self._ended("n", node_update(*given))
         messages = [
             self._f(of_own),
-            self._f(self._symmetric(at, moments, edges)),
+            self._f(symmetric),
             *received.chunk(self.options.n_multi_edge_message, dim=1),
         ]
         nodes = at.centers

@@ -72,6 +72,7 @@ from mdops.ops.neighbor import (
 )
 from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops.node_update import node_update
 from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.own_message import own_message
 from mdops.ops.pair_table import near_weight, pair_table
@@ -149,6 +150,7 @@ __all__ = [
     "neighbor_pairs",
     "neighbor_rows",
     "next_step",
+    "node_update",
     "order_mix",
     "order_mix_outer",
     "outer_message",

@@ -208,6 +208,16 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "edge_update_backward(Tensor grad, Tensor z, Tensor scale, Tensor bias, Tensor index, Tensor offsets, "
       "int activation, float threshold) -> Tensor");
 
+  // Nodes after their messages.
+  m.def(
+      "node_update(Tensor x, Tensor z, Tensor u, Tensor m, Tensor weights, int activation, float threshold) "
+      "-> "
+      "Tensor");
+  m.def(
+      "node_update_backward(Tensor grad, Tensor z, Tensor u, Tensor weights, int activation, float "
+      "threshold) "
+      "-> (Tensor z, Tensor u, Tensor m)");
+
   // A layer of message passing along edges or angles, and its derivatives.
   m.def(
       "message(Tensor x, Tensor weight, Tensor p, Tensor q, Tensor row_weight, Tensor scale, Tensor first, "

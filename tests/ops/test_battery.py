@@ -43,6 +43,7 @@ LAST = (
     "harmonic_rows_backward",
     "harmonic_sums",
     "moment_invariants",
+    "node_update",
     "own_message",
     "spline_moment_backward",
     "spline_rows",

@@ -1,0 +1,47 @@
+// Nodes after messages on a GPU: a thread has a number.
+#pragma once
+
+#include "common/gpu.h"
+#include "node_update/node_update.h"
+
+namespace mdops {
+
+namespace gpu_node_update {
+
+constexpr int kThreads = 256;
+
+template <Activation kind, bool kGradients, class T>
+__global__ void __launch_bounds__(kThreads) update_kernel(const NodeUpdateArgs<T> args) {
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (k >= args.numbers) return;
+  // 32 bits are sooner divided.
+  const bool is_short = args.numbers <= UINT32_MAX;
+  const int64_t column =
+      is_short ? static_cast<uint32_t>(k) % static_cast<uint32_t>(args.width) : k % args.width;
+  if constexpr (kGradients)
+    node_update_gradients<kind>(args, k, column);
+  else
+    update_node<kind>(args, k, column);
+}
+
+template <bool kGradients, class T>
+void run(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
+  if (!args.numbers) return;
+  with_activation(args.activation, [&]<Activation kind>() {
+    gpu.launch(update_kernel<kind, kGradients, T>, blocks_for(args.numbers, kThreads), kThreads, 0, args);
+  });
+}
+
+}  // namespace gpu_node_update
+
+template <class T>
+void run_node_update(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
+  gpu_node_update::run<false>(gpu, args);
+}
+
+template <class T>
+void run_node_update_gradients(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
+  gpu_node_update::run<true>(gpu, args);
+}
+
+}  // namespace mdops

@@ -1,0 +1,86 @@
+// The ops on nodes after messages, their arguments checked at entry. What a device does are overloads of
+// `run_node_update` and `run_node_update_gradients` on the call of an op.
+#pragma once
+
+#include <string>
+#include <tuple>
+
+#include "common/bind.h"
+#include "common/tensor.h"
+#include "node_update/node_update.h"
+
+namespace mdops {
+
+template <class Device>
+struct NodeUpdateOps {
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+  static Tensor node_update(const Tensor& x_, const Tensor& z_, const Tensor& u_, const Tensor& m_,
+                            const Tensor& weights, int64_t activation, double threshold) {
+    const auto op = Device::make("node_update", "x", x_);
+    const Inputs in(op, z_, u_, weights, activation, threshold);
+    const Tensor x = input(op, "x", x_, in.dtype, {in.rows, in.width});
+    const Tensor m = input(op, "m", m_, in.dtype, {in.rows, in.width});
+    Tensor y = empty(op, {in.rows, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      auto args = in.template args<decltype(zero)>();
+      args.x = data_of(x), args.m = data_of(m), args.y = data_of(y);
+      run_node_update(op, args);
+    });
+    return y;
+  }
+
+  // By z, u and m.
+  static Three node_update_backward(const Tensor& grad_, const Tensor& z_, const Tensor& u_,
+                                    const Tensor& weights, int64_t activation, double threshold) {
+    const auto op = Device::make("node_update_backward", "grad", grad_);
+    const Inputs in(op, z_, u_, weights, activation, threshold);
+    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.rows, in.width});
+    const auto rows = [&] { return empty(op, {in.rows, in.width}, in.dtype); };
+    Tensor by_z = rows(), by_u = rows(), by_m = rows();
+    dispatch_float(op, in.dtype, [&](auto zero) {
+      auto args = in.template args<decltype(zero)>();
+      args.grad = data_of(grad);
+      args.by_z = data_of(by_z), args.by_u = data_of(by_u), args.by_m = data_of(by_m);
+      run_node_update_gradients(op, args);
+    });
+    return {by_z, by_u, by_m};
+  }
+
+  MDOPS_IMPLEMENT(NodeUpdateOps, node_update, node_update_backward)
+
+ private:
+  struct Inputs {
+    Tensor z;
+    ScalarType dtype;
+    int64_t rows, width;
+    Tensor u, weights;
+    int64_t activation;
+    double threshold;
+
+    Inputs(const Op& op, const Tensor& z_, const Tensor& u_, const Tensor& weights_, int64_t activation_,
+           double threshold_)
+        : z(float_input(op, "z", z_, {kAny, kAny})),
+          dtype(z.scalar_type()),
+          rows(z.size(0)),
+          width(z.size(1)),
+          u(input(op, "u", u_, dtype, {rows, width})),
+          weights(input(op, "weights", weights_, dtype, {3, width})),
+          activation(activation_),
+          threshold(threshold_) {
+      if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
+        fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
+    }
+
+    template <class T>
+    NodeUpdateArgs<T> args() const {
+      NodeUpdateArgs<T> a{};
+      a.z = data_of(z), a.u = data_of(u), a.weights = data_of(weights);
+      a.numbers = rows * width, a.width = width;
+      a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+      return a;
+    }
+  };
+};
+
+}  // namespace mdops
