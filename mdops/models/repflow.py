@@ -41,6 +41,7 @@ from mdops.tracing import is_exported, is_recorded
 
 T = TypeVar("T")
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
+_MANY_EDGES = 16384  # that make angles: of fewer, other products are sooner done than `angle_ends`
 # The products along edges and along angles, of which the first of each is sent and the second kept.
 _TO_NODES, _TO_EDGES = "node_edge_linear", "edge_self_linear"
 _FROM_ANGLES, _TO_ANGLES = "edge_angle_linear1", "angle_self_linear"
@@ -554,7 +555,8 @@ class RepflowLayer(nn.Module):
         of_angle, second, first = weights
         e = self._product("a_compress_e_linear")(inner) if self.options.compresses else inner
         of_center, angles = edges.inner.of_center, edges.inner.angles
-        if edges.at_once and e.shape[1] in (32, 64) and first.shape[1] % 16 == 0:
+        is_taken = len(e) >= _MANY_EDGES and e.shape[1] in (32, 64) and first.shape[1] % 16 == 0
+        if edges.at_once and is_taken:
             both = self._of_weights(edges, ("ends of angles", keeps), lambda: torch.cat([first, second], 1))
             p, q = angle_ends(e, of_node, both, of_center)
         else:

@@ -410,6 +410,8 @@ def is_of_fewer(sample, args):
     if sample.op.startswith(("message", "outer_message")):  # fewer groups than there are, which the CPU finds
         groups = [a.name for a in sample.function._schema.arguments].index("groups")
         return args[0].is_cuda and args[groups] is not None and has_one_less(groups)
+    if sample.op == "angle_ends_backward":  # fewer atoms, which the CPU finds
+        return args[0].is_cuda and has_one_less(4)
     if sample.op == "framed_message":  # the last row taken is one of none
         return has_one_less(12)
     if sample.op in ("edge_rotate_sum", "edge_rotate_back"):

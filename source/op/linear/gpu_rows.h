@@ -37,15 +37,6 @@ __device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, 
   }
 }
 
-// Asks for a warp's 16 rows from `row` on, which come to the second cache, where rows lie side by side.
-__device__ __forceinline__ void prefetch_rows(const RowArgs& args, int64_t row) {
-  const int64_t rows = min(args.rows - row, int64_t{16});
-  const float* const from = args.a.data + row * args.depth;
-  if (threadIdx.x % 32 == 0 && rows > 0 && args.a.line == args.depth && args.depth % 4 == 0)
-    MDOPS_ON_HOPPER("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-                    "r"(static_cast<int>(rows * args.depth) * 4));
-}
-
 // The columns from `column` on of the matrix b: stages of the depth after each other, the low parts behind
 // all high ones.
 template <int kUnits>
@@ -82,14 +73,12 @@ __global__ void __launch_bounds__(kRowThreads, 1) rows_kernel(const __grid_const
   int64_t first = (static_cast<int64_t>(group) * blocks + blockIdx.x / beside) * kGroupRows;
   RowStage next;
   load_rows(next, args, a, first + down, 0);
-  prefetch_rows(args, first + down + step);
   split_columns<kUnits>(args, args.b.data + degree_of(coefficient) * args.coefficients.b, column,
                         stages * kStage, parts);
   fence_shared();
   __syncthreads();
   const uint64_t b = matrix_of_rows<128>(parts);
   for (; first < args.rows; first += step) {
-    prefetch_rows(args, first + down + 2 * step);
     float c[kUnits][4] = {};
     for (int n = 0; n < stages; ++n) {
       const SplitRows<kRowEights> own(next);
