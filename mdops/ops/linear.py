@@ -11,9 +11,9 @@ from mdops.ops._register import as_non_leaf, call, is_by_pytorch, register_fake,
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x W + b. Differentiable any number of times, by products of the same kind (`linear_input`, `linear_weight`).
 
-    On a Hopper GPU larger products of float32 are three of two parts of each number in TF32, as accurate as PyTorch's
-    in float32, whose settings for TF32 they do not follow; numbers beyond 2^114 become NaN there. Other products are
-    PyTorch's.
+    On a Hopper GPU larger products of float32 are three of two parts of each number, in TF32 or in float16 times powers
+    of two, as accurate as PyTorch's in float32, whose settings for TF32 they do not follow; numbers beyond 2^114 become
+    NaN there, and rows and columns of numbers below 2^-88 alone lose digits. Other products are PyTorch's.
 
     Args:
         x: (N, I), float32 or float64. weight: (I, O), of x's dtype. bias: (O,).

@@ -189,6 +189,11 @@ inline unsigned atomicOr(unsigned* to, unsigned x) {
   *to |= x;
   return old;
 }
+inline int atomicMax(int* to, int x) {
+  const int old = *to;
+  *to = x > old ? x : old;
+  return old;
+}
 inline unsigned atomicMax(unsigned* to, unsigned x) {
   const unsigned old = *to;
   *to = max(old, x);

@@ -19,32 +19,13 @@
 #include "common/gpu_split.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
+#include "linear/gpu_matrix.h"
 
 namespace mdops {
 namespace gpu_linear {
 
 constexpr int kAlignment = 1024, kGroup = 128, kGroupRows = 64;
 constexpr int kRow = 32, kRowEights = kRow / 8;  // numbers of B in 128 bytes
-
-// Number k of line n is data[n * line + k * deep]: of A lines are C's rows, of B its columns.
-struct Matrix {
-  const float* data;
-  int64_t line, deep;
-};
-
-// Products of C's and A's coefficients, (L + 1)^2 of which stand side by side in each row, with B's matrices
-// of their degrees, L + 1: how far on the next coefficient is in A and in C, and the next degree's matrix in
-// B. One product has one coefficient.
-struct Coefficients {
-  int64_t count = 1, a = 0, b = 0, c = 0;
-};
-
-// The degree of a coefficient.
-__device__ __forceinline__ int degree_of(int coefficient) {
-  int degree = 0;
-  while ((degree + 1) * (degree + 1) <= coefficient) ++degree;
-  return degree;
-}
 
 // A number, or two side by side, or zeros: volatile, so that it is asked for where this stands.
 __device__ __forceinline__ float load_one(const float* from, bool in_bounds) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "linear/gpu_halves_run.h"
 #include "linear/gpu_rows.h"
 #include "linear/gpu_tiles.h"
 
@@ -49,10 +50,17 @@ inline bool by_rows(const Gpu& gpu, const Args& args) {
                                              gpu.limits().multiprocessors / 2);
 }
 
+inline RowArgs rows_of(const Args& args) {
+  const Shape& s = args.shape;
+  return {s.rows, s.columns, s.depth, 1, args.a, args.b, args.bias, args.c, args.c_line, args.coefficients};
+}
+
 // Floats of memory that a product needs beside its results.
 inline int64_t workspace(const Gpu& gpu, const Args& args) {
   const Shape& s = args.shape;
-  return s.parts > 1 && !by_rows(gpu, args) ? s.parts * (s.rows + 1) * s.columns : 0;
+  return s.parts > 1 && !by_rows(gpu, args) && (args.sums || !takes_halves(gpu, rows_of(args)))
+             ? s.parts * (s.rows + 1) * s.columns
+             : 0;
 }
 
 template <int kUnits>
@@ -65,13 +73,14 @@ void run_rows(const Gpu& gpu, const Args& args) {
       args.coefficients.count > 1
           ? std::clamp<int64_t>(4 * chip / beside, 1, blocks_for(units, kRowThreads / kGroup))
           : std::clamp<int64_t>(chip / wide, 1, units);
-  gpu.launch(rows_kernel<kUnits>, down * beside, kRowThreads, shared_for_rows(kUnits, s.depth),
-             RowArgs{s.rows, s.columns, s.depth, gpu.int32_of("weight", wide), args.a, args.b, args.bias,
-                     args.c, args.c_line, args.coefficients});
+  RowArgs rows = rows_of(args);
+  rows.wide = gpu.int32_of("weight", wide);
+  gpu.launch(rows_kernel<kUnits>, down * beside, kRowThreads, shared_for_rows(kUnits, s.depth), rows);
 }
 
 // C, and the sums of B's columns if they are wanted. Memory begins on 16 bytes.
 inline void multiply(const Gpu& gpu, const Args& args, float* workspace) {
+  if (!args.sums && takes_halves(gpu, rows_of(args))) return run_halves(gpu, rows_of(args));
   if (by_rows(gpu, args))
     return units_of(args.shape.columns) == 8 ? run_rows<8>(gpu, args) : run_rows<7>(gpu, args);
   const Shape& s = args.shape;

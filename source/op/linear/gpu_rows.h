@@ -11,16 +11,6 @@ namespace gpu_linear {
 
 constexpr int kRowThreads = 512;
 
-struct RowArgs {
-  int64_t rows, columns, depth;
-  int wide;           // blocks side by side
-  Matrix a, b;        // A's lines are of even length, its depth side by side
-  const float* bias;  // or null
-  float* c;
-  int64_t c_line;  // from one of C's rows to the next
-  Coefficients coefficients;
-};
-
 using RowStage = RowsOfA<kRowEights>;
 
 __device__ __forceinline__ void load_rows(RowStage& stage, const RowArgs& args, const float* a, int64_t row,

@@ -1,0 +1,50 @@
+"""Runs the GPU kernel of `linear` and `degree_linear` by parts of float16 on the CPU, thread by thread, and compares it
+with float64.
+
+    python scripts/emulate_linear.py [--cuda DIR]
+
+For changes of the kernel where there is no GPU, as scripts/emulate_attention.py is for those of attention.
+"""
+
+import ctypes
+import itertools
+
+import torch
+from gpu_emulator.compile import library_of
+
+TOLERANCE = 3e-7  # of the sums of sizes
+SIZES = (  # rows, coefficients, depth, columns
+    (800, 1, 64, 64),
+    (771, 1, 100, 27),
+    (70, 9, 32, 96),
+    (66, 16, 64, 192),
+    (65, 4, 164, 40),
+    (790, 1, 20, 33),
+    (65, 4, 900, 64),
+)
+
+
+def main() -> None:
+    gen = torch.Generator().manual_seed(0)
+    with library_of("linear", __doc__, "-DMDOPS_HOPPER", "-D__CUDA_ARCH_FEAT_SM90_ALL") as library:
+        for (rows, count, depth, columns), transposed in itertools.product(SIZES, (False, True)):
+            degrees = round(count**0.5)
+            x = torch.randn(rows, count, depth, generator=gen) * 10 ** torch.randn(rows, 1, 1, generator=gen)
+            weight = torch.randn(degrees, depth, columns, generator=gen)
+            given = (weight.mT if transposed else weight).contiguous()
+            y = torch.full((rows, count, columns), torch.nan)
+            pointers = [None if t is None else t.data_ptr() for t in (x, given, y)]
+            sizes = rows, count, depth, columns, transposed
+            library.run_product((ctypes.c_void_p * 3)(*pointers), (ctypes.c_int64 * 5)(*sizes))
+            of_each = torch.cat(
+                [weight[k : k + 1].expand(2 * k + 1, -1, -1) for k in range(degrees)]
+            ).double()
+            want = torch.einsum("ndi,dio->ndo", x.double(), of_each)
+            scale = torch.einsum("ndi,dio->ndo", x.double().abs(), of_each.abs())
+            error = float(((y - want).abs() / scale).max())
+            print(f"{rows} x {count} x {depth} x {columns} {transposed} {error:.1e}", flush=True)
+            assert error < TOLERANCE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+// C = A B for many rows of A, whose numbers stand in fours, by Hopper's tensor cores in float16 to float32's
+// accuracy: a number is scale (high + low), 22 bits, as two of TF32 have, at twice their rate.
+//
+// The scales are powers of two, of a column of B, and of each 64 numbers of a row of A. A block has some
+// columns of B in shared memory, their high parts and their low ones, and takes 64 rows of A after the other
+// by each of its warpgroups, which ask for 64 of the depth ahead and, once B is there, wait for nobody else.
+// Of 16 of the depth a lane has four side by side; of 16 columns, too, so that B's stand in that order.
+//
+// Tensor cores round sums towards zero: so the sums of 64 of the depth begin at zero, the small products
+// first.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/gpu_warp.h"
+#include "common/gpu_wgmma.h"
+#include "common/rows.h"
+#include "gemm/gpu_memory.h"
+#include "gemm/gpu_parts.h"
+#include "linear/gpu_matrix.h"
+#include "so2_layer/gpu_multiply_rows.h"
+
+namespace mdops {
+namespace gpu_linear {
+
+constexpr int kHalfRows = 64, kHalfDepth = 64, kHalfSteps = kHalfDepth / 16, kHalfAlignment = 1024;
+constexpr int kHalfRow = 2 * kHalfDepth;  // bytes of a column's part in shared memory
+
+// Two to four warpgroups, by the registers that they need: of a depth of `one` chunk no sums wait for others.
+MDOPS_HD constexpr int half_threads(int columns, bool one) {
+  return kGroupThreads * (2 + (columns <= 64) + one);
+}
+MDOPS_HD constexpr int64_t half_part(int columns) {
+  return static_cast<int64_t>(columns) * kHalfRow;
+}
+inline int64_t shared_for_halves(int columns, int64_t depth) {
+  return blocks_for(depth, kHalfDepth) *
+             (2 * half_part(columns) + columns * static_cast<int64_t>(sizeof(float))) +
+         kHalfAlignment;
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Four numbers, or zeros: volatile, so that they are asked for where this stands.
+__device__ __forceinline__ float4 load_four(const float* from, bool in_bounds) {
+  float4 x{0, 0, 0, 0};
+#ifdef __CUDACC__
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n"
+      "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\nmov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
+      "@there ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+      : "l"(from), "r"(static_cast<int>(in_bounds)));
+#else
+  if (in_bounds) x = *reinterpret_cast<const float4*>(from);
+#endif
+  return x;
+}
+
+__device__ __forceinline__ float largest_of(const float4& x) {
+  return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+}
+__device__ __forceinline__ float4 scaled(const float4& x, float by) {
+  return {by * x.x, by * x.y, by * x.z, by * x.w};
+}
+
+// The column of C that stands at one of B's columns in shared memory.
+__device__ __forceinline__ int column_of_half(int n) {
+  return n / 16 * 16 + n % 8 / 2 * 4 + n / 8 % 2 * 2 + n % 2;
+}
+
+// `kOne`: the depth is no more than 64.
+template <int kColumns, bool kOne>
+class HalfRows {
+ public:
+  __device__ __forceinline__ explicit HalfRows(const RowArgs& args, char* memory)
+      : args_(args),
+        parts_(memory),
+        depth_(static_cast<int>(args.depth)),
+        chunks_(kOne ? 1 : (depth_ + kHalfDepth - 1) / kHalfDepth),
+        group_(warp_index() / kGroupWarps),
+        lane_(lane_index()) {
+    unscale_ = reinterpret_cast<float*>(parts_ + 2 * chunks_ * half_part(kColumns));
+  }
+
+  // Columns from one on, of units `begin` to `end` of 64 rows of a coefficient, one coefficient's after the
+  // other's.
+  __device__ __forceinline__ void run(int64_t column, int begin, int end) {
+    column_ = column;
+    const int units = static_cast<int>((args_.rows + kHalfRows - 1) / kHalfRows);
+    for (int at = begin; at < end;) {
+      const int degree = args_.coefficients.count > 1 ? degree_of(at / units) : 0;
+      const int stop = args_.coefficients.count > 1 ? min(end, (degree + 1) * (degree + 1) * units) : end;
+      if (at > begin) __syncthreads();  // nobody needs the matrix before
+      int own = at + group_;
+      go_to(min(own, stop - 1), units);
+      load(0);
+      split_columns(args_.b.data + degree * args_.coefficients.b);
+      for (; own < stop; own += kGroups) {
+        float* const to = to_;
+        const int64_t row = row_;
+        float c[kColumns / 2];
+        for (int n = 0; n < chunks_; ++n) {
+          split_rows();
+          if (n + 1 == chunks_) go_to(min(own + kGroups, stop - 1), units);
+          load(n + 1 == chunks_ ? 0 : n + 1);
+          const int steps = min(kHalfSteps, (depth_ - n * kHalfDepth + 15) / 16);
+          if (steps == 4)
+            add<4>(c, n);
+          else if (steps == 3)
+            add<3>(c, n);
+          else if (steps == 2)
+            add<2>(c, n);
+          else
+            add<1>(c, n);
+        }
+        store(c, to, row);
+      }
+      at = stop;
+    }
+  }
+
+ private:
+  static constexpr int kThreads = half_threads(kColumns, kOne), kGroups = kThreads / kGroupThreads;
+
+  // This lane's rows of a unit.
+  __device__ __forceinline__ void go_to(int unit, int units) {
+    const int coefficient = args_.coefficients.count > 1 ? unit / units : 0;
+    row_ = static_cast<int64_t>(unit - coefficient * units) * kHalfRows + warp_index() % kGroupWarps * 16 +
+           lane_ / 4;
+    to_ = args_.c + coefficient * args_.coefficients.c;
+    const float* const a = args_.a.data + coefficient * args_.coefficients.a + 4 * (lane_ % 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) from_[h] = a + min(row_ + 8 * h, args_.rows - 1) * args_.a.line;
+  }
+
+  // A chunk of the depth of these rows.
+  __device__ __forceinline__ void load(int chunk) {
+#pragma unroll
+    for (int step = 0; step < kHalfSteps; ++step)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int k = chunk * kHalfDepth + 16 * step;
+        numbers_[step][h] = load_four(from_[h] + k, k + 4 * (lane_ % 4) < depth_);
+      }
+  }
+
+  __device__ __forceinline__ void split_rows() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float largest = 0;
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(numbers_[step][h]));
+      const float scale = scale_for(quad_largest(largest));
+      by_row_[h] = inverse_power(scale);
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step) {
+        uint2 parts[2];
+        split(scaled(numbers_[step][h], scale), parts);
+        high_[step][h] = parts[0].x, high_[step][h + 2] = parts[0].y;
+        low_[step][h] = parts[1].x, low_[step][h + 2] = parts[1].y;
+      }
+    }
+  }
+
+  // Four of the depth of a column of b, which stands at n in shared memory.
+  __device__ __forceinline__ float4 of_column(const float* b, int n, int k) const {
+    const int64_t column = column_ + column_of_half(n), deep = args_.b.deep;
+    const bool in_bounds = column < args_.columns && k < depth_;
+    const float* const from = in_bounds ? b + column * args_.b.line + k * deep : b;
+    const float4 x = deep == 1 ? *reinterpret_cast<const float4*>(from)
+                               : float4{from[0], from[deep], from[2 * deep], from[3 * deep]};
+    return in_bounds ? x : float4{0, 0, 0, 0};
+  }
+
+  // A warp has a chunk of eight columns, 16 of the depth of each four times.
+  __device__ __forceinline__ void split_columns(const float* b) const {
+    constexpr int kEights = kColumns / 8;
+    const int t = lane_ % 4;
+    for (int at = static_cast<int>(threadIdx.x) / kWarp; at < chunks_ * kEights; at += kThreads / kWarp) {
+      const int chunk = at / kEights, n = at % kEights * 8 + lane_ / 4;
+      float4 x[kHalfSteps];
+      float largest = 0;
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step)
+        x[step] = of_column(b, n, chunk * kHalfDepth + 16 * step + 4 * t);
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step) largest = fmaxf(largest, largest_of(x[step]));
+      const float scale = scale_for(quad_largest(largest));
+      if (t == 0) unscale_[chunk * kColumns + n] = inverse_power(scale);
+      char* const row = parts_ + 2 * chunk * half_part(kColumns) + n * kHalfRow + 4 * t;
+#pragma unroll
+      for (int step = 0; step < kHalfSteps; ++step) {
+        uint2 parts[2];
+        split(scaled(x[step], scale), parts);
+#pragma unroll
+        for (int part = 0; part < 2; ++part)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            *reinterpret_cast<uint32_t*>(row + part * half_part(kColumns) +
+                                         16 * ((2 * step + half) ^ n % 8)) =
+                half ? parts[part].y : parts[part].x;
+      }
+    }
+    fence_shared();
+    __syncthreads();
+  }
+
+  // c (+)= the rows times a chunk of B of so many times 16 of the depth.
+  template <int kSteps>
+  __device__ __forceinline__ void add(float (&c)[kColumns / 2], int chunk) const {
+    const uint64_t high = matrix_of_rows<kHalfRow>(parts_ + 2 * chunk * half_part(kColumns));
+    const uint64_t low = matrix_of_rows<kHalfRow>(parts_ + (2 * chunk + 1) * half_part(kColumns));
+    float now[kColumns / 2];
+    begin_products();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      multiply_rows(now, low_[step], high + 2 * step, step > 0);
+      multiply_rows(now, high_[step], low + 2 * step, 1);
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) multiply_rows(now, high_[step], high + 2 * step, 1);
+    commit_products();
+    wait_for_products<0>();
+    fence_operands(now);
+    const float* const by_column = unscale_ + chunk * kColumns + 2 * (lane_ % 4);
+#pragma unroll
+    for (int e = 0; e < kColumns / 8; ++e) {
+      const float2 by = *reinterpret_cast<const float2*>(by_column + 8 * e);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float more = by_row_[h] * by.x * now[4 * e + 2 * h];
+        const float next = by_row_[h] * by.y * now[4 * e + 2 * h + 1];
+        c[4 * e + 2 * h] = kOne || chunk == 0 ? more : c[4 * e + 2 * h] + more;
+        c[4 * e + 2 * h + 1] = kOne || chunk == 0 ? next : c[4 * e + 2 * h + 1] + next;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const float (&c)[kColumns / 2], float* to, int64_t row) const {
+    const int64_t column = column_ + 4 * (lane_ % 4);
+    const bool fours = args_.columns % 4 == 0 && args_.c_line % 4 == 0 && column_ + kColumns <= args_.columns;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row + 8 * h >= args_.rows) continue;
+      float* const place = to + (row + 8 * h) * args_.c_line + column;
+      if (fours) {
+#pragma unroll
+        for (int e = 0; e < kColumns / 8; e += 2)
+          *reinterpret_cast<float4*>(place + 8 * e) = {c[4 * e + 2 * h], c[4 * e + 2 * h + 1],
+                                                       c[4 * e + 4 + 2 * h], c[4 * e + 5 + 2 * h]};
+        continue;
+      }
+#pragma unroll
+      for (int e = 0; e < kColumns / 8; ++e)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int at = e / 2 * 16 + e % 2 * 2 + k;
+          if (column + at < args_.columns) place[at] = c[4 * e + 2 * h + k];
+        }
+    }
+  }
+
+  const RowArgs& args_;
+  char* const parts_;  // of each chunk the high parts, then the low ones
+  float* unscale_;     // of each chunk of the columns
+  const int depth_, chunks_, group_, lane_;
+  int64_t column_ = 0, row_ = 0;
+  const float* from_[2] = {};
+  float* to_ = nullptr;
+  float4 numbers_[kHalfSteps][2];
+  uint32_t high_[kHalfSteps][4], low_[kHalfSteps][4];
+  float by_row_[2];  // undoes the chunk's scales
+};
+
+#endif
+
+template <int kColumns, bool kOne>
+__global__ void __launch_bounds__(half_threads(kColumns, kOne), 1)
+    halves_kernel(const __grid_constant__ RowArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  char* const memory = net_memory();
+  HalfRows<kColumns, kOne> own(args, memory + (-reinterpret_cast<uintptr_t>(memory) & (kHalfAlignment - 1)));
+  const int64_t units = (args.rows + kHalfRows - 1) / kHalfRows * args.coefficients.count;
+  const int64_t down = gridDim.x / args.wide, block = blockIdx.x / args.wide;
+  own.run(static_cast<int64_t>(blockIdx.x % args.wide) * kColumns, static_cast<int>(block * units / down),
+          static_cast<int>((block + 1) * units / down));
+#endif
+}
+
+}  // namespace gpu_linear
+}  // namespace mdops

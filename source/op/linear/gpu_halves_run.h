@@ -1,0 +1,60 @@
+// Which products go by gpu_halves.h, and by how many blocks.
+#pragma once
+
+#include <algorithm>
+
+#include "linear/gpu_halves.h"
+
+namespace mdops {
+namespace gpu_linear {
+
+constexpr int kFillingUnits = 6;  // of 64 rows and a block's columns, of a multiprocessor
+
+// 96, 64 or 32 columns a block, whichever leaves fewest of the last one's idle; two blocks of half as many
+// where 64 do not fit into shared memory; 0: none fit.
+inline int half_columns(const Gpu& gpu, int64_t columns, int64_t depth) {
+  int found = 96;
+  for (int fewer : {64, 32})
+    if (blocks_for(columns, fewer) * fewer < blocks_for(columns, found) * found) found = fewer;
+  const auto fits = [&](int count) { return shared_for_halves(count, depth) <= gpu.limits().shared_bytes; };
+  if (fits(found)) return found;
+  return found == 64 && columns <= 64 && fits(32) ? 32 : 0;
+}
+
+// Without a bias, where fours of A and, if its depth lies side by side, of B begin on 16 bytes. Few rows the
+// other kernel of rows is sooner done with, but for coefficients.
+inline bool takes_halves(const Gpu& gpu, const RowArgs& args) {
+  const bool fours = args.a.deep == 1 && args.depth % 4 == 0 && args.a.line % 4 == 0 &&
+                     (args.b.deep > 1 || args.b.line % 4 == 0);
+  if (!fours || args.bias || args.depth == 0) return false;
+  const int columns = half_columns(gpu, args.columns, args.depth);
+  return columns && (args.coefficients.count > 1 ||
+                     blocks_for(args.rows, kHalfRows) * blocks_for(args.columns, columns) >=
+                         kFillingUnits * gpu.limits().multiprocessors);
+}
+
+template <int kColumns, bool kOne>
+void run_halves_of(const Gpu& gpu, RowArgs args) {
+  const int64_t wide = blocks_for(args.columns, kColumns);
+  const int64_t units = blocks_for(args.rows, kHalfRows) * args.coefficients.count;
+  const int threads = half_threads(kColumns, kOne);
+  const int64_t down =
+      std::clamp<int64_t>(gpu.limits().multiprocessors / wide, 1, blocks_for(units, threads / kGroupThreads));
+  args.wide = gpu.int32_of("weight", wide);
+  gpu.int32_of("x", units);
+  gpu.launch(halves_kernel<kColumns, kOne>, down * wide, threads, shared_for_halves(kColumns, args.depth),
+             args);
+}
+
+inline void run_halves(const Gpu& gpu, const RowArgs& args) {
+  const auto run = [&]<int kColumns>() {
+    args.depth <= kHalfDepth ? run_halves_of<kColumns, true>(gpu, args)
+                             : run_halves_of<kColumns, false>(gpu, args);
+  };
+  const int columns = half_columns(gpu, args.columns, args.depth);
+  if (columns == 96) return run.template operator()<96>();
+  columns == 64 ? run.template operator()<64>() : run.template operator()<32>();
+}
+
+}  // namespace gpu_linear
+}  // namespace mdops
