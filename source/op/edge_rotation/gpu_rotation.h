@@ -282,6 +282,7 @@ template <class T, int size, class K>
 __global__ void __launch_bounds__(kThreads, 2) outer_kernel(RotateOuterArgs<T> args) {
   constexpr int kLanes = K::kLanes, kColumns = K::kColumns, kAtOnce = K::kAtOnce;
   constexpr int kGroups = kColumns / kLanes, kRest = kColumns % kLanes;
+  constexpr bool kAhead = kAtOnce < K::kRows;
   constexpr int kCount = kAtOnce > 4 ? 8 : kAtOnce > 1 ? 4 : 1;  // rows whose rests are summed up together
   static_assert(kAtOnce <= kCount && kCount <= kLanes);
   const RotationShape shape = args.shape;
@@ -302,6 +303,17 @@ __global__ void __launch_bounds__(kThreads, 2) outer_kernel(RotateOuterArgs<T> a
 #pragma unroll
         for (int d = 0; d < kColumns; ++d) x[d] = own.numbers[d];
       }
+      const auto row_of = [&](int64_t r) {
+        return Vector<T, size>(args.y + (e * rows + r) * shape.channels + c);
+      };
+      // Where not all rows come at once, the next ones are asked for before the last are needed.
+      Vector<T, size> next[kAtOnce];
+      const auto ask = [&](int64_t first) {
+#pragma unroll
+        for (int r = 0; r < kAtOnce; ++r)
+          if (has && first < rows) next[r] = row_of(first + r);
+      };
+      if (kAhead) ask(0);
       for (int64_t first = 0; first < rows; first += kAtOnce) {
         // A lane's numbers of the results: each so many columns of each row, and of one row the rest.
         const auto place = [&](int r, int d) {
@@ -311,9 +323,14 @@ __global__ void __launch_bounds__(kThreads, 2) outer_kernel(RotateOuterArgs<T> a
         };
         Vector<T, size> y[kAtOnce];
         T factors[kAtOnce][kGroups + 1], factors_of_rest[kRest + 1];
+        if constexpr (kAhead) {
+#pragma unroll
+          for (int r = 0; r < kAtOnce; ++r) y[r] = next[r];
+          ask(first + kAtOnce);
+        }
 #pragma unroll
         for (int r = 0; r < kAtOnce; ++r) {
-          if (has) y[r] = Vector<T, size>(args.y + (e * rows + first + r) * shape.channels + c);
+          if (!kAhead && has) y[r] = row_of(first + r);
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
             const int64_t at = place(r, group * kLanes + lane);
