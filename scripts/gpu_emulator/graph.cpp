@@ -1,5 +1,6 @@
 // The ops on graphs as on a GPU, launched on the host. scripts/emulate_graph.py calls them with the pointers
 // of their tensors, arguments first, and with their sizes.
+#include "common/gpu_sort.cu"
 #include "edge_convolution/gpu_kernels.h"
 #include "edge_rotation/gpu_rotation.h"
 #include "fibers.h"

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
 
 #include "common/gpu.h"
+#include "common/gpu_sort.h"
 #include "common/rows.h"
 #include "graph/edges.h"
 
@@ -50,7 +49,7 @@ struct Scan {
   size_t bytes = 0;
 
   Scan(const Gpu& gpu, int64_t atoms) {
-    gpu.check(cub::DeviceScan::InclusiveSum(nullptr, bytes, sizes, after, atoms, gpu.stream()));
+    gpu.check(sum_up(nullptr, bytes, sizes, after, atoms, gpu.stream()));
   }
   void divide(Workspace& space, int64_t atoms) {
     sizes = space.take<int64_t>(atoms), after = space.take<int64_t>(atoms);
@@ -59,7 +58,7 @@ struct Scan {
   }
   void begin(const Gpu& gpu) const { gpu.check(cudaMemsetAsync(status, 0xff, sizeof(Status), gpu.stream())); }
   void run(const Gpu& gpu, int64_t atoms) {
-    if (atoms > 0) gpu.check(cub::DeviceScan::InclusiveSum(memory, bytes, sizes, after, atoms, gpu.stream()));
+    if (atoms > 0) gpu.check(sum_up(memory, bytes, sizes, after, atoms, gpu.stream()));
   }
 };
 
@@ -262,8 +261,7 @@ struct OrderMemory {
   OrderMemory(const Gpu& gpu, const OrderArgs& args) {
     for (int64_t most = args.rows; most > 0; most >>= 1) ++bits;
     bits = bits > 0 ? bits : 1;
-    gpu.check(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted, edges, args.order,
-                                              static_cast<int>(args.edges), 0, bits, gpu.stream()));
+    gpu.check(sort_pairs(nullptr, bytes, keys, sorted, edges, args.order, args.edges, bits, gpu.stream()));
   }
   void divide(Workspace& space, const OrderArgs& args) {
     keys = space.take<uint32_t>(args.edges), sorted = space.take<uint32_t>(args.edges);
@@ -277,9 +275,8 @@ inline void run_order(const Gpu& gpu, const OrderArgs& args, OrderMemory memory)
   gpu.launch(order_keys_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args, memory.keys,
              memory.edges);
   if (args.edges > 0)  // stable: the edges of a row stay in their order
-    gpu.check(cub::DeviceRadixSort::SortPairs(memory.memory, memory.bytes, memory.keys, memory.sorted,
-                                              memory.edges, args.order, static_cast<int>(args.edges), 0,
-                                              memory.bits, gpu.stream()));
+    gpu.check(sort_pairs(memory.memory, memory.bytes, memory.keys, memory.sorted, memory.edges, args.order,
+                         args.edges, memory.bits, gpu.stream()));
   gpu.launch(order_starts_kernel, blocks_for(most, kThreads), kThreads, 0, args, memory.sorted);
 }
 

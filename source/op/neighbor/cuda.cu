@@ -1,7 +1,6 @@
 // Neighbour lists on a GPU, in their two forms. `neighbor_matrix` never asks the host, so that it can be
 // captured in a graph.
 #include <array>
-#include <cub/device/device_scan.cuh>
 #include <vector>
 
 #include "common/cuda.h"
@@ -111,11 +110,10 @@ static std::tuple<Tensor, Tensor, Tensor> search_pairs(const CudaOp& op, const N
   int64_t *size = sizes.mutable_data_ptr<int64_t>(), *after = ends.mutable_data_ptr<int64_t>();
   search({size, after, nullptr, nullptr, nullptr});
   size_t bytes = 0;
-  op.check(cub::DeviceScan::InclusiveSum(nullptr, bytes, size, after, atoms.size, op.stream()));
+  op.check(sum_up(nullptr, bytes, size, after, atoms.size, op.stream()));
   Tensor workspace = empty(op, {static_cast<int64_t>(bytes)}, ScalarType::Byte);
   if (atoms.size > 0)
-    op.check(cub::DeviceScan::InclusiveSum(workspace.mutable_data_ptr(), bytes, size, after, atoms.size,
-                                           op.stream()));
+    op.check(sum_up(workspace.mutable_data_ptr(), bytes, size, after, atoms.size, op.stream()));
   const int64_t pairs = count_pairs(op, atoms, sorted.cells().status, after);
   Tensor i = empty(op, {pairs}, ScalarType::Long), j = empty(op, {pairs}, ScalarType::Long);
   Tensor shifts = empty(op, {pairs, 3}, ScalarType::Int);

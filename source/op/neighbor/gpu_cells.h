@@ -5,11 +5,11 @@
 #include <math_constants.h>
 
 #include <cstdint>
-#include <cub/block/block_scan.cuh>
-#include <cub/device/device_radix_sort.cuh>
 
 #include "common/early.h"
 #include "common/gpu.h"
+#include "common/gpu_sort.h"
+#include "common/gpu_warp.h"
 #include "common/rows.h"
 #include "neighbor/neighbor.h"
 
@@ -227,17 +227,15 @@ __device__ inline int64_t set_grid(const GpuAtoms& atoms, const GpuCells& cells,
 // All grids, by one block of so many threads: the systems' keys follow each other.
 template <int Threads>
 __device__ inline void set_all_grids(const GpuAtoms& atoms, const GpuCells& cells) {
-  using Scan = cub::BlockScan<int64_t, Threads>;
-  __shared__ typename Scan::TempStorage storage;
+  __shared__ int64_t of_warps[Threads / kWarp];
   int64_t before = 0;
   for (int64_t first = 0; first < atoms.num_systems; first += Threads) {
     const int64_t s = first + threadIdx.x;
     const int64_t keys = s < atoms.num_systems ? set_grid(atoms, cells, s) : 0;
-    int64_t mine, all;
-    Scan(storage).ExclusiveSum(keys, mine, all);
-    if (s < atoms.num_systems) cells.systems[s].first_key = static_cast<int32_t>(before + mine);
+    int64_t all;
+    const int64_t own = before + sum_before<Threads / kWarp>(keys, of_warps, &all);
+    if (s < atoms.num_systems) cells.systems[s].first_key = static_cast<int32_t>(own);
     before += all;
-    __syncthreads();
   }
 }
 
@@ -340,8 +338,8 @@ inline int bits_of(uint64_t value) {
 class SortedCells {
  public:
   SortedCells(const Gpu& gpu, const GpuAtoms& atoms) : gpu_(gpu), atoms_(atoms) {
-    gpu_.check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes_, key_, key_, atom_, atom_,
-                                               static_cast<int>(atoms.size), 0, key_bits(), gpu.stream()));
+    gpu_.check(
+        sort_pairs(nullptr, sort_bytes_, key_, key_, atom_, atom_, atoms.size, key_bits(), gpu.stream()));
   }
 
   int64_t bytes() {
@@ -387,8 +385,8 @@ class SortedCells {
     gpu_.launch(set_grids, systems > 0, kSystemThreads, 0, atoms_, cells_);
     gpu_.launch(find_keys, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_, key_, atom_);
     if (n > 0)  // stable, so that the order is the atoms' own inside a bin
-      gpu_.check(cub::DeviceRadixSort::SortPairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom,
-                                                 static_cast<int>(n), 0, key_bits(), gpu_.stream()));
+      gpu_.check(
+          sort_pairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom, n, key_bits(), gpu_.stream()));
     gpu_.launch(fill_sorted, blocks_for(atoms_.last_key() + 2, kThreads), kThreads, 0, atoms_, cells_);
   }
 
