@@ -17,7 +17,6 @@ namespace gpu_attention {
 constexpr int kSide = 16, kPlainThreads = kSide * kSide, kChunk = 32;
 constexpr int kSubtiles = kPlanTile / kSide;
 constexpr int kColumnsEach = kMostAttentionWidth / kSide;
-constexpr unsigned kHalfLanes = 0xffffu;
 
 enum class Side { queries, keys };
 

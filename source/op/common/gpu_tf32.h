@@ -7,13 +7,6 @@
 
 namespace mdops {
 
-// Two parts of a warp's 16 rows as products take them, of eight numbers of the depth each: lane l has of rows
-// l / 4 and l / 4 + 8 numbers 2 (l % 4) and the next. So do sums of products, which are the next one's rows.
-template <int kEights>
-struct TensorRows {
-  uint32_t high[kEights][4], low[kEights][4];
-};
-
 __device__ __forceinline__ float2 read_two(const float* from) {
   return __ldg(reinterpret_cast<const float2*>(from));
 }

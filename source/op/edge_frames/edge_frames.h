@@ -155,8 +155,8 @@ MDOPS_HD Derived<T, V> inverse_of(const Derived<T, V>& x) {
 
 // s_lm, and the factor of rows of |m| = 1; of constants, so that they are computed as the code is built.
 MDOPS_HD constexpr double frame_root(double x) {
-  double root = x > 1 ? x : 1;
-  for (int k = 0; k < 200; ++k) root = (root + x / root) / 2;
+  double root = x > 1 ? x : 1, before = 0;
+  for (int k = 0; k < 200 && root != before; ++k) before = root, root = (root + x / root) / 2;
   return root;
 }
 MDOPS_HD constexpr double harmonic_scale(int l, int m) {

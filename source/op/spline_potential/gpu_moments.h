@@ -374,13 +374,7 @@ __device__ __forceinline__ float form_t(const StepArgs& p, int i, int64_t row, c
   const int lane = lane_index(), type = p.types[i];
   clear(p, m);
   __syncwarp();
-  const int system = p.batch[i];
-  const bool good =
-      system >= 0 && system < p.systems && atom_moments<Gated>(p, i, type, p.pairs + row * p.list_width, m);
-  if (!good) {
-    if (lane == 0) fail_system_of(p, i), p.nearest[i] = not_a_number<float>();
-    for (int t = lane; t < p.ntypes; t += kWarp) p.within[static_cast<int64_t>(i) * p.ntypes + t] = 0;
-  }
+  if (!(in_system(p, i) && atom_moments<Gated>(p, i, type, p.pairs + row * p.list_width, m))) fail_atom(p, i);
   if (lane == 0) list_near(p, i);
   for (int w = lane; w < p.words(); w += kWarp) p.touched[row * p.words() + w] = m.touched[w];
   const int count = list_rows(m.touched, p.words(), m.rows);
