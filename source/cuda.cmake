@@ -90,14 +90,17 @@ target_include_directories(gpu_loops PRIVATE source/op)
 
 add_library(mdops_cuda SHARED ${CUDA_SOURCES} $<TARGET_OBJECTS:common> $<TARGET_OBJECTS:gpu_loops>)
 target_compile_definitions(mdops_cuda PRIVATE USE_CUDA)
+# For machines that run no kernels (.ci/run). Of the environment, so that no build keeps it.
+if("$ENV{MDOPS_CUDA_QUICK}")
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O0 -DNDEBUG")  # nvcc's own option comes after those of -Xcompiler
+endif()
 foreach(target mdops_cuda gpu_loops mdops_core)
   if("${MDOPS_CUDA_ARCHITECTURES}" MATCHES "90a")
     target_compile_definitions(${target} PRIVATE MDOPS_HOPPER)
   endif()
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
-  # For machines that run no kernels (.ci/run). Of the environment, so that no build keeps it.
   if("$ENV{MDOPS_CUDA_QUICK}")
-    target_compile_options(${target} PRIVATE ${quickly} $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O0>)
+    target_compile_options(${target} PRIVATE ${quickly})
   endif()
 endforeach()
 # PyTorch's headers take nvcc half of the time of a source of bindings: a quick build compiles these together.
