@@ -1,19 +1,23 @@
 """Error against the cost of a step: each kind of model trained for the same time, tested, and timed in dynamics.
 
     python benchmarks/error_against_cost.py --inputs examples/water --kinds se_e2_a dpa3 --seconds 600
-        [--device cuda] [--atoms 1536] [--models FOLDER] [--json FILE]
+        [--together] [--device cuda] [--atoms 1536] [--models FOLDER] [--json FILE]
     python benchmarks/error_against_cost.py --merge FILE... [--json FILE] [--plot FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository, with its data: data_0 to data_2 are trained on,
 one frame a batch, and all frames of data_3 tested with. Models are those of its inputs in float32. DPA-2, DPA-3 and
 DPA-4 keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C is of the size Mini. The
 number of steps is what fits into the time: some steps are timed before. Costs are those of a step of NVE in the engine
-at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs as one picture.
+at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs as one picture. --together
+trains all kinds at the same time on one GPU, each in a process of its own; `nvidia-cuda-mps-control -d` before lets
+their kernels run side by side. Without --seconds or --steps the models of an earlier run in --models are tested again.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -94,21 +98,44 @@ def planned_steps(inputs: Path, kind: str, folder: Path, seconds: float, device:
     return max(int(SPARE * seconds * TIMED / (time.perf_counter() - start)), 100)
 
 
-def measure(args: argparse.Namespace, kind: str) -> dict[str, Any]:
+def train(args: argparse.Namespace, kind: str) -> None:
     folder = args.models / kind
     folder.mkdir(parents=True, exist_ok=True)
     steps = args.steps or planned_steps(args.inputs, kind, folder / "trial", args.seconds, args.device)
     start = time.perf_counter()
     Trainer(configured(args.inputs, kind, steps), folder, device=args.device).run(lambda report: None)
-    seconds = time.perf_counter() - start
+    cost = {"steps": steps, "seconds": time.perf_counter() - start}
+    (folder / "cost.json").write_text(json.dumps(cost))
+
+
+def train_together(args: argparse.Namespace) -> None:
+    length = ["--steps", str(args.steps)] if args.steps else ["--seconds", str(args.seconds)]
+    same = [
+        "--inputs",
+        args.inputs,
+        "--models",
+        args.models,
+        "--device",
+        args.device,
+        *length,
+        "--only-train",
+    ]
+    started = [
+        subprocess.Popen([sys.executable, __file__, "--kinds", kind, *map(str, same)]) for kind in args.kinds
+    ]
+    if any([process.wait() for process in started]):
+        raise SystemExit("a training failed")
+
+
+def measure(args: argparse.Namespace, kind: str) -> dict[str, Any]:
+    folder = args.models / kind
     model = mdops.load(folder / "model.safetensors", device=args.device, overflow="extend")
     errors = evaluate(model, load_dataset([args.inputs / "data" / "data_3"], model.type_map)).errors()
     box = repeated(structure(["O", "H"], folder=args.inputs / "data" / "data_3"), args.atoms)
     ms = engine_step(model, box)["engine_ms"]
     found = {
         "kind": kind,
-        "steps": steps,
-        "seconds": seconds,
+        **json.loads((folder / "cost.json").read_text()),
         "force_rmse": errors["forces"].rmse,
         "energy_rmse": errors["energy"].rmse,
         "atoms": len(box),
@@ -140,8 +167,10 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path)
     parser.add_argument("--kinds", nargs="+", choices=INPUTS, default=list(INPUTS))
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, default=600)
+    length.add_argument("--seconds", type=float)
     length.add_argument("--steps", type=int, help="the same number for each kind")
+    parser.add_argument("--together", action="store_true", help="train all kinds at once on one GPU")
+    parser.add_argument("--only-train", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--atoms", type=int, default=1536)
     parser.add_argument("--models", type=Path, default=Path("error_against_cost"))
@@ -160,7 +189,16 @@ def main() -> None:
         if args.inputs is None:
             parser.error("--inputs is missing")
         found = {"machine": machine(args.device, args.commit), "results": []}
+        if args.together:
+            found["trained at once on one GPU"] = args.kinds
+    trains = not args.merge and bool(args.seconds or args.steps)
+    if trains and args.together:
+        train_together(args)
     for kind in [] if args.merge else args.kinds:
+        if trains and not args.together:
+            train(args, kind)
+        if args.only_train:
+            return
         found["results"].append(measure(args, kind))
         if args.json:
             args.json.write_text(json.dumps(found, indent=1) + "\n")
