@@ -443,7 +443,7 @@ class RepflowLayer(nn.Module):
         """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
         if not edges.at_once or is_exported():
             return make()
-        kept = self._kept(self, dict)
+        kept = self._kept(self, dict, of=edges.frame)
         if name not in kept:
             with torch.inference_mode(False), torch.no_grad():
                 found = make()

@@ -9,6 +9,7 @@ or another library writes to cannot be watched.
 import functools
 import itertools
 import operator
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
@@ -133,11 +134,19 @@ class OfWeights(Generic[T]):
 
     def __init__(self) -> None:
         self._kept: tuple[Watch, Any, T | None] | None = None
+        self._pass: weakref.ref[torch.Tensor] | None = None
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return OfWeights, ()
 
-    def __call__(self, module: nn.Module, make: Callable[[], T]) -> T:
+    def __call__(self, module: nn.Module, make: Callable[[], T], of: torch.Tensor | None = None) -> T:
+        """What `make` gave with the weights of now; with those of the call before if that was for the same tensor `of`,
+        which belongs to a pass over the module."""
+        if of is not None:
+            if self._kept is not None and self._pass is not None and self._pass() is of:
+                assert self._kept[2] is not None
+                return self._kept[2]
+            self._pass = weakref.ref(of)
         if self._kept is None or not self._kept[0].is_valid:
             self._kept = Watch(module), None, None
         watch, before, found = self._kept

@@ -8,7 +8,7 @@ import torch
 from reference_cases import DATA, model_path, references
 
 from mdops import load
-from mdops.nn.watch import Watch
+from mdops.nn.watch import OfWeights, Watch
 
 
 def in_place(p):
@@ -94,3 +94,19 @@ def test_copies_and_pickles_leave_the_weights_trusted(potential):
     assert potential.evaluator() is kept
     torch.testing.assert_close(energy(other), before, rtol=0, atol=0)
     assert all(type(p) is torch.nn.Parameter for p in copy.deepcopy(potential).parameters())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_made_of_weights_is_made_again_where_these_changed(change):
+    module, kept = torch.nn.Linear(2, 3), OfWeights()
+
+    def twice():
+        return (2 * module.weight).detach()
+
+    first, one_pass = kept(module, twice), torch.zeros(1)
+    assert kept(module, twice) is first and kept(module, twice, of=one_pass) is first
+    change(module.weight)
+    for of in (None, torch.zeros(1)):
+        assert torch.equal(kept(module, twice, of=of), 2 * module.weight)
+    assert not torch.equal(kept(module, twice), first)
+    assert copy.deepcopy(kept)._kept is None and pickle.loads(pickle.dumps(kept))._kept is None
