@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mdops.errors import ModelFileError
+from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io.model_file import ModelFile
 from mdops.io.tree import Budget, Leaf, mapping, plain, resolve
 from mdops.models.registry import definition, of_node
@@ -21,6 +21,11 @@ _QUANTIZED = "mdops_quantized"
 def model_file_from(header: dict[str, Any], leaf: Leaf, budget: Budget, format_name: str) -> ModelFile:
     """The model, and what is worth showing, out of a header; `leaf` turns a reference into the array."""
     if "model" not in header:
+        if "base_code" in header and "program" in header:
+            raise UnsupportedModelError(
+                "it is a program that DeePMD-kit's Paddle backend froze, which neither mdops nor DeePMD-kit's other "
+                "backends read: take the .dp or .yaml that it was made of"
+            )
         raise ModelFileError("it has no 'model': it is not a model of DeePMD-kit, or its end is missing")
     tree = mapping(header["model"], "'model'")
     if "@class" not in tree and "fitting_net" in tree:

@@ -181,6 +181,12 @@ def test_storage_shorter_than_its_tensor(tmp_path):
         read_model(tmp_path / "m.pth")
 
 
+def test_program_of_paddle(tmp_path):
+    (tmp_path / "model.json").write_text('{"base_code": {"magic": "pir"}, "program": {"regions": []}}')
+    with pytest.raises(UnsupportedModelError, match=r"model\.json: .*Paddle.* take the \.dp"):
+        read_model(tmp_path / "model.json")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_other_zip_and_pytorch_files(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
