@@ -16,14 +16,23 @@ struct OneThread : Alone {
     for (int64_t k = begin; k < end; ++k) f(k);
   }
   void meet() const {}
-  template <class Term, class Write>
-  void columns(int64_t width, int64_t begin, int64_t end, const Term& term, const Write& write) const {
-    using T = decltype(term(begin, 0));
+  template <class T>
+  T dot(const T* x, const T* y, int64_t size) const {
+    T sum = 0;
+    for (int64_t c = 0; c < size; ++c) sum += x[c] * y[c];
+    return sum;
+  }
+  template <class Find, class Term, class Write>
+  void columns(int64_t width, int64_t begin, int64_t end, const Find& find, const Term& term,
+               const Write& write) const {
+    using T = decltype(term(find(begin), 0));
     for (int64_t first = 0; first < width; first += kColumns) {
       const int64_t count = std::min(kColumns, width - first);
       T sums[kColumns] = {};
-      for (int64_t k = begin; k < end; ++k)
-        for (int64_t c = 0; c < count; ++c) sums[c] += term(k, first + c);
+      for (int64_t k = begin; k < end; ++k) {
+        const auto found = find(k);
+        for (int64_t c = 0; c < count; ++c) sums[c] += term(found, first + c);
+      }
       for (int64_t c = 0; c < count; ++c) write(first + c, sums[c]);
     }
   }

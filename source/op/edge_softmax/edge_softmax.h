@@ -41,20 +41,23 @@ struct EdgeSoftmaxArgs {
 };
 
 // Who works on an atom is a `Team`: `each(begin, end, f)` calls f(k) for all k between, each by one of its
-// members and always by the same one; `sum` and `most` give all of them what they have together;
-// `columns(width, begin, end, term, write)` calls write(c, sum over k of term(k, c)) for all columns; after
-// `meet` all see what any of them has written.
+// members and always by the same one; `sum` and `most` give all of them what they have together; `dot` is the
+// product of two rows; `columns(width, begin, end, find, term, write)` calls write(c, sum over k of
+// term(find(k), c)) for all columns; after `meet` all see what any of them has written.
+
+// What a column's sum takes of an edge: it, and the node that it leads to, -1 of a wrong one.
+struct EdgeEnd {
+  int32_t edge, node;
+};
 
 // Of an edge of atom i.
-template <class T>
-MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t i, int64_t e, int64_t h) {
+template <class T, class Team>
+MDOPS_HD T logit_of(const EdgeSoftmaxArgs<T>& args, int64_t i, int64_t e, int64_t h, const Team& team) {
   const int32_t j = args.node_of[e];
   if (args.atom_of[e] != i || j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
   const int64_t size = args.width / args.heads;
   const T *const q = args.q + i * args.width + h * size, *const k = args.k + j * args.width + h * size;
-  T sum = 0;
-  for (int64_t c = 0; c < size; ++c) sum += q[c] * k[c];
-  return args.scale * sum + args.bias[e * args.heads + h];
+  return args.scale * team.dot(q, k, size) + args.bias[e * args.heads + h];
 }
 
 // The weights of an atom's edges in one head, to `args.y`.
@@ -64,7 +67,7 @@ MDOPS_HD void weigh_edges(const EdgeSoftmaxArgs<T>& args, int64_t n, int64_t h, 
   const T least = std::numeric_limits<T>::min();
   T most = std::log(args.nothing[h]);
   team.each(begin, end, [&](int64_t e) {
-    const T mass = args.fades[e] * args.fades[e], x = logit_of(args, n, e, h);
+    const T mass = args.fades[e] * args.fades[e], x = logit_of(args, n, e, h, team);
     args.y[e * args.heads + h] = x;
     if (!(mass <= least)) {
       const T seen = x + std::log(mass);
@@ -120,10 +123,13 @@ MDOPS_HD void softmax_atom(const EdgeSoftmaxArgs<T>& args, int64_t n, const Team
   team.meet();
   team.columns(
       args.width, begin, end,
-      [&](int64_t e, int64_t c) {
+      [&](int64_t e) {
         const int32_t j = args.node_of[e];
-        if (j < 0 || j >= args.nodes) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[e * args.heads + args.head_of(c)] * args.k[j * args.width + c];
+        return EdgeEnd{static_cast<int32_t>(e), j < args.nodes ? j : -1};
+      },
+      [&](const EdgeEnd& of, int64_t c) {
+        if (of.node < 0) return std::numeric_limits<T>::quiet_NaN();
+        return args.y[of.edge * args.heads + args.head_of(c)] * args.k[of.node * args.width + c];
       },
       [&](int64_t c, T sum) { args.by_q[n * args.width + c] = args.scale * sum; });
 }
@@ -135,11 +141,14 @@ MDOPS_HD void softmax_node(const EdgeSoftmaxArgs<T>& args, int64_t m, const Team
   const int64_t begin = fits ? args.ends[m] : 0, end = fits ? args.ends[m + 1] : 0;
   team.columns(
       args.width, begin, end,
-      [&](int64_t place, int64_t c) {
+      [&](int64_t place) {
         const int64_t e = args.order ? args.order[place] : place;
         const int32_t i = e < 0 || e >= args.edges || args.node_of[e] != m ? -1 : args.atom_of[e];
-        if (i < 0 || i >= args.atoms) return std::numeric_limits<T>::quiet_NaN();
-        return args.y[e * args.heads + args.head_of(c)] * args.q[i * args.width + c];
+        return EdgeEnd{static_cast<int32_t>(e), i < args.atoms ? i : -1};
+      },
+      [&](const EdgeEnd& of, int64_t c) {
+        if (of.node < 0) return std::numeric_limits<T>::quiet_NaN();
+        return args.y[of.edge * args.heads + args.head_of(c)] * args.q[of.node * args.width + c];
       },
       [&](int64_t c, T sum) {
         args.by_k[m * args.width + c] = fits ? args.scale * sum : std::numeric_limits<T>::quiet_NaN();

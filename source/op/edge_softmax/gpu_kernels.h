@@ -1,9 +1,10 @@
 // Weights of edges on a GPU: a block an atom, a thread an edge; and the gradients by the rows of atoms with a
-// lane a column and a warp every fourth edge.
+// lane a column and a warp a fourth of the edges, whose ends each lane finds for one of 32.
 #pragma once
 
 #include "common/gpu.h"
 #include "common/rows.h"
+#include "common/vector.h"
 #include "edge_softmax/edge_softmax.h"
 
 namespace mdops {
@@ -12,7 +13,8 @@ namespace gpu_edge_softmax {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
-template <class T>
+// Rows are read by vectors of so many numbers.
+template <class T, int kSize>
 struct BlockTeam {
   T* shared;  // (kWarps, kWarp)
 
@@ -40,16 +42,36 @@ struct BlockTeam {
   }
   __device__ __forceinline__ void meet() const { __syncthreads(); }
 
-  template <class Term, class Write>
-  __device__ __forceinline__ void columns(int64_t width, int64_t begin, int64_t end, const Term& term,
-                                          const Write& write) const {
+  __device__ __forceinline__ T dot(const T* x, const T* y, int64_t size) const {
+    T sum = 0;
+#pragma unroll 4
+    for (int64_t c = 0; c < size; c += kSize) {
+      const Vector<T, kSize> one(x + c), other(y + c);
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) sum += one[k] * other[k];
+    }
+    return sum;
+  }
+
+  template <class Find, class Term, class Write>
+  __device__ __forceinline__ void columns(int64_t width, int64_t begin, int64_t end, const Find& find,
+                                          const Term& term, const Write& write) const {
     const int lane = lane_index(), warp = threadIdx.x / kWarp;
+    const int64_t share = (end - begin + kWarps - 1) / kWarps;
+    const int64_t own_begin = begin + warp * share,
+                  own_end = own_begin + share < end ? own_begin + share : end;
     for (int64_t first = 0; first < width; first += kWarp) {
       const int64_t c = first + lane;
       T sum = 0;
-      if (c < width)
-#pragma unroll 4
-        for (int64_t k = begin + warp; k < end; k += kWarps) sum += term(k, c);
+      for (int64_t k = own_begin; k < own_end; k += kWarp) {
+        const int count = own_end - k < kWarp ? static_cast<int>(own_end - k) : kWarp;
+        const EdgeEnd mine = lane < count ? find(k + lane) : EdgeEnd{-1, -1};
+#pragma unroll 8
+        for (int i = 0; i < count; ++i) {
+          const EdgeEnd found{__shfl_sync(kAllLanes, mine.edge, i), __shfl_sync(kAllLanes, mine.node, i)};
+          if (c < width) sum += term(found, c);
+        }
+      }
       __syncthreads();
       shared[warp * kWarp + lane] = sum;
       __syncthreads();
@@ -61,10 +83,10 @@ struct BlockTeam {
   }
 };
 
-template <class T>
+template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads) atom_kernel(const EdgeSoftmaxArgs<T> args) {
   __shared__ T shared[kThreads];
-  const BlockTeam<T> team{shared};
+  const BlockTeam<T, kSize> team{shared};
   if (blockIdx.x < args.atoms)
     softmax_atom(args, blockIdx.x, team);
   else
@@ -74,12 +96,14 @@ __global__ void __launch_bounds__(kThreads) atom_kernel(const EdgeSoftmaxArgs<T>
 template <class T>
 __global__ void __launch_bounds__(kThreads) node_kernel(const EdgeSoftmaxArgs<T> args) {
   __shared__ T shared[kThreads];
-  softmax_node(args, blockIdx.x, BlockTeam<T>{shared});
+  softmax_node(args, blockIdx.x, BlockTeam<T, 1>{shared});
 }
 
 template <class T>
 void run_edge_softmax(const Gpu& gpu, const EdgeSoftmaxArgs<T>& args) {
-  gpu.launch(atom_kernel<T>, args.atoms + 1, kThreads, 0, args);
+  const uintptr_t places = reinterpret_cast<uintptr_t>(args.q) | reinterpret_cast<uintptr_t>(args.k);
+  with_vector<T>(places % 16 ? 1 : args.width / args.heads,
+                 [&]<int size>() { gpu.launch(atom_kernel<T, size>, args.atoms + 1, kThreads, 0, args); });
   if (args.grad) gpu.launch(node_kernel<T>, args.nodes, kThreads, 0, args);
 }
 

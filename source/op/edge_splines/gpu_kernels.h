@@ -1,4 +1,5 @@
-// Splines of lengths on a GPU: as many lanes an edge as it has vectors of functions, up to a warp.
+// Splines of lengths on a GPU: half as many lanes an edge as it has vectors of functions, up to half a warp.
+// Each lane makes the weights of its edge.
 #pragma once
 
 #include "edge_splines/edge_splines.h"
@@ -64,7 +65,8 @@ __global__ void __launch_bounds__(kThreads) slope_kernel(const EdgeSplineArgs<T>
 
 template <class T>
 void run_edge_splines(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
-  gpu_graph_rows::with_lanes<T>(args.functions, 0, [&]<int size>(int lanes) {
+  gpu_graph_rows::with_lanes<T>(args.functions, 0, [&]<int size>(int all) {
+    const int lanes = all > 0 ? all - 1 : 0;
     gpu.launch(args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
                blocks_for(args.edges << lanes, kThreads), kThreads, 0, args, lanes);
   });
