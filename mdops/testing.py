@@ -1130,11 +1130,11 @@ def _so2_samples(random: Callable[..., Any]) -> list[Sample]:
         }
         # What it depends on besides the gradient, `result` depends on, too.
         samples.append(Sample("so2_layer_backward", (grad, *given, result), (0,) if small else (), bad=bad))
-    return [*samples, *_so2_layers_samples(random)]
+    return [*samples, *_so2_messages_samples(random)]
 
 
-def _so2_layers_samples(random: Callable[..., Any]) -> list[Sample]:
-    """Layers one after the other: as many as a GPU has one kernel for, and others."""
+def _so2_messages_samples(random: Callable[..., Any]) -> list[Sample]:
+    """Messages of layers one after the other: as many as a GPU has one kernel for, and others."""
     samples = []
     for edges, degrees, channels, layers, gated in ((4, 1, 3, 2, 1), (150, 2, 32, 3, 2), (9, 2, 32, 2, 2)):
         middle, side = (degrees + 1) * channels, degrees * channels
@@ -1143,28 +1143,37 @@ def _so2_layers_samples(random: Callable[..., Any]) -> list[Sample]:
         both = [0.2 * random(side, 2 * side) for _ in range(layers)]
         gates = [0.2 * random(channels, side) for _ in range(gated)]
         device = weights[0].device
-        # Edge 1 has no node, and the others have the nodes 0, 1, 2, 0, ...
-        index = torch.arange(edges, dtype=torch.int32, device=device) % 3
-        index[1] = -1
-        order = torch.argsort(torch.where(index < 0, 3, index), stable=True).int()
-        counts = torch.bincount(torch.where(index < 0, 3, index), minlength=4)[:3]
-        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
-        nodes = random(edges, rows, columns), random(3, columns, channels), index, order, offsets
-        given = *nodes, weights, both, gates, "float32"
+        # The last edge has no nodes. The others have the neighbours 0, 1, 2, 0, ..., and atoms side by side.
+        places = torch.arange(edges, dtype=torch.int32, device=device)
+        neighbors, atoms = places % 3, places * 2 // edges
+        neighbors[-1] = atoms[-1] = -1
+        order = torch.argsort(torch.where(neighbors < 0, 3, neighbors), stable=True).int()
+
+        def offsets(nodes: torch.Tensor, count: int) -> torch.Tensor:
+            counts = torch.bincount(torch.where(nodes < 0, count, nodes), minlength=count + 1)[:count]
+            return torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+
+        mixture, weight = random(edges, columns + degrees**2), random(edges, 1)
+        x = random(3, columns, channels)
+        of = neighbors, order, offsets(neighbors, 3), atoms, None, offsets(atoms, 2)
+        given = random(edges, 3), mixture, x, weight, *of, weights, both, gates, "float32"
         bad: dict[str, tuple[int, Any]] = {
-            "rows": (0, random(edges, rows + 1, columns)),
-            "columns": (1, random(3, columns + 1, channels)),
-            "index": (2, index + 9),
-            "few": (5, weights[1:]),
-            "both": (6, [random(side, side), *both[1:]]),
-            "gates": (7, gates * 3),
-            "matmul": (8, "high"),
+            "vectors": (0, random(edges, 4)),
+            "mixture": (1, random(edges, columns)),
+            "columns": (2, random(3, columns + 1, channels)),
+            "weight": (3, random(edges + 1, 1)),
+            "index": (4, neighbors + 9),
+            "center": (7, atoms + 9),
+            "few": (10, weights[1:]),
+            "both": (11, [random(side, side), *both[1:]]),
+            "gates": (12, gates * 3),
+            "matmul": (13, "high"),
         }
-        if device.type == "cpu":  # a GPU has no use of offsets but for the gradient
-            bad |= {"offsets": (4, offsets + 1)}
-        samples.append(Sample("so2_layers", given, (0, 1) if channels < 32 else (), bad=bad))
-        bad = {"grad": (0, random(edges + 1, rows, channels))}
-        samples.append(Sample("so2_layers_backward", (random(edges, rows, channels), *given), bad=bad))
+        small = channels < 32
+        samples.append(Sample("so2_messages", given, tuple(range(4)) if small else (), bad=bad))
+        y = torch.ops.mdops.so2_messages(*given)[1]
+        bad = {"grad": (0, random(3, columns, channels)), "y": (1, random(edges + 1, rows, channels))}
+        samples.append(Sample("so2_messages_backward", (random(2, columns, channels), y, *given), bad=bad))
     return samples
 
 
@@ -1212,13 +1221,14 @@ def _order_samples(random: Callable[..., Any]) -> list[Sample]:
 def _frame_samples(random: Callable[..., Any]) -> list[Sample]:
     """Edges along the axes among others, and all degrees."""
     samples = []
-    for edges, degree, order in ((6, 2, 1), (5, 0, 1), (4, 1, 0), (3, 3, 1), (2, 4, 1), (2, 5, 0), (2, 6, 1)):
+    sizes = (6, 2, 1), (5, 0, 1), (4, 1, 0), (3, 3, 1), (2, 4, 1), (2, 5, 0), (2, 6, 1), (3, 2, -1)
+    for edges, degree, order in sizes:
         vectors = random(edges, 3)
         vectors[0] = vectors.new_tensor([0.0, 0.0, 1.5])
         if edges > 4:
             vectors[1] = vectors.new_tensor([0.0, 0.0, -1.5])
             vectors[2] = vectors.new_tensor([0.0, 2.0, 1e-3])
-        columns, rows = (degree + 1) ** 2, degree + 1 + 2 * degree * order
+        columns, rows = (degree + 1) ** 2, 0 if order < 0 else degree + 1 + 2 * degree * order
         bad: dict[str, tuple[int, Any]] = {
             "degree": (1, 7),
             "order": (2, 2),

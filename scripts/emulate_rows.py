@@ -86,6 +86,8 @@ def check(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
     wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
     off = 0.0
     for one, other in zip(emulated(library, op, args, wanted), wanted, strict=True):
+        if not other.numel():
+            continue
         scale = max(1.0, float(other.abs().max()))
         torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE[other.dtype] * scale)
         off = max(off, float((one - other).abs().max()) / scale)

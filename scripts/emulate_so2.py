@@ -1,4 +1,4 @@
-"""Runs the GPU kernels of `so2_layer`, `so2_layers`, `grid_product` and `order_mix` on the CPU, thread by thread, and
+"""Runs the GPU kernels of `so2_layer`, `so2_messages`, `grid_product` and `order_mix` on the CPU, thread by thread, and
 compares them with those of the CPU.
 
     python scripts/emulate_so2.py [--cuda DIR]
@@ -9,12 +9,14 @@ sample of these ops, and as many rows as several blocks have.
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from gpu_emulator.compile import library_of
 
+from mdops.ops import EdgeIndex
 from mdops.testing import op_samples
 
 OPS = torch.ops.mdops
@@ -50,16 +52,8 @@ def check(
     return float((y.double() - want).abs().max()) / scale
 
 
-def check_layers(library: ctypes.CDLL, op: str, args: Sequence[Any], *, parts: int = 2) -> float:
-    """The same of layers one after the other, by one kernel."""
-    grad, turn, x, index, _, _, *lists, _ = args if op.endswith("backward") else (None, *args)
-    y = torch.full((*turn.shape[:2], x.shape[2]), torch.nan)
-    tensors = [turn, x, index, grad, y, *lists[0], *lists[1], *lists[2], None]
-    pointers = [None if t is None else t.data_ptr() for t in tensors]
-    sizes = len(turn), len(x), (turn.shape[1] - 1) // 3, x.shape[2], parts, len(lists[0])
-    library.run_so2_layers(
-        (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
-    )
+def check_messages(library: ctypes.CDLL, op: str, args: Sequence[Any], *, parts: int = 2) -> list[float]:
+    """The same of messages, by one kernel: of each result."""
 
     def exact(value: Any) -> Any:
         if isinstance(value, list):
@@ -67,10 +61,25 @@ def check_layers(library: ctypes.CDLL, op: str, args: Sequence[Any], *, parts: i
         return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
     want = getattr(OPS, op)(*map(exact, args))
-    scale = float(want.abs().max())
-    tolerance = TOLERANCE[x.dtype] if parts == 2 else ONE_PRODUCT
-    torch.testing.assert_close(y.double(), want, rtol=0, atol=tolerance * scale)
-    return float((y.double() - want).abs().max()) / scale
+    found = [torch.full(one.shape, torch.nan) for one in want]
+    back = op.endswith("backward")
+    grad, y, *given = args if back else (None, found[1], *args)
+    vectors, _, x, *_ = given
+    *edges, weights, both, gates, _ = given
+    results = [y, None, *found] if back else [y, found[0], *[None] * 4]
+    tensors = [*edges, grad, *results, *weights, *both, *gates, None]
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    degree, atoms = math.isqrt(x.shape[1]) - 1, len(given[9]) - 1
+    sizes = len(vectors), len(x), degree, x.shape[2], parts, len(weights), atoms
+    library.run_so2_messages(
+        (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_int64 * len(sizes))(*sizes)
+    )
+    tolerance, off = TOLERANCE[x.dtype] if parts == 2 else ONE_PRODUCT, []
+    for own, other in zip(found, want, strict=True):
+        scale = float(other.abs().max())
+        torch.testing.assert_close(own.double(), other, rtol=0, atol=tolerance * scale)
+        off.append(float((own.double() - other).abs().max()) / scale)
+    return off
 
 
 def check_grid(library: ctypes.CDLL, args: Sequence[Any]) -> float:
@@ -100,18 +109,30 @@ def check_orders(library: ctypes.CDLL, op: str, args: Sequence[Any]) -> float:
     return float((y - want).abs().max())
 
 
-def layers_of(edges: int, layers: int, gen: torch.Generator) -> list[tuple[str, tuple[Any, ...]]]:
-    """Calls of the op on layers of 32 channels and its backward pass, some edges without a node."""
+def messages_of(
+    edges: int, layers: int, nodes: int, gen: torch.Generator
+) -> list[tuple[str, tuple[Any, ...]]]:
+    """Calls of the op on messages of 32 channels and its backward pass, some edges without nodes."""
     draw = functools.partial(torch.randn, generator=gen)
     shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
     lists = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]
-    index = torch.randint(-1, 20, (edges,), generator=gen, dtype=torch.int32)
-    order = torch.argsort(index, stable=True).int()
-    counts = torch.bincount(index + 1, minlength=21)
-    order = torch.cat([order[counts[0] :], order[: counts[0]]])
-    offsets = torch.cat([torch.zeros(1, dtype=torch.long), counts[1:].cumsum(0)]).int()
-    given = 0.4 * draw(edges, 7, 9), draw(20, 9, 32), index, order, offsets, *lists, "float32"
-    return [("so2_layers", given), ("so2_layers_backward", (draw(edges, 7, 32), *given))]
+    centers = torch.randint(0, nodes, (edges,), generator=gen).sort().values.int()
+    centers[edges - edges // 9 :] = -1
+    neighbors = torch.randint(0, nodes, (edges,), generator=gen).int()
+    neighbors[edges - edges // 9 :] = -1
+    of_center = EdgeIndex(centers, None, EdgeIndex.of(centers, nodes).offsets)
+    x, y, weight = draw(nodes, 9, 32), draw(edges, 7, 32), draw(edges, 1)
+    given = (
+        draw(edges, 3),
+        0.5 * draw(edges, 13),
+        x,
+        weight,
+        *EdgeIndex.of(neighbors, nodes),
+        *of_center,
+    )
+    given = *given, *lists, "float32"
+    y = OPS.so2_messages(*given)[1]
+    return [("so2_messages", given), ("so2_messages_backward", (draw(nodes, 9, 32), y, *given))]
 
 
 def main() -> None:
@@ -127,11 +148,12 @@ def main() -> None:
                     print(f"{sample.op}, {dtype}: {off:.1e}")
                 if sample.op == "grid_product":
                     print(f"{sample.op}, {dtype}: {check_grid(library, sample.args):.1e}")
-        for edges, layers in ((70, 2), (460, 3), (129, 4)):
-            for op, args in layers_of(edges, layers, gen):
+        for edges, layers, nodes in ((70, 2, 3), (460, 3, 20), (129, 4, 60), (700, 3, 2)):
+            for op, args in messages_of(edges, layers, nodes, gen):
                 for parts in (2, 1):
-                    off = check_layers(library, op, args, parts=parts)
-                    print(f"{op}, {edges} edges, {layers} layers, {parts} parts: {off:.1e}", flush=True)
+                    off = check_messages(library, op, args, parts=parts)
+                    found = ", ".join(f"{one:.1e}" for one in off)
+                    print(f"{op}, {edges} edges, {layers} layers, {parts} parts: {found}", flush=True)
         for points, columns in ((112, 27), (200, 48), (50, 16), (190, 49)):
             for by_angles in (False, True) if columns in (27, 48) else (False,):
                 shapes = *((points, columns),) * 3, *((5, columns, 40),) * 2

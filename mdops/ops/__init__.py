@@ -77,7 +77,7 @@ from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.own_message import own_message
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.scalar_gate import row_gate, scalar_gate
-from mdops.ops.so2_layer import so2_layer, so2_layers
+from mdops.ops.so2_layer import so2_layer, so2_messages
 from mdops.ops.spline_moment import spline_moment
 from mdops.ops.spline_potential import (
     spline_potential,
@@ -168,7 +168,7 @@ __all__ = [
     "segment_softmax",
     "segment_weights",
     "so2_layer",
-    "so2_layers",
+    "so2_messages",
     "spline_moment",
     "spline_potential",
     "spline_potential_pack",

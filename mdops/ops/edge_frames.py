@@ -20,7 +20,7 @@ def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.T
     Args:
         vectors: (E, 3), float32 or float64, not zero.
         degree: L, 6 at most.
-        order: the largest |m| of rows, 0 or 1.
+        order: the largest |m| of rows, 0 or 1; -1: there are none.
 
     Returns:
         (E, (L + 1)^2), the harmonics in packed order; (E, R, (L + 1)^2), rows of m = 0
@@ -36,7 +36,8 @@ def edge_frames(vectors: torch.Tensor, degree: int, order: int) -> tuple[torch.T
 @register_fake("edge_frames")
 def _(vectors: Any, degree: int, order: int) -> tuple[torch.Tensor, ...]:
     edges, columns = vectors.shape[0], (degree + 1) ** 2
-    shapes = (edges, columns), (edges, degree + 1 + 2 * degree * order, columns)
+    rows = 0 if order < 0 else degree + 1 + 2 * degree * order
+    shapes = (edges, columns), (edges, rows, columns)
     return tuple(vectors.new_empty(shape) for shape in shapes)
 
 

@@ -1,5 +1,6 @@
 """A layer that keeps to rotations about an edge's axis: a product within each |m|, gated by its scalars, and added."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from mdops.ops._register import (
     register_formula,
     register_formulas_by,
 )
-from mdops.ops.edge_rotation import edge_rotate_outer, edge_rotate_sum
 from mdops.ops.graph import EdgeIndex
 
 
@@ -67,9 +67,9 @@ def so2_layer(
     return call("so2_layer", x, as_non_leaf(weight), as_non_leaf(both), gates, matmul)
 
 
-def has_fused_layers(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
-    """Whether `so2_layers` of rows on x's device, the first of which have gates, has one kernel for all of them: a
-    Hopper GPU for rows of some sizes."""
+def has_fused_messages(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
+    """Whether `so2_messages` of rows on x's device, the first layers of which have gates, has one kernel: a Hopper GPU
+    for rows of some sizes."""
     if not x.is_cuda or x.dtype != torch.float32 or (channels, degrees) != (32, 2):
         return False
     if not 2 <= layers <= 4 or gates != layers - 1:
@@ -77,34 +77,44 @@ def has_fused_layers(x: torch.Tensor, degrees: int, channels: int, layers: int, 
     return has_hopper_kernels(x.device)
 
 
-def so2_layers(
-    turn: torch.Tensor,
+def so2_messages(
+    vectors: torch.Tensor,
+    mixture: torch.Tensor,
     x: torch.Tensor,
-    of: EdgeIndex,
+    weight: torch.Tensor,
+    of_neighbor: EdgeIndex,
+    of_center: EdgeIndex,
     weights: Sequence[torch.Tensor],
     both: Sequence[torch.Tensor],
     gates: Sequence[torch.Tensor],
     matmul: str = "float32",
 ) -> torch.Tensor:
-    """`edge_rotate`, and then `so2_layer` so many times, each of what the one before gives. Differentiable once, in
-    `turn` and x; the weights are constants. Where a GPU has one kernel for all of it (`has_fused_layers`) nothing in
-    between goes through memory; and nothing is kept for the gradient, whose pass makes the layers again.
+    """The sums over an atom's edges of messages: `edge_rotate` of neighbours by the matrices that `order_mix` makes of
+    those of `edge_frames`, `so2_layer` so many times, each of what the one before gives, and `edge_rotate_back` with
+    weights. Differentiable once, in `vectors`, `mixture`, x and `weight`; the weights of layers are constants. Where a
+    GPU has one kernel for all of it (`has_fused_messages`) no array of edges but what the last layer gives goes through
+    memory; and that alone is kept for the gradient, whose pass makes the layers again.
 
     Args:
-        turn, x, of: as of `edge_rotate`; R = 3 L + 1, in the order of `so2_layer`.
+        vectors: (E, 3), float32 or float64, not zero; of matrices with |m| up to 1.
+        mixture: (E, Q), of degree L and the orders 0 and 1, as `numbers` of `order_mix`.
+        x: (N, (L + 1)^2, C), of neighbours; L is 6 at most.
+        weight: (E, 1).
+        of_neighbor, of_center: of E edges, and N neighbours or M atoms.
         weights, both: W and [U V] of each layer.
         gates: of the first layers; those behind them have none.
         matmul: as of `so2_layer`.
 
     Returns:
-        (E, 3 L + 1, C).
+        (M, (L + 1)^2, C).
 
     Raises:
-        RuntimeError: as of both ops, or there are not as many `weights` as `both`, or more gates.
+        RuntimeError: as of these ops, or there are not as many `weights` as `both`, or more gates.
     """
     lists = ([one.detach() for one in given] for given in (weights, both, gates))
-    y: torch.Tensor = torch.ops.mdops.so2_layers(turn, x, *of, *lists, matmul)
-    return y
+    given = vectors, mixture, x, weight, *of_neighbor, *of_center, *lists, matmul
+    sums: torch.Tensor = torch.ops.mdops.so2_messages(*given)[0]
+    return sums
 
 
 def _by_pytorch(
@@ -129,19 +139,21 @@ register_fake_like("so2_layer_backward", 1)
 register_formulas_by("so2_layer", _by_pytorch, range(4), takes_result=True)
 
 
-@register_fake("so2_layers")
-def _(turn: Any, x: Any, *args: Any) -> torch.Tensor:
-    return x.new_empty(*turn.shape[:2], x.shape[2])
+@register_fake("so2_messages")
+def _(vectors: Any, mixture: Any, x: Any, weight: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    atoms, degree = args[5].shape[0] - 1, math.isqrt(x.shape[1]) - 1
+    return x.new_empty(atoms, *x.shape[1:]), x.new_empty(vectors.shape[0], 3 * degree + 1, x.shape[2])
 
 
-register_fake_like("so2_layers_backward", 0)
+register_fake_like("so2_messages_backward", 2, 3, 4, 5)
 
 
-def _layers_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
-    turn, x, of = args[0], args[1], EdgeIndex(*args[2:5])
-    by_rows = last_derivative("so2_layers_backward", grads[0], *args)
-    by_turn = edge_rotate_outer(by_rows, x, of) if needs[0] else None
-    return by_turn, edge_rotate_sum(turn, by_rows, of) if needs[1] else None
+def _messages_formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
+    *given, y = args
+    if grads[0] is None:
+        return None, None, None, None
+    found: tuple[Any, ...] = last_derivative("so2_messages_backward", grads[0], y, *given)
+    return found
 
 
-register_formula("so2_layers", _layers_formula, (0, 1))
+register_formula("so2_messages", _messages_formula, range(4), constant=(1,), saved=(1,))

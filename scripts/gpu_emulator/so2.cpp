@@ -24,14 +24,17 @@ void run(void** pointers, const int64_t* sizes) {
   gpu_so2::run(gpu, a, const_cast<float4*>(memory.data()));
 }
 
-// Layers one after the other: pointers of matrices, nodes' rows, their index, the gradient and y, then of all
-// W, [U V] and gates.
-void run_layers(void** pointers, const int64_t* sizes) {
-  const auto next = [&] { return static_cast<float*>(*pointers++); };
+// Whole messages: pointers of vectors, mixtures, nodes' rows, weights of edges, both indices with their
+// orders and offsets, the gradient, y, sums, the four gradients, then of all W, [U V] and gates.
+void run_messages(void** pointers, const int64_t* sizes) {
+  Pointers next(pointers);
   const int64_t edges = sizes[0], nodes = sizes[1], degrees = sizes[2], channels = sizes[3];
-  So2Layers<float> a{{{edges, nodes, 3 * degrees + 1, (degrees + 1) * (degrees + 1), channels}}};
-  a.rows.turn = next(), a.rows.x.x = next(), a.rows.x.index = reinterpret_cast<int32_t*>(next());
-  a.rows.x.nodes = nodes, a.grad = next(), a.y = next();
+  So2Messages<float> a{{edges, nodes, 3 * degrees + 1, (degrees + 1) * (degrees + 1), channels}};
+  a.vectors = next(), a.mixture = next(), a.x = next(), a.weight = next();
+  a.of_neighbor = {next(), next(), next(), nodes};
+  a.of_center = {next(), next(), next(), sizes[6]};
+  a.grad = next(), a.y = next(), a.sums = next();
+  a.by_vectors = next(), a.by_mixture = next(), a.by_x = next(), a.by_weight = next();
   So2Args<float> of{edges, degrees, channels};
   of.parts = static_cast<int>(sizes[4]);
   a.layers.assign(sizes[5], of);
@@ -39,7 +42,7 @@ void run_layers(void** pointers, const int64_t* sizes) {
   for (auto& layer : a.layers) layer.both = next();
   for (auto& layer : a.layers) layer.gate = next();
   const Gpu gpu({2, 90, 232448});
-  if (!gpu_so2::takes_layers(gpu, a)) stop("layers that no kernel takes together");
+  if (!gpu_so2::takes_layers(gpu, a)) stop("messages that no kernel takes");
   const std::vector<float4> memory(gpu_so2::memory_of_layers(gpu, a) / sizeof(float4) + 1);
   gpu_so2::run_layers(gpu, a, reinterpret_cast<char*>(const_cast<float4*>(memory.data())));
 }
@@ -74,8 +77,8 @@ extern "C" void run_grid_product(bool is_double, void** pointers, int64_t* sizes
   is_double ? run_grid<double>(pointers, sizes) : run_grid<float>(pointers, sizes);
 }
 
-extern "C" void run_so2_layers(void** pointers, int64_t* sizes) {
-  run_layers(pointers, sizes);
+extern "C" void run_so2_messages(void** pointers, int64_t* sizes) {
+  run_messages(pointers, sizes);
 }
 
 extern "C" void run_so2(bool is_double, void** pointers, int64_t* sizes) {

@@ -99,11 +99,15 @@ STABLE_TORCH_LIBRARY(mdops, m) {
       "degree, int order) -> (Tensor harmonics, Tensor turn, Tensor by_vectors)");
   m.def("so2_layer(Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul) -> Tensor");
   m.def(
-      "so2_layers(Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets, Tensor[] weights, "
-      "Tensor[] both, Tensor[] gates, str matmul) -> Tensor");
+      "so2_messages(Tensor vectors, Tensor mixture, Tensor x, Tensor weight, Tensor index, Tensor? order, "
+      "Tensor "
+      "offsets, Tensor center_index, Tensor? center_order, Tensor center_offsets, Tensor[] weights, Tensor[] "
+      "both, Tensor[] gates, str matmul) -> (Tensor sums, Tensor y)");
   m.def(
-      "so2_layers_backward(Tensor grad, Tensor turn, Tensor x, Tensor index, Tensor? order, Tensor offsets, "
-      "Tensor[] weights, Tensor[] both, Tensor[] gates, str matmul) -> Tensor");
+      "so2_messages_backward(Tensor grad, Tensor y, Tensor vectors, Tensor mixture, Tensor x, Tensor weight, "
+      "Tensor index, Tensor? order, Tensor offsets, Tensor center_index, Tensor? center_order, Tensor "
+      "center_offsets, Tensor[] weights, Tensor[] both, Tensor[] gates, str matmul) -> (Tensor "
+      "by_vectors, Tensor by_mixture, Tensor by_x, Tensor by_weight)");
   m.def(
       "so2_layer_backward(Tensor grad, Tensor x, Tensor weight, Tensor both, Tensor gate, str matmul, Tensor "
       "result) -> Tensor");

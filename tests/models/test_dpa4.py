@@ -336,18 +336,18 @@ def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):
             other.use_matmul(name)
 
 
-def test_all_layers_of_a_message_by_one_op(monkeypatch):
+def test_messages_and_their_sums_by_one_op(monkeypatch):
     """As on a GPU that has one kernel for them, also where edges go in runs that are made twice."""
     box = bulk("Cu", cubic=True) * (2, 2, 2)
     box.rattle(0.1, seed=0)
     potential = layered(6, 2)
     want = potential.compute(box)
     calls = []
-    op = torch.ops.mdops.so2_layers
+    op = torch.ops.mdops.so2_messages
     monkeypatch.setattr(
-        "mdops.models.dpa4.convolution.has_fused_layers", lambda *sizes: sizes[1:] == (2, 6, 2, 1)
+        "mdops.models.dpa4.convolution.has_fused_messages", lambda *sizes: sizes[1:] == (2, 6, 2, 1)
     )
-    monkeypatch.setattr(torch.ops.mdops, "so2_layers", lambda *args: (calls.append(1), op(*args))[1])
+    monkeypatch.setattr(torch.ops.mdops, "so2_messages", lambda *args: (calls.append(1), op(*args))[1])
     for size in (10**6, 200):
         monkeypatch.setattr(DPA4, "_edges_at_once", lambda self, vectors, size=size: size)
         monkeypatch.setattr("mdops.models.dpa4.descriptor.device_memory", lambda device: 0)

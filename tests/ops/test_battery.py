@@ -59,7 +59,7 @@ LAST = (
     "framed_message",
     "outer_message",
     "edge_attention_backward",
-    "so2_layers",
+    "so2_messages",
 )
 # Rows of these, (N or ntypes, ...), are of spline functions: what NaN does not tell which of them it belongs to.
 SPLINE_ROWS = (
@@ -292,7 +292,7 @@ def test_no_atoms(sample):
         "outer_message",
         "angle_ends",
         "angle_products",
-        "so2_layers",
+        "so2_messages",
     )
     if sample.op.startswith(told):
         return  # how many rows there are is told: others have none
@@ -416,6 +416,8 @@ def is_of_fewer(sample, args):
         return has_one_less(12)
     if sample.op in ("edge_rotate_sum", "edge_rotate_back"):
         return args[0].is_cuda and has_one_less(len(args) - 1)
+    if sample.op == "so2_messages":  # of atoms
+        return args[0].is_cuda and has_one_less(9)
     if sample.op == "moment_invariants":
         return args[0].is_cuda and has_one_less(6)
     if sample.op == "edge_permute":

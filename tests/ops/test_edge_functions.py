@@ -86,6 +86,8 @@ def test_frames_are_those_of_quaternions(degree, dtype, device):
             check_alike(found, wanted, [vectors[3:]], dtype)
         for got, want in zip(found(vectors), wanted(vectors.double()), strict=True):
             assert float((got.double() - want).abs().max()) < LIMITS[dtype]
+    harmonics, none = edge_frames(vectors, degree, -1)
+    assert torch.equal(harmonics, found(vectors)[0]) and none.shape[1] == 0
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -6,7 +6,7 @@ import torch
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.linear import OrderLinear
-from mdops.ops import EdgeIndex, edge_rotate, so2_layer, so2_layers
+from mdops.ops import EdgeIndex, edge_frames, edge_rotate, edge_rotate_sum, order_mix, so2_layer, so2_messages
 from mdops.ops.so2_layer import _by_pytorch
 
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -45,19 +45,31 @@ def test_a_layer_is_its_product_and_its_gate(edges, degrees, channels, dtype, de
 
 
 def _messages(
-    edges: int, layers: int, nodes: int
-) -> tuple[list[torch.Tensor], list[list[torch.Tensor]], EdgeIndex]:
-    """Matrices of edges, rows of nodes and a gradient, weights of layers, all but the last with gates, and the nodes of
-    edges, some of which have none."""
+    edges: int, layers: int, nodes: int, atoms: int
+) -> tuple[list[torch.Tensor], list[list[torch.Tensor]], list[EdgeIndex]]:
+    """Vectors and mixtures of edges, rows of neighbours, weights of edges and a gradient; weights of layers, all but
+    the last with gates; the neighbours and the atoms of edges, of which the last have none, and atom 1 has no edges."""
     random = torch.Generator().manual_seed(edges)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
-    given = [0.4 * draw(edges, 7, 9), draw(nodes, 9, 32), draw(edges, 7, 32)]
+    given = [
+        draw(edges, 3),
+        0.5 * draw(edges, 13),
+        draw(nodes, 9, 32),
+        draw(edges, 1),
+        draw(atoms, 9, 32),
+    ]
     shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
     weights = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]
-    return given, weights, EdgeIndex.of(torch.randint(-1, nodes, (edges,), generator=random).int(), nodes)
+    of_neighbor = torch.randint(0, nodes, (edges,), generator=random).int()
+    of_center = torch.randint(0, atoms, (edges,), generator=random).int()
+    of_center = torch.where(of_center == 1, 0, of_center).sort().values
+    for of in (of_neighbor, of_center):
+        of[edges - edges // 20 :] = -1
+    offsets = EdgeIndex.of(of_center, atoms).offsets
+    return given, weights, [EdgeIndex.of(of_neighbor, nodes), EdgeIndex(of_center, None, offsets)]
 
 
 def _moved(index: EdgeIndex, device: str) -> EdgeIndex:
@@ -69,38 +81,47 @@ def _moved(index: EdgeIndex, device: str) -> EdgeIndex:
     ("dtype", "matmul", "most"),
     [(torch.float64, "float32", 1e-13), (torch.float32, "float32", 5e-6), (torch.float32, "tf32", 2e-3)],
 )
-@pytest.mark.parametrize(("edges", "layers"), [(0, 3), (1, 3), (300, 2), (130, 4), (20_300, 3)])
-def test_layers_are_one_after_the_other(edges, layers, dtype, matmul, most, device):
-    """Their values and derivatives, on a GPU in float32 by one kernel: tiles of which the last is not full, too."""
+@pytest.mark.parametrize(
+    ("edges", "layers", "atoms"), [(0, 3, 40), (1, 3, 2), (300, 2, 40), (130, 4, 90), (20_300, 3, 200)]
+)
+def test_messages_are_frames_mixtures_layers_and_sums(edges, layers, atoms, dtype, matmul, most, device):
+    """Their values and derivatives, on a GPU in float32 by one kernel: tiles of which the last is not full, atoms with
+    few edges and with many."""
     if device == "cpu" and matmul == "tf32":
         pytest.skip("a CPU has no such products")
-    (turn, x, grad), weights, index = _messages(edges, layers, nodes=40)
-    leaves = [one.clone().requires_grad_() for one in (turn, x)]
-    want = edge_rotate(*leaves, index)
+    (*given, grad), weights, (of_neighbor, of_center) = _messages(edges, layers, nodes=40, atoms=atoms)
+    leaves = [one.clone().requires_grad_() for one in given]
+    vectors, mixture, x, weight = leaves
+    _, turn = edge_frames(vectors, 2, 1)
+    rows = edge_rotate(order_mix(mixture, turn, 2), x, of_neighbor)
     for layer in zip(*weights[:2], [*weights[2], turn.new_empty(0, 0)], strict=True):
-        want = _by_pytorch(want, *layer)
+        rows = _by_pytorch(rows, *layer)
+    want = edge_rotate_sum(turn * weight[:, :, None], rows, of_center)
     by_each = torch.autograd.grad(want, leaves, grad)
-    own = [one.to(device, dtype).requires_grad_() for one in (turn, x)]
+    own = [one.to(device, dtype).requires_grad_() for one in given]
     lists = [[one.to(device, dtype) for one in ones] for ones in weights]
-    found = so2_layers(*own, _moved(index, device), *lists, matmul)
-    got = torch.autograd.grad(found, own, grad.to(device, dtype))
-    for one, other in zip((found, *got), (want, *by_each), strict=True):
+    indices = [_moved(of, device) for of in (of_neighbor, of_center)]
+
+    def computed() -> list[torch.Tensor]:
+        found = so2_messages(*own, *indices, *lists, matmul)
+        return [found, *torch.autograd.grad(found, own, grad.to(device, dtype))]
+
+    got = computed()
+    for one, other in zip(got, (want, *by_each), strict=True):
         assert one.shape == other.shape
         if edges:
             off = (one.detach().cpu().double() - other.detach()).abs().max() / other.abs().max()
             assert off < most
-    again = torch.autograd.grad(
-        so2_layers(*own, _moved(index, device), *lists, matmul), own, grad.to(device, dtype)
-    )
-    assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(got, computed(), strict=True))
 
 
 @pytest.mark.gpu
-def test_layers_of_a_wrong_node_are_no_numbers():
-    (turn, x, _), weights, index = _messages(300, 3, nodes=40)
-    wrong = index.nodes.clone()
+def test_messages_of_a_wrong_node_are_no_numbers():
+    (*given, _), weights, (of_neighbor, of_center) = _messages(300, 3, nodes=40, atoms=7)
+    wrong = of_neighbor.nodes.clone()
     wrong[7], wrong[200] = 40, -2
-    lists = [[one.float().cuda() for one in ones] for ones in weights]
-    bad = _moved(EdgeIndex(wrong, index.order, index.offsets), "cuda")
-    found = so2_layers(turn.float().cuda(), x.float().cuda(), bad, *lists)
-    assert found.isnan().flatten(1).any(1).nonzero().flatten().tolist() == [7, 200]
+    own, *lists = [[one.float().cuda() for one in ones] for ones in (given, *weights)]
+    bad = _moved(EdgeIndex(wrong, of_neighbor.order, of_neighbor.offsets), "cuda")
+    found = so2_messages(*own, bad, _moved(of_center, "cuda"), *lists)
+    atoms = sorted({int(of_center.nodes[k]) for k in (7, 200)})
+    assert found.isnan().flatten(1).any(1).nonzero().flatten().tolist() == atoms

@@ -14,6 +14,7 @@ from mdops.nn.equivariant.grid import GridNet
 from mdops.nn.equivariant.indices import coefficients
 from mdops.nn.equivariant.linear import DegreeLinear
 from mdops.nn.equivariant.norm import DegreeNorm
+from mdops.ops import linear
 
 _FIRST_SCALE = 1e-3
 
@@ -57,6 +58,16 @@ class FeedForward(nn.Module):
             x = self.act(*x.chunk(2, -1)) if self.doubled else self.act(x)
         found: torch.Tensor = self.so3_linear_2(x)
         return found
+
+    def scalars(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, C), those of l = 0 alone, of rows (N, (lmax + 1)^2, 1, C)."""
+        last, found = self.so3_linear_2, None
+        if isinstance(self.act, GridNet):
+            found = self.act.scalars_of_product(x, self.so3_linear_1)
+        if found is None:
+            return self(x)[:, 0, 0]
+        y = linear(found, last.weight[0, : found.shape[1]].contiguous())
+        return y if last.bias is None else y + last.bias
 
 
 class Block(nn.Module):

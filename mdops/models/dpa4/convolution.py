@@ -41,9 +41,9 @@ from mdops.ops import (
     row_gate,
     segment_weights,
     so2_layer,
-    so2_layers,
+    so2_messages,
 )
-from mdops.ops.so2_layer import has_fused_layer, has_fused_layers, has_tensor_cores
+from mdops.ops.so2_layer import has_fused_layer, has_fused_messages, has_tensor_cores
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -100,8 +100,11 @@ class DegreeMix(nn.Module):
         """Matrices (E, R, D) and rows of nodes whose products these are, of one mixture for all channels."""
         # The mixture goes into the rotation, which has fewer columns than there are channels; and there are fewer nodes
         # than edges.
-        mixed = order_mix(numbers, turn, self.lmax)
-        return mixed, x if self.channel_basis is None else x * self.channel_basis
+        return order_mix(numbers, turn, self.lmax), self.scaled(x)
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Rows of nodes times the factors of the channels, where there is one mixture for all of these."""
+        return x if self.channel_basis is None else x * self.channel_basis
 
     def _mixed(self, turn: torch.Tensor, radial: torch.Tensor) -> torch.Tensor:
         mix = (radial.flatten(1) @ self._dense()).view(-1, self.width * self.each, self.width)
@@ -310,7 +313,7 @@ class Convolution(nn.Module):
 
     def _sums(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
         """(N, D, C), without attention."""
-        return self._received(self._messages(x, edges), edges.envelope * self._sent(edges), edges)
+        return self._message_sums(x, edges, edges.envelope * self._sent(edges))
 
     def _sent(self, edges: Edges) -> torch.Tensor | float:
         """(E, 1): what keeps atoms that are too near another from sending."""
@@ -378,11 +381,10 @@ class Convolution(nn.Module):
     def _attended_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), with weights (E, H)."""
         groups, width = self.attention_groups, self.attention_width
-        blocks = self._messages(x, edges)
         # A weight of a head is a factor of its channels, whatever their frame.
         if self.attn_focus_mix is None and self.attn_v_proj is None:
-            return self._received(blocks, weights, edges)
-        (rows,) = blocks
+            return self._message_sums(x, edges, weights)
+        (rows,) = self._messages(x, edges)
         local = self._turned_back(rows, edges)
         if self.attn_focus_mix is not None:
             local = self.attn_focus_mix(local[:, :, None]).squeeze(2)
@@ -394,16 +396,34 @@ class Convolution(nn.Module):
         """(..., F C), of an edge's radial numbers (..., C)."""
         return radial if self.radial_hidden_proj is None else self.radial_hidden_proj(radial)
 
+    def _radial_by_degrees(self, edges: Edges) -> torch.Tensor:
+        """(E, L + 1, F C)."""
+        degrees = self.lmax + 1
+        radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
+        return self._radial(radial)
+
+    def _mixtures(self, edges: Edges) -> torch.Tensor:
+        """The numbers of edges' mixtures, of messages by blocks."""
+        assert self.radial_degree_mixer is not None
+        numbers = edges.by_splines(self.mixture)
+        return (
+            self.radial_degree_mixer.numbers(self._radial_by_degrees(edges)) if numbers is None else numbers
+        )
+
+    def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
+        """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
+        if not (edges.once and self.goes_by_one_kernel(x)):
+            return self._received(self._messages(x, edges), weights, edges)
+        assert self.radial_degree_mixer is not None
+        scaled, of = self.radial_degree_mixer.scaled(x), (edges.of_neighbor, edges.of_center)
+        given = edges.vectors, self._mixtures(edges), scaled, weights, *of, *self._weights_of_layers()
+        return so2_messages(*given, edges.matmul) * self._rescale
+
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C)."""
-        numbers, degrees = edges.by_splines(self.mixture) if self.by_blocks else None, self.lmax + 1
-        if numbers is not None:
-            return self._blocks(x, edges, numbers)
-        radial = edges.of_edge if edges.of_edge.shape[1] == degrees else edges.of_edge[:, :degrees]
-        radial = self._radial(radial)
         if self.by_blocks:
-            assert self.radial_degree_mixer is not None
-            return self._blocks(x, edges, self.radial_degree_mixer.numbers(radial))
+            return self._blocks(x, edges)
+        radial = self._radial_by_degrees(edges)
         if self.in_frames:
             return [self._in_frame(x, edges, radial)]
         sources = edge_gather(x.flatten(1), edges.of_neighbor).view(-1, *x.shape[1:])
@@ -437,28 +457,30 @@ class Convolution(nn.Module):
         return edges.once and self.mmax == 1 and has_fused_layer(x, self.lmax, self.width)
 
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
-        """Whether simulations with numbers like these have one kernel for all layers, which keeps none of them."""
-        if not self.by_blocks or self.mmax != 1:
+        """Whether simulations with numbers like these have one kernel for messages and their sums, which keeps of each
+        edge what the last layer gives."""
+        if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
-        return has_fused_layers(x, self.lmax, self.width, len(self.so2_linears), len(self._gates()))
+        weights, _, gates = self._weights_of_layers()
+        return has_fused_messages(x, self.lmax, self.width, len(weights), len(gates))
 
-    def _gates(self) -> list[torch.Tensor]:
-        """The weights of the gates of a message's layers, of the first of them."""
-        return [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)]
+    def _weights_of_layers(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        """W and [U V] of a message's layers by blocks, and the gates of the first of them."""
+        layers: Any = self.so2_linears
+        gates: list[torch.Tensor] = [
+            gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)
+        ]
+        return [linear.weight_m0 for linear in layers], [linear.weight_m[0] for linear in layers], gates
 
-    def _blocks(self, x: torch.Tensor, edges: Edges, numbers: torch.Tensor) -> list[torch.Tensor]:
-        """What `_in_frame` gives, block by block, of the numbers of edges' mixtures."""
+    def _blocks(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
+        """What `_in_frame` gives, block by block."""
         assert self.radial_degree_mixer is not None
-        turn, x = self.radial_degree_mixer.folded(edges.rotations[self.lmax, self.mmax], x, numbers)
+        turn = edges.rotations[self.lmax, self.mmax]
+        turn, x = self.radial_degree_mixer.folded(turn, x, self._mixtures(edges))
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
-            of, gates = edges.of_neighbor, self._gates()
-            weights = [linear.weight_m0 for linear in layers]
-            both = [linear.weight_m[0] for linear in layers]
-            if self.goes_by_one_kernel(x):
-                return [so2_layers(turn, x, of, weights, both, gates, edges.matmul)]
-            fused = edge_rotate(turn, x, of)
-            for layer in zip_longest(weights, both, gates):
+            fused = edge_rotate(turn, x, edges.of_neighbor)
+            for layer in zip_longest(*self._weights_of_layers()):
                 fused = so2_layer(fused, *layer, edges.matmul)
             return [fused]
         of, sizes = edges.of_neighbor, layers[0].sizes

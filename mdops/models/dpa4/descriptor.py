@@ -31,9 +31,9 @@ from mdops.options import saved_precision
 VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
 _FLOOR = 0.25  # of the sum of squares of an atom's envelopes, from then on
-# What a block keeps for the gradient, in arrays of edges times the rows in their frames, and where one kernel takes all
-# layers of its messages.
-_ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 4
+# What a block keeps for the gradient, in arrays of edges times the rows in their frames, and where one kernel takes its
+# messages.
+_ARRAYS, _ARRAYS_OF_ONE_KERNEL = 9, 2
 # What may be kept of all edges, and of a run of them, as shares of the device's memory.
 _SHARE, _SHARE_OF_RUN = 1 / 6, 1 / 64
 # Where edges go in runs: what is kept of runs that need not run again, and of atoms.
@@ -251,7 +251,7 @@ class DPA4(GraphDescriptor):
             ends = (edge_gather(types, of_neighbor) + edge_gather(types, of_center)) * present
             radial = self._radial(basis, fades)
             of_edge = radial + ends[:, None]
-        harmonics, rotations = self._frames(vectors)
+        harmonics, rotations = self._frames(vectors, once)
         return Edges(
             of_center=of_center,
             of_neighbor=of_neighbor,
@@ -328,10 +328,17 @@ class DPA4(GraphDescriptor):
         """Degrees above 0, and the names of their radial numbers."""
         return [(ell, f"degree {ell}") for ell in range(1, self.options.first_node_degree + 1)]
 
-    def _frames(self, vectors: torch.Tensor) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
-        """`harmonics` and `rotations` of edges."""
+    def _frames(
+        self, vectors: torch.Tensor, once: bool
+    ) -> tuple[torch.Tensor, dict[tuple[int, int], torch.Tensor]]:
+        """`harmonics` and `rotations` of edges: those that blocks do not make themselves."""
         degree = self.options.first_node_degree if self.options.use_env_seed else None
-        wanted = sorted({(b.so2_conv.lmax, b.so2_conv.mmax) for b in self._blocks if b.so2_conv.in_frames})
+        blocks = [
+            block.so2_conv
+            for block in self._blocks
+            if block.so2_conv.in_frames and not (once and block.so2_conv.goes_by_one_kernel(vectors))
+        ]
+        wanted = sorted({(block.lmax, block.mmax) for block in blocks})
         harmonics, rotations, quaternions = None, {}, None
         for ell, m in wanted:
             if m <= 1 and ell <= MOST_FRAME_DEGREE:
@@ -343,6 +350,8 @@ class DPA4(GraphDescriptor):
             rotations[ell, m] = turn
         if degree is None:
             return vectors[:, :0], rotations
+        if harmonics is None and degree <= MOST_FRAME_DEGREE:
+            harmonics, _ = edge_frames(vectors, degree, -1)
         return spherical_harmonics(vectors, degree) if harmonics is None else harmonics, rotations
 
     @property
@@ -440,7 +449,8 @@ class DPA4(GraphDescriptor):
         """(N, C) of rows (N, D, 1, C)."""
         for reader in self.readout_pre_layers:
             x = x + reader(x)
-        return (x + self.output_ffn(x)).squeeze(2)[:, 0]
+        found: torch.Tensor = x[:, 0, 0] + self.output_ffn.scalars(x)
+        return found
 
     @classmethod
     def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> "DPA4":

@@ -26,10 +26,19 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
-from mdops.ops import grid_product, scalar_gate
+from mdops.ops import EdgeIndex, edge_weighted_sum, grid_product, scalar_gate
 from mdops.ops.grid_product import multiplies_at_points
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
+
+
+def _sums_of_products(a: torch.Tensor, b: torch.Tensor, count: int) -> torch.Tensor:
+    """(N, W), a times b summed up over so many rows after the other, of rows (N count, W)."""
+    rows = torch.arange(len(a) + 1, dtype=torch.int32, device=a.device)
+    own, of = rows[:-1], rows[:-1] // count
+    return edge_weighted_sum(
+        a, b, EdgeIndex(own, None, rows), EdgeIndex(of, None, rows[::count].contiguous())
+    )
 
 
 def frame_orders(kmax: int) -> list[int]:
@@ -211,6 +220,9 @@ class GridNet(nn.Module):
         )
         self._by_angles = kmax == 1 and lmax in (2, 3) and chosen == tuple(coefficients(lmax))
         self.frames = 1 if kmax is None else len(frame_orders(kmax))
+        norms = (grids[0].square() * grids[1][0, :, None]).sum(0).view(len(chosen), -1)
+        first = [next(d for d, (ell, _) in enumerate(chosen) if ell == degree) for degree in range(lmax + 1)]
+        self.register_buffer("_norms", norms[first], persistent=False)
         self.channels, self.groups, self.crossed = channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
         if kind == "mlp":
@@ -226,6 +238,7 @@ class GridNet(nn.Module):
 
     _to: torch.Tensor  # (G, D K)
     _back: torch.Tensor  # (G, D K): what a point adds
+    _norms: torch.Tensor  # (L + 1, K): what the square of a coefficient adds to the product's first one
 
     def to_points(self, x: torch.Tensor) -> torch.Tensor:
         """(N, D, F, K, C) to (N, G, F, C)."""
@@ -275,15 +288,34 @@ class GridNet(nn.Module):
         array of atoms stands between the two."""
         if product.bias is not None:
             return self(product(x))
-        weight = product.weight.unflatten(2, (2, self.frames, self.channels))
-        scalars = (x[:, 0] @ weight[0, :, :, 0].flatten(1)).unflatten(-1, (1, -1))[:, 0]
-        sides = weight.unbind(2)
-        if self.grid_op is not None:
-            sides = self.grid_op.sides(*sides)
+        sides, scalars = self._sides_of(x, product)
         left, right = (
             product.product(x.squeeze(2), own.flatten(2)).unflatten(-1, (1, self.frames, -1)) for own in sides
         )
         return self._found(left, right, scalars)
+
+    def _sides_of(
+        self, x: torch.Tensor, product: DegreeLinear
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The weights of both functions of a product, (L + 1, inputs, K, C'), and its scalars (N, 1, 2 C)."""
+        weight = product.weight.unflatten(2, (2, self.frames, self.channels))
+        scalars = (x[:, 0] @ weight[0, :, :, 0].flatten(1)).unflatten(-1, (1, -1))[:, 0]
+        left, right = weight.unbind(2)
+        return (left, right) if self.grid_op is None else self.grid_op.sides(left, right), scalars
+
+    def scalars_of_product(self, x: torch.Tensor, product: DegreeLinear) -> torch.Tensor | None:
+        """(N, C), the first frame's scalars of `of_product`, where they need no points: that of a product of two
+        functions is a sum of products of their coefficients. None: they need points."""
+        is_one = not isinstance(self.grid_op, GridBranch) or self.grid_op.branches == 1
+        if self.crossed or self.groups > 1 or product.bias is not None or not is_one:
+            return None
+        (left, right), scalars = self._sides_of(x, product)
+        sides = left * self._norms[:, None, :, None], right
+        a, b = (product.product(x.squeeze(2), own.flatten(2)).flatten(0, 1) for own in sides)
+        found = _sums_of_products(a, b, x.shape[1]).unflatten(1, (-1, left.shape[3])).sum(1)
+        if self.grid_op is not None:
+            found = self.grid_op.out_proj(found)
+        return scalar_gate(found[:, None], self.scalar_gate(scalars)[:, 0], scalars[:, 0])[:, 0]
 
     def _found(self, left: torch.Tensor, right: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
         """Of two functions (N, D, F, K, C'), and the scalars of what they were made of, (N, F, 2 C)."""

@@ -1,3 +1,4 @@
+#include "edge_frames/frames.h"
 #include "edge_frames/ops.h"
 
 namespace mdops {
@@ -33,6 +34,15 @@ template <int kDegree, class T>
 static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
   each_frame<kDegree>(args.shape, [&](int64_t e, int64_t, int64_t) { frame_twice_of<kDegree>(args, e); });
 }
+
+template <class Args>
+void make_frames(const Op& op, int64_t degree, const Args& args) {
+  with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
+}
+template void make_frames(const Op&, int64_t, const FrameArgs<float>&);
+template void make_frames(const Op&, int64_t, const FrameArgs<double>&);
+template void make_frames(const Op&, int64_t, const FrameBackwardArgs<float>&);
+template void make_frames(const Op&, int64_t, const FrameBackwardArgs<double>&);
 
 }  // namespace mdops
 

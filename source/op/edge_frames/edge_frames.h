@@ -35,7 +35,7 @@ constexpr int kMostDegree = 6;  // L
 
 struct FrameShape {
   int64_t edges;
-  int order;  // the largest |m| of rows, 0 or 1
+  int order;  // the largest |m| of rows, 0 or 1; -1: there are none
 };
 
 template <class T>
@@ -64,7 +64,7 @@ MDOPS_HD constexpr int frame_columns(int degree) {
   return (degree + 1) * (degree + 1);
 }
 MDOPS_HD constexpr int frame_rows(int degree, int order) {
-  return degree + 1 + (order ? 2 * degree : 0);
+  return order < 0 ? 0 : degree + 1 + 2 * degree * order;
 }
 
 // A number and its derivative along a change of the vector.
@@ -203,7 +203,7 @@ MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int
         const N& own = sign ? imaginary : real;
         const int column = l * l + l + (sign ? -m : m);
         write(l, column, factor * own);
-        if (!order || !l) continue;
+        if (order < 1 || !l) continue;
         const N along_z = own * slope * (scale * across), flat = factor * (across * T(m));
         // The derivatives of (x + iy)^m by x and y.
         const N by_x = flat * (sign ? imaginary_below : real_below);
@@ -255,7 +255,7 @@ MDOPS_HD void frame_of(const T* vector, int order, T* harmonics, T* turn) {
   for (int k = 0; k < frame_rows(kDegree, order) * columns; ++k) turn[k] = 0;
   each_frame_number<kDegree, T>(direction.n[0], direction.n[1], direction.n[2], direction.up(), order,
                                 [&](int row, int column, T number) {
-                                  turn[row * columns + column] = number;
+                                  if (order >= 0) turn[row * columns + column] = number;
                                   if (row <= kDegree) harmonics[column] = number;
                                 });
 }
@@ -270,7 +270,7 @@ MDOPS_HD void frame_backward(const T* vector, int order, const T* by_harmonics, 
   T by_n[3] = {0, 0, 0};
   each_frame_number<kDegree, T>(N(direction.n[0], 0), N(direction.n[1], 1), N(direction.n[2], 2),
                                 direction.up(), order, [&](int row, int column, const N& number) {
-                                  T grad = by_turn[row * columns + column];
+                                  T grad = order < 0 ? T(0) : by_turn[row * columns + column];
                                   if (row <= kDegree) grad += by_harmonics[column];
                                   for (int a = 0; a < 3; ++a) by_n[a] += grad * number.by[a];
                                 });
@@ -291,10 +291,10 @@ MDOPS_HD void frame_twice(const T* vector, const T* change, int order, const T* 
   V by_n[3];
   each_frame_number<kDegree, T>(N(direction.n[0], 0), N(direction.n[1], 1), N(direction.n[2], 2),
                                 direction.up(), order, [&](int row, int column, const N& number) {
-                                  T grad = by_turn[row * columns + column];
+                                  T grad = order < 0 ? T(0) : by_turn[row * columns + column];
                                   if (row <= kDegree) grad += by_harmonics[column];
                                   for (int a = 0; a < 3; ++a) by_n[a] = by_n[a] + number.by[a] * grad;
-                                  turn[row * columns + column] = number.value.along;
+                                  if (order >= 0) turn[row * columns + column] = number.value.along;
                                   if (row <= kDegree) harmonics[column] = number.value.along;
                                 });
   for (int a = 0; a < 3; ++a) by_vector[a] = direction.by_vector(by_n, a).along;

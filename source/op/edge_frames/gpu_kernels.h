@@ -28,11 +28,21 @@ __host__ __device__ constexpr int stride_of(int order) {
   return numbers_of<kDegree>(order) | 1;
 }
 
-// f(place in shared memory, place in an array with `count` numbers an edge) of the block's edges, for those
-// of the array that stand `behind` others in shared memory.
-template <class F>
-__device__ __forceinline__ void each_number(int edges, int count, int behind, int stride, const F& f) {
-  for (int k = threadIdx.x; k < edges * count; k += blockDim.x) f(k / count * stride + behind + k % count, k);
+// f(place in shared memory, place in an array with so many numbers an edge, which the compiler divides by) of
+// the block's edges, for those of the array that stand `behind` others in shared memory.
+template <int kCount, class F>
+__device__ __forceinline__ void each_number(int edges, int behind, int stride, const F& f) {
+#pragma unroll 4
+  for (int k = threadIdx.x; k < edges * kCount; k += blockDim.x)
+    f(k / kCount * stride + behind + k % kCount, k);
+}
+// Of the rows of matrices, the first in shared memory.
+template <int kDegree, class F>
+__device__ __forceinline__ void each_of_rows(int edges, int order, int stride, const F& f) {
+  if (order > 0)
+    each_number<frame_rows(kDegree, 1) * frame_columns(kDegree)>(edges, 0, stride, f);
+  else if (order == 0)
+    each_number<frame_rows(kDegree, 0) * frame_columns(kDegree)>(edges, 0, stride, f);
 }
 
 template <int kDegree, class T>
@@ -52,9 +62,10 @@ __global__ void __launch_bounds__(kBlock<kDegree>) frame_kernel(const FrameArgs<
   T* const own = shared + threadIdx.x * stride;
   if (threadIdx.x < edges) frame_of<kDegree>(args.vectors + 3 * e, order, own + rows, own);
   __syncthreads();
-  each_number(edges, rows, 0, stride, [&](int from, int to) { args.turn[first * rows + to] = shared[from]; });
-  each_number(edges, columns, rows, stride,
-              [&](int from, int to) { args.harmonics[first * columns + to] = shared[from]; });
+  each_of_rows<kDegree>(edges, order, stride,
+                        [&](int from, int to) { args.turn[first * rows + to] = shared[from]; });
+  each_number<columns>(edges, rows, stride,
+                       [&](int from, int to) { args.harmonics[first * columns + to] = shared[from]; });
 }
 
 template <int kDegree, class T>
@@ -73,10 +84,10 @@ __global__ void __launch_bounds__(kBlock<kDegree>) backward_kernel(const FrameBa
     return;
   }
   const T* const own = shared + threadIdx.x * stride;
-  each_number(edges, rows, 0, stride,
-              [&](int to, int from) { shared[to] = args.by_turn[first * rows + from]; });
-  each_number(edges, columns, rows, stride,
-              [&](int to, int from) { shared[to] = args.by_harmonics[first * columns + from]; });
+  each_of_rows<kDegree>(edges, order, stride,
+                        [&](int to, int from) { shared[to] = args.by_turn[first * rows + from]; });
+  each_number<columns>(edges, rows, stride,
+                       [&](int to, int from) { shared[to] = args.by_harmonics[first * columns + from]; });
   __syncthreads();
   if (threadIdx.x < edges)
     frame_backward<kDegree>(args.vectors + 3 * e, order, own + rows, own, args.by_vectors + 3 * e);

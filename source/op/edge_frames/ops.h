@@ -20,7 +20,7 @@ struct EdgeFrameOps {
     const ScalarType dtype = vectors.scalar_type();
     const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
     Tensor harmonics = empty(op, {edges, columns}, dtype);
-    Tensor turn = empty(op, {edges, degree + 1 + 2 * degree * order, columns}, dtype);
+    Tensor turn = empty(op, {edges, rows_of(degree, order), columns}, dtype);
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
       const FrameArgs<T> args{shape, data_of(vectors), data_of(harmonics), data_of(turn)};
@@ -37,8 +37,7 @@ struct EdgeFrameOps {
     const ScalarType dtype = vectors.scalar_type();
     const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
     const Tensor by_harmonics = input(op, "by_harmonics", by_harmonics_, dtype, {edges, columns});
-    const Tensor by_turn =
-        input(op, "by_turn", by_turn_, dtype, {edges, degree + 1 + 2 * degree * order, columns});
+    const Tensor by_turn = input(op, "by_turn", by_turn_, dtype, {edges, rows_of(degree, order), columns});
     Tensor by_vectors = empty(op, {edges, 3}, dtype);
     dispatch_float(op, dtype, [&](auto zero) {
       using T = decltype(zero);
@@ -59,7 +58,7 @@ struct EdgeFrameOps {
     const FrameShape shape = shape_of(op, vectors, degree, order);
     const ScalarType dtype = vectors.scalar_type();
     const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
-    const int64_t rows = degree + 1 + 2 * degree * order;
+    const int64_t rows = rows_of(degree, order);
     const Tensor changes = input(op, "changes", changes_, dtype, {edges, 3});
     const Tensor by_harmonics = input(op, "by_harmonics", by_harmonics_, dtype, {edges, columns});
     const Tensor by_turn = input(op, "by_turn", by_turn_, dtype, {edges, rows, columns});
@@ -87,9 +86,12 @@ struct EdgeFrameOps {
     if (degree < 0 || degree > kMostDegree)
       fail(op, "argument `degree` is " + std::to_string(degree) + ", expected 0 to " +
                    std::to_string(kMostDegree));
-    if (order < 0 || order > 1)
-      fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or 1");
+    if (order < -1 || order > 1)
+      fail(op, "argument `order` is " + std::to_string(order) + ", expected -1, 0 or 1");
     return {vectors.size(0), static_cast<int>(order)};
+  }
+  static int64_t rows_of(int64_t degree, int64_t order) {
+    return frame_rows(static_cast<int>(degree), static_cast<int>(order));
   }
 };
 

@@ -26,12 +26,16 @@ static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
 }
 
-void rotate(const Op& op, const RotateArgs<float>& args) {
+template <class Args>
+void rotate(const Op& op, const Args& args) {
   run_rotation(op, args);
 }
-void rotate(const Op& op, const RotateArgs<double>& args) {
-  run_rotation(op, args);
-}
+template void rotate(const Op&, const RotateArgs<float>&);
+template void rotate(const Op&, const RotateArgs<double>&);
+template void rotate(const Op&, const RotateSumArgs<float>&);
+template void rotate(const Op&, const RotateSumArgs<double>&);
+template void rotate(const Op&, const RotateOuterArgs<float>&);
+template void rotate(const Op&, const RotateOuterArgs<double>&);
 
 }  // namespace mdops
 

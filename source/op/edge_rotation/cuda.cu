@@ -4,12 +4,16 @@
 
 namespace mdops {
 
-void rotate(const CudaOp& op, const RotateArgs<float>& args) {
+template <class Args>
+void rotate(const CudaOp& op, const Args& args) {
   run_rotation(op, args);
 }
-void rotate(const CudaOp& op, const RotateArgs<double>& args) {
-  run_rotation(op, args);
-}
+template void rotate(const CudaOp&, const RotateArgs<float>&);
+template void rotate(const CudaOp&, const RotateArgs<double>&);
+template void rotate(const CudaOp&, const RotateSumArgs<float>&);
+template void rotate(const CudaOp&, const RotateSumArgs<double>&);
+template void rotate(const CudaOp&, const RotateOuterArgs<float>&);
+template void rotate(const CudaOp&, const RotateOuterArgs<double>&);
 
 }  // namespace mdops
 

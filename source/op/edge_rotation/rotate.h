@@ -1,4 +1,4 @@
-// `edge_rotate` within other ops: the kernels of each device, compiled with those of its own op.
+// Rotations within other ops: the kernels of each device, compiled with those of the own ops.
 #pragma once
 
 #include <string>
@@ -11,10 +11,11 @@ namespace mdops {
 
 class CudaOp;
 
-void rotate(const Op& op, const RotateArgs<float>& args);
-void rotate(const Op& op, const RotateArgs<double>& args);
-void rotate(const CudaOp& op, const RotateArgs<float>& args);
-void rotate(const CudaOp& op, const RotateArgs<double>& args);
+// Of `RotateArgs`, `RotateSumArgs` and `RotateOuterArgs`, of float and double.
+template <class Args>
+void rotate(const Op& op, const Args& args);
+template <class Args>
+void rotate(const CudaOp& op, const Args& args);
 
 inline void check_columns(const Op& op, int64_t columns) {
   if (columns < 1 || columns > kMostColumns)

@@ -1,3 +1,4 @@
+#include "order_mix/mix.h"
 #include "order_mix/ops.h"
 
 namespace mdops {
@@ -20,6 +21,15 @@ static void run_orders(const Op&, const OrderOuterArgs<T>& args) {
       for (int64_t q = 0; q < numbers; ++q) outer_number(args, e, q);
   });
 }
+
+template <class Args>
+void mix_orders(const Op& op, const Args& args) {
+  run_orders(op, args);
+}
+template void mix_orders(const Op&, const OrderMixArgs<float>&);
+template void mix_orders(const Op&, const OrderMixArgs<double>&);
+template void mix_orders(const Op&, const OrderOuterArgs<float>&);
+template void mix_orders(const Op&, const OrderOuterArgs<double>&);
 
 }  // namespace mdops
 

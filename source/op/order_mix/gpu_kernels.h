@@ -61,7 +61,10 @@ __global__ void __launch_bounds__(kThreads) known_mix_kernel(const OrderMixArgs<
   for (int begin = L + 1; begin < Own::kRows; begin += L)
     mix_block<L, kTransposed>(numbers + Own::kFirst, x + begin, y + begin);
 #pragma unroll
-  for (int r = 0; r < Own::kRows; ++r) args.y[at + r * Own::kColumns] = y[r];
+  for (int r = 0; r < Own::kRows; ++r) {
+    const int64_t place = at + r * Own::kColumns;
+    args.y[place] = args.base ? args.base[place] + y[r] : y[r];
+  }
 }
 
 template <int L, class T>

@@ -33,13 +33,14 @@ struct OrderShape {
   }
 };
 
-// `mix` has y as its result, `outer` the numbers.
+// `mix` has y as its result, added to `base` if there is one, `outer` the numbers.
 template <class T>
 struct OrderMixArgs {
   OrderShape shape;
   bool transposed;
-  const T *numbers, *x;  // (E, Q), (E, R, D)
-  T* y;                  // (E, R, D)
+  const T *numbers, *x;     // (E, Q), (E, R, D)
+  T* y;                     // (E, R, D)
+  const T* base = nullptr;  // y, or elsewhere
 };
 template <class T>
 struct OrderOuterArgs {
@@ -60,7 +61,7 @@ MDOPS_HD void mix_column(const OrderMixArgs<T>& args, int64_t e, int64_t d) {
     const int64_t size = shape.size(m), of_k = args.transposed ? 1 : size, of_o = args.transposed ? size : 1;
     for (int64_t sign = 0; sign < (m ? 2 : 1); ++sign, x += size * step, y += size * step)
       for (int64_t o = 0; o < size; ++o) {
-        T sum = 0;
+        T sum = args.base ? args.base[y - args.y + o * step] : T(0);
         for (int64_t k = 0; k < size; ++k) sum += numbers[k * of_k + o * of_o] * x[k * step];
         y[o * step] = sum;
       }

@@ -22,7 +22,7 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
 }
 
 template <class T>
-static void run_so2_layers(const Op& op, So2Layers<T>& args, const So2LayersInputs& in) {
+static void run_so2_messages(const Op& op, So2Messages<T>& args, const So2MessagesInputs& in) {
   run_one_by_one(op, args, in);
 }
 

@@ -12,7 +12,7 @@ static void run_so2(const CudaOp& op, const So2Args<T>& args) {
 }
 
 template <class T>
-static void run_so2_layers(const CudaOp& op, So2Layers<T>& args, const So2LayersInputs& in) {
+static void run_so2_messages(const CudaOp& op, So2Messages<T>& args, const So2MessagesInputs& in) {
   if constexpr (std::is_same_v<T, float>) {
     if (gpu_so2::takes_layers(op, args)) {
       Tensor memory = empty(op, {gpu_so2::memory_of_layers(op, args)}, ScalarType::Byte);

@@ -1,9 +1,7 @@
-// All layers of an edge's message in one kernel, of float32 with 32 channels and degree 2 by Hopper's tensor
-// cores: three products of float16's two parts, to float32's accuracy, or one (gemm/gpu_parts.h). Nothing
-// between the layers goes to memory.
-//
-// A thread makes its numbers of an edge's rows of the node's own, from the edge's matrix: those of 16 edges
-// are copied to the warp's place in shared memory while the tile before is under way.
+// A message in one kernel, of float32 with 32 channels and degree 2: from the rows of an edge's neighbour to
+// the sums over an atom's edges, and back. The layers go by Hopper's tensor cores: three products of
+// float16's two parts, to float32's accuracy, or one (gemm/gpu_parts.h). Of an edge nothing goes to memory
+// but the last layer's result, which the way back reads.
 //
 // A block has 128 edges, each of its two warpgroups 64, and a thread of each of two edges four of sixteen
 // numbers side by side: what it has of a product's sums it has of the next product's rows, too. So a thread
@@ -12,12 +10,20 @@
 // shared: they come through a ring (gpu_ring.h, gpu_layers_pack.h). A gate's logits are linear in the rows of
 // m = 0, too: so their weights are W's first columns times G.
 //
-// Backward, for the gradient g by the last layer's result:
+// The matrices of a warp's 16 edges are made of their vectors, and stand in shared memory without their
+// zeros: a degree's rows have its columns alone. Edges stand in the order of the nodes that are summed up by,
+// forward atoms, backward neighbours: eight lanes add up what eight edges have for a node, and a kernel of
+// its own the sums of eights in their order (sum_groups_kernel).
 //
+// Backward, for the gradient G by an atom's sums:
+//
+//   g = w T G,  y G^T times w and summed up with T     ->  gradients by T and by w
 //   g through the last layer, which has no gate  ->  kept
 //   x through the layers, which keep f, e = f (1 - f) z and what g_0 is multiplied by in dz_0
 //   the last gated layer has g by then: its dz and slopes are made where its product is
 //   each layer back:  slopes, sums of g e,  ->  dz_0 += slopes G^T  ->  g += dz W^T, ...
+//   where g stands in the own places from the last gated layer on, and dz is made as a product's rows
+//   K g = h,  h x^T  ->  gradients by T, and so by vectors;  T x g^T  ->  by the mixture;  T^T h  ->  by x
 //
 // What is kept goes through device memory of the block's own, little enough to stay in the cache.
 #pragma once
@@ -28,6 +34,7 @@
 #include "common/gpu_copy.h"
 #include "common/gpu_wgmma.h"
 #include "common/rows.h"
+#include "edge_frames/edge_frames.h"
 #include "gemm/gpu_memory.h"
 #include "so2_layer/gpu_layers_pack.h"
 #include "so2_layer/gpu_multiply_rows.h"
@@ -45,18 +52,60 @@ constexpr int kPieces = kMiddlePieces + 2 * kSidePieces;  // of sixteen numbers 
 constexpr int kScalarPieces = kOwnChannels / 16;
 constexpr int kOwnNumbers = 16 * kPieces;
 constexpr int kLayersTileBytes = kLayersRows * kOwnNumbers * static_cast<int>(sizeof(float));
-constexpr int kLayersAlignment = 1024, kLayersSlots = 5;
+constexpr int kLayersAlignment = 1024, kLayersShared = 227 << 10;  // bytes of shared memory
 constexpr int kOwnColumns = (kOwnDegrees + 1) * (kOwnDegrees + 1), kOwnRows = 3 * kOwnDegrees + 1;
-constexpr int kTurn = kOwnRows * kOwnColumns;  // numbers of an edge's matrix
-constexpr int kTurnBytes = 32 << 10;           // of all of a block's, on the ring's alignment
-static_assert(kTurnBytes >= kLayersRows * kTurn * static_cast<int>(sizeof(float)));
+constexpr int kTurnNumbers = 25;      // of an edge's matrix those of a row and a column of one degree
+constexpr int kTurnBytes = 13 << 10;  // of all of a block's, on the ring's alignment
+constexpr int kVectorBytes = 2 << 10;
+constexpr int kOwnMixture = (kOwnDegrees + 1) * (kOwnDegrees + 1) + kOwnDegrees * kOwnDegrees;
+constexpr int kOwnNode = kOwnColumns * kOwnChannels;  // numbers of a node
+constexpr int kGroupEdges = 8;                        // which are summed up together
+static_assert(kTurnBytes >= kLayersRows * kTurnNumbers * static_cast<int>(sizeof(float)) &&
+              kVectorBytes >= kLayersRows * 3 * static_cast<int>(sizeof(float)));
+
+// Of degree l: its first number of a matrix, its rows, how many columns it has, and row j of all.
+MDOPS_HD constexpr int turn_begin(int l) {
+  return l == 0 ? 0 : l == 1 ? 1 : 10;
+}
+MDOPS_HD constexpr int turn_rows(int l) {
+  return l == 0 ? 1 : 3;
+}
+MDOPS_HD constexpr int turn_columns(int l) {
+  return 2 * l + 1;
+}
+MDOPS_HD constexpr int turn_row(int l, int j) {
+  return l + 2 * j;
+}
+static_assert(kOwnDegrees == 2 && turn_begin(2) + turn_rows(2) * turn_columns(2) == kTurnNumbers);
+MDOPS_HD constexpr int degree_of_row(int r) {
+  return r == 0 ? 0 : 2 - r % 2;
+}
+// Which of its numbers is that of a row and a column of one degree.
+MDOPS_HD constexpr int turn_number(int row, int column) {
+  const int l = degree_of_row(row);
+  return turn_begin(l) + (row - l) / 2 * turn_columns(l) + column - l * l;
+}
+
+// The sums of eights of edges, and of each node that does not begin with an eight the first of its sums.
+struct GroupSums {
+  float *of_groups, *of_begins;  // (groups, D, C), (nodes, D, C)
+
+  static int64_t bytes(int64_t edges, int64_t nodes) {
+    return (blocks_for(edges, kGroupEdges) + nodes) * kOwnNode * static_cast<int64_t>(sizeof(float));
+  }
+  GroupSums(float* memory, int64_t edges)
+      : of_groups(memory), of_begins(memory + blocks_for(edges, kGroupEdges) * kOwnNode) {}
+};
 
 struct LayersArgs {
   int64_t edges;
   int layers;
-  RotateArgs<float> rows;
-  const float* grad;
-  float* y;  // the result; backward the gradient by the rows
+  const float *vectors, *mixture, *weight;  // of edges: (E, 3), (E, Q), (E,)
+  NodeRows<float> x, grad;                  // of neighbours; of atoms, null forward
+  const int32_t* order;  // of the edges, by what they are summed up by; null: as they stand
+  float* rows;           // (E, R, C), the last layer's result
+  float *by_vectors, *by_mixture, *by_weight;
+  GroupSums sums;
   const char* packed;
   const float* unscale;  // of the packed chunks
   float* memory;         // of blocks
@@ -73,9 +122,22 @@ using LayersRing = StageRing<kLayersWarps, LayersStages>;
 MDOPS_HD constexpr int layers_slot_bytes(int parts) {
   return kOwnMiddle * kOwnDepth * 2 * parts;
 }
-constexpr int64_t layers_shared(int parts) {
-  return kLayersTileBytes + kTurnBytes + LayersRing::bytes(kLayersSlots, layers_slot_bytes(parts)) +
-         LayersStream::kMostChunks * sizeof(float) + kLayersAlignment;
+// Vectors and matrices of a block's edges, backward with their gradients.
+MDOPS_HD constexpr int layers_edge_bytes(bool back) {
+  return kVectorBytes + (back ? 2 : 1) * kTurnBytes;
+}
+// What of a block's memory is no slot of the ring.
+MDOPS_HD constexpr int layers_fixed_bytes(bool back) {
+  return kLayersTileBytes + layers_edge_bytes(back) + LayersStream::kMostChunks * sizeof(float) +
+         kLayersAlignment;
+}
+// As many as there is room for: a warpgroup may be that many stages ahead of the other.
+MDOPS_HD constexpr int layers_slots(int parts, bool back) {
+  return (kLayersShared - layers_fixed_bytes(back)) /
+         static_cast<int>(LayersRing::bytes(1, layers_slot_bytes(parts)));
+}
+constexpr int64_t layers_shared(int parts, bool back) {
+  return layers_fixed_bytes(back) + LayersRing::bytes(layers_slots(parts, back), layers_slot_bytes(parts));
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -87,44 +149,54 @@ class LayersTile {
   __device__ __forceinline__ LayersTile(const LayersArgs& args, int64_t tiles, int64_t first, int count)
       : args_(args),
         shared_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kLayersAlignment - 1))),
-        ring_(shared_ + kLayersTileBytes + kTurnBytes, kLayersSlots, layers_slot_bytes(kParts), args.packed,
-              args.stages, tiles),
+        ring_(shared_ + kLayersTileBytes + layers_edge_bytes(kBack), layers_slots(kParts, kBack),
+              layers_slot_bytes(kParts), args.packed, args.stages, tiles),
         own_(reinterpret_cast<float4*>(shared_) + threadIdx.x),
         kept_(reinterpret_cast<float4*>(args.memory + blockIdx.x * LayersArgs::memory_of_block(args.layers)) +
               threadIdx.x) {
     const int warp = warp_index();
     group_ = warp / kGroupWarps;
     row_ = 16 * warp + lane_index() / 4;
-    if constexpr (kBack) {
-      ask(first, count, 0, kMiddlePieces);
-      ask(first, count, kMiddlePieces, kPieces);
-    }
-    ask_turns(first, count);
+    find_edges(first, count);
+    ask_edges();
     if (threadIdx.x < LayersStream::kMostChunks) units()[threadIdx.x] = args.unscale[threadIdx.x];
     __syncthreads();
   }
 
   // `count` edges from one on, and where the next ones are.
   __device__ __forceinline__ void run(int64_t first, int count, int64_t next, int next_count) {
-    first_ = first, count_ = count, is_busy_ = group_ * kLayersGroupRows < count;
-    next_ = next, next_count_ = next_count;
+    is_busy_ = group_ * kLayersGroupRows < count;
+    group_sums_ = (first + row_ / 16 * 16) / kGroupEdges;
+    edge_[0] = next_edge_[0], edge_[1] = next_edge_[1], count_ = count;
+    find_edges(next, next_count);
     chunk_ = 0;
     const int gated = args_.layers - 1;
-    if constexpr (!kBack) rotate();
+    wait_for_copies<0>();
+    __syncwarp();
+    make_turns();
+    prefetch_edges();
+    if constexpr (kBack)
+      turn_gradient();
+    else
+      rotate();
     // One piece of code for all, which is what fits into the cache of instructions.
 #pragma unroll 1
     for (int k = 0; k < (kBack ? 1 + 2 * gated : args_.layers); ++k) {
       const bool is_forward = kBack ? k > 0 && k <= gated : k < gated;
-      begins_ = k == 0, ends_ = k == 2 * gated, turns_ = kBack && k == gated;
+      begins_ = k == 0, turns_ = kBack && k == gated, follows_ = k > gated + 1;
       if constexpr (kBack) {
         if (k == 1) rotate();
         layer_ = k <= gated ? k - 1 : 2 * gated - k;
-        if (k > gated) make_slopes(k == gated + 1);
       }
       float4 factors[kSidePieces][2], slopes[kSidePieces][2];
-      middle(is_forward, factors, slopes);
+      Product<kScalarPieces> of_slopes;
+      if (kBack && k > gated) multiply_slopes(of_slopes);
+      middle(is_forward, of_slopes, factors, slopes);
       sides(is_forward, factors, slopes);
     }
+    turn_back();
+    __syncwarp();
+    if constexpr (kBack) end_gradient();
   }
 
  private:
@@ -143,7 +215,7 @@ class LayersTile {
     }
   };
 
-  static __device__ __forceinline__ int place(int piece, int h) { return (2 * piece + h) * kLayersThreads; }
+  static __device__ constexpr int place(int piece, int h) { return (2 * piece + h) * kLayersThreads; }
   __device__ __forceinline__ float4& own(int piece, int h) const { return own_[place(piece, h)]; }
   // In the block's own device memory: the gradient, the slopes of the layer that comes next, and behind them
   // what each layer keeps: e of m = 0, -1 and 1, the factors, and those of g_0.
@@ -175,75 +247,422 @@ class LayersTile {
       for (int h = 0; h < 2; ++h) f(piece, h);
   }
 
-  __device__ __forceinline__ int64_t at(int64_t first, int piece, int h) const {
-    return (first + row_ + 8 * h) * kOwnNumbers + 16 * piece + 4 * (lane_index() % 4);
-  }
-  // Asks for pieces of the gradient, zeros behind the last edge.
-  __device__ __forceinline__ void ask(int64_t first, int count, int piece, int end) const {
-    if (count > 0)
-      for (; piece < end; ++piece)
+  // The thread's edges among `count` from one on.
+  __device__ __forceinline__ void find_edges(int64_t first, int count) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const bool there = row_ + 8 * h < count;
-          copy_to_shared<16>(&own(piece, h), there ? args_.grad + at(first, piece, h) : args_.grad, there);
-        }
-    commit_copies();
-  }
-  // The matrices of the warp's 16 edges, one after the other.
-  __device__ __forceinline__ float* turns() const {
-    return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + row_ / 16 * (16 * kTurn);
-  }
-  __device__ __forceinline__ void ask_turns(int64_t first, int count) const {
-    const int begin = row_ / 16 * 16;
-    const float* const from = args_.rows.turn + (first + begin) * kTurn;
-    const int there = kTurn * min(16, count - begin);
-    for (int k = 4 * lane_index(); k < 16 * kTurn; k += 4 * kWarp)
-      if (k < there) copy_to_shared<16>(shared_address(turns() + k), from + k, 4 * min(4, there - k));
-    commit_copies();
-  }
-  // The rows of nodes in the frames of edges go to the own places.
-  __device__ __forceinline__ void rotate() const {
-    wait_for_copies<0>();
-    __syncwarp();
-    const int column = 4 * (lane_index() % 4);
-#pragma unroll 1
     for (int h = 0; h < 2; ++h) {
-      float4 sums[kOwnRows][2];
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) sums[r][0] = sums[r][1] = {0.0f, 0.0f, 0.0f, 0.0f};
-      const int64_t e = first_ + row_ + 8 * h;
-      const NodeRows<float>& nodes = args_.rows.x;
-      if (row_ + 8 * h < count_ && !nodes.is_right(e)) {
-        const float wrong = not_a_number<float>();
-#pragma unroll
-        for (int r = 0; r < kOwnRows; ++r) sums[r][0] = sums[r][1] = {wrong, wrong, wrong, wrong};
-      } else if (row_ + 8 * h < count_ && !nodes.is_none(e)) {
-        const float* const x = nodes.at(e, kOwnColumns * kOwnChannels) + column;
-        const float* const turn = turns() + (lane_index() / 4 + 8 * h) * kTurn;
-        float4 of[kOwnColumns][2];
-#pragma unroll
-        for (int d = 0; d < kOwnColumns; ++d)
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            of[d][half] = __ldg(reinterpret_cast<const float4*>(x + d * kOwnChannels + 16 * half));
-#pragma unroll
-        for (int d = 0; d < kOwnColumns; ++d)
-#pragma unroll
-          for (int r = 0; r < kOwnRows; ++r) {
-            const float t = turn[r * kOwnColumns + d];
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-              sums[r][half] = plus(sums[r][half], times({t, t, t, t}, of[d][half]));
-          }
-      }
-#pragma unroll
-      for (int r = 0; r < kOwnRows; ++r) own(2 * r, h) = sums[r][0], own(2 * r + 1, h) = sums[r][1];
+      int64_t e = row_ + 8 * h < count ? first + row_ + 8 * h : -1;
+      if (args_.order && e >= 0) e = args_.order[e];
+      next_edge_[h] = e < args_.edges ? static_cast<int>(e) : -1;
     }
-    __syncwarp();
-    ask_turns(next_, next_count_);
+  }
+  // Not by a number as an index, for which the compiler would keep all of this object in memory.
+  __device__ __forceinline__ int edge(int h) const { return h == 0 ? edge_[0] : edge_[1]; }
+  // Of the warp's 16 edges, one a lane, and the same once more.
+  static __device__ __forceinline__ int edge_of_lane(const int (&of)[2]) {
+    const int from = lane_index() % 8 * 4;
+    const int first = __shfl_sync(kAllLanes, of[0], from), second = __shfl_sync(kAllLanes, of[1], from);
+    return lane_index() / 8 % 2 ? second : first;
+  }
+  // Asks for the vectors of the next edges, and backward for their rows, which take the own places.
+  __device__ __forceinline__ void ask_edges() const {
+    if (const int e = edge_of_lane(next_edge_); lane_index() < 16)
+#pragma unroll
+      for (int a = 0; a < 3; ++a)
+        copy_to_shared<4>(vector() + a, args_.vectors + 3 * static_cast<int64_t>(max(e, 0)) + a, e >= 0);
+    if constexpr (kBack)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int e = next_edge_[h];
+        const float* const from = row_of(max(e, 0));
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece)
+          copy_to_shared<16>(&own(piece, h), from + 16 * piece, e >= 0);
+      }
+    commit_copies();
+  }
+  // Asks for what the next edges need, so that it is in the L2 cache by then.
+  __device__ __forceinline__ void prefetch_edges() const {
+#ifdef __CUDA_ARCH__
+    // What begins and ends within other sixteens of bytes, these may bring.
+    const auto prefetch = [](const void* from, int bytes) {
+      const uint64_t place = reinterpret_cast<uint64_t>(from), first = place & ~15ull;
+      const int count = static_cast<int>(place - first + bytes) & ~15;
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(max(count, 16)));
+    };
+    constexpr int kSize = static_cast<int>(sizeof(float));
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (const int64_t e = next_edge_[h]; lane_index() % 4 == 0 && e >= 0) {
+        prefetch(args_.mixture + e * kOwnMixture, kOwnMixture * kSize);
+        if constexpr (!kBack) continue;
+        prefetch(args_.rows + e * kOwnNumbers, kOwnNumbers * kSize);
+        prefetch(args_.vectors + 3 * e, 3 * kSize);
+        prefetch(args_.x.index + e, kSize);
+        prefetch(args_.grad.index + e, kSize);
+        prefetch(args_.weight + e, kSize);
+      }
+#endif
+  }
+  // The thread's numbers of an edge's rows.
+  __device__ __forceinline__ float* row_of(int64_t e) const {
+    return args_.rows + e * kOwnNumbers + 4 * (lane_index() % 4);
   }
   __device__ __forceinline__ void answer(int piece, int h, const float4& x) const {
-    if (row_ + 8 * h < count_) __stcs(reinterpret_cast<float4*>(args_.y + at(first_, piece, h)), x);
+    if (edge(h) >= 0) __stcs(reinterpret_cast<float4*>(row_of(edge(h)) + 16 * piece), x);
+  }
+  // The vector of a lane's edge, of lanes below 16.
+  __device__ __forceinline__ float* vector() const {
+    return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + (row_ / 16 * 16 + lane_index()) * 3;
+  }
+  // The same, or another where there is no node, so that nothing is divided by zero.
+  __device__ __forceinline__ void read_vector(float (&found)[3], int e) const {
+    const bool is_there = e >= 0 && !args_.x.is_none(e);
+#pragma unroll
+    for (int a = 0; a < 3; ++a) found[a] = is_there ? vector()[a] : a == 2;
+  }
+  // The matrices of the warp's 16 edges, one a lane.
+  __device__ __forceinline__ void make_turns() const {
+    if (const int e = edge_of_lane(edge_); lane_index() < 16) {
+      float own[3];
+      read_vector(own, e);
+      const Direction<float> direction(own);
+      float* const to = turns(0) + lane_index() * kTurnNumbers;
+      each_frame_number<kOwnDegrees, float>(
+          direction.n[0], direction.n[1], direction.n[2], direction.up(), 1,
+          [&](int row, int column, float number) { to[turn_number(row, column)] = number; });
+    }
+    __syncwarp();
+  }
+  // The gradients by the vectors of the warp's 16 edges; asks for the next ones.
+  __device__ __forceinline__ void end_gradient() const {
+    const int e = edge_of_lane(edge_);
+    float own[3] = {};
+    if (lane_index() < 16) read_vector(own, e);
+    __syncwarp();
+    ask_edges();
+    if (lane_index() < 16 && e >= 0) {
+      using Number = Derived<float>;
+      const Direction<float> direction(own);
+      const float* const from = turns(1) + lane_index() * kTurnNumbers;
+      float by_n[3] = {};
+      each_frame_number<kOwnDegrees, float>(Number(direction.n[0], 0), Number(direction.n[1], 1),
+                                            Number(direction.n[2], 2), direction.up(), 1,
+                                            [&](int row, int column, const Number& number) {
+                                              const float grad = from[turn_number(row, column)];
+#pragma unroll
+                                              for (int a = 0; a < 3; ++a) by_n[a] += grad * number.by[a];
+                                            });
+#pragma unroll
+      for (int a = 0; a < 3; ++a)
+        args_.by_vectors[3 * static_cast<int64_t>(e) + a] = direction.by_vector(by_n, a);
+    }
+    __syncwarp();
+  }
+  // The matrices of the warp's 16 edges, one after the other; the second are their gradients.
+  __device__ __forceinline__ float* turns(int of) const {
+    return reinterpret_cast<float*>(shared_ + kLayersTileBytes + kVectorBytes + of * kTurnBytes) +
+           row_ / 16 * (16 * kTurnNumbers);
+  }
+  __device__ __forceinline__ float* turn(int of, int h) const {
+    return turns(of) + (lane_index() / 4 + 8 * h) * kTurnNumbers;
+  }
+
+  // The thread's numbers of the rows of an edge's node, of columns from one on. No node has zeros, a wrong
+  // one is no number.
+  template <int kFirst = 0, int kEnd = kOwnColumns>
+  struct Columns {
+    float4 x[kEnd - kFirst][2];
+
+    __device__ __forceinline__ Columns(const NodeRows<float>& rows, int e) {
+      const bool is_right = e < 0 || rows.is_right(e);
+      if (e < 0 || !is_right || rows.is_none(e)) {
+        const float all = is_right ? 0.0f : not_a_number<float>();
+#pragma unroll
+        for (int d = 0; d < kEnd - kFirst; ++d) x[d][0] = x[d][1] = {all, all, all, all};
+        return;
+      }
+      const float4* const at =
+          reinterpret_cast<const float4*>(rows.at(e, kOwnNode) + kFirst * kOwnChannels) + lane_index() % 4;
+#pragma unroll
+      for (int d = 0; d < kEnd - kFirst; ++d)
+        x[d][0] = __ldg(at + d * (kOwnChannels / 4)), x[d][1] = __ldg(at + d * (kOwnChannels / 4) + 4);
+    }
+    __device__ __forceinline__ const float4 (&operator[](int d) const)[2] { return x[d - kFirst]; }
+  };
+  // f of all degrees, as constants.
+  template <class F>
+  static __device__ __forceinline__ void each_degree(const F& f) {
+    static_assert(kOwnDegrees == 2);
+    f.template operator()<2>();
+    f.template operator()<1>();
+    f.template operator()<0>();
+  }
+  // f(number of the matrix, column, row) of all numbers of degree l.
+  template <int l, class F>
+  static __device__ __forceinline__ void each_turned(const F& f) {
+#pragma unroll
+    for (int j = 0; j < turn_rows(l); ++j)
+#pragma unroll
+      for (int c = 0; c < turn_columns(l); ++c)
+        f(turn_begin(l) + j * turn_columns(l) + c, l * l + c, turn_row(l, j));
+  }
+  // f(row) of those of degree l.
+  template <int l, class F>
+  static __device__ __forceinline__ void each_row(const F& f) {
+#pragma unroll
+    for (int j = 0; j < turn_rows(l); ++j) f(turn_row(l, j));
+  }
+
+  static __device__ __forceinline__ void add(float4& sum, float t, const float4& x) {
+    sum.x += t * x.x, sum.y += t * x.y, sum.z += t * x.z, sum.w += t * x.w;
+  }
+  static __device__ __forceinline__ void add(float4 (&sum)[2], float t, const float4 (&x)[2]) {
+    add(sum[0], t, x[0]), add(sum[1], t, x[1]);
+  }
+  static __device__ __forceinline__ float dot(const float4 (&a)[2], const float4 (&b)[2]) {
+    return a[0].x * b[0].x + a[0].y * b[0].y + a[0].z * b[0].z + a[0].w * b[0].w + a[1].x * b[1].x +
+           a[1].y * b[1].y + a[1].z * b[1].z + a[1].w * b[1].w;
+  }
+  static __device__ __forceinline__ float4 scaled(float t, const float4& x) {
+    return {t * x.x, t * x.y, t * x.z, t * x.w};
+  }
+  // f(the place of K[k, o], row k, row o) of an edge's mixture (order_mix/order_mix.h).
+  template <class F>
+  static __device__ __forceinline__ void each_mixed(const F& f) {
+    constexpr int kOfMiddle = kOwnDegrees + 1;
+#pragma unroll
+    for (int k = 0; k < kOfMiddle; ++k)
+#pragma unroll
+      for (int o = 0; o < kOfMiddle; ++o) f(k * kOfMiddle + o, k, o);
+#pragma unroll
+    for (int sign = 0; sign < 2; ++sign)
+#pragma unroll
+      for (int k = 0; k < kOwnDegrees; ++k)
+#pragma unroll
+        for (int o = 0; o < kOwnDegrees; ++o) {
+          const int first = kOfMiddle + sign * kOwnDegrees;
+          f(kOfMiddle * kOfMiddle + k * kOwnDegrees + o, first + k, first + o);
+        }
+  }
+  __device__ __forceinline__ void read_mixture(float (&mixture)[kOwnMixture], int e) const {
+#pragma unroll
+    for (int q = 0; q < kOwnMixture; ++q)
+      mixture[q] = e < 0 ? 0.0f : __ldg(args_.mixture + static_cast<int64_t>(e) * kOwnMixture + q);
+  }
+
+  // The rows of neighbours in the frames of edges, mixed, go to the own places.
+  __device__ __forceinline__ void rotate() const {
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      const int e = edge(h);
+      const Columns<> columns(args_.x, e);
+      float mixture[kOwnMixture];
+      read_mixture(mixture, e);
+      float4 mixed[kOwnRows][2] = {};
+      const float* const t = turn(0, h);
+      each_degree([&]<int l>() {
+        float4 sums[kOwnRows][2];
+        turn_rows_of<l>(t, columns, sums);
+        each_mixed([&](int q, int k, int o) {
+          if (degree_of_row(k) == l) add(mixed[o], mixture[q], sums[k]);
+        });
+      });
+#pragma unroll
+      for (int r = 0; r < kOwnRows; ++r) own(2 * r, h) = mixed[r][0], own(2 * r + 1, h) = mixed[r][1];
+    }
+    if constexpr (!kBack) ask_edges();
+  }
+  // The rows of degree l in an edge's frame.
+  template <int l, class C>
+  static __device__ __forceinline__ void turn_rows_of(const float* t, const C& columns,
+                                                      float4 (&sums)[kOwnRows][2]) {
+    each_row<l>([&](int r) { sums[r][0] = sums[r][1] = {0.0f, 0.0f, 0.0f, 0.0f}; });
+    each_turned<l>([&](int k, int d, int r) { add(sums[r], t[k], columns[d]); });
+  }
+
+  // Of the sums over the four lanes of an edge of kCount numbers each, a multiple of four, lane k has the
+  // k-th quarter.
+  template <int kCount>
+  static __device__ __forceinline__ void quarter_sums(float (&numbers)[kCount]) {
+#pragma unroll
+    for (int step = 2, count = kCount / 2; step > 0; step /= 2, count /= 2) {
+      const bool upper = lane_index() & step;
+#pragma unroll
+      for (int k = 0; k < kCount / 2; ++k)
+        if (k < count) {
+          const float sent = upper ? numbers[k] : numbers[k + count];
+          numbers[k] = (upper ? numbers[k + count] : numbers[k]) + __shfl_xor_sync(kAllLanes, sent, step);
+        }
+    }
+  }
+
+  // The gradient by the rows of edges in the place of the rows; those by matrices, so far, and by weights.
+  __device__ __forceinline__ void turn_gradient() const {
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      const int e = edge(h), quarter = lane_index() % 4;
+      const Columns<> columns(args_.grad, e);
+      const float weight = weight_of(e);
+      const float* const t = turn(0, h);
+      float by_turn[4 * kQuarter] = {};
+      each_degree([&]<int l>() {
+        float4 y[kOwnRows][2], g[kOwnRows][2];
+        each_row<l>([&](int r) { y[r][0] = own(2 * r, h), y[r][1] = own(2 * r + 1, h); });
+        turn_rows_of<l>(t, columns, g);
+        each_turned<l>([&](int k, int d, int r) { by_turn[k] = dot(y[r], columns[d]); });
+        each_row<l>([&](int r) {
+          own(2 * r, h) = scaled(weight, g[r][0]), own(2 * r + 1, h) = scaled(weight, g[r][1]);
+        });
+      });
+      quarter_sums(by_turn);
+      // What is summed up with T is the gradient by the weight, too.
+      float by_weight = 0;
+      float* const to = turn(1, h) + kQuarter * quarter;
+#pragma unroll
+      for (int k = 0; k < kQuarter; ++k)
+        if (kQuarter * quarter + k < kTurnNumbers) {
+          by_weight += t[kQuarter * quarter + k] * by_turn[k];
+          to[k] = weight * by_turn[k];
+        }
+      by_weight = quad_sum(by_weight);
+      if (e >= 0 && quarter == 0) args_.by_weight[e] = by_weight;
+    }
+  }
+  static constexpr int kQuarter = (kTurnNumbers + 3) / 4;  // a lane's numbers of a matrix
+
+  // Eight edges that one node after the other has some of, and where the sums of each go. A lane's edge is
+  // that of its three upper bits. What is summed up goes through the own places of these edges' rows, so that
+  // a lane has a channel.
+  class Group {
+   public:
+    __device__ __forceinline__ Group(const GroupSums& to, int64_t group, bool is_there, int node,
+                                     float4* memory)
+        : to_(to), group_(group), node_(node), is_there_(is_there), memory_(memory) {
+      const int lane = lane_index();
+      const int before = __shfl_up_sync(kAllLanes, node, 4);
+      others_ = __ballot_sync(kAllLanes, lane >= 4 && lane % 4 == 0 && node != before);
+    }
+    // Adds up the eight edges' numbers of so many columns from one on.
+    template <int kCount>
+    __device__ __forceinline__ void add_up(int first, const float4 (&x)[kCount][2]) const {
+      constexpr int kStep = place(1, 0);  // from one piece to the next
+      static_assert(2 * kCount <= kPieces);
+      __syncwarp();  // what stood there has been read
+#pragma unroll
+      for (int c = 0; c < kCount; ++c)
+        memory_[2 * c * kStep] = x[c][0], memory_[(2 * c + 1) * kStep] = x[c][1];
+      __syncwarp();
+      const int lane = lane_index(), half = lane / 16;
+      const float* const from = reinterpret_cast<const float*>(memory_ - lane + half * kStep) + lane % 16;
+      float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + lane;
+      if (!others_) {
+        if (!is_there_) return;
+        // The upper half of the lanes has the edges in another order, so that lanes do not meet in a bank.
+        const float *const even = from + half * 16, *const odd = from - half * 16;
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+          float sum[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            sum[i] = even[8 * kStep * c + 32 * i] + odd[8 * kStep * c + 32 * i + 16];
+          to[c * kOwnChannels] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        }
+        return;
+      }
+#pragma unroll 1
+      for (int c = 0; c < kCount; ++c) {
+        float sum = 0, *at = is_there_ ? to + c * kOwnChannels : nullptr;
+#pragma unroll 1
+        for (int e = 0; e < kGroupEdges; ++e) {
+          if (others_ >> 4 * e & 1) {
+            if (at) *at = sum;
+            const int node = __shfl_sync(kAllLanes, node_, 4 * e);
+            at = node < 0 ? nullptr
+                          : to_.of_begins +
+                                (static_cast<int64_t>(node) * kOwnColumns + first + c) * kOwnChannels + lane;
+            sum = 0;
+          }
+          sum += from[8 * kStep * c + 16 * e];
+        }
+        if (at) *at = sum;
+      }
+    }
+
+   private:
+    const GroupSums& to_;
+    const int64_t group_;
+    const int node_;
+    const bool is_there_;
+    float4* const memory_;  // the lane's
+    unsigned others_;       // lanes with which another node begins
+  };
+  // Of edges h the thread's.
+  __device__ __forceinline__ Group group_of(int h) const {
+    const NodeRows<float>& of = kBack ? args_.x : args_.grad;
+    const int e = edge(h), node = e >= 0 && of.is_right(e) ? of.index[e] : -1;
+    return {args_.sums, group_sums_ + h, row_ / 16 * 16 + 8 * h < count_, node, &own(0, h)};
+  }
+
+  // No number where the atom is wrong.
+  __device__ __forceinline__ float weight_of(int e) const {
+    if (e < 0) return 0.0f;
+    return args_.grad.is_right(e) ? __ldg(args_.weight + e) : not_a_number<float>();
+  }
+
+  // The rows in the own places turned back and summed up: forward those that are the result, with weights,
+  // backward the gradient by mixed rows; and with these the gradients by matrices and mixtures.
+  __device__ __forceinline__ void turn_back() const {
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      const int e = edge(h), quarter = lane_index() % 4;
+      const Group group = group_of(h);
+      float4 r[kOwnRows][2];
+      const float weight = kBack ? 1.0f : weight_of(e);
+#pragma unroll
+      for (int k = 0; k < kOwnRows; ++k)
+        r[k][0] = scaled(weight, own(2 * k, h)), r[k][1] = scaled(weight, own(2 * k + 1, h));
+      const float* const turned = turn(0, h);
+      if constexpr (kBack) {
+        float mixture[kOwnMixture], by_mixture[16] = {}, by_turn[4 * kQuarter] = {};
+        read_mixture(mixture, e);
+        each_degree([&]<int l>() {
+          const Columns<l * l, (l + 1) * (l + 1)> columns(args_.x, e);
+          float4 rows[kOwnRows][2];
+          turn_rows_of<l>(turned, columns, rows);
+          each_mixed([&](int q, int k, int o) {
+            if (degree_of_row(k) == l) by_mixture[q] += dot(rows[k], r[o]);
+          });
+          // From here on the gradient by these rows.
+          each_row<l>([&](int k) { rows[k][0] = rows[k][1] = {0.0f, 0.0f, 0.0f, 0.0f}; });
+          each_mixed([&](int q, int k, int o) {
+            if (degree_of_row(k) == l) add(rows[k], mixture[q], r[o]);
+          });
+          each_turned<l>([&](int k, int d, int row) { by_turn[k] = dot(rows[row], columns[d]); });
+          add_up_turned<l>(turned, rows, group);
+        });
+        quarter_sums(by_turn);
+        quarter_sums(by_mixture);
+        float* const to = turn(1, h) + kQuarter * quarter;
+#pragma unroll
+        for (int k = 0; k < kQuarter; ++k)
+          if (kQuarter * quarter + k < kTurnNumbers) to[k] += by_turn[k];
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          if (e >= 0 && 4 * quarter + k < kOwnMixture)
+            args_.by_mixture[static_cast<int64_t>(e) * kOwnMixture + 4 * quarter + k] = by_mixture[k];
+      } else {
+        each_degree([&]<int l>() { add_up_turned<l>(turned, r, group); });
+      }
+    }
+  }
+  // Rows of degree l turned back, and summed up.
+  template <int l>
+  static __device__ __forceinline__ void add_up_turned(const float* t, const float4 (&rows)[kOwnRows][2],
+                                                       const Group& group) {
+    float4 back[turn_columns(l)][2] = {};
+    each_turned<l>([&](int k, int d, int r) { add(back[d - l * l], t[k], rows[r]); });
+    group.add_up(l * l, back);
   }
 
   // A product's rows, f(piece, h), brought to one size.
@@ -357,8 +776,9 @@ class LayersTile {
   }
   // What undoes the scales of chunks, behind the ring.
   __device__ __forceinline__ float* units() const {
-    return reinterpret_cast<float*>(shared_ + kLayersTileBytes + kTurnBytes +
-                                    LayersRing::bytes(kLayersSlots, layers_slot_bytes(kParts)));
+    return reinterpret_cast<float*>(
+        shared_ + kLayersTileBytes + layers_edge_bytes(kBack) +
+        LayersRing::bytes(layers_slots(kParts, kBack), layers_slot_bytes(kParts)));
   }
   __device__ __forceinline__ float next_unit() { return units()[chunk_++]; }
   template <int kColumns>
@@ -369,51 +789,52 @@ class LayersTile {
   }
 
   // x + z of a layer without a gate, or the gradient by a layer's rows: g + dz times the transposed weights;
-  // of so many pieces z(piece, h) from one on. Some of what is kept is read before any of it is written: else
-  // each number would wait for its own.
+  // of so many pieces z(piece, h) from one on. All that is kept is asked for before it is needed.
   template <int kCount, class Z>
   __device__ __forceinline__ void end(int begin, const Z& z) const {
-#pragma unroll
-    for (int first = 0; first < kCount; first += kAtOnce) {
-      float4 x[kAtOnce][2];
-      if (kBack && !begins_)
-        each(0, kAtOnce, [&](int k, int h) { x[k][h] = grad(begin + first + k, h); });
+    float4 x[kCount][2];
+    if (kBack && !begins_ && !follows_)
+      each(0, kCount, [&](int k, int h) { x[k][h] = grad(begin + k, h); });
+    else
+      each(0, kCount, [&](int k, int h) { x[k][h] = own(begin + k, h); });
+    each(0, kCount, [&](int k, int h) {
+      const float4 found = plus(x[k][h], z(k, h));
+      if constexpr (!kBack) answer(begin + k, h, found);
+      if (kBack && begins_)
+        grad(begin + k, h) = found;
       else
-        each(0, kAtOnce, [&](int k, int h) { x[k][h] = own(begin + first + k, h); });
-      each(0, kAtOnce, [&](int k, int h) {
-        const float4 found = plus(x[k][h], z(first + k, h));
-        if (!kBack || ends_)
-          answer(begin + first + k, h, found);
-        else
-          grad(begin + first + k, h) = found;
-      });
-    }
+        own(begin + k, h) = found;
+    });
   }
-  // The places are free for the next tile.
-  __device__ __forceinline__ void follow(int piece, int end) const {
+
+  // A product's rows: what stands in the own places, or of a layer on the way back, where this is g, dz.
+  __device__ __forceinline__ float4 row(int piece, int h, int factor) const {
+    const float4 x = own(piece, h);
     if constexpr (kBack)
-      if (ends_) ask(next_, next_count_, piece, end);
+      if (follows_) return times(x, kept(factor, h));
+    return x;
   }
 
   // The product of the rows of m = 0, and what is made of it. A layer with a gate has its factors then, and
-  // the one from which the way goes back its part of the slopes.
-  __device__ __forceinline__ void middle(bool is_forward, float4 (&factors)[kSidePieces][2],
+  // the one from which the way goes back its part of the slopes. `of_slopes`: a part of dz_0, on the way
+  // back.
+  __device__ __forceinline__ void middle(bool is_forward, const Product<kScalarPieces>& of_slopes,
+                                         float4 (&factors)[kSidePieces][2],
                                          float4 (&slopes)[kSidePieces][2]) {
-    if (kBack && begins_) wait_for_copies<1>();  // the first of the two groups of the gradient
     Product<kMiddlePieces> z;
     Product<kSidePieces> logits;
     {
       Rows<kMiddlePieces> rows;
-      make_rows(rows, [&](int s, int h) { return own(s, h); });
+      make_rows(rows, [&](int s, int h) {
+        const float4 x = row(s, h, s < kScalarPieces ? kScalars + s : kFactors + s - kScalarPieces);
+        return kBack && !begins_ && !is_forward && s < kScalarPieces ? plus(x, of_slopes(s, h)) : x;
+      });
       multiply(z, rows);
       if (is_forward) multiply(logits, rows);
     }
-    if (!is_forward) {
-      end<kMiddlePieces>(0, z);
-      return follow(0, kMiddlePieces);
-    }
-    static_assert(kScalarPieces == kAtOnce);
+    if (!is_forward) return end<kMiddlePieces>(0, z);
     float4 g[kAtOnce][2];
+    static_assert(kScalarPieces == kAtOnce);
     if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
     each(0, kScalarPieces, [&](int s, int h) {
       const float4 x = z(s, h), f = sigmoids(x), more = times(x, f);
@@ -456,20 +877,15 @@ class LayersTile {
   __device__ __forceinline__ void sides(bool is_forward, const float4 (&factors)[kSidePieces][2],
                                         const float4 (&slopes)[kSidePieces][2]) {
     constexpr int kFirst = kMiddlePieces, kSecond = kMiddlePieces + kSidePieces;
-    if (kBack && begins_) wait_for_copies<0>();
     Product<kSidePieces> negative, positive;
     {
       Rows<2 * kSidePieces> rows;
-      make_rows(rows, [&](int s, int h) { return own(kFirst + s, h); });
+      make_rows(rows, [&](int s, int h) { return row(kFirst + s, h, kFactors + s % kSidePieces); });
       // Registers have no room for these beside a product's.
       if (turns_) each(0, kSidePieces, [&](int k, int h) { own(kFirst + k, h) = slopes[k][h]; });
       multiply_sides(negative, positive, rows);
     }
-    if (!is_forward) {
-      end<kSidePieces>(kFirst, negative);
-      end<kSidePieces>(kSecond, positive);
-      return follow(kFirst, kPieces);
-    }
+    if (!is_forward) return end<kSidePieces>(kFirst, negative), end<kSidePieces>(kSecond, positive);
 #pragma unroll
     for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
       float4 g[kAtOnce][2], other[kAtOnce][2];
@@ -497,28 +913,20 @@ class LayersTile {
     }
   }
 
-  // dz of a layer's rows in the own places: what it has kept times the gradient, and in front of all the
-  // slopes times the transposed gates. `is_there`: all but the last is there.
-  __device__ __forceinline__ void make_slopes(bool is_there) {
+  // On the way back: a layer's slopes times the transposed gates.
+  __device__ __forceinline__ void multiply_slopes(Product<kScalarPieces>& more) {
     Rows<kSidePieces> slopes;
-    if (!is_there)
-      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = times(grad(s, h), kept(kScalars + s, h)); });
     make_rows(slopes, [&](int k, int h) {
-      if (is_there) return slope(k, h);
-      const float4 f = kept(kFactors + k, h);
+      if (!follows_) return slope(k, h);
       float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
       for (int order = 0; order < 3; ++order) {
         const int s = (order == 0 ? kScalarPieces : kMiddlePieces + (order - 1) * kSidePieces) + k;
-        const float4 g = grad(s, h);
-        sum = plus(sum, times(g, kept(order * kSidePieces + k, h)));
-        own(s, h) = times(f, g);
+        sum = plus(sum, times(own(s, h), kept(order * kSidePieces + k, h)));
       }
       return sum;
     });
-    Product<kScalarPieces> more;
     multiply(more, slopes);
-    each(0, kScalarPieces, [&](int s, int h) { own(s, h) = plus(own(s, h), more(s, h)); });
   }
 
   const LayersArgs& args_;
@@ -527,10 +935,12 @@ class LayersTile {
   float4 *const own_, *const kept_;  // the thread's places, of shared memory and of the block's own
   int chunk_ = 0;                    // the next one
   int layer_ = 0;                    // what keeps or has kept
-  bool begins_ = false, ends_ = false, turns_ = false;  // the first pass, the last one, and that between
+  bool begins_ = false, turns_ = false,
+       follows_ = false;  // the first pass, that between, those behind its layer
   int row_, group_;
-  int64_t first_ = 0, next_ = 0;  // the tile's first edge, and the next one's
-  int count_ = 0, next_count_ = 0;
+  int edge_[2], next_edge_[2];  // the thread's, and those of the next tile; -1: none
+  int64_t group_sums_ = 0;      // of the warp's first eight edges
+  int count_ = 0;               // edges of the tile
   bool is_busy_ = false;
   float by_row_[2] = {};
 };
@@ -546,6 +956,42 @@ __global__ void __launch_bounds__(kLayersThreads, 1) layers_kernel(const __grid_
   for (int64_t k = 0; k < tiles; ++k)
     own.run(share.first(k), share.edges(k), share.first(k + 1), share.edges(k + 1));
 #endif
+}
+
+// Zeros to the gradients of edges without a neighbour, which stand in no node's order.
+static __global__ void __launch_bounds__(kLayersThreads) clear_edges_kernel(const LayersArgs args) {
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kLayersThreads + threadIdx.x;
+  if (e >= args.edges || args.x.index[e] >= 0) return;
+  for (int a = 0; a < 3; ++a) args.by_vectors[3 * e + a] = 0;
+  for (int k = 0; k < kOwnMixture; ++k) args.by_mixture[e * kOwnMixture + k] = 0;
+  args.by_weight[e] = 0;
+}
+
+// The sums of a node's eights, four numbers a thread; NaN where `offsets` are wrong.
+static __global__ void __launch_bounds__(kLayersThreads)
+    sum_groups_kernel(const GroupSums groups, const int32_t* offsets, int64_t nodes, int64_t edges,
+                      float4* sums) {
+  constexpr int kVectors = kOwnNode / 4;
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * kLayersThreads + threadIdx.x, n = k / kVectors;
+  if (n >= nodes) return;
+  const int at = static_cast<int>(k % kVectors);
+  const int64_t begin = offsets[n], end = offsets[n + 1];
+  float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
+  const auto add = [&](const float* from) {
+    const float4 x = __ldcs(reinterpret_cast<const float4*>(from) + at);
+    sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+  };
+  if (begin < 0 || begin > end || end > edges) {
+    const float wrong = not_a_number<float>();
+    sum = {wrong, wrong, wrong, wrong};
+  } else if (begin < end) {
+    if (begin % kGroupEdges) add(groups.of_begins + n * kOwnNode);
+    const int64_t last = (end - 1) / kGroupEdges;
+#pragma unroll 4
+    for (int64_t g = (begin + kGroupEdges - 1) / kGroupEdges; g <= last; ++g)
+      add(groups.of_groups + g * kOwnNode);
+  }
+  sums[k] = sum;
 }
 
 }  // namespace gpu_so2

@@ -1,4 +1,4 @@
-// The kernels of all layers of a message, compiled apart (cuda_layers.cu).
+// The kernels of whole messages, compiled apart (cuda_layers.cu).
 #pragma once
 
 #include "common/gpu.h"
@@ -8,13 +8,13 @@ namespace mdops {
 
 namespace gpu_so2 {
 
-// Whether one kernel takes these layers on this GPU.
-bool takes_layers(const Gpu& gpu, const So2Layers<float>& given);
+// Whether one kernel takes these messages on this GPU.
+bool takes_layers(const Gpu& gpu, const So2Messages<float>& given);
 
 // Bytes of device memory that a call needs beside its arrays.
-int64_t memory_of_layers(const Gpu& gpu, const So2Layers<float>& given);
+int64_t memory_of_layers(const Gpu& gpu, const So2Messages<float>& given);
 
-void run_layers(const Gpu& gpu, const So2Layers<float>& given, char* memory);
+void run_layers(const Gpu& gpu, const So2Messages<float>& given, char* memory);
 
 }  // namespace gpu_so2
 

@@ -4,14 +4,17 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
+#include "edge_frames/frames.h"
 #include "edge_rotation/rotate.h"
 #include "gemm/matmul.h"
 #include "graph/row_index.h"
+#include "order_mix/mix.h"
 #include "so2_layer/so2_layer.h"
 
 namespace mdops {
@@ -64,78 +67,130 @@ struct So2Inputs {
   }
 };
 
-// Of layers one after the other, the first of which have gates, and of the rows of nodes in edges' frames
-// that they begin with.
-struct So2LayersInputs {
-  Tensor turn, x;
-  RowIndex of;
-  int64_t edges, rows, channels;
+// Of messages: vectors and mixtures of edges, rows of neighbours, weights of edges, and layers, the first of
+// which have gates.
+struct So2MessagesInputs {
+  Tensor vectors, mixture, x, weight;
+  RowIndex of_neighbor, of_center;
+  int64_t degree;
+  RotationShape shape;
   std::vector<So2Weights> layers;
 
   template <class Device>
-  So2LayersInputs(const Op& op, Device device, const Tensor& turn_, const Tensor& x_, const Tensor& index,
-                  const std::optional<Tensor>& order, const Tensor& offsets,
-                  const std::vector<Tensor>& weights, const std::vector<Tensor>& both,
-                  const std::vector<Tensor>& gates, const std::string& matmul)
-      : turn(Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}))),
-        x(Device::placed(input(op, "x", x_, turn.scalar_type(), {kAny, turn.size(2), kAny}))),
-        of(op, index, order, offsets, turn.size(0)),
-        edges(turn.size(0)),
-        rows(turn.size(1)),
-        channels(x.size(2)) {
-    check_rotation(op, of, x);
+  So2MessagesInputs(const Op& op, Device device, const Tensor& vectors_, const Tensor& mixture_,
+                    const Tensor& x_, const Tensor& weight_, const Tensor& index,
+                    const std::optional<Tensor>& order, const Tensor& offsets, const Tensor& center_index,
+                    const std::optional<Tensor>& center_order, const Tensor& center_offsets,
+                    const std::vector<Tensor>& weights, const std::vector<Tensor>& both,
+                    const std::vector<Tensor>& gates, const std::string& matmul)
+      : vectors(float_input(op, "vectors", vectors_, {kAny, 3})),
+        mixture(input(op, "mixture", mixture_, vectors.scalar_type(), {vectors.size(0), kAny})),
+        x(Device::placed(input(op, "x", x_, vectors.scalar_type(), {kAny, kAny, kAny}))),
+        weight(input(op, "weight", weight_, vectors.scalar_type(), {vectors.size(0), 1})),
+        of_neighbor(op, index, order, offsets, vectors.size(0)),
+        of_center(op, center_index, center_order, center_offsets, vectors.size(0),
+                  {"center_index", "center_order", "center_offsets"}),
+        degree(degree_of(op, x)),
+        shape{vectors.size(0), x.size(0), 3 * degree + 1, x.size(1), x.size(2)} {
+    check_rotation(op, of_neighbor, x);
     if (weights.empty() || both.size() != weights.size() || gates.size() > weights.size())
       fail(op, "arguments `weights`, `both` and `gates` have " + std::to_string(weights.size()) + ", " +
                    std::to_string(both.size()) + " and " + std::to_string(gates.size()) +
                    " tensors, expected one of the first two for each layer, and as many gates at most");
-    const Tensor none = empty(op, {0, 0}, x.scalar_type());
+    const Tensor none = empty(op, {0, 0}, dtype());
     for (size_t n = 0; n < weights.size(); ++n)
-      layers.emplace_back(op, device, x.scalar_type(), rows, channels, weights[n], both[n],
+      layers.emplace_back(op, device, dtype(), shape.rows, shape.channels, weights[n], both[n],
                           n < gates.size() ? gates[n] : none, matmul);
+    if (mixture.size(1) != orders().numbers())
+      fail(op, "argument `mixture` has " + std::to_string(mixture.size(1)) +
+                   " numbers of an edge, expected " + std::to_string(orders().numbers()));
   }
 
   ScalarType dtype() const { return x.scalar_type(); }
-  Tensor of_edges(const Op& op) const { return empty(op, {edges, rows, channels}, dtype()); }
+  OrderShape orders() const { return {shape.edges, degree, degree > 0, shape.columns}; }
+  FrameShape frames() const { return {shape.edges, degree > 0}; }
+  Tensor of_edges(const Op& op, int64_t numbers) const {
+    return empty(op, {shape.edges, shape.rows, numbers}, dtype());
+  }
+  Tensor of_atoms(const Op& op) const {
+    return empty(op, {of_center.targets, shape.columns, shape.channels}, dtype());
+  }
   template <class T>
-  So2Layers<T> args(Tensor& y) const {
-    So2Layers<T> found{{{edges, x.size(0), rows, x.size(1), channels},
-                        turn.const_data_ptr<T>(),
-                        {x.const_data_ptr<T>(), of.index.const_data_ptr<int32_t>(), x.size(0)},
-                        nullptr},
-                       {},
-                       nullptr,
-                       y.mutable_data_ptr<T>()};
-    for (const So2Weights& layer : layers) found.layers.push_back(layer.args<T>(edges, nullptr, found.y));
+  So2Messages<T> args() const {
+    const auto edges = [](const RowIndex& of) {
+      return EdgesOfNodes{of.index.const_data_ptr<int32_t>(), of.order_data(),
+                          of.offsets.const_data_ptr<int32_t>(), of.targets};
+    };
+    So2Messages<T> found{shape,
+                         vectors.const_data_ptr<T>(),
+                         mixture.const_data_ptr<T>(),
+                         x.const_data_ptr<T>(),
+                         weight.const_data_ptr<T>(),
+                         edges(of_neighbor),
+                         edges(of_center)};
+    for (const So2Weights& layer : layers)
+      found.layers.push_back(layer.args<T>(shape.edges, nullptr, nullptr));
     return found;
+  }
+
+ private:
+  static int64_t degree_of(const Op& op, const Tensor& x) {
+    int64_t degree = 0;
+    while ((degree + 1) * (degree + 1) < x.size(1)) ++degree;
+    if ((degree + 1) * (degree + 1) != x.size(1) || degree > kMostDegree)
+      fail(op, "argument `x` has " + std::to_string(x.size(1)) + " columns, expected (L + 1)^2 of L up to " +
+                   std::to_string(kMostDegree));
+    return degree;
   }
 };
 
 // One after the other, each of them an array of its own.
 template <class AnyOp, class T>
-void run_one_by_one(const AnyOp& op, So2Layers<T>& given, const So2LayersInputs& in) {
+void run_one_by_one(const AnyOp& op, So2Messages<T>& given, const So2MessagesInputs& in) {
   std::vector<So2Args<T>>& layers = given.layers;
   const size_t last = layers.size() - 1;
   std::vector<Tensor> kept;
-  const auto next = [&]() -> T* {
-    kept.push_back(in.of_edges(op));
+  const auto next = [&](int64_t numbers) -> T* {
+    kept.push_back(in.of_edges(op, numbers));
     return kept.back().template mutable_data_ptr<T>();
   };
-  RotateArgs<T> turned = given.rows;
-  turned.y = next();
-  rotate(op, turned);
+  const RotationShape& shape = given.shape;
+  const EdgesOfNodes &neighbors = given.of_neighbor, &centers = given.of_center;
+  T *const turn = next(shape.columns), *const mixed = next(shape.columns),
+           *const first = next(shape.channels);
+  Tensor harmonics = empty(op, {shape.edges, shape.columns}, in.dtype());  // which nothing depends on
+  make_frames(op, in.degree,
+              FrameArgs<T>{in.frames(), given.vectors, harmonics.template mutable_data_ptr<T>(), turn});
+  mix_orders(op, OrderMixArgs<T>{in.orders(), false, given.mixture, turn, mixed});
+  rotate(op, given.rotated(mixed, first));
   for (size_t n = 0; n <= last; ++n) {
-    layers[n].x = n == 0 ? turned.y : layers[n - 1].y;
-    layers[n].y = given.grad || n < last ? next() : given.y;
-    run_so2(op, layers[n]);
+    layers[n].x = n == 0 ? first : layers[n - 1].y;
+    layers[n].y = n < last ? next(shape.channels) : given.y;
+    if (n < last || !given.grad) run_so2(op, layers[n]);
   }
-  if (!given.grad) return;
-  const T* grad = given.grad;
+  if (!given.grad)
+    return rotate(op, RotateSumArgs<T>{given.of_atoms(), turn, given.y, centers.index, centers.order,
+                                       centers.offsets, given.sums, given.weight});
+  T* grad = next(shape.channels);
+  T* const by_turn = next(shape.columns);
+  rotate(op, RotateArgs<T>{given.of_atoms(), turn, given.grads(), grad, given.weight});
+  rotate(op, RotateOuterArgs<T>{given.of_atoms(), given.y, given.grads(), by_turn, given.weight, turn,
+                                given.by_weight});
   for (size_t n = last + 1; n-- > 0;) {
     layers[n].grad = grad, layers[n].result = layers[n].y;
-    layers[n].y = n > 0 ? next() : given.y;
+    layers[n].y = grad = next(shape.channels);
     run_so2(op, layers[n]);
-    grad = layers[n].y;
   }
+  T* const by_mixed = next(shape.columns);
+  rotate(op, RotateOuterArgs<T>{shape, grad, given.rotated(mixed, nullptr).x, by_mixed});
+  rotate(op, RotateSumArgs<T>{shape, mixed, grad, neighbors.index, neighbors.order, neighbors.offsets,
+                              given.by_x});
+  mix_orders(op, OrderOuterArgs<T>{in.orders(), turn, by_mixed, given.by_mixture});
+  mix_orders(op, OrderMixArgs<T>{in.orders(), true, given.mixture, by_mixed, by_turn, by_turn});
+  harmonics = zeros(op, {shape.edges, shape.columns}, in.dtype());
+  make_frames(op, in.degree,
+              FrameBackwardArgs<T>{in.frames(), given.vectors, harmonics.template const_data_ptr<T>(),
+                                   by_turn, given.by_vectors});
 }
 
 template <class Device>
@@ -169,36 +224,52 @@ struct So2Ops {
   using Tensors = std::vector<Tensor>;
   using Order = std::optional<Tensor>;
 
-  static Tensor so2_layers(const Tensor& turn, const Tensor& x, const Tensor& index, const Order& order,
-                           const Tensor& offsets, Tensors weights, Tensors both, Tensors gates,
-                           std::string matmul) {
-    const auto op = Device::make("so2_layers", "turn", turn);
-    const So2LayersInputs in(op, Device{}, turn, x, index, order, offsets, weights, both, gates, matmul);
-    Tensor y = in.of_edges(op);
-    dispatch_float(op, in.dtype(), [&](auto zero) {
-      auto args = in.args<decltype(zero)>(y);
-      run_so2_layers(op, args, in);
-    });
-    return y;
-  }
-
-  static Tensor so2_layers_backward(const Tensor& grad_, const Tensor& turn, const Tensor& x,
-                                    const Tensor& index, const Order& order, const Tensor& offsets,
-                                    Tensors weights, Tensors both, Tensors gates, std::string matmul) {
-    const auto op = Device::make("so2_layers_backward", "turn", turn);
-    const So2LayersInputs in(op, Device{}, turn, x, index, order, offsets, weights, both, gates, matmul);
-    Tensor by_rows = in.of_edges(op);
-    const Tensor grad = placed_like(op, "grad", grad_, by_rows);
+  static std::tuple<Tensor, Tensor> so2_messages(const Tensor& vectors, const Tensor& mixture,
+                                                 const Tensor& x, const Tensor& weight, const Tensor& index,
+                                                 const Order& order, const Tensor& offsets,
+                                                 const Tensor& center_index, const Order& center_order,
+                                                 const Tensor& center_offsets, Tensors weights, Tensors both,
+                                                 Tensors gates, std::string matmul) {
+    const auto op = Device::make("so2_messages", "vectors", vectors);
+    const So2MessagesInputs in(op, Device{}, vectors, mixture, x, weight, index, order, offsets, center_index,
+                               center_order, center_offsets, weights, both, gates, matmul);
+    Tensor y = in.of_edges(op, in.shape.channels), sums = in.of_atoms(op);
     dispatch_float(op, in.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      auto args = in.args<T>(by_rows);
-      args.grad = given<T>(grad);
-      run_so2_layers(op, args, in);
+      auto args = in.args<T>();
+      args.y = y.mutable_data_ptr<T>(), args.sums = sums.mutable_data_ptr<T>();
+      run_so2_messages(op, args, in);
     });
-    return by_rows;
+    return {sums, y};
   }
 
-  MDOPS_IMPLEMENT(So2Ops, so2_layer, so2_layer_backward, so2_layers, so2_layers_backward)
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> so2_messages_backward(
+      const Tensor& grad_, const Tensor& y_, const Tensor& vectors, const Tensor& mixture, const Tensor& x,
+      const Tensor& weight, const Tensor& index, const Order& order, const Tensor& offsets,
+      const Tensor& center_index, const Order& center_order, const Tensor& center_offsets, Tensors weights,
+      Tensors both, Tensors gates, std::string matmul) {
+    const auto op = Device::make("so2_messages_backward", "vectors", vectors);
+    const So2MessagesInputs in(op, Device{}, vectors, mixture, x, weight, index, order, offsets, center_index,
+                               center_order, center_offsets, weights, both, gates, matmul);
+    const RotationShape& shape = in.shape;
+    Tensor y = Device::placed(input(op, "y", y_, in.dtype(), {shape.edges, shape.rows, shape.channels}));
+    const Tensor grad = Device::placed(
+        input(op, "grad", grad_, in.dtype(), {in.of_center.targets, shape.columns, shape.channels}));
+    Tensor by_vectors = empty(op, {shape.edges, 3}, in.dtype()), by_x = like(op, in.x);
+    Tensor by_mixture = empty(op, {shape.edges, in.mixture.size(1)}, in.dtype());
+    Tensor by_weight = empty(op, {shape.edges, 1}, in.dtype());
+    dispatch_float(op, in.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      auto args = in.args<T>();
+      args.y = const_cast<T*>(y.const_data_ptr<T>()), args.grad = given<T>(grad);
+      args.by_vectors = by_vectors.mutable_data_ptr<T>(), args.by_mixture = by_mixture.mutable_data_ptr<T>();
+      args.by_x = by_x.mutable_data_ptr<T>(), args.by_weight = by_weight.mutable_data_ptr<T>();
+      run_so2_messages(op, args, in);
+    });
+    return {by_vectors, by_mixture, by_x, by_weight};
+  }
+
+  MDOPS_IMPLEMENT(So2Ops, so2_layer, so2_layer_backward, so2_messages, so2_messages_backward)
 
  private:
   static Tensor like(const Op& op, const Tensor& x) {

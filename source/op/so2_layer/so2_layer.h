@@ -36,15 +36,37 @@ struct So2Args {
   MDOPS_HD int64_t row() const { return middle() + 2 * side(); }
 };
 
-// Layers one after the other, the first of rows of nodes in the frames of edges, each other one of what the
-// one before gives: so they have shapes and weights alone. Backward there is a `grad`, and y is the gradient
-// by the first one's rows then.
+// Which node each edge belongs to, and the edges of each (graph/rows.h).
+struct EdgesOfNodes {
+  const int32_t *index, *order, *offsets;
+  int64_t nodes;
+};
+
+// Messages: rows of an edge's neighbour in its frame, mixed, layers one after the other, and the sums of
+// what these give over the edges of each atom, turned back (edge_frames.h, edge_rotation.h, order_mix.h):
+//
+//   x_e = mix(K_e, T_e) x[neighbor]   y_e = layers(x_e)   sum of w_e T_e^T y_e
+//
+// where T_e is the matrix into the frame of an edge's vector.
+//
+// Layers have shapes and weights alone. Backward there is a `grad` by the sums, and y is an input.
 template <class T>
-struct So2Layers {
-  RotateArgs<T> rows;  // without a result
+struct So2Messages {
+  RotationShape shape;                      // of neighbours
+  const T *vectors, *mixture, *x, *weight;  // (E, 3), (E, Q), (N, D, C), (E,)
+  EdgesOfNodes of_neighbor, of_center;
   std::vector<So2Args<T>> layers;
-  const T* grad;
-  T* y;
+  T *y, *sums;              // (E, R, C), (M, D, C)
+  const T* grad = nullptr;  // (M, D, C)
+  T *by_vectors = nullptr, *by_mixture = nullptr, *by_x = nullptr, *by_weight = nullptr;
+
+  RotateArgs<T> rotated(const T* matrices, T* rows) const {
+    return {shape, matrices, {x, of_neighbor.index, shape.nodes}, rows};
+  }
+  NodeRows<T> grads() const { return {grad, of_center.index, of_center.nodes}; }
+  RotationShape of_atoms() const {
+    return {shape.edges, of_center.nodes, shape.rows, shape.columns, shape.channels};
+  }
 };
 
 // Bytes of the CPU's packed weights, and of a thread's memory.
