@@ -178,6 +178,28 @@ def test_groups_are_of_all_pairs():
         ops.message(*tensors, beyond, second, "tanh", groups)
 
 
+def leaves_on(device, dtype):
+    """Takes what an op is given to a device: numbers in that dtype, as leaves of their own."""
+
+    def on(value):
+        if isinstance(value, EdgeIndex):
+            return EdgeIndex(*(on(part) for part in value))
+        if value is None or not value.is_floating_point():
+            return value if value is None else value.to(device)
+        return value.detach().to(device, dtype).requires_grad_()
+
+    return on
+
+
+def values_and_gradients(made, leaves):
+    values = [y for y in made if y is not None and y.numel()]
+    loss = sum(
+        (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
+        for y in values
+    )
+    return [*(y.detach() for y in values), *torch.autograd.grad(loss, leaves)]
+
+
 def framed_and_other_ops(sizes, width, dtype, activation, device="cpu"):
     """What `framed_message` makes, and its gradients; and what the ops that do the same make."""
     (x, weight, p, q, row_weight, scale), (first, second, _) = inputs(
@@ -188,13 +210,7 @@ def framed_and_other_ops(sizes, width, dtype, activation, device="cpu"):
     gen = torch.Generator().manual_seed(9)
     frame = torch.randn(len(x), 3, generator=gen, dtype=torch.float64)
 
-    def on(value):
-        if isinstance(value, EdgeIndex):
-            return EdgeIndex(*(on(part) for part in value))
-        if value is None or not value.is_floating_point():
-            return value if value is None else value.to(device)
-        return value.detach().to(device, dtype).requires_grad_()
-
+    on = leaves_on(device, dtype)
     x, weight, p, q, row_weight, scale, frame = map(on, (x, weight, p, q, row_weight, scale, frame))
     first, second, taken = map(on, (first, second, EdgeIndex.of(taken, len(first.nodes))))
     taken = taken._replace(order=None)
@@ -212,12 +228,7 @@ def framed_and_other_ops(sizes, width, dtype, activation, device="cpu"):
                     ops.edge_gather(x, taken, width=width),
                 ),
             )
-        values = [y for y in made if y is not None]
-        loss = sum(
-            (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
-            for y in values
-        )
-        found.append([*(y.detach() for y in values), *torch.autograd.grad(loss, leaves)])
+        found.append(values_and_gradients(made, leaves))
     return found
 
 
@@ -247,13 +258,7 @@ def numbers_and_rows(sizes, dtype, activation, along="angles", device="cpu"):
     gen = torch.Generator().manual_seed(7)
     vector = torch.randn(1, sizes[0], generator=gen, dtype=torch.float64)
 
-    def on(value):
-        if isinstance(value, EdgeIndex):
-            return EdgeIndex(*(on(part) for part in value))
-        if value is None or not value.is_floating_point():
-            return value if value is None else value.to(device)
-        return value.detach().to(device, dtype).requires_grad_()
-
+    on = leaves_on(device, dtype)
     number, vector, (weight, p, q, row_weight, scale) = on(x[:, :1]), on(vector), map(on, others)
     first, second, groups = map(on, indices)
     leaves, found = (number, p, q, row_weight), []
@@ -261,12 +266,7 @@ def numbers_and_rows(sizes, dtype, activation, along="angles", device="cpu"):
         rows = (number, vector) if outer else (number * vector,)
         run = ops.outer_message if outer else ops.message
         made = run(*rows, weight, p, q, row_weight, scale, first, second, activation, groups)
-        values = [y for y in made if y is not None and y.numel()]
-        loss = sum(
-            (y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
-            for y in values
-        )
-        found.append([*(y.detach() for y in values), *torch.autograd.grad(loss, leaves)])
+        found.append(values_and_gradients(made, leaves))
     return found
 
 

@@ -36,13 +36,11 @@ static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
 }
 
 template <class Args>
-void make_frames(const Op& op, int64_t degree, const Args& args) {
+void make_frames(const Op& op, const Args& args, int64_t degree) {
   with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
 }
-template void make_frames(const Op&, int64_t, const FrameArgs<float>&);
-template void make_frames(const Op&, int64_t, const FrameArgs<double>&);
-template void make_frames(const Op&, int64_t, const FrameBackwardArgs<float>&);
-template void make_frames(const Op&, int64_t, const FrameBackwardArgs<double>&);
+MDOPS_OF_FLOATS(make_frames, Op, FrameArgs, int64_t);
+MDOPS_OF_FLOATS(make_frames, Op, FrameBackwardArgs, int64_t);
 
 }  // namespace mdops
 

@@ -6,13 +6,11 @@
 namespace mdops {
 
 template <class Args>
-void make_frames(const CudaOp& op, int64_t degree, const Args& args) {
+void make_frames(const CudaOp& op, const Args& args, int64_t degree) {
   with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
 }
-template void make_frames(const CudaOp&, int64_t, const FrameArgs<float>&);
-template void make_frames(const CudaOp&, int64_t, const FrameArgs<double>&);
-template void make_frames(const CudaOp&, int64_t, const FrameBackwardArgs<float>&);
-template void make_frames(const CudaOp&, int64_t, const FrameBackwardArgs<double>&);
+MDOPS_OF_FLOATS(make_frames, CudaOp, FrameArgs, int64_t);
+MDOPS_OF_FLOATS(make_frames, CudaOp, FrameBackwardArgs, int64_t);
 
 }  // namespace mdops
 

@@ -10,8 +10,8 @@ class CudaOp;
 
 // Of `FrameArgs` and `FrameBackwardArgs`, of float and double.
 template <class Args>
-void make_frames(const Op& op, int64_t degree, const Args& args);
+void make_frames(const Op& op, const Args& args, int64_t degree);
 template <class Args>
-void make_frames(const CudaOp& op, int64_t degree, const Args& args);
+void make_frames(const CudaOp& op, const Args& args, int64_t degree);
 
 }  // namespace mdops

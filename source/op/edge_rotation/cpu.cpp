@@ -30,12 +30,9 @@ template <class Args>
 void rotate(const Op& op, const Args& args) {
   run_rotation(op, args);
 }
-template void rotate(const Op&, const RotateArgs<float>&);
-template void rotate(const Op&, const RotateArgs<double>&);
-template void rotate(const Op&, const RotateSumArgs<float>&);
-template void rotate(const Op&, const RotateSumArgs<double>&);
-template void rotate(const Op&, const RotateOuterArgs<float>&);
-template void rotate(const Op&, const RotateOuterArgs<double>&);
+MDOPS_OF_FLOATS(rotate, Op, RotateArgs);
+MDOPS_OF_FLOATS(rotate, Op, RotateSumArgs);
+MDOPS_OF_FLOATS(rotate, Op, RotateOuterArgs);
 
 }  // namespace mdops
 

@@ -8,12 +8,9 @@ template <class Args>
 void rotate(const CudaOp& op, const Args& args) {
   run_rotation(op, args);
 }
-template void rotate(const CudaOp&, const RotateArgs<float>&);
-template void rotate(const CudaOp&, const RotateArgs<double>&);
-template void rotate(const CudaOp&, const RotateSumArgs<float>&);
-template void rotate(const CudaOp&, const RotateSumArgs<double>&);
-template void rotate(const CudaOp&, const RotateOuterArgs<float>&);
-template void rotate(const CudaOp&, const RotateOuterArgs<double>&);
+MDOPS_OF_FLOATS(rotate, CudaOp, RotateArgs);
+MDOPS_OF_FLOATS(rotate, CudaOp, RotateSumArgs);
+MDOPS_OF_FLOATS(rotate, CudaOp, RotateOuterArgs);
 
 }  // namespace mdops
 

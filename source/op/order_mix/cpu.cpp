@@ -26,10 +26,8 @@ template <class Args>
 void mix_orders(const Op& op, const Args& args) {
   run_orders(op, args);
 }
-template void mix_orders(const Op&, const OrderMixArgs<float>&);
-template void mix_orders(const Op&, const OrderMixArgs<double>&);
-template void mix_orders(const Op&, const OrderOuterArgs<float>&);
-template void mix_orders(const Op&, const OrderOuterArgs<double>&);
+MDOPS_OF_FLOATS(mix_orders, Op, OrderMixArgs);
+MDOPS_OF_FLOATS(mix_orders, Op, OrderOuterArgs);
 
 }  // namespace mdops
 

@@ -9,10 +9,8 @@ template <class Args>
 void mix_orders(const CudaOp& op, const Args& args) {
   run_orders(op, args);
 }
-template void mix_orders(const CudaOp&, const OrderMixArgs<float>&);
-template void mix_orders(const CudaOp&, const OrderMixArgs<double>&);
-template void mix_orders(const CudaOp&, const OrderOuterArgs<float>&);
-template void mix_orders(const CudaOp&, const OrderOuterArgs<double>&);
+MDOPS_OF_FLOATS(mix_orders, CudaOp, OrderMixArgs);
+MDOPS_OF_FLOATS(mix_orders, CudaOp, OrderOuterArgs);
 
 }  // namespace mdops
 

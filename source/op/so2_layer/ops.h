@@ -159,8 +159,8 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given, const So2MessagesInp
   T *const turn = next(shape.columns), *const mixed = next(shape.columns),
            *const first = next(shape.channels);
   Tensor harmonics = empty(op, {shape.edges, shape.columns}, in.dtype());  // which nothing depends on
-  make_frames(op, in.degree,
-              FrameArgs<T>{in.frames(), given.vectors, harmonics.template mutable_data_ptr<T>(), turn});
+  make_frames(op, FrameArgs<T>{in.frames(), given.vectors, harmonics.template mutable_data_ptr<T>(), turn},
+              in.degree);
   mix_orders(op, OrderMixArgs<T>{in.orders(), false, given.mixture, turn, mixed});
   rotate(op, given.rotated(mixed, first));
   for (size_t n = 0; n <= last; ++n) {
@@ -188,9 +188,10 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given, const So2MessagesInp
   mix_orders(op, OrderOuterArgs<T>{in.orders(), turn, by_mixed, given.by_mixture});
   mix_orders(op, OrderMixArgs<T>{in.orders(), true, given.mixture, by_mixed, by_turn, by_turn});
   harmonics = zeros(op, {shape.edges, shape.columns}, in.dtype());
-  make_frames(op, in.degree,
+  make_frames(op,
               FrameBackwardArgs<T>{in.frames(), given.vectors, harmonics.template const_data_ptr<T>(),
-                                   by_turn, given.by_vectors});
+                                   by_turn, given.by_vectors},
+              in.degree);
 }
 
 template <class Device>
