@@ -13,7 +13,7 @@ from mdops._library import check_device, cuda_problem, gpu_problem
 from mdops.calculator import MDOps
 from mdops.errors import InputError, LibraryError
 from mdops.ops.linear import has_degree_kernel
-from mdops.ops.so2_layer import has_fused_layers, has_tensor_cores
+from mdops.ops.so2_layer import has_fused_messages, has_tensor_cores
 
 MODEL = Path(__file__).parent / "data" / "formats" / "model.dp"
 
@@ -107,7 +107,7 @@ def test_kernels_of_hopper_are_taken_where_they_were_built(well):
     def ways():
         return (
             has_degree_kernel(rows, weight),
-            has_fused_layers(rows, 2, 32, 2, 1),
+            has_fused_messages(rows, 2, 32, 2, 1),
             has_tensor_cores(rows.device, 2, 64),
             has_tensor_cores(rows.device, 2, 32),
         )
