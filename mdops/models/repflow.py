@@ -443,13 +443,15 @@ class RepflowLayer(nn.Module):
         """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
         if not edges.at_once or is_exported():
             return make()
-        kept = self._kept(self, dict, of=edges.frame)
+        kept, recorded = self._kept(self, dict, of=edges.frame), is_recorded(edges.frame)
         if name not in kept:
             with torch.inference_mode(False), torch.no_grad():
                 found = make()
-            if is_recorded(edges.frame):
+            if recorded:
                 return found  # not there before what is recorded runs
             kept[name] = found
+        if recorded:
+            self._kept.hold()
         made: T = kept[name]
         return made
 

@@ -135,6 +135,7 @@ class OfWeights(Generic[T]):
     def __init__(self) -> None:
         self._kept: tuple[Watch, Any, T | None] | None = None
         self._pass: weakref.ref[torch.Tensor] | None = None
+        self._held: list[T] = []
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return OfWeights, ()
@@ -155,3 +156,9 @@ class OfWeights(Generic[T]):
             found = make()
             self._kept = watch, now, found
         return found
+
+    def hold(self) -> None:
+        """Keeps what was given last, also once weights have changed: a CUDA graph that is recorded reads its memory."""
+        found = None if self._kept is None else self._kept[2]
+        if found is not None and all(found is not one for one in self._held):
+            self._held.append(found)

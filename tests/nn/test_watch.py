@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -110,3 +111,15 @@ def test_what_is_made_of_weights_is_made_again_where_these_changed(change):
         assert torch.equal(kept(module, twice, of=of), 2 * module.weight)
     assert not torch.equal(kept(module, twice), first)
     assert copy.deepcopy(kept)._kept is None and pickle.loads(pickle.dumps(kept))._kept is None
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_graph_reads_stays_when_weights_change(holds):
+    module, kept = torch.nn.Linear(2, 3), OfWeights()
+    read = weakref.ref(kept(module, lambda: module.weight.detach().clone()))
+    if holds:
+        kept.hold()
+    with torch.no_grad():
+        module.weight.add_(1)
+    kept(module, lambda: module.weight.detach().clone())
+    assert (read() is not None) == holds
