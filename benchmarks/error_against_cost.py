@@ -9,12 +9,16 @@ one frame a batch, and all frames of data_3 tested with. Models are those of its
 DPA-4 keep their inputs' loss, optimizer and learning rate; the others have mdops' own. DPA-4C is of the size Mini. The
 number of steps is what fits into the time: some steps are timed before. Costs are those of a step of NVE in the engine
 at 300 K, of the first frame of data_3 repeated. --merge draws the files of several runs as one picture. --together
-trains all kinds at the same time on one GPU, each in a process of its own; `nvidia-cuda-mps-control -d` before lets
-their kernels run side by side. Without --seconds or --steps the models of an earlier run in --models are tested again.
+times the steps of one kind after the other, and then trains all at the same time, each in a process of its own that
+makes as many steps as fit into the time alone; kinds go to the GPUs in turns, and `nvidia-cuda-mps-control -d` before
+lets the kernels of one GPU run side by side. Without --seconds or --steps the models of an earlier run in --models are
+tested again.
 """
 
 import argparse
+import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -109,21 +113,23 @@ def train(args: argparse.Namespace, kind: str) -> None:
 
 
 def train_together(args: argparse.Namespace) -> None:
-    length = ["--steps", str(args.steps)] if args.steps else ["--seconds", str(args.seconds)]
-    same = [
-        "--inputs",
-        args.inputs,
-        "--models",
-        args.models,
-        "--device",
-        args.device,
-        *length,
-        "--only-train",
+    """As many steps of each kind as a training alone makes in the time; several share a GPU and take longer."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = given.split(",") if given else [str(i) for i in range(torch.cuda.device_count())]
+    turns = itertools.cycle(gpus or [""])
+    options = []
+    for kind in args.kinds:
+        trial = args.models / kind / "trial"
+        steps = args.steps or planned_steps(args.inputs, kind, trial, args.seconds, args.device)
+        given_on = {"inputs": args.inputs, "models": args.models, "device": args.device, "steps": steps}
+        options.append(["--kinds", kind, "--only-train", *(f"--{name}={x}" for name, x in given_on.items())])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, *each], env={**os.environ, "CUDA_VISIBLE_DEVICES": next(turns)}
+        )
+        for each in options
     ]
-    started = [
-        subprocess.Popen([sys.executable, __file__, "--kinds", kind, *map(str, same)]) for kind in args.kinds
-    ]
-    if any([process.wait() for process in started]):
+    if any([process.wait() for process in processes]):
         raise SystemExit("a training failed")
 
 
@@ -169,7 +175,7 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float)
     length.add_argument("--steps", type=int, help="the same number for each kind")
-    parser.add_argument("--together", action="store_true", help="train all kinds at once on one GPU")
+    parser.add_argument("--together", action="store_true", help="train all kinds at once")
     parser.add_argument("--only-train", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--atoms", type=int, default=1536)
@@ -190,7 +196,7 @@ def main() -> None:
             parser.error("--inputs is missing")
         found = {"machine": machine(args.device, args.commit), "results": []}
         if args.together:
-            found["trained at once on one GPU"] = args.kinds
+            found["trained at once"] = args.kinds
     trains = not args.merge and bool(args.seconds or args.steps)
     if trains and args.together:
         train_together(args)
@@ -198,7 +204,7 @@ def main() -> None:
         if trains and not args.together:
             train(args, kind)
         if args.only_train:
-            return
+            continue
         found["results"].append(measure(args, kind))
         if args.json:
             args.json.write_text(json.dumps(found, indent=1) + "\n")
