@@ -20,7 +20,11 @@ struct AngleEndsArgs {
   int64_t rows, atoms, inputs, columns;
   T *p, *q, *by_x, *by_atom;
 
-  MDOPS_HD bool is_right(int64_t row) const { return index[row] >= -1 && index[row] < atoms; }
+  // Whether a row is of no atom, or one of those of its atom.
+  MDOPS_HD bool is_right(int64_t row) const {
+    const int64_t atom = index[row];
+    return atom == -1 || (atom >= 0 && atom < atoms && offsets[atom] <= row && row < offsets[atom + 1]);
+  }
 };
 
 // Column c of P or, behind these, of Q.
