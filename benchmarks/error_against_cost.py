@@ -19,7 +19,6 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -160,9 +159,8 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
         axes.plot(*place, "o", color="tab:blue")
         label = LABELS.get(row["kind"], row["kind"])
         axes.annotate(label, place, xytext=(5, 4), textcoords="offset points", fontsize=8)
-    seconds = statistics.median(row["seconds"] for row in results)
     axes.set(xscale="log", yscale="log", xlabel="a step of dynamics, us an atom", ylabel="force RMSE, meV/A",
-             title=f"Water, frames not trained on, after {seconds / 60:.0f} min of training")  # fmt: skip
+             title="Water, frames that were not trained on")  # fmt: skip
     axes.margins(x=0.18, y=0.12)
     axes.grid(which="both", alpha=0.25)
     figure.savefig(path, dpi=150)
