@@ -5,13 +5,16 @@
 // in shared memory as rows of products, each row brought to one size by a power of two: m = 0, then m = -1
 // and 1 side by side. The weights do not fit: they come stage after stage through a ring of shared memory, in
 // the order in which all tiles need them (gpu_ring.h, gpu_wide_pack.h). Both signs are multiplied with the
-// same columns of U and V: so these come once. A gate's logits are linear in the rows of m = 0, too: so their
-// weights are W's first columns times G, and they come beside the numbers that they are a gate of.
+// same columns of U and V: so these come once. s takes its own place beside the rows, for the gates' logits.
+// A multiprocessor's time is that of its products and of its bytes to and from the L2 cache, so what a
+// product is added to is taken from its rows where it is these: their two parts have all of its bits but the
+// last.
 //
-//   forward    x_0   ->  s;  z_0l and its logits, for each l  ->  factors f_l
+//   forward    x_0   ->  s and z_01;  s  ->  logits  ->  factors f_l;  x_0  ->  the other z_0l
 //              x_+-  ->  z_-l and z_+l, for each l
-//   backward   x_0   ->  s and all logits  ->  f_l
-//              dz_+- = f g  ->  by x_+-      slopes, of g (y - x)  ->  ds      dz_0 = [ds.., f g]  ->  by x_0
+//   backward   x_0   ->  s;  s  ->  logits  ->  f_l
+//              dz_+- = f g  ->  by x_+-
+//              slopes, of g (y - x)  ->  ds      dz_0 = [ds, f g]  ->  by x_0
 //
 // Where g is read for dz_+-, its part of the slopes is summed up. Factors and slopes of a tile go through
 // device memory, of which each block has some of its own: little enough to stay in the cache. So that they
@@ -61,8 +64,12 @@ struct WideArgs {
   }
 };
 
+// Times 64 numbers of a product's rows: both signs, or those of m = 0 and beside them s.
+MDOPS_HD constexpr int wide_units(int degrees) {
+  return degrees > 1 ? 2 * degrees : degrees + 2;
+}
 inline int64_t wide_shared(int64_t degrees, int parts, int slots) {
-  const int64_t blocks = std::max(2 * degrees, degrees + 1) * kWideChannels * parts / 64;
+  const int64_t blocks = wide_units(static_cast<int>(degrees)) * parts;
   return blocks * kBlockBytes + WideRing::bytes(slots, kStageBytes) + kWideRows * sizeof(float) +
          kWideAlignment;
 }
@@ -104,24 +111,25 @@ class WideTile {
                            : 8,
            kDepth>([=](int r, int k, float2(&found)[kDepth]) {
 #pragma unroll
-        for (int i = 0; i < kDepth; ++i) found[i] = two(array + r * kRow + begin + k + 64 * i);
+        for (int i = 0; i < kDepth; ++i) {
+          const float* const from = array + r * kRow + begin + k + 64 * i;
+          found[i] = kAddsRows ? once(from) : two(from);
+        }
       });
     };
     if constexpr (kGated) {
       load_from.template operator()<kDegrees + 1>(x, 0);
       if (!kBack) prefetch(x + kMiddle, 2 * kSide, count_);
-      make_scalars();
     }
     if constexpr (kGated && !kBack) {
-#pragma unroll 1
-      for (int l = 1; l <= kDegrees; ++l) make_factors(l);
+      add_middle();
       load_from.template operator()<2 * kDegrees>(x, kMiddle);
       prefetch_next(x);
 #pragma unroll 1
       for (int l = 1; l <= kDegrees; ++l) add_sides(l);
     }
     if constexpr (kBack && kGated) {
-      for (int l = 1; l <= kDegrees; l += 2) keep_factors(l);
+      make_scalars();
       const float* const y = layer.result + first_ * kRow;
       load<2, 2 * kDegrees, kDegrees>([=, this](int r, int k, float2(&found)[3 * kDegrees]) {
 #pragma unroll
@@ -135,32 +143,26 @@ class WideTile {
       });
 #pragma unroll 1
       for (int l = 1; l <= kDegrees; ++l) add_sides(l);
-      load<4, kDegrees>([=, this](int r, int k, float2(&found)[kDegrees]) {
+      // One scale for both will do: what is lost is far below the larger of the two.
+      load<4, 2 * kDegrees>([=, this](int r, int k, float2(&found)[2 * kDegrees]) {
 #pragma unroll
         for (int l = 0; l < kDegrees; ++l) {
           const int at = l * kWideChannels + k;
           const int64_t n = r * kRow + kWideChannels + at;
-          const float2 f = two(factors_ + r * kSide + at);
-          const float2 own = times(two(g + n), less(once(y + n), once(x + n)));
+          const float2 f = two(factors_ + r * kSide + at), by = two(g + n);
+          const float2 own = times(by, less(once(y + n), once(x + n)));
           found[l] = times(plus(two(slopes() + r * kSide + at), own), {1.0f - f.x, 1.0f - f.y});
+          found[kDegrees + l] = times(f, by);
         }
       });
       add_slopes();
-      load<4, kDegrees + 1>([=, this](int r, int k, float2(&found)[kDegrees + 1]) {
-        found[0] = two(of_scalars() + r * kWideChannels + k);
-#pragma unroll
-        for (int l = 0; l < kDegrees; ++l) {
-          const int at = l * kWideChannels + k;
-          found[l + 1] = times(two(factors_ + r * kSide + at), two(g + r * kRow + kWideChannels + at));
-        }
-      });
       prefetch_next(x);
-      add_middle(layer.grad);
+      add_middle();
     } else if constexpr (!kGated) {
       const float* const own = kBack ? g : x;
       load_from.template operator()<kDegrees + 1>(own, 0);
       prefetch(own + kMiddle, 2 * kSide, count_);
-      add_middle(kBack ? layer.grad : layer.x);
+      add_middle();
       load_from.template operator()<2 * kDegrees>(own, kMiddle);
       prefetch_next(own);
 #pragma unroll 1
@@ -176,8 +178,9 @@ class WideTile {
     return *reinterpret_cast<const float2*>(from);
   }
   // In shared memory stand the products' rows, then the ring, then what undoes the scales of rows.
-  static constexpr int kOperandBytes =
-      (2 * kDegrees > kDegrees + 1 ? 2 * kDegrees : kDegrees + 1) * kWideChannels * kParts / 64 * kBlockBytes;
+  static constexpr int kOperandBytes = wide_units(kDegrees) * kParts * kBlockBytes;
+  // Whether the rows are what their products are added to, and have its bits.
+  static constexpr bool kAddsRows = kParts == 2 && !(kBack && kGated);
   __device__ __forceinline__ float* rows() const {
     return reinterpret_cast<float*>(a_ + kOperandBytes + WideRing::bytes(args_.slots, kStageBytes));
   }
@@ -313,19 +316,34 @@ class WideTile {
     multiply_unit(sum, rows, columns, kParts == 2 || adds);
   }
 
-  // The products of the rows with the stream's next chunk.
-  template <int kColumns, int kDepth>
-  __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2]) {
+  // The products of the rows with the stream's next chunk, or what it has of other rows' added to them; from
+  // 64 numbers on so many times. `by_row` undoes the scales of the rows.
+  template <int kColumns, int kDepth, bool kMore = false>
+  __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2], int unit, const float (&by_row)[2]) {
     float part[kColumns / 2];
+    if constexpr (!kMore)
 #pragma unroll
-    for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
-    each_stage<kColumns, kDepth>([&](uint64_t columns, int block, int piece,
-                                     bool adds) { add_product<kColumns>(part, columns, block, piece, adds); },
-                                 [&] {
-                                   fence_operands(part);
+      for (int k = 0; k < kColumns / 2; ++k) sum[k] = 0;
+    // Of 64 columns in a loop the compiler serializes the products of one kernel.
+    each_stage<kColumns, kDepth, kColumns == 64>(
+        [&](uint64_t columns, int block, int piece, bool adds) {
+          add_product<kColumns>(part, columns, kParts * unit + block, piece, adds);
+        },
+        [&] {
+          fence_operands(part);
 #pragma unroll
-                                   for (int k = 0; k < kColumns / 2; ++k) sum[k] += part[k];
-                                 });
+          for (int k = 0; k < kColumns / 2; ++k) sum[k] += by_row[k / 2 % 2] * part[k];
+        });
+  }
+  // The same of m = 0. Backward with gates ds stands apart, in the place of the slopes.
+  template <int kColumns>
+  __device__ __forceinline__ void multiply_middle(float (&sum)[kColumns / 2]) {
+    if constexpr (kBack && kGated) {
+      multiply<kColumns, kDegrees>(sum, kDegrees, by_row_);
+      multiply<kColumns, 1, true>(sum, 0, by_scalar_);
+    } else {
+      multiply<kColumns, kDegrees + 1>(sum, 0, by_row_);
+    }
   }
 
   // Behind all that a chunk's sums meet, whose reading does not wait for that of the scales then.
@@ -335,8 +353,7 @@ class WideTile {
     for (int e = 0; e < kColumns / 8; ++e) {
       const float2 by = two(columns_ + 8 * e + column_);
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        sum[4 * e + 2 * h] *= by_row_[h] * by.x, sum[4 * e + 2 * h + 1] *= by_row_[h] * by.y;
+      for (int h = 0; h < 2; ++h) sum[4 * e + 2 * h] *= by.x, sum[4 * e + 2 * h + 1] *= by.y;
     }
     columns_ += kColumns;
   }
@@ -393,6 +410,61 @@ class WideTile {
   __device__ __forceinline__ Own given(const float* array, int column) const {
     return read(array + first_ * kRow, kRow, column);
   }
+  // Where four of the thread's numbers of 64, those of (h, e) and (h, e + 1), stand among a product's rows:
+  // their first parts, and kSecondPart away by exclusive or, as pieces of a row are swizzled, the second.
+  static constexpr int kSecondPart = 64;
+  __device__ __forceinline__ int place_of(int unit, int h, int e) const {
+    constexpr int kNumbers = 64 / kParts;  // of a block
+    const int k = 8 * e + 2 * column_;
+    return (kParts * unit + k / kNumbers) * kBlockBytes + wide_place(row_ + 8 * h, k % kNumbers);
+  }
+  // What 64 columns of sums are added to: the products' rows from 64 numbers on so many times, or numbers of
+  // an array from a column on.
+  __device__ __forceinline__ Own addend(int unit, int column) const {
+    if constexpr (!kAddsRows) {
+      return given(kBack ? args_.layer.grad : args_.layer.x, column);
+    } else {
+      Own found;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 8; e += 2) {
+          const int from = place_of(unit, h, e);
+          const uint2 high = *reinterpret_cast<const uint2*>(a_ + from);
+          const uint2 low = *reinterpret_cast<const uint2*>(a_ + (from ^ kSecondPart));
+          found.v[h][e] = times(plus(halves(high.x), halves(low.x)), {by_row_[h], by_row_[h]});
+          found.v[h][e + 1] = times(plus(halves(high.y), halves(low.y)), {by_row_[h], by_row_[h]});
+        }
+      return found;
+    }
+  }
+  static __device__ __forceinline__ float2 halves(uint32_t two) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&two));
+  }
+  // The thread's numbers x(h, e) of 64, of s, as the group's rows of products.
+  template <class X>
+  __device__ __forceinline__ void place(int unit, const X& x) {
+    sync_group();  // no product needs what stood there
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float largest = 0;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) largest = fmaxf(largest, fmaxf(fabsf(x(h, e).x), fabsf(x(h, e).y)));
+      const float scale = scale_for(quad_largest(largest));
+      by_scalar_[h] = inverse_power(scale);
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        const float2 a = x(h, e), b = x(h, e + 1);
+        uint2 parts[kParts];
+        split(make_float4(scale * a.x, scale * a.y, scale * b.x, scale * b.y), parts);
+        const int to = place_of(unit, h, e);
+        *reinterpret_cast<uint2*>(a_ + to) = parts[0];
+        if constexpr (kParts == 2) *reinterpret_cast<uint2*>(a_ + (to ^ kSecondPart)) = parts[1];
+      }
+    }
+    fence_shared();
+    sync_group();
+  }
   template <class F>
   __device__ __forceinline__ void answer(int column, const F& f) const {
     float* const to = args_.layer.y + (first_ + row_) * kRow + 2 * column_ + column;
@@ -416,86 +488,96 @@ class WideTile {
     return {sum[4 * e + 2 * h], sum[4 * e + 2 * h + 1]};
   }
 
+  // Backward: s, what its gradient is times that of y, and the factors.
   __device__ __forceinline__ void make_scalars() {
     float s[32];
-    multiply<64, kDegrees + 1>(s);
-    const Own own = given(kBack ? args_.layer.grad : args_.layer.x, 0);
+    const Own own = given(args_.layer.grad, 0);
+    multiply<64, kDegrees + 1>(s, 0, by_row_);
     unscale<64>(s);
-    if constexpr (kBack)
-      keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
-        const float2 f = sigmoids(at(s, h, e)), slope{f.x * (1.0f + at(s, h, e).x * (1.0f - f.x)),
-                                                      f.y * (1.0f + at(s, h, e).y * (1.0f - f.y))};
-        return times(own.v[h][e], slope);
-      });
-    else
-      answer(0, [&](int h, int e) { return plus(own.v[h][e], times(at(s, h, e), sigmoids(at(s, h, e)))); });
+    keep(of_scalars(), kWideChannels, 0, [&](int h, int e) {
+      const float2 x = at(s, h, e), f = sigmoids(x);
+      return times(own.v[h][e], {f.x * (1.0f + x.x * (1.0f - f.x)), f.y * (1.0f + x.y * (1.0f - f.y))});
+    });
+    make_factors([&](int h, int e) { return at(s, h, e); });
   }
 
-  __device__ __forceinline__ void make_factors(int l) {
-    float z[64];
-    multiply<128, kDegrees + 1>(z);
-    const Own own = given(args_.layer.x, l * kWideChannels);
-    unscale<128>(z);
-    Own factors;
-    each([&](int h, int e) { factors.v[h][e] = sigmoids(at(z, h, e + 8)); });
-    keep(factors_, kSide, (l - 1) * kWideChannels, [&](int h, int e) { return factors.v[h][e]; });
-    answer(l * kWideChannels,
-           [&](int h, int e) { return plus(own.v[h][e], times(at(z, h, e), factors.v[h][e])); });
-  }
-
-  // Of two degrees, where there are two.
-  __device__ __forceinline__ void keep_factors(int l) {
-    const int column = (l - 1) * kWideChannels;
-    if (l < kDegrees) {
-      float logits[64];
-      multiply<128, kDegrees + 1>(logits);
-      unscale<128>(logits);
-      keep(factors_, kSide, column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
-      keep(factors_, kSide, column + kWideChannels,
-           [&](int h, int e) { return sigmoids(at(logits, h, e + 8)); });
-    } else {
+  // The factors of all degrees, kept, of s(h, e).
+  template <class S>
+  __device__ __forceinline__ void make_factors(const S& s) {
+    constexpr int kUnit = kDegrees + 1;  // behind the rows of m = 0
+    place(kUnit, s);
+#pragma unroll 1
+    for (int l = 1; l <= kDegrees; ++l) {
       float logits[32];
-      multiply<64, kDegrees + 1>(logits);
+      multiply<64, 1>(logits, kUnit, by_scalar_);
       unscale<64>(logits);
-      keep(factors_, kSide, column, [&](int h, int e) { return sigmoids(at(logits, h, e)); });
+      keep(factors_, kSide, (l - 1) * kWideChannels,
+           [&](int h, int e) { return sigmoids(at(logits, h, e)); });
     }
   }
 
+  // ds, where the slopes stood.
   __device__ __forceinline__ void add_slopes() {
     float more[32];
-    multiply<64, kDegrees>(more);
     const Own own = read(of_scalars(), kWideChannels, 0);
+    multiply<64, kDegrees>(more, 0, by_row_);
     unscale<64>(more);
-    keep(of_scalars(), kWideChannels, 0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
+    place(0, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
   }
 
-  // Of m = 0: without factors.
-  __device__ __forceinline__ void add_middle(const float* to_what) {
-    for (int l = 0; l <= kDegrees; l += 2) {
-      const int column = l * kWideChannels, next = column + kWideChannels;
-      if (l < kDegrees) {
-        float more[64];
-        multiply<128, kDegrees + 1>(more);
-        const Own own = given(to_what, column), other = given(to_what, next);
-        unscale<128>(more);
-        answer(column, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
-        answer(next, [&](int h, int e) { return plus(other.v[h][e], at(more, h, e + 8)); });
-      } else {
-        float more[32];
-        multiply<64, kDegrees + 1>(more);
-        const Own own = given(to_what, column);
-        unscale<64>(more);
-        answer(column, [&](int h, int e) { return plus(own.v[h][e], at(more, h, e)); });
-      }
+  // Of m = 0, two degrees at a time.
+  __device__ __forceinline__ void add_middle() {
+#pragma unroll 1
+    for (int l = 0; l < kDegrees; l += 2) {
+      float more[64];
+      Own own, other;
+      add_before(l, own), add_before(l + 1, other);
+      multiply_middle<128>(more);
+      unscale<128>(more);
+      const auto z = [&](int h, int e) { return at(more, h, e); };
+      if (kGated && !kBack && l == 0)
+        add_scalars(own, z);
+      else
+        add_behind(l, own, z);
+      add_behind(l + 1, other, [&](int h, int e) { return at(more, h, e + 8); });
+    }
+    if constexpr (kDegrees % 2 == 0) {
+      float more[32];
+      Own own;
+      add_before(kDegrees, own);
+      multiply_middle<64>(more);
+      unscale<64>(more);
+      add_behind(kDegrees, own, [&](int h, int e) { return at(more, h, e); });
+    }
+  }
+  // Forward with gates: s and all factors.
+  template <class S>
+  __device__ __forceinline__ void add_scalars(Own& own, const S& s) {
+    if constexpr (kAddsRows) own = addend(0, 0);
+    answer(0, [&](int h, int e) { return plus(own.v[h][e], times(s(h, e), sigmoids(s(h, e)))); });
+    make_factors(s);
+  }
+  // What comes from memory is read before the products, and the rest behind them.
+  __device__ __forceinline__ void add_before(int l, Own& own) const {
+    if constexpr (!kAddsRows) own = addend(l, l * kWideChannels);
+  }
+  template <class Z>
+  __device__ __forceinline__ void add_behind(int l, Own& own, const Z& z) const {
+    if constexpr (kAddsRows) own = addend(l, l * kWideChannels);
+    if constexpr (kGated && !kBack) {
+      const Own factors = read(factors_, kSide, (l - 1) * kWideChannels);
+      answer(l * kWideChannels,
+             [&](int h, int e) { return plus(own.v[h][e], times(factors.v[h][e], z(h, e))); });
+    } else {
+      answer(l * kWideChannels, [&](int h, int e) { return plus(own.v[h][e], z(h, e)); });
     }
   }
 
   // Of both signs, with factors where a layer has gates: rows of m = -1 and of m = 1 are multiplied with the
   // same 64 columns of U and of V, which have one scale.
   __device__ __forceinline__ void add_sides(int l) {
-    const float* const to_what = kBack ? args_.layer.grad : args_.layer.x;
     const int column = (l - 1) * kWideChannels, first = kMiddle + column, second = first + kSide;
-    Own negative = given(to_what, first), positive = given(to_what, second);
+    Own negative = addend(l - 1, first), positive = addend(kDegrees + l - 1, second);
     float a[64], b[64];
     each_stage<128, kDegrees, true>(
         [&](uint64_t columns, int block, int piece, bool adds) {
@@ -535,7 +617,7 @@ class WideTile {
   int64_t first_ = 0;  // the tile's first edge
   int count_ = 0;      // and how many there are
   bool is_busy_ = false;
-  float by_row_[2] = {};
+  float by_row_[2] = {}, by_scalar_[2] = {};  // undo the scales of the products' rows, and of s
 };
 
 #endif

@@ -22,12 +22,11 @@ MDOPS_HD constexpr int stage_depth(int columns, int parts) {
 
 enum class Chunk {
   scalars,      // s = z_00
-  gated,        // z_0l and the logits of its gate
-  gates,        // the logits of two degrees' gates
+  gates,        // the logits of a degree's gates, of s
   middle,       // two degrees of z_0
   sides,        // U and V of degree l
   slopes,       // from the gates' gradients to that of s
-  back_middle,  // two degrees of dz_0 W^T
+  back_middle,  // two degrees of dz_0 W^T; with gates s is the last of the depth
   back_sides,   // those of dz_-l and dz_+l
 };
 
@@ -44,21 +43,20 @@ struct WideShape {
   bool back, gated;
 
   MDOPS_HD int pairs() const { return (degrees + 2) / 2; }
-  MDOPS_HD int gate_pairs() const { return (degrees + 1) / 2; }
   MDOPS_HD int chunks() const {
     const int own = pairs() + degrees;
     if (!gated) return own;
-    return back ? 2 + gate_pairs() + own : 1 + 2 * degrees;
+    return degrees + own + (back ? 2 : 0);
   }
   MDOPS_HD WideChunk chunk(int k) const {
     const int two = 2 * kWideChannels;
     if (gated) {
-      if (k == 0) return {Chunk::scalars, 0, degrees + 1, kWideChannels};
-      if (!back && k <= degrees) return {Chunk::gated, k, degrees + 1, two};
-      if (!back) return {Chunk::sides, k - degrees, degrees, two};
-      if (k <= gate_pairs())
-        return {Chunk::gates, 2 * k - 1, degrees + 1, 2 * k <= degrees ? two : kWideChannels};
-      k -= 1 + gate_pairs();
+      if (back && k == 0) return {Chunk::scalars, 0, degrees + 1, kWideChannels};
+      if (k > 0 && k <= degrees) return {Chunk::gates, k, 1, kWideChannels};
+      if (k > 0) k -= degrees;
+    }
+    if (gated && back) {
+      --k;
       if (k < degrees) return {Chunk::back_sides, k + 1, degrees, two};
       k -= degrees;
       if (k == 0) return {Chunk::slopes, 0, degrees, kWideChannels};
@@ -94,25 +92,29 @@ __device__ __forceinline__ int column_at(int n) {
   return n / 16 * 16 + n / 2 % 4 * 4 + n / 8 % 2 * 2 + n % 2;
 }
 
-// Number k of the depth of a chunk's column n, where it is one of the layer's weights.
-__device__ __forceinline__ float weight_of(const So2Args<float>& args, const WideChunk& chunk, int k, int n) {
+// The numbers of a column of a chunk among the layer's weights.
+struct WideColumn {
+  const float* first;
+  int step;
+};
+__device__ __forceinline__ WideColumn column_of(const So2Args<float>& args, const WideChunk& chunk, int n) {
   const int c = kWideChannels, middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
   const int l = chunk.index, place = n / c * side, own = (l - 1) * c + n % c;  // of both signs
   switch (chunk.kind) {
     case Chunk::scalars:
-      return __ldg(args.weight + k * middle + n);
-    case Chunk::gated:
-      return __ldg(args.weight + k * middle + l * c + n);
+      return {args.weight + n, middle};
+    case Chunk::gates:
+      return {args.gate + own, side};
     case Chunk::middle:
-      return __ldg(args.weight + k * middle + 2 * l * c + n);
+      return {args.weight + 2 * l * c + n, middle};
     case Chunk::sides:
-      return __ldg(args.both + k * 2 * side + place + own);
+      return {args.both + place + own, 2 * side};
     case Chunk::slopes:
-      return __ldg(args.gate + n * side + k);
+      return {args.gate + n * side, 1};
     case Chunk::back_middle:
-      return __ldg(args.weight + (2 * l * c + n) * middle + k);
+      return {args.weight + (2 * l * c + n) * middle, 1};
     default:
-      return __ldg(args.both + own * 2 * side + place + k);
+      return {args.both + own * 2 * side + place, 1};
   }
 }
 
@@ -121,30 +123,6 @@ constexpr int kMostDepth = (kMostDegrees + 1) * kWideChannels;
 
 // Columns that a block packs, before they are brought to one size.
 using PackedColumns = float[kPackColumns][kMostDepth + 1];
-
-// Those of logits from place n on, counted from the chunk's degree: W's first columns times columns of G.
-__device__ __forceinline__ void place_logits(const So2Args<float>& args, const WideChunk& chunk, int n,
-                                             PackedColumns& x) {
-  const int middle = static_cast<int>(args.middle()), side = static_cast<int>(args.side());
-  __shared__ float gates[kWideChannels][kPackColumns];
-  for (int i = threadIdx.x; i < kWideChannels * kPackColumns; i += kPackThreads)
-    gates[i / kPackColumns][i % kPackColumns] =
-        __ldg(args.gate + i / kPackColumns * side + (chunk.index - 1) * kWideChannels +
-              column_at(n + i % kPackColumns));
-  __syncthreads();
-  for (int k = threadIdx.x; k < middle; k += kPackThreads) {
-    float sum[kPackColumns] = {};
-#pragma unroll 4
-    for (int s = 0; s < kWideChannels; s += 4) {
-      const float4 w = __ldg(reinterpret_cast<const float4*>(args.weight + k * middle + s));
-#pragma unroll
-      for (int c = 0; c < kPackColumns; ++c)
-        sum[c] += w.x * gates[s][c] + w.y * gates[s + 1][c] + w.z * gates[s + 2][c] + w.w * gates[s + 3][c];
-    }
-#pragma unroll
-    for (int c = 0; c < kPackColumns; ++c) x[c][k] = sum[c];
-  }
-}
 
 // A warp a column, read by all of the block's, or of both signs that of U and that of V, which have one
 // scale; `unscale` gets what undoes it.
@@ -159,22 +137,32 @@ static __global__ void __launch_bounds__(kPackThreads)
   const WideChunk chunk = shape.chunk(index);
   const bool wide = chunk.columns > kWideChannels;
   const int numbers = 64 * chunk.depth, depth = stage_depth(chunk.columns, shape.parts);
-  const int logit = chunk.kind == Chunk::gates ? n : chunk.kind == Chunk::gated ? n - kWideChannels : -1;
   const bool of_signs = chunk.kind == Chunk::sides || chunk.kind == Chunk::back_sides;
   if (of_signs && n >= kWideChannels) return;  // the block of U's column has it
   const int halves = of_signs ? 2 : 1;
-  if (logit >= 0) {
-    place_logits(args, chunk, logit, x[0]);
-  } else {
-    const bool transposed =
-        chunk.kind == Chunk::slopes || chunk.kind == Chunk::back_middle || chunk.kind == Chunk::back_sides;
-    for (int i = threadIdx.x; i < numbers * kPackColumns; i += kPackThreads) {
-      const int k = transposed ? i % numbers : i / kPackColumns;
-      const int c = transposed ? i / numbers : i % kPackColumns;
-      for (int half = 0; half < halves; ++half)
-        x[half][c][k] = weight_of(args, chunk, k, column_at(n + c) + half * kWideChannels);
+  const bool transposed =
+      chunk.kind == Chunk::slopes || chunk.kind == Chunk::back_middle || chunk.kind == Chunk::back_sides;
+  const int begin = transposed ? lane_index() : static_cast<int>(threadIdx.x) / kPackColumns;
+  const int c = transposed ? warp_index() : static_cast<int>(threadIdx.x) % kPackColumns;
+  const int first = chunk.kind == Chunk::back_middle && shape.gated ? kWideChannels : 0;
+  // All is asked for before the first of it is needed.
+  float found[2][kMostDepth / kWarp];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (half == halves) break;
+    const WideColumn column = column_of(args, chunk, column_at(n + c) + half * kWideChannels);
+#pragma unroll
+    for (int j = 0; j < kMostDepth / kWarp; ++j) {
+      if (kWarp * j >= numbers) break;
+      const int at = first + begin + kWarp * j;
+      found[half][j] = __ldg(column.first + (at < numbers ? at : at - numbers) * column.step);
     }
   }
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int j = 0; j < kMostDepth / kWarp; ++j)
+      if (half < halves && kWarp * j < numbers) x[half][c][begin + kWarp * j] = found[half][j];
   __syncthreads();
   const int own = warp_index();
   float largest = 0;
