@@ -276,11 +276,13 @@ class WideTile {
     }
     // With both sums and what they are added to, there are no registers to move them between rounds.
     constexpr int kRounds = kUnrolls ? kDepth : 1;
+    // Backward with gates the code would not fit into the cache of instructions otherwise.
+    constexpr int kStages = kBack && kGated && !(kUnrolls && kColumns == 128) ? 1 : 4;
 #pragma unroll kRounds
     for (int first = 0; first < kDepth; first += kTogether) {
 #pragma unroll kRounds
       for (int d = first; d < min(first + kTogether, kDepth); ++d)
-#pragma unroll
+#pragma unroll kStages
         for (int stage = 0; stage < 4 / kSteps; ++stage) {
           const char* const at = ring_.next();
           begin_products();
