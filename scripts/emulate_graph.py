@@ -230,6 +230,9 @@ def check_crystal(library: ctypes.CDLL, spread: float, dtype: torch.dtype) -> No
             y = torch.randn(room, rows, channels, generator=gen).to(dtype)
             x = torch.randn(125, columns, channels, generator=gen).to(dtype)
             weight = y[:, 0, :1].contiguous()
+            for nodes in (4, 5):  # which have several warps each
+                some = torch.where(torch.arange(room) % 50 == 7, j % nodes, -1)
+                check(library, "edge_rotate_sum", (turn, y, *ops.EdgeIndex.of(some, nodes)))
             for of in (centers, (j, order, starts)):
                 check(library, "edge_rotate", (turn, x, *of))
                 check(library, "edge_rotate_sum", (turn, y, *of))

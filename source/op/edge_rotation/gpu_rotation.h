@@ -19,8 +19,8 @@ using gpu_graph_rows::row_at;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kFillingWarps = 16;  // of a multiprocessor
-constexpr int kStaged = 4096;      // bytes of matrices that a warp has in shared memory
+constexpr int kBlocks = 2;     // of a multiprocessor
+constexpr int kStaged = 4096;  // bytes of matrices that a warp has in shared memory
 
 template <class T>
 constexpr int kStagedNumbers = kStaged / sizeof(T);
@@ -126,7 +126,7 @@ struct NodeColumns {
 };
 
 template <class T, int size, class K>
-__global__ void __launch_bounds__(kThreads, 2) rotate_kernel(RotateArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) rotate_kernel(RotateArgs<T> args) {
   alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
   const Place<T, K> place(shared);
   const RotationShape shape = args.shape;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 2) rotate_kernel(RotateArgs<T> args)
 // A team of warps has a node, and the lanes of an edge every so many of its edges. The sums of a team's
 // warps meet in shared memory, in a fixed order.
 template <class T, int size, class K, int kTeam>
-__global__ void __launch_bounds__(kThreads, 2) sum_kernel(RotateSumArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T> args) {
   constexpr int kLanes = K::kLanes, kEdges = K::kEdges, kColumns = K::kColumns;
   constexpr bool kWhole = K::kWhole;
   alignas(16) __shared__ T shared[kWarps * kStagedNumbers<T>];
@@ -279,7 +279,7 @@ __device__ __forceinline__ T dot(const Vector<T, size>& x, const Vector<T, size>
 }
 
 template <class T, int size, class K>
-__global__ void __launch_bounds__(kThreads, 2) outer_kernel(RotateOuterArgs<T> args) {
+__global__ void __launch_bounds__(kThreads, kBlocks) outer_kernel(RotateOuterArgs<T> args) {
   constexpr int kLanes = K::kLanes, kColumns = K::kColumns, kAtOnce = K::kAtOnce;
   constexpr int kGroups = kColumns / kLanes, kRest = kColumns % kLanes;
   constexpr bool kAhead = kAtOnce < K::kRows;
@@ -417,13 +417,17 @@ void run_rotation(const Gpu& gpu, const RotateSumArgs<T>& args) {
       gpu.launch(sum_kernel<T, size, K, kTeam>, blocks_for(args.shape.nodes, kWarps / kTeam), kThreads, 0,
                  args);
     };
-    // Few nodes have several warps each.
-    if (args.shape.nodes >= kFillingWarps * gpu.limits().multiprocessors)
+    // Several warps to a node where that makes fewer rounds of all blocks, times what a warp has of a node's
+    // edges and a sum of teams.
+    const auto time = [&](int team) {
+      const int64_t nodes = args.shape.nodes, blocks = blocks_for(nodes, kWarps / team);
+      const int64_t rounds = blocks_for(blocks, kBlocks * gpu.limits().multiprocessors);
+      return rounds * (blocks_for(args.shape.edges, nodes * team * K::kEdges) + (team > 1));
+    };
+    if (args.shape.nodes == 0 || (time(1) <= time(4) && time(1) <= time(8)))
       launch.template operator()<1>();
-    else if (2 * args.shape.nodes >= kFillingWarps * gpu.limits().multiprocessors)
-      launch.template operator()<2>();
     else
-      launch.template operator()<8>();
+      time(4) <= time(8) ? launch.template operator()<4>() : launch.template operator()<8>();
   });
 }
 
