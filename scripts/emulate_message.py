@@ -258,9 +258,12 @@ def main() -> None:
         groups = (3, 3), (0, 0), (4, 0), (20, 19), (35, 33), (1, 1)
         for shape, some in itertools.product([*wide[:3], (32, 128, 32)], (groups, groups[:3])):
             lengths = [size if k < size else 0 for count, size in some for k in range(count)]
-            case = Case(*shape, lengths, len(lengths), CODES["silu"], torch.float32, some)
-            for chip in (1, 8):
-                print(f"groups, {shape}, {chip}: {check(library, case, plain=False, chip=chip):.1e}")
+            for name in ("silut", "silu"):
+                case = Case(*shape, lengths, len(lengths), CODES[name], torch.float32, some)
+                for chip in (1, 8):
+                    print(
+                        f"groups, {shape}, {chip}, {name}: {check(library, case, plain=False, chip=chip):.1e}"
+                    )
             other = dataclasses.replace(case, outer=True)
             for chip in (1, 8):
                 print(f"outer, {shape}, {chip}: {check(library, other, plain=False, chip=chip):.1e}")

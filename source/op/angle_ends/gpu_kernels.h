@@ -15,6 +15,7 @@ namespace gpu_angle_ends {
 using namespace gpu_message;
 
 constexpr int kThreads = 256, kEndWarps = kThreads / kWarp, kEndBlocks = 2;  // blocks of a multiprocessor
+constexpr int kAhead = 4;  // sixteens of gradients that a warp has asked for: memory is what it waits for
 
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads)
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
     end_gradient_kernel(const __grid_constant__ AngleEndsArgs<float> args) {
   constexpr int kInputs = 8 * kEights;
   const float weight_inverse = place_end_weights<kEights, Pass::backward>(args);
-  const int columns = static_cast<int>(args.columns), lane = lane_index();
+  const int columns = static_cast<int>(args.columns), sixteens = columns / 8, lane = lane_index();
   const uint4* const transposed =
       reinterpret_cast<const uint4*>(net_memory()) + kInputs * 2 * columns / 4 + lane;
   const int64_t warps = int64_t{gridDim.x} * kEndWarps;
@@ -154,37 +155,48 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
     for (int64_t first = of.begin; first < of.end; first += 16) {
       const EndRows rows(args, atom, first, of.end);
       float by_x[1][kEights][4] = {};
-      float4 next[2];
-      const auto load = [&](int n) {
-        const bool is_p = 16 * n < columns;
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          next[h] = rows.four(is_p ? args.grad_p : args.grad_q, columns, h, is_p ? 16 * n : 16 * n - columns);
-      };
-      load(0);
-#pragma unroll 2
-      for (int n = 0; n < columns / 8; ++n) {
+      const auto add_sixteen = [&](const float4(&grads)[2], int n) {
         Number<float> numbers[8];
         float of_atom[4];
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
-          for (int k = 0; k < 4; ++k) numbers[k / 2 * 4 + 2 * h + k % 2].h = of_four(next[h], k);
+          for (int k = 0; k < 4; ++k) numbers[k / 2 * 4 + 2 * h + k % 2].h = of_four(grads[h], k);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) of_atom[k] = of_four(next[0], k) + of_four(next[1], k);
-        if (n + 1 < columns / 8) load(n + 1);
-        add_to_inputs<2>(by_x, numbers, transposed + n * kEights * kWarp, weight_inverse);
-        if (16 * n >= columns) continue;
+        for (int k = 0; k < 4; ++k) of_atom[k] = of_four(grads[0], k) + of_four(grads[1], k);
+        const float inverse = bring_to_size(numbers).inverse * weight_inverse;
+        add_to_inputs<2>(by_x, numbers, transposed + n * kEights * kWarp, inverse);
+        if (16 * n >= columns) return;
         const float sum = sum_over_rows(of_atom);
         const int which = own_sum<4>();
-        if (which < 0) continue;
+        if (which < 0) return;
         float* const to = by_atom + 16 * n + 4 * (lane % 4) + which;
         // A lane has its column of all rows, so that their order is fixed.
         if (first == of.begin)
           *to = sum;
         else
           atomicAdd(to, sum);
-      }
+      };
+      float4 ahead[kAhead][2];
+      const auto ask = [&](float4(&to)[2], int n) {
+        if (n >= sixteens) return;
+        const bool is_p = 16 * n < columns;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          to[h] = rows.four(is_p ? args.grad_p : args.grad_q, columns, h, is_p ? 16 * n : 16 * n - columns);
+      };
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) ask(ahead[k], k);
+#pragma unroll 1
+      for (int begin = 0; begin < sixteens; begin += kAhead)
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) {
+          const int n = begin + k;
+          if (n >= sixteens) break;
+          const float4 now[2] = {ahead[k][0], ahead[k][1]};
+          ask(ahead[k], n + kAhead);
+          add_sixteen(now, n);
+        }
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll

@@ -63,6 +63,9 @@ class GroupTeam {
   static constexpr int kInputs = 8 * kEights, kSixteens = kEights / 2, kFours = kInputs / 4;
   static constexpr int kFirsts = firsts_at_once(pass, kEights), kParts = parts_of(way);
   static constexpr bool kIsSecond = pass == Pass::second, kIsForward = pass == Pass::forward;
+  // Whether h is brought to one size, and by powers that are known before it is.
+  static constexpr bool kHasPower = !kIsForward && !kOuter;
+  static constexpr bool kKnowsPower = kHasPower && pass == Pass::backward;
 
  public:
   __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, float weight_inverse,
@@ -74,6 +77,8 @@ class GroupTeam {
         team_(team),
         member_(threadIdx.x / kWarp % team),
         weight_inverse_(weight_inverse),
+        threshold_(threshold_of(args)),
+        writes_z_(!kIsForward && (args.by_z || memory.dz || memory.of_scales)),
         shared_(pass, kInputs, all_, sent_, kOuter) {
     float* const of_block = reinterpret_cast<float*>(net_memory());
     weight_ = reinterpret_cast<const uint4*>(of_block) + lane_index();
@@ -83,7 +88,14 @@ class GroupTeam {
     q_ = reinterpret_cast<float4*>(of_block + shared_.of_block() + threadIdx.x / kWarp * shared_.of_warp()) +
          lane_index();
     x_ = reinterpret_cast<float*>(q_ - lane_index()) + shared_.q;
+    by_q_ = q_ + all_ / 16 * 2 * kWarp;
     small_ = x_ + kFirsts * shared_.rows;
+    if constexpr (kKnowsPower) {
+      unsigned largest = 0;
+      for (int k = lane_index(); k < args.kept; k += kWarp)
+        largest = max(largest, size_of(of_block[shared_.weights + k]));
+      scale_size_ = warp_largest(largest);
+    }
   }
 
   // What a block has in shared memory. Returns the inverse of the weights' power of two.
@@ -126,11 +138,31 @@ class GroupTeam {
     float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
     float number[kFirsts][2];                            // the same; of a wrong row none
     bool is_wrong[kFirsts][2];                           // of another first or second
+    bool has_sums;                                       // whether the lane adds up columns of a first
+    float *by_p, *to_sent;                               // where it does those of the first 16
   };
 
-  // The place in memory of the first of those rows.
-  __device__ __forceinline__ int64_t row_of(int first, int second) const {
-    return from_ + int64_t{first - begin_} * size_ + second - begin_;
+  // Where in shared memory the lane has what belongs to sixteen columns: of Q and of what is by Q, of the
+  // weights, and of what is small of the first of the firsts.
+  struct Place {
+    float4 *q, *by_q;
+    const uint4 *weight, *transposed;
+    const float* small;
+
+    __device__ __forceinline__ void go_on(int sixteens) {
+      q += 2 * kWarp * sixteens, by_q += 2 * kWarp * sixteens, small += 16 * sixteens;
+      weight += 2 * kSixteens * kWarp * sixteens, transposed += kEights * kWarp * sixteens;
+    }
+  };
+
+  // The place in memory of the first of those rows: below the firsts' offsets, which are of 32 bits.
+  __device__ __forceinline__ int row_of(int first, int second) const {
+    return from_ + (first - begin_) * size_ + second - begin_;
+  }
+  // Numbers of a row from the lane's four on, in arrays so wide.
+  template <class T>
+  __device__ __forceinline__ static T* in_row(T* rows, int row, int width) {
+    return rows + int64_t{row} * width + 4 * (lane_index() % 4);
   }
   __device__ __forceinline__ bool is_there(const Rows& at, int t, int h) const {
     return at.first + t < last_ && at.second + lane_index() / 4 + 8 * h < last_;
@@ -162,7 +194,7 @@ class GroupTeam {
         const int row = second + lane_index() / 4 + 8 * h;
         const int64_t at = int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4);
         row_of_q(0, n, h) = row < last_ ? read_four(args_.q + at) : nothing;
-        if constexpr (!kIsForward) row_of_q(1, n, h) = nothing;
+        if constexpr (!kIsForward) row_by_q(n, h) = nothing;
         if constexpr (kIsSecond) row_of_q(2, n, h) = row < last_ ? read_four(args_.along_q + at) : nothing;
       }
   }
@@ -172,7 +204,7 @@ class GroupTeam {
     wait();
     for (int at = member_; at < all_ / 8; at += team_) {
       const int n = at / 2, h = at % 2, row = second + lane_index() / 4 + 8 * h;
-      const float4* from = &row_of_q(1, n, h) - member_ * (shared_.of_warp() / 4);
+      const float4* from = &row_by_q(n, h) - member_ * (shared_.of_warp() / 4);
       float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
       for (int w = 0; w < team_; ++w, from += shared_.of_warp() / 4)
         sum = {sum.x + from->x, sum.y + from->y, sum.z + from->z, sum.w + from->w};
@@ -185,10 +217,11 @@ class GroupTeam {
     if (team_ > 1) sync_threads(1 + threadIdx.x / kWarp / team_, team_ * kWarp);
   }
 
-  // The lane's four columns of Q (0), of what is by Q (1), or of u_Q (2), for its rows h.
+  // The lane's four columns of Q (0) or of u_Q (2), for its rows h; and of what is by Q, between these.
   __device__ __forceinline__ float4& row_of_q(int which, int n, int h) const {
     return q_[(2 * (which * (all_ / 16) + n) + h) * kWarp];
   }
+  __device__ __forceinline__ float4& row_by_q(int n, int h) const { return by_q_[(2 * n + h) * kWarp]; }
 
   // Where four of a row's numbers are among those of 16 rows: so that the rows of eight lanes that read one
   // after the other are in different banks.
@@ -208,18 +241,20 @@ class GroupTeam {
     for (int t = 0; t < kFirsts; ++t) {
       const bool is_first = first + t < last_;
       const int count = is_first ? min(last_ - second, 16) : 0;
-      const int64_t f = is_first ? first + t : first, row = row_of(static_cast<int>(f), second);
+      const int f = is_first ? first + t : first, row = row_of(f, second);
+      const float* const x = args_.x + int64_t{row} * kInputs + 4 * lane_index();
 #pragma unroll
       for (int k = 0; !kOuter && k < 16 * kFours / kWarp; ++k) {
         const int four = k * kWarp + lane_index();
         copy_to_shared<16>(x_ + t * shared_.rows + place_in_rows(four / kFours, four % kFours),
-                           args_.x + row * kInputs + 4 * four, four < count * kFours);
+                           x + 4 * kWarp * k, four < count * kFours);
       }
       float* to = small_ + (turn_ * kFirsts + t) * shared_.small;
       const auto all_of = [&](const float* from, int numbers) {
+        from += int64_t{f} * numbers + 4 * lane_index();
 #pragma unroll 1
-        for (int k = 4 * lane_index(); k < numbers; k += 4 * kWarp)
-          copy_to_shared<16>(to + k, from + f * numbers + k, true);
+        for (int k = 4 * lane_index(); k < numbers; k += 4 * kWarp, from += 4 * kWarp)
+          copy_to_shared<16>(to + k, from, true);
         to += numbers;
       };
       all_of(args_.p, all_);
@@ -227,7 +262,7 @@ class GroupTeam {
       if constexpr (!kIsForward) all_of(args_.grad_sent, sent_);
       if (lane_index() < 16) {
         const bool there = lane_index() < count;
-        const int64_t own = there ? row + lane_index() : row;
+        const int own = there ? row + lane_index() : row;
         copy_to_shared<4>(to + lane_index(), args_.row_weight + own, there);
         to += 16;
         if constexpr (kIsSecond || kOuter) {
@@ -237,7 +272,7 @@ class GroupTeam {
         }
         copy_to_shared<4>(to + lane_index(), args_.first + own, there);
         copy_to_shared<4>(to + 16 + lane_index(), args_.second + own, there);
-        if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + own * kInputs);
+        if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + int64_t{own} * kInputs);
       }
     }
   }
@@ -262,7 +297,6 @@ class GroupTeam {
             kept[t][n][h] = row_in_memory(args_.kept ? args_.grad_kept : nullptr, at, t, h, n);
     }
     take_asked();
-    of_step_ = small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4);
     HalfRows<kSixteens, kParts> x[kFirsts], along[kFirsts];
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
@@ -280,8 +314,35 @@ class GroupTeam {
     if constexpr (!kOuter) load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
     if constexpr (kIsSecond)
       load_rows(along, at, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
+    const int which = own_sum<4 * kFirsts>();
+    at.has_sums = which >= 0 && first + which / 4 < last_;
+    const auto place_of_sums = [&](float* to, int width) {
+      return to + int64_t{first + which / 4} * width + 4 * (lane_index() % 4) + which % 4;
+    };
+    if constexpr (!kIsForward) at.by_p = place_of_sums(args_.by_p, all_);
+    if constexpr (pass != Pass::backward) at.to_sent = place_of_sums(args_.to_sent, sent_);
     float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward || kOuter ? 1 : kEights][4] = {};
+    const Place place{q_, by_q_, weight_, transposed_,
+                      small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4)};
     if (args_.kept) {
+      Place own = place;
+      own.go_on(sent_ / 16);
+      Power power;
+      if constexpr (kKnowsPower) {
+        float largest[4] = {};
+#pragma unroll
+        for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+          for (int n = 0; n < kSixteens; ++n)
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) {
+                const float grad = of_four(kept[t][n][h], k);
+                by_x[t][2 * n + k / 2][2 * h + k % 2] = grad, largest[k] = max(largest[k], fabsf(grad));
+              }
+        power = power_of(scale_size_, warp_largest(size_of(largest_of(largest))));
+      }
 #pragma unroll
       for (int n = 0; n < kSixteens; ++n) {
         float4 rows[kFirsts][2], vector;
@@ -298,31 +359,61 @@ class GroupTeam {
             } else {
               rows[t][h] = kIsSecond ? row_in_memory(args_.grad_kept, at, t, h, n) : kept[t][n][h];
             }
-            if constexpr (pass == Pass::backward && kOuter) {
-              by_x[t][0][h] += dot(rows[t][h], vector);
-            } else if constexpr (pass == Pass::backward) {
-              float *const a = by_x[t][2 * n] + 2 * h, *const b = by_x[t][2 * n + 1] + 2 * h;
-              a[0] += rows[t][h].x, a[1] += rows[t][h].y, b[0] += rows[t][h].z, b[1] += rows[t][h].w;
-            }
+            if constexpr (pass == Pass::backward && kOuter) by_x[t][0][h] += dot(rows[t][h], vector);
           }
-        add_columns<false>(sent_ / 16 + n, n, at, x, along, rows, by_weight, by_x);
+        add_columns<false>(own, sent_ / 16 + n, n, at, x, along, rows, power, by_weight, by_x);
+        own.go_on(1);
       }
+    }
+    Power power;
+    if constexpr (kKnowsPower) {
+      power = power_of(largest_weight(at), largest_grad());
+#pragma unroll
+      for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) at.weight[t][h] *= power.scale;
     }
     __syncwarp();
     ask(next_first, next_second);
     const float4 nothing[kFirsts][2] = {};
+    Place own = place;
 #pragma unroll 1
-    for (int n = 0; n < sent_ / 16; ++n) add_columns<true>(n, 0, at, x, along, nothing, by_weight, by_x);
+    for (int n = 0; n < sent_ / 16; ++n, own.go_on(1))
+      add_columns<true>(own, n, 0, at, x, along, nothing, power, by_weight, by_x);
     if constexpr (!kIsForward) write_inputs(at, by_x, by_weight);
+  }
+
+  // The largest weight of a step's rows, and the largest gradient of what its firsts send.
+  __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
+    unsigned largest = 0;
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) largest = max(largest, size_of(at.weight[t][h]));
+    return warp_largest(largest);
+  }
+  __device__ __forceinline__ unsigned largest_grad() const {
+    unsigned largest = 0;
+#pragma unroll
+    for (int t = 0; t < kFirsts; ++t) {
+      const float* const grads = small_ + (turn_ * kFirsts + t) * shared_.small + all_;
+#pragma unroll 1
+      for (int k = 4 * lane_index(); k < sent_; k += 4 * kWarp) {
+        const float4 four = *reinterpret_cast<const float4*>(grads + k);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) largest = max(largest, size_of(of_four(four, n)));
+      }
+    }
+    return warp_largest(largest);
   }
 
   // Four columns of a row, zeros where it is not there or there are no rows.
   __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
                                                   int n) const {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
-    const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
     if (!rows || !is_there(at, t, h)) return nothing;
-    return read_four(rows + row * kInputs + 16 * n + 4 * (lane_index() % 4));
+    const int row = row_of(at.first + t, at.second) + lane_index() / 4;
+    return read_four(in_row(rows, row, kInputs) + 8 * h * kInputs + 16 * n);
   }
 
   // Rows as products take them; all have one power of two.
@@ -330,7 +421,7 @@ class GroupTeam {
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
                                             const F& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
-    unsigned largest = 0;
+    float largest[4] = {};
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
@@ -339,9 +430,9 @@ class GroupTeam {
         for (int n = 0; n < kSixteens; ++n) {
           rows[t][h][n] = four_at(t, h, n);
 #pragma unroll
-          for (int k = 0; k < 4; ++k) largest = max(largest, size_of(of_four(rows[t][h][n], k)));
+          for (int k = 0; k < 4; ++k) largest[k] = max(largest[k], fabsf(of_four(rows[t][h][n], k)));
         }
-    const float scale = scale_of(warp_largest(largest));
+    const float scale = scale_of(warp_largest(size_of(largest_of(largest))));
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
       to[t].inverse = inverse_power(scale) * weight_inverse_;
@@ -357,6 +448,11 @@ class GroupTeam {
     }
   }
 
+  // Of four that were looked for side by side.
+  __device__ __forceinline__ static float largest_of(const float (&x)[4]) {
+    return max(max(x[0], x[1]), max(x[2], x[3]));
+  }
+
   __device__ __forceinline__ static float dot(const float4& a, const float4& b) {
     return a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w);
   }
@@ -364,14 +460,15 @@ class GroupTeam {
   // The lane's numbers of 16 columns, to z: what is given and the products, of columns `u` and rows `h` at
   // 4 u + 2 h and the next.
   __device__ __forceinline__ void multiply(float (&z)[kFirsts][8],
-                                           const HalfRows<kSixteens, kParts> (&rows)[kFirsts], int n,
-                                           const float4 (&p)[kFirsts], const float4 (&q)[2]) const {
+                                           const HalfRows<kSixteens, kParts> (&rows)[kFirsts],
+                                           const uint4* weight, const float4 (&p)[kFirsts],
+                                           const float4 (&q)[2]) const {
     float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
 #pragma unroll
     for (int k = 0; k < kSixteens; ++k)
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
-        const uint4 b = weight_[((2 * n + u) * kSixteens + k) * kWarp];
+        const uint4 b = weight[(u * kSixteens + k) * kWarp];
 #pragma unroll
         for (int t = 0; t < kFirsts; ++t) multiply_parts(large[t][u], small[t][u], rows[t], k, b);
       }
@@ -388,35 +485,38 @@ class GroupTeam {
   }
 
   // Four columns of what is small: of P (0), of u_P (1), or of the gradient of what is sent (the last).
-  __device__ __forceinline__ float4 small_four(int t, int which, int n) const {
-    return *reinterpret_cast<const float4*>(of_step_ + t * shared_.small + which * all_ + 16 * n);
+  __device__ __forceinline__ float4 small_four(const float* small, int t, int which) const {
+    return *reinterpret_cast<const float4*>(small + t * shared_.small + which * all_);
   }
 
   // Sixteen columns, which are all sent, or those of what is kept from the sixteenth `of_kept` on, of which
-  // `kept` are the rows: x or gradients.
+  // `kept` are the rows: x or gradients. In the backward pass `power` is known, with which the weights of
+  // rows are multiplied already; h is times a power from where it is made.
   template <bool kIsSent, int kCount>
-  __device__ __forceinline__ void add_columns(int n, int of_kept, const Rows& at,
+  __device__ __forceinline__ void add_columns(const Place& place, int n, int of_kept, const Rows& at,
                                               const HalfRows<kSixteens, kParts> (&x)[kFirsts],
                                               const HalfRows<kSixteens, kParts> (&along)[kFirsts],
-                                              const float4 (&kept)[kFirsts][2],
+                                              const float4 (&kept)[kFirsts][2], Power power,
                                               float (&by_weight)[kFirsts][2],
                                               float (&by_x)[kFirsts][kCount][4]) {
+    constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
     // factor: the gradient of what is sent, or the scale of what is kept
     float4 p[kFirsts], along_p[kFirsts], q[2], along_q[2], factor[kFirsts];
     float z[kFirsts][8], v[kFirsts][8];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      q[h] = row_of_q(0, n, h);
-      if constexpr (kIsSecond) along_q[h] = row_of_q(2, n, h);
+      q[h] = place.q[h * kWarp];
+      if constexpr (kIsSecond) along_q[h] = place.q[(all_ / 16 * 4 + h) * kWarp];
     }
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
-      p[t] = small_four(t, 0, n);
-      if constexpr (kIsSecond) along_p[t] = small_four(t, 1, n);
+      p[t] = small_four(place.small, t, 0);
+      if constexpr (kIsSecond) along_p[t] = small_four(place.small, t, 1);
       if constexpr (!kIsSent)
         factor[t] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
       else if constexpr (!kIsForward)
-        factor[t] = small_four(t, kIsSecond ? 2 : 1, n);
+        factor[t] = small_four(place.small, t, kIsSecond ? 2 : 1);
+      if constexpr (kKnowsPower && !kIsSent) factor[t] = times(power.scale, factor[t]);
     }
     float4 product;
     if constexpr (kOuter) {
@@ -429,9 +529,9 @@ class GroupTeam {
           z[t][k] = of_four(p[t], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
         }
     } else {
-      multiply(z, x, n, p, q);
+      multiply(z, x, place.weight, p, q);
     }
-    if constexpr (kIsSecond) multiply(v, along, n, along_p, along_q);
+    if constexpr (kIsSecond) multiply(v, along, place.weight, along_p, along_q);
     Number<float> numbers[8 * kFirsts];
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
@@ -442,10 +542,11 @@ class GroupTeam {
         own.z = z[t][k];
         if constexpr (kIsSecond) own.v = v[t][k];
         if constexpr (kIsForward) continue;
-        own.grad = of_four(factor[t], four) * (kIsSent ? at.weight[t][h] : of_four(kept[t][h], four));
+        own.grad = of_four(factor[t], four);
+        if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[t][h] : of_four(kept[t][h], four);
         own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t], four) : 0.0f;
       }
-    evaluate_all<pass, way == Way::any>(args_.activation, args_.threshold, numbers);
+    evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
     float of_sent[4 * kFirsts] = {}, of_p[4 * kFirsts] = {};
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
@@ -453,23 +554,33 @@ class GroupTeam {
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int four = 0; four < 4; ++four) {
-          const Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
+          Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
-          of_p[4 * t + four] += own.h;
+          if constexpr (is_weighed_last) own.h *= at.weight[t][h];
+          of_p[4 * t + four] = h == 0 ? own.h : of_p[4 * t + four] + own.h;
           if constexpr (!kIsSent) continue;
           of_sent[4 * t + four] +=
               at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
-          if constexpr (!kIsForward) by_weight[t][h] += of_four(factor[t], four) * of_v;
+          if constexpr (!kIsForward)
+            by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t], four) * of_v;
         }
     if constexpr (!kIsForward) {
+      if constexpr (kIsSecond) {
+        power = bring_to_size(numbers);
+#pragma unroll
+        for (int k = 0; k < 4 * kFirsts; ++k) of_p[k] *= power.scale;
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float4& sum = row_of_q(1, n, h);
+        float4& sum = place.by_q[h * kWarp];
         float4 all = sum;
 #pragma unroll
         for (int t = 0; t < kFirsts; ++t) {
+          const float by = kHasPower ? power.inverse : 1.0f;
           const float4 own = four_of(numbers, t, h, [](const auto& a) { return a.h; });
-          all = {all.x + own.x, all.y + own.y, all.z + own.z, all.w + own.w};
+          // As products that have one use, whatever else is made of h.
+          all = {fmaf(by, own.x, all.x), fmaf(by, own.y, all.y), fmaf(by, own.z, all.z),
+                 fmaf(by, own.w, all.w)};
         }
         sum = all;
       }
@@ -480,26 +591,28 @@ class GroupTeam {
           for (int h = 0; h < 2; ++h)
             by_x[t][0][h] += dot(four_of(numbers, t, h, [](const auto& a) { return a.h; }), product);
       } else {
-        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+        add_to_inputs<kParts>(by_x, numbers, place.transposed, power.inverse * weight_inverse_);
       }
-      write_sums(at, args_.by_p, all_, n, of_p);
+      write_sums(at, at.by_p, n, of_p, power.inverse);
     }
-    if constexpr (pass != Pass::backward && kIsSent) write_sums(at, args_.to_sent, sent_, n, of_sent);
-    write_rows<kIsSent>(at, n, of_kept, factor, kept, numbers);
+    if constexpr (pass != Pass::backward && kIsSent) write_sums(at, at.to_sent, n, of_sent, 1.0f);
+    write_rows<kIsSent>(at, n, of_kept, factor, kept, numbers, power.inverse);
   }
 
-  // Of 16 columns the sums over 16 seconds, added to those of the seconds before. A lane has its column in
-  // every step, so that the order is fixed.
-  __device__ __forceinline__ void write_sums(const Rows& at, float* to, int width, int n,
-                                             float (&x)[4 * kFirsts]) const {
-    const float sum = sum_over_rows(x);
-    const int which = own_sum<4 * kFirsts>(), f = at.first + which / 4;
-    if (which < 0 || f >= last_) return;
-    float* const own = to + int64_t{f} * width + 16 * n + 4 * (lane_index() % 4) + which % 4;
+  __device__ __forceinline__ static float4 times(float a, const float4& x) {
+    return {a * x.x, a * x.y, a * x.z, a * x.w};
+  }
+
+  // Of 16 columns the sums over 16 seconds, times `by`, added to those of the seconds before. A lane has its
+  // column in every step, so that the order is fixed.
+  __device__ __forceinline__ void write_sums(const Rows& at, float* to, int n, float (&x)[4 * kFirsts],
+                                             float by) const {
+    const float sum = sum_over_rows(x) * by;
+    if (!at.has_sums) return;
     if (at.second == begin_)
-      *own = sum;
+      to[16 * n] = sum;
     else
-      atomicAdd(own, sum);
+      atomicAdd(to + 16 * n, sum);
   }
 
   // What the rows have of sixteen columns.
@@ -507,35 +620,37 @@ class GroupTeam {
   __device__ __forceinline__ void write_rows(const Rows& at, int n, int of_kept,
                                              const float4 (&factor)[kFirsts],
                                              const float4 (&kept)[kFirsts][2],
-                                             const Number<float> (&numbers)[8 * kFirsts]) const {
-    const bool writes_z = !kIsForward && (args_.by_z || memory_.dz || memory_.of_scales);
-    if (!(pass != Pass::backward && !kIsSent) && !writes_z) return;
+                                             const Number<float> (&numbers)[8 * kFirsts],
+                                             float inverse) const {
+    if (!(pass != Pass::backward && !kIsSent) && !writes_z_) return;
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (!is_there(at, t, h)) continue;
         const auto own = [&](const auto& f) { return four_of(numbers, t, h, f); };
-        const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
-        const int column = 4 * (lane_index() % 4);
+        const int row = row_of(at.first + t, at.second) + lane_index() / 4;
         if constexpr (!kIsSent) {
           const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
-          const int64_t place = row * kInputs + column + 16 * of_kept;
+          const int64_t place = 8 * h * kInputs + 16 * of_kept;
           if constexpr (pass != Pass::backward) {
             const float4 added = kIsSecond ? row_in_memory(args_.along_x, at, t, h, of_kept) : kept[t][h];
             const float4& c = factor[t];
-            write_four(args_.to_kept + place,
+            write_four(in_row(args_.to_kept, row, kInputs) + place,
                        {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
           }
           const float4& grad = kept[t][h];
           if (!kIsForward && memory_.of_scales)
-            write_four(memory_.of_scales + place, {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
+            write_four(in_row(memory_.of_scales, row, kInputs) + place,
+                       {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
         }
         if constexpr (kIsForward) continue;
-        const int64_t place = row * all_ + 16 * n + column;
-        if (args_.by_z) write_four(args_.by_z + place, own([](const auto& number) { return number.h; }));
+        if (args_.by_z)
+          write_four(in_row(args_.by_z, row + 8 * h, all_) + 16 * n,
+                     times(inverse, own([](const auto& number) { return number.h; })));
         if (kIsSecond && memory_.dz)
-          write_four(memory_.dz + place, own([](const auto& number) { return number.dz; }));
+          write_four(in_row(memory_.dz, row + 8 * h, all_) + 16 * n,
+                     own([](const auto& number) { return number.dz; }));
       }
   }
 
@@ -551,7 +666,7 @@ class GroupTeam {
         if constexpr (kOuter) {
           const float by_number = quad_sum(by_x[t][0][h]);
           if (!is_there(at, t, h) || lane_index() % 4) continue;
-          const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+          const int row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
           args_.by_row_weight[row] = of_row, args_.outer.by_number[row] = by_number;
           continue;
         }
@@ -562,24 +677,25 @@ class GroupTeam {
           sums[n] = {a[0], a[1], b[0], b[1]};
         }
         if (!is_there(at, t, h)) continue;
-        const int64_t row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+        const int row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
         if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
 #pragma unroll
         for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n)
-          write_four(args_.by_x + row * kInputs + 16 * n + 4 * (lane_index() % 4), sums[n]);
+          write_four(in_row(args_.by_x, row, kInputs) + 16 * n, sums[n]);
       }
   }
 
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const int all_, sent_, team_, member_;
-  const float weight_inverse_;
+  const float weight_inverse_, threshold_;
+  const bool writes_z_;
   const GroupShared shared_;
   const uint4 *weight_, *transposed_;  // the lane's
-  float4* q_;
+  float4 *q_, *by_q_;
   const float *product_, *scales_;
   float *x_, *small_;
-  const float* of_step_ = nullptr;                  // the lane's small things of the step
+  unsigned scale_size_ = 0;                         // the largest scale of what is kept
   int turn_ = 1;                                    // of what is small
   int begin_ = 0, last_ = 0, from_ = 0, size_ = 0;  // the group's firsts with rows, and the rows
 };

@@ -35,11 +35,12 @@ struct Memory {
   T* of_scales;  // (rows, kept): terms of the gradient by c
 };
 
-// What is known of a number, and what a pass makes of it: y; by z or h; f' v of the second pass.
+// What is known of a number, and what a pass makes of it: y, and y times `grad` backward; by z or h; f' v of
+// the second pass.
 template <class T>
 struct Number {
   T z, v, grad, extra;  // grad: w g_s or c g_x; extra: u_w g_s or 0
-  T y, dz, h, sv;
+  T y, y_grad, dz, h, sv;
 };
 
 template <Pass pass, Activation kind, class T>
@@ -50,14 +51,27 @@ __device__ __forceinline__ void evaluate(T threshold, Number<T>& n) {
     activate_twice<kind>(n.z, threshold, &n.y, &slope, &curve);
     n.dz = slope * n.grad, n.sv = slope * n.v;
     n.h = curve * n.grad * n.v + slope * n.extra;
+  } else if constexpr (pass == Pass::backward && kind == Activation::silu) {
+    // What goes with y and with the slope has a product in common.
+    const T s = sigmoid_fast(n.z), of_both = s * n.grad;
+    n.y = s * n.z, n.y_grad = of_both * n.z;
+    n.dz = n.h = of_both * (T(1) + n.z * (T(1) - s)), n.sv = T(0);
   } else {
     activate<kind>(n.z, threshold, &n.y, &slope);
     n.dz = n.h = pass == Pass::backward ? slope * n.grad : T(0), n.sv = T(0);
+    n.y_grad = n.y * n.grad;
   }
 }
 
-// The same of several numbers. All lanes call it. `kAny` is for other functions than silu and silut; the
-// latter is silu where no number is beyond its threshold, as nearly always.
+// The threshold of silut, which no number is beyond where the function is silu.
+template <class T>
+__device__ __forceinline__ T threshold_of(const MessageArgs<T>& args) {
+  return args.activation == Activation::silu ? not_a_number<T>() : args.threshold;
+}
+
+// The same of several numbers. All lanes call it. `threshold` is as above. `kAny` is for other functions than
+// silu and silut; the latter is silu where no number is beyond its threshold, as nearly always: so that silu
+// is worked out while that is found out.
 template <Pass pass, bool kAny, class T, int Count>
 __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
                                              Number<T> (&numbers)[Count]) {
@@ -68,13 +82,12 @@ __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
   if constexpr (kAny) {
     with_activation(activation, by);
   } else {
-    T most = numbers[0].z;
+    T most[2] = {numbers[0].z, numbers[1].z};
 #pragma unroll
-    for (int k = 1; k < Count; ++k) most = max(most, numbers[k].z);
-    if (__any_sync(kAllLanes, activation == Activation::silut && most >= threshold)) [[unlikely]]
+    for (int k = 2; k < Count; ++k) most[k % 2] = max(most[k % 2], numbers[k].z);
+    by.template operator()<Activation::silu>();
+    if (__any_sync(kAllLanes, max(most[0], most[1]) >= threshold)) [[unlikely]]
       by.template operator()<Activation::silut>();
-    else
-      by.template operator()<Activation::silu>();
   }
 }
 

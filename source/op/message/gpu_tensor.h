@@ -78,6 +78,20 @@ __device__ __forceinline__ float scale_of(unsigned largest) {
   return __int_as_float((exponent < 255 ? power + 127 : 127) << 23);
 }
 
+// A power of two for the parts of numbers, and its inverse.
+struct Power {
+  float scale = 1.0f, inverse = 1.0f;
+};
+
+// That of products of two numbers, of which no lane has larger ones than these sizes, and of a function's
+// slope, 1.13 at most. Nor do the first of the two become infinite by it.
+__device__ __forceinline__ Power power_of(unsigned largest_a, unsigned largest_b) {
+  const int a = static_cast<int>(largest_a >> 23), b = static_cast<int>(largest_b >> 23);
+  const int power = max(min(min(kLargest + 253 - a - b, 253 - a), 100), -100);
+  const float scale = __int_as_float((max(a, b) < 255 ? power + 127 : 127) << 23);
+  return {scale, inverse_power(scale)};
+}
+
 // A warp's 16 rows of so many sixteens, times a power of two, in one or two parts as products take them.
 template <int kSixteens, int kParts>
 struct HalfRows {
@@ -115,22 +129,31 @@ __device__ __forceinline__ float4 four_of(const Number<float> (&numbers)[kCount]
   return {f(own[0]), f(own[1]), f(own[4]), f(own[5])};
 }
 
-// The products of these numbers' h with the transposed weights of their 16 columns, added to by_x.
+// Brings these numbers' h to one size, by the power of two that it returns.
+template <int kCount>
+__device__ __forceinline__ Power bring_to_size(Number<float> (&numbers)[kCount]) {
+  unsigned largest = 0;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) largest = max(largest, size_of(numbers[k].h));
+  const float scale = scale_of(warp_largest(largest));
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) numbers[k].h *= scale;
+  return {scale, inverse_power(scale)};
+}
+
+// The products of these numbers' h, which are of one size, with the transposed weights of their 16 columns,
+// added to by_x after they are multiplied with `inverse`.
 template <int kParts, int kTiles, int kEights>
 __device__ __forceinline__ void add_to_inputs(float (&by_x)[kTiles][kEights][4],
                                               const Number<float> (&numbers)[8 * kTiles],
-                                              const uint4* transposed, float weight_inverse) {
-  unsigned largest = 0;
-#pragma unroll
-  for (int k = 0; k < 8 * kTiles; ++k) largest = max(largest, size_of(numbers[k].h));
-  const float scale = scale_of(warp_largest(largest)), inverse = inverse_power(scale) * weight_inverse;
+                                              const uint4* transposed, float inverse) {
   HalfRows<1, kParts> rows[kTiles];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float4 of_z = four_of(numbers, t, h, [](const auto& number) { return number.h; });
-      rows[t].set(0, h, scale * of_z.x, scale * of_z.y, scale * of_z.z, scale * of_z.w);
+      rows[t].set(0, h, of_z.x, of_z.y, of_z.z, of_z.w);
     }
 #pragma unroll
   for (int eight = 0; eight < kEights; ++eight) {
@@ -200,6 +223,7 @@ class TensorTeam {
         memory_(memory),
         columns_(columns),
         weight_inverse_(weight_inverse),
+        threshold_(threshold_of(args)),
         all_(static_cast<int>(args.columns())),
         sent_(static_cast<int>(args.sent)),
         warps_(team),
@@ -276,6 +300,7 @@ class TensorTeam {
 
   __device__ void begin_first(int64_t f) {
     const int width = columns_.end - columns_.begin;
+    unsigned largest = 0;
     first_ = f;
     if constexpr (kFrames) {
       for (int k = 4 * lane_index(); has_frames() && k < 3 * kInputs; k += 4 * kWarp)
@@ -288,8 +313,12 @@ class TensorTeam {
       put(0.0f), put(0.0f);
       put(args_.p[f * all_ + columns_.begin + c]);
       if constexpr (kIsSecond) put(args_.along_p[f * all_ + columns_.begin + c]);
-      if (!kIsForward && columns_.begin + c < sent_) put(args_.grad_sent[f * sent_ + columns_.begin + c]);
+      if (!kIsForward && columns_.begin + c < sent_) {
+        const float grad = args_.grad_sent[f * sent_ + columns_.begin + c];
+        put(grad), largest = max(largest, size_of(grad));
+      }
     }
+    if constexpr (pass == Pass::backward) grad_size_ = warp_largest(largest);
     __syncwarp();
   }
 
@@ -419,8 +448,11 @@ class TensorTeam {
     if constexpr (kFrames) put_frames(ahead);
     float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
-    add_columns<true>(0, sent, x, along, at, by_weight, by_x);
-    add_columns<false>(sent, sixteens, x, along, at, by_weight, by_x);
+    Power power;
+    if constexpr (pass == Pass::backward)
+      power = power_of(warp_largest(max(size_of(at.weight[0]), size_of(at.weight[1]))), grad_size_);
+    add_columns<true>(0, sent, x, along, at, power, by_weight, by_x);
+    add_columns<false>(sent, sixteens, x, along, at, power, by_weight, by_x);
     if constexpr (!kIsForward) write_inputs(by_x[0], by_weight);
   }
 
@@ -531,11 +563,14 @@ class TensorTeam {
     }
   }
 
-  // Sixteens [begin, end) of the columns, which are all sent or all kept.
+  // Sixteens [begin, end) of the columns, which are all sent or all kept. `power`: of h of sent columns in
+  // the backward pass.
   template <bool kIsSent, int kCount>
   __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens, kParts>& x,
                                               const HalfRows<kSixteens, kParts>* along, const Places& at,
-                                              float (&by_weight)[2], float (&by_x)[1][kCount][4]) {
+                                              Power power, float (&by_weight)[2],
+                                              float (&by_x)[1][kCount][4]) {
+    constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
     if (begin >= end) return;
     Given next;
     load<kIsSent>(next, at, begin);
@@ -574,28 +609,38 @@ class TensorTeam {
             own.z = z[2 * h + k];
             if constexpr (kIsSecond) own.v = v[2 * h + k];
             if constexpr (kIsForward) continue;
-            own.grad = of_four(factor, four) * (kIsSent ? at.weight[h] : of_four(given.kept[h], four));
+            own.grad = of_four(factor, four);
+            if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[h] : of_four(given.kept[h], four);
             own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
           }
       }
-      evaluate_all<pass, way == Way::any>(args_.activation, args_.threshold, numbers);
+      evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
       float of_sent[4] = {}, of_p[4] = {};
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int four = 0; four < 4; ++four) {
-          const Number<float>& own = numbers[four / 2 * 4 + 2 * h + four % 2];
+          Number<float>& own = numbers[four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
-          of_p[four] += own.h;
+          if constexpr (is_weighed_last) own.h *= at.weight[h];
+          of_p[four] = h == 0 ? own.h : of_p[four] + own.h;
           if constexpr (!kIsSent) continue;
           of_sent[four] += at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f);
-          if constexpr (!kIsForward) by_weight[h] += of_four(factor, four) * of_v;
+          if constexpr (!kIsForward)
+            by_weight[h] += is_weighed_last ? own.y_grad : of_four(factor, four) * of_v;
         }
       write_rows<kIsSent>(given, factor, at, numbers, n);
       if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent);
       if constexpr (!kIsForward) {
         add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p);
-        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, weight_inverse_);
+        if constexpr (is_weighed_last) {
+#pragma unroll
+          for (Number<float>& own : numbers) own.h *= power.scale;
+        } else {
+          power = bring_to_size(numbers);
+        }
+        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp,
+                              power.inverse * weight_inverse_);
       }
     }
   }
@@ -661,7 +706,7 @@ class TensorTeam {
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const Columns columns_;
-  const float weight_inverse_;
+  const float weight_inverse_, threshold_;
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;  // the lane's
   int of_warp_;                        // numbers of a warp in shared memory
@@ -669,6 +714,7 @@ class TensorTeam {
   float *team_sums_, *sums_;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
+  unsigned grad_size_ = 0;       // the largest gradient of what is sent
 };
 
 template <int kEights, Pass pass, Way way, bool kFrames>
