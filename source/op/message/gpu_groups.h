@@ -23,6 +23,11 @@ constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not f
 
 constexpr int kFewestGroupWarps = 8;
 
+// In backward passes the last seconds of a group, of which up to so many are left, go four at a time with
+// four firsts in the place of 16 with one: by what atoms have in water, a warp has an eighth less of such
+// steps.
+constexpr int kFewSeconds = 12, kFew = 4;
+
 // Warps of a block at most: what registers they have follows.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights, bool outer) {
   if (outer) return 16;
@@ -66,6 +71,7 @@ class GroupTeam {
   // Whether h is brought to one size, and by powers that are known before it is.
   static constexpr bool kHasPower = !kIsForward && !kOuter;
   static constexpr bool kKnowsPower = kHasPower && pass == Pass::backward;
+  static constexpr bool kTakesFew = pass == Pass::backward && kFirsts == 1;
 
  public:
   __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, float weight_inverse,
@@ -119,38 +125,45 @@ class GroupTeam {
     if (!is_right(end)) return write(begin_, end, not_a_number<float>());
     last_ = begin_ + size_;
     write(last_, end, 0.0f);
-    const int own = begin_ + kFirsts * member_, step = kFirsts * team_;
-    if (own < last_) ask(own, begin_);
-    for (int second = begin_; second < last_; second += 16) {
-      begin_seconds(second);
-      for (int f = own; f < last_; f += step) {
-        const bool goes_on = f + step < last_;
-        add_firsts(f, second, goes_on ? f + step : own, goes_on ? second : second + 16);
-      }
-      if constexpr (!kIsForward) write_by_q(second);
-    }
+    int second = begin_;
+    add_seconds<false>(second);
+    if constexpr (kTakesFew) add_seconds<true>(second);
   }
 
  private:
-  // A lane's rows of 16 that each of the firsts has with the seconds.
+  // A lane's rows of 16 that each of the firsts has with the seconds; of few, rows are of four seconds and of
+  // a first and the three behind it.
+  template <bool is_few>
   struct Rows {
+    static constexpr bool kIsFew = is_few;
+
     int first, second;                                   // the first ones
     float weight[kFirsts][2], along_weight[kFirsts][2];  // of rows that are not there zero
     float number[kFirsts][2];                            // the same; of a wrong row none
     bool is_wrong[kFirsts][2];                           // of another first or second
     bool has_sums;                                       // whether the lane adds up columns of a first
     float *by_p, *to_sent;                               // where it does those of the first 16
+
+    // Of the t-th first, and the lane's row h.
+    __device__ __forceinline__ int first_of(int t, int h) const {
+      return first + t + (kIsFew ? lane_index() / 16 + 2 * h : 0);
+    }
+    __device__ __forceinline__ int second_of(int h) const {
+      return second + (kIsFew ? lane_index() / 4 % kFew : lane_index() / 4 + 8 * h);
+    }
   };
 
   // Where in shared memory the lane has what belongs to sixteen columns: of Q and of what is by Q, of the
   // weights, and of what is small of the first of the firsts.
+  template <bool is_few>
   struct Place {
     float4 *q, *by_q;
     const uint4 *weight, *transposed;
     const float* small;
 
     __device__ __forceinline__ void go_on(int sixteens) {
-      q += 2 * kWarp * sixteens, by_q += 2 * kWarp * sixteens, small += 16 * sixteens;
+      q += 2 * kWarp * sixteens, by_q += 2 * kWarp * sixteens;
+      small += (is_few ? 8 * kWarp : 16) * sixteens;
       weight += 2 * kSixteens * kWarp * sixteens, transposed += kEights * kWarp * sixteens;
     }
   };
@@ -164,8 +177,35 @@ class GroupTeam {
   __device__ __forceinline__ static T* in_row(T* rows, int row, int width) {
     return rows + int64_t{row} * width + 4 * (lane_index() % 4);
   }
+  template <class Rows>
+  __device__ __forceinline__ int row_of(const Rows& at, int t, int h) const {
+    return row_of(at.first_of(t, h), at.second_of(h));
+  }
+  template <class Rows>
   __device__ __forceinline__ bool is_there(const Rows& at, int t, int h) const {
-    return at.first + t < last_ && at.second + lane_index() / 4 + 8 * h < last_;
+    return at.first_of(t, h) < last_ && at.second_of(h) < last_;
+  }
+
+  // Seconds from `second` on, 16 at a time while there are enough, or those behind these.
+  template <bool is_few>
+  __device__ __forceinline__ void add_seconds(int& second) {
+    constexpr int at_once = is_few ? kFew : 16, firsts = is_few ? kFew : kFirsts;
+    const int own = begin_ + firsts * member_, step = firsts * team_;
+    // What the first step needs; few seconds have it where the 16 before had theirs.
+    if (own < last_) ask<is_few>(own, second);
+    for (; is_asked<is_few>(second); second += at_once) {
+      begin_seconds<is_few>(second);
+      for (int f = own; f < last_; f += step) {
+        const bool goes_on = f + step < last_;
+        add_firsts<is_few>(f, second, goes_on ? f + step : own, goes_on ? second : second + at_once);
+      }
+      if constexpr (!kIsForward) write_by_q<is_few>(second);
+    }
+  }
+  // Whether there are steps of these seconds, of 16 or of few.
+  template <bool is_few>
+  __device__ __forceinline__ bool is_asked(int second) const {
+    return last_ - second > (kTakesFew && !is_few ? kFewSeconds : 0);
   }
 
   // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
@@ -187,11 +227,12 @@ class GroupTeam {
     if (pass != Pass::forward) fill(args_.by_p, all_), fill(args_.by_q, all_);
   }
 
+  template <bool is_few>
   __device__ void begin_seconds(int second) {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
     for (int n = 0; n < all_ / 16; ++n)
-      for (int h = 0; h < 2; ++h) {
-        const int row = second + lane_index() / 4 + 8 * h;
+      for (int h = 0; h < (is_few ? 1 : 2); ++h) {
+        const int row = second + (is_few ? lane_index() / 4 % kFew : lane_index() / 4 + 8 * h);
         const int64_t at = int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4);
         row_of_q(0, n, h) = row < last_ ? read_four(args_.q + at) : nothing;
         if constexpr (!kIsForward) row_by_q(n, h) = nothing;
@@ -199,22 +240,30 @@ class GroupTeam {
       }
   }
 
-  // What is by Q: the sums of the team's warps, one after the other.
+  // What is by Q: the sums of the team's warps, one after the other; of few seconds also those of two lanes.
+  template <bool is_few>
   __device__ void write_by_q(int second) const {
     wait();
-    for (int at = member_; at < all_ / 8; at += team_) {
-      const int n = at / 2, h = at % 2, row = second + lane_index() / 4 + 8 * h;
+    for (int at = member_; at < all_ / (is_few ? 16 : 8); at += team_) {
+      const int n = is_few ? at : at / 2, h = is_few ? 0 : at % 2, row = second + lane_index() / 4 + 8 * h;
       const float4* from = &row_by_q(n, h) - member_ * (shared_.of_warp() / 4);
       float4 sum{0.0f, 0.0f, 0.0f, 0.0f};
+      if (is_few && lane_index() >= 4 * kFew) continue;
       for (int w = 0; w < team_; ++w, from += shared_.of_warp() / 4)
-        sum = {sum.x + from->x, sum.y + from->y, sum.z + from->z, sum.w + from->w};
+        for (int lane = 0; lane < (is_few ? kWarp : 1); lane += 4 * kFew) {
+          const float4& own = from[lane];
+          sum = {sum.x + own.x, sum.y + own.y, sum.z + own.z, sum.w + own.w};
+        }
       if (row < last_) write_four(args_.by_q + int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4), sum);
     }
     wait();
   }
 
   __device__ void wait() const {
-    if (team_ > 1) sync_threads(1 + threadIdx.x / kWarp / team_, team_ * kWarp);
+    if (team_ > 1)
+      sync_threads(1 + threadIdx.x / kWarp / team_, team_ * kWarp);
+    else
+      __syncwarp();
   }
 
   // The lane's four columns of Q (0) or of u_Q (2), for its rows h; and of what is by Q, between these.
@@ -234,9 +283,16 @@ class GroupTeam {
   }
 
   // Asks for what a step needs, if there is such a step.
+  template <bool is_few>
   __device__ __forceinline__ void ask(int first, int second) {
     turn_ ^= 1;
-    if (second >= last_) return;
+    if (!is_asked<is_few>(second)) return;
+    if constexpr (is_few)
+      ask_for_few(first, second);
+    else
+      ask_for_firsts(first, second);
+  }
+  __device__ __forceinline__ void ask_for_firsts(int first, int second) {
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
       const bool is_first = first + t < last_;
@@ -260,30 +316,67 @@ class GroupTeam {
       all_of(args_.p, all_);
       if constexpr (kIsSecond) all_of(args_.along_p, all_);
       if constexpr (!kIsForward) all_of(args_.grad_sent, sent_);
-      if (lane_index() < 16) {
-        const bool there = lane_index() < count;
-        const int own = there ? row + lane_index() : row;
-        copy_to_shared<4>(to + lane_index(), args_.row_weight + own, there);
-        to += 16;
-        if constexpr (kIsSecond || kOuter) {
-          copy_to_shared<4>(to + lane_index(), (kOuter ? args_.outer.number : args_.along_row_weight) + own,
-                            there);
-          to += 16;
-        }
-        copy_to_shared<4>(to + lane_index(), args_.first + own, there);
-        copy_to_shared<4>(to + 16 + lane_index(), args_.second + own, there);
-        if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + int64_t{own} * kInputs);
-      }
+      const bool there = lane_index() < count;
+      if (lane_index() < 16) ask_for_row(to, there ? row + lane_index() : row, there);
     }
+  }
+  // Of the lane's row of 16 what is one number, from `to` on.
+  __device__ __forceinline__ void ask_for_row(float* to, int row, bool there) const {
+    to += lane_index();
+    copy_to_shared<4>(to, args_.row_weight + row, there);
+    to += 16;
+    if constexpr (kIsSecond || kOuter) {
+      copy_to_shared<4>(to, (kOuter ? args_.outer.number : args_.along_row_weight) + row, there);
+      to += 16;
+    }
+    copy_to_shared<4>(to, args_.first + row, there);
+    copy_to_shared<4>(to + 16, args_.second + row, there);
+    if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + int64_t{row} * kInputs);
+  }
+  // The same of four seconds and four firsts. Q and what is by Q take half of their memory then: each lane
+  // has them of one second. In the other half are, in turn, of each 16 columns P and the gradient of what is
+  // sent.
+  __device__ __forceinline__ void ask_for_few(int first, int second) {
+    const int lane = lane_index();
+    const auto place_of = [&](int row, int* to) {
+      const bool there = first + row / kFew < last_ && second + row % kFew < last_;
+      *to = there ? row_of(first + row / kFew, second + row % kFew) : row_of(first, second);
+      return there;
+    };
+    int row;
+#pragma unroll
+    for (int k = 0; !kOuter && k < 16 * kFours / kWarp; ++k) {
+      const int four = k * kWarp + lane;
+      const bool there = place_of(four / kFours, &row);
+      copy_to_shared<16>(x_ + place_in_rows(four / kFours, four % kFours),
+                         args_.x + int64_t{row} * kInputs + four % kFours * 4, there);
+    }
+    // Eight lanes a first.
+    const bool is_first = first + lane / 8 < last_;
+    const int f = is_first ? first + lane / 8 : first, column = 4 * (lane % 8);
+    float* const to = few() + column / 16 * 8 * kWarp + 16 * (lane / 8) + column % 16;
+    const auto all_of = [&](float* to, const float* from, int numbers) {
+      from += int64_t{f} * numbers;
+#pragma unroll 1
+      for (int c = column; c < numbers; c += 32, to += 16 * kWarp) copy_to_shared<16>(to, from + c, is_first);
+    };
+    all_of(to, args_.p, all_), all_of(to + 16 * kFew, args_.grad_sent, sent_);
+    const bool there = place_of(lane, &row);
+    if (lane < 16) ask_for_row(small_ + (turn_ + 1) * shared_.small - (kOuter ? 64 : 48), row, there);
+  }
+  // The first number of the other half.
+  __device__ __forceinline__ float* few() const {
+    return reinterpret_cast<float*>((turn_ ? by_q_ : q_) - lane_index() + kWarp);
   }
   __device__ __forceinline__ void take_asked() const {
     wait_for_copies();
     __syncwarp();
   }
 
-  // The rows of the firsts and 16 seconds; the next step is of other ones.
+  // The rows of the firsts and the seconds; the next step is of other ones.
+  template <bool is_few>
   __device__ __forceinline__ void add_firsts(int first, int second, int next_first, int next_second) {
-    Rows at;
+    Rows<is_few> at;
     at.first = first, at.second = second;
     // Rows of the gradient of what is kept, with which those by x begin.
     float4 kept[kFirsts][kSixteens][2] = {};
@@ -307,14 +400,15 @@ class GroupTeam {
         at.weight[t][h] = ends[kIsSecond || kOuter ? -32 : -16];
         at.along_weight[t][h] = kIsSecond ? ends[-16] : 0.0f;
         const bool is_right =
-            __float_as_int(ends[0]) == first + t && __float_as_int(ends[16]) == second + row;
+            __float_as_int(ends[0]) == at.first_of(t, h) && __float_as_int(ends[16]) == at.second_of(h);
         at.is_wrong[t][h] = is_there(at, t, h) && !is_right;
         if constexpr (kOuter) at.number[t][h] = at.is_wrong[t][h] ? not_a_number<float>() : ends[-16];
       }
     if constexpr (!kOuter) load_rows(x, at, [&](int t, int h, int n) { return four_of_row(t, h, n); });
     if constexpr (kIsSecond)
       load_rows(along, at, [&](int t, int h, int n) { return row_in_memory(args_.along_x, at, t, h, n); });
-    const int which = own_sum<4 * kFirsts>();
+    // Sums over the rows of a first, of four columns; of few, two of these are of the lane.
+    const int which = is_few ? own_sum_of_few() : own_sum<4 * kFirsts>();
     at.has_sums = which >= 0 && first + which / 4 < last_;
     const auto place_of_sums = [&](float* to, int width) {
       return to + int64_t{first + which / 4} * width + 4 * (lane_index() % 4) + which % 4;
@@ -322,10 +416,11 @@ class GroupTeam {
     if constexpr (!kIsForward) at.by_p = place_of_sums(args_.by_p, all_);
     if constexpr (pass != Pass::backward) at.to_sent = place_of_sums(args_.to_sent, sent_);
     float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward || kOuter ? 1 : kEights][4] = {};
-    const Place place{q_, by_q_, weight_, transposed_,
-                      small_ + turn_ * kFirsts * shared_.small + 4 * (lane_index() % 4)};
+    const float* const small =
+        is_few ? few() + lane_index() / 16 * 16 : small_ + turn_ * kFirsts * shared_.small;
+    const Place<is_few> place{q_, by_q_, weight_, transposed_, small + 4 * (lane_index() % 4)};
     if (args_.kept) {
-      Place own = place;
+      Place<is_few> own = place;
       own.go_on(sent_ / 16);
       Power power;
       if constexpr (kKnowsPower) {
@@ -367,16 +462,16 @@ class GroupTeam {
     }
     Power power;
     if constexpr (kKnowsPower) {
-      power = power_of(largest_weight(at), largest_grad());
+      power = power_of(largest_weight(at), largest_grad<is_few>());
 #pragma unroll
       for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
         for (int h = 0; h < 2; ++h) at.weight[t][h] *= power.scale;
     }
     __syncwarp();
-    ask(next_first, next_second);
+    ask<is_few>(next_first, next_second);
     const float4 nothing[kFirsts][2] = {};
-    Place own = place;
+    Place<is_few> own = place;
 #pragma unroll 1
     for (int n = 0; n < sent_ / 16; ++n, own.go_on(1))
       add_columns<true>(own, n, 0, at, x, along, nothing, power, by_weight, by_x);
@@ -384,6 +479,7 @@ class GroupTeam {
   }
 
   // The largest weight of a step's rows, and the largest gradient of what its firsts send.
+  template <class Rows>
   __device__ __forceinline__ unsigned largest_weight(const Rows& at) const {
     unsigned largest = 0;
 #pragma unroll
@@ -392,14 +488,18 @@ class GroupTeam {
       for (int h = 0; h < 2; ++h) largest = max(largest, size_of(at.weight[t][h]));
     return warp_largest(largest);
   }
+  template <bool is_few>
   __device__ __forceinline__ unsigned largest_grad() const {
     unsigned largest = 0;
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
-      const float* const grads = small_ + (turn_ * kFirsts + t) * shared_.small + all_;
+      const float* const grads =
+          is_few ? few() + 16 * kFew : small_ + (turn_ * kFirsts + t) * shared_.small + all_;
 #pragma unroll 1
-      for (int k = 4 * lane_index(); k < sent_; k += 4 * kWarp) {
-        const float4 four = *reinterpret_cast<const float4*>(grads + k);
+      for (int k = 4 * lane_index(); k < (is_few ? kFew : 1) * sent_; k += 4 * kWarp) {
+        // Of few, each 16 columns have 64 numbers.
+        const int place = is_few ? k / 64 * 8 * kWarp + k % 64 : k;
+        const float4 four = *reinterpret_cast<const float4*>(grads + place);
 #pragma unroll
         for (int n = 0; n < 4; ++n) largest = max(largest, size_of(of_four(four, n)));
       }
@@ -408,16 +508,16 @@ class GroupTeam {
   }
 
   // Four columns of a row, zeros where it is not there or there are no rows.
+  template <class Rows>
   __device__ __forceinline__ float4 row_in_memory(const float* rows, const Rows& at, int t, int h,
                                                   int n) const {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
     if (!rows || !is_there(at, t, h)) return nothing;
-    const int row = row_of(at.first + t, at.second) + lane_index() / 4;
-    return read_four(in_row(rows, row, kInputs) + 8 * h * kInputs + 16 * n);
+    return read_four(in_row(rows, row_of(at, t, h), kInputs) + 16 * n);
   }
 
   // Rows as products take them; all have one power of two.
-  template <class F>
+  template <class Rows, class F>
   __device__ __forceinline__ void load_rows(HalfRows<kSixteens, kParts> (&to)[kFirsts], const Rows& at,
                                             const F& four_at) const {
     float4 rows[kFirsts][2][kSixteens];
@@ -461,7 +561,7 @@ class GroupTeam {
   // 4 u + 2 h and the next.
   __device__ __forceinline__ void multiply(float (&z)[kFirsts][8],
                                            const HalfRows<kSixteens, kParts> (&rows)[kFirsts],
-                                           const uint4* weight, const float4 (&p)[kFirsts],
+                                           const uint4* weight, const float4 (&p)[kFirsts][2],
                                            const float4 (&q)[2]) const {
     float large[kFirsts][2][4] = {}, small[kFirsts][2][4] = {};
 #pragma unroll
@@ -479,21 +579,24 @@ class GroupTeam {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int four = 2 * u + k % 2;
-          z[t][4 * u + k] = of_four(p[t], four) + of_four(q[k / 2], four) +
+          z[t][4 * u + k] = of_four(p[t][k / 2], four) + of_four(q[k / 2], four) +
                             (large[t][u][k] + small[t][u][k]) * rows[t].inverse;
         }
   }
 
   // Four columns of what is small: of P (0), of u_P (1), or of the gradient of what is sent (the last).
-  __device__ __forceinline__ float4 small_four(const float* small, int t, int which) const {
-    return *reinterpret_cast<const float4*>(small + t * shared_.small + which * all_);
+  template <bool is_few>
+  __device__ __forceinline__ float4 small_four(const Place<is_few>& place, int t, int h, int which) const {
+    const int behind = is_few ? 32 * h + 16 * kFew * which : t * shared_.small + which * all_;
+    return *reinterpret_cast<const float4*>(place.small + behind);
   }
 
   // Sixteen columns, which are all sent, or those of what is kept from the sixteenth `of_kept` on, of which
   // `kept` are the rows: x or gradients. In the backward pass `power` is known, with which the weights of
   // rows are multiplied already; h is times a power from where it is made.
-  template <bool kIsSent, int kCount>
-  __device__ __forceinline__ void add_columns(const Place& place, int n, int of_kept, const Rows& at,
+  template <bool kIsSent, bool is_few, int kCount>
+  __device__ __forceinline__ void add_columns(const Place<is_few>& place, int n, int of_kept,
+                                              const Rows<is_few>& at,
                                               const HalfRows<kSixteens, kParts> (&x)[kFirsts],
                                               const HalfRows<kSixteens, kParts> (&along)[kFirsts],
                                               const float4 (&kept)[kFirsts][2], Power power,
@@ -501,23 +604,29 @@ class GroupTeam {
                                               float (&by_x)[kFirsts][kCount][4]) {
     constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
     // factor: the gradient of what is sent, or the scale of what is kept
-    float4 p[kFirsts], along_p[kFirsts], q[2], along_q[2], factor[kFirsts];
+    float4 p[kFirsts][2], along_p[kFirsts][2], q[2], along_q[2], factor[kFirsts][2];
     float z[kFirsts][8], v[kFirsts][8];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      q[h] = place.q[h * kWarp];
+      q[h] = is_few && h ? q[0] : place.q[h * kWarp];
       if constexpr (kIsSecond) along_q[h] = place.q[(all_ / 16 * 4 + h) * kWarp];
     }
 #pragma unroll
-    for (int t = 0; t < kFirsts; ++t) {
-      p[t] = small_four(place.small, t, 0);
-      if constexpr (kIsSecond) along_p[t] = small_four(place.small, t, 1);
-      if constexpr (!kIsSent)
-        factor[t] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
-      else if constexpr (!kIsForward)
-        factor[t] = small_four(place.small, t, kIsSecond ? 2 : 1);
-      if constexpr (kKnowsPower && !kIsSent) factor[t] = times(power.scale, factor[t]);
-    }
+    for (int t = 0; t < kFirsts; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (h && !is_few) {  // both rows are of one first
+          p[t][1] = p[t][0], along_p[t][1] = along_p[t][0], factor[t][1] = factor[t][0];
+          continue;
+        }
+        p[t][h] = small_four(place, t, h, 0);
+        if constexpr (kIsSecond) along_p[t][h] = small_four(place, t, h, 1);
+        if constexpr (!kIsSent)
+          factor[t][h] = *reinterpret_cast<const float4*>(scales_ + 16 * of_kept);
+        else if constexpr (!kIsForward)
+          factor[t][h] = small_four(place, t, h, kIsSecond ? 2 : 1);
+        if constexpr (kKnowsPower && !kIsSent) factor[t][h] = times(power.scale, factor[t][h]);
+      }
     float4 product;
     if constexpr (kOuter) {
       product = *reinterpret_cast<const float4*>(product_ + 16 * n);
@@ -526,7 +635,7 @@ class GroupTeam {
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           const int four = k / 4 * 2 + k % 2, h = k / 2 % 2;
-          z[t][k] = of_four(p[t], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
+          z[t][k] = of_four(p[t][h], four) + of_four(q[h], four) + at.number[t][h] * of_four(product, four);
         }
     } else {
       multiply(z, x, place.weight, p, q);
@@ -542,12 +651,12 @@ class GroupTeam {
         own.z = z[t][k];
         if constexpr (kIsSecond) own.v = v[t][k];
         if constexpr (kIsForward) continue;
-        own.grad = of_four(factor[t], four);
+        own.grad = of_four(factor[t][h], four);
         if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[t][h] : of_four(kept[t][h], four);
-        own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t], four) : 0.0f;
+        own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t][h], four) : 0.0f;
       }
     evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
-    float of_sent[4 * kFirsts] = {}, of_p[4 * kFirsts] = {};
+    float of_sent[4 * kFirsts] = {}, of_p[is_few ? 8 : 4 * kFirsts] = {};
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
@@ -557,12 +666,13 @@ class GroupTeam {
           Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
           if constexpr (is_weighed_last) own.h *= at.weight[t][h];
-          of_p[4 * t + four] = h == 0 ? own.h : of_p[4 * t + four] + own.h;
+          float& sum = of_p[4 * (is_few ? h : t) + four];
+          sum = is_few || h == 0 ? own.h : sum + own.h;
           if constexpr (!kIsSent) continue;
           of_sent[4 * t + four] +=
               at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
           if constexpr (!kIsForward)
-            by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t], four) * of_v;
+            by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t][h], four) * of_v;
         }
     if constexpr (!kIsForward) {
       if constexpr (kIsSecond) {
@@ -571,13 +681,17 @@ class GroupTeam {
         for (int k = 0; k < 4 * kFirsts; ++k) of_p[k] *= power.scale;
       }
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
+      for (int h = 0; h < (is_few ? 1 : 2); ++h) {
         float4& sum = place.by_q[h * kWarp];
         float4 all = sum;
 #pragma unroll
         for (int t = 0; t < kFirsts; ++t) {
           const float by = kHasPower ? power.inverse : 1.0f;
-          const float4 own = four_of(numbers, t, h, [](const auto& a) { return a.h; });
+          float4 own = four_of(numbers, t, h, [](const auto& a) { return a.h; });
+          if constexpr (is_few) {  // both rows are of one second
+            const float4 more = four_of(numbers, t, 1, [](const auto& a) { return a.h; });
+            own = {own.x + more.x, own.y + more.y, own.z + more.z, own.w + more.w};
+          }
           // As products that have one use, whatever else is made of h.
           all = {fmaf(by, own.x, all.x), fmaf(by, own.y, all.y), fmaf(by, own.z, all.z),
                  fmaf(by, own.w, all.w)};
@@ -603,22 +717,49 @@ class GroupTeam {
     return {a * x.x, a * x.y, a * x.z, a * x.w};
   }
 
-  // Of 16 columns the sums over 16 seconds, times `by`, added to those of the seconds before. A lane has its
-  // column in every step, so that the order is fixed.
-  __device__ __forceinline__ void write_sums(const Rows& at, float* to, int n, float (&x)[4 * kFirsts],
+  // Of 16 columns the sums over the seconds, times `by`, added to those of the seconds before. A lane has its
+  // column in every step of 16, or of few, so that the order is fixed.
+  template <bool is_few, int kCount>
+  __device__ __forceinline__ void write_sums(const Rows<is_few>& at, float* to, int n, float (&x)[kCount],
                                              float by) const {
-    const float sum = sum_over_rows(x) * by;
-    if (!at.has_sums) return;
-    if (at.second == begin_)
-      to[16 * n] = sum;
+    float sums[is_few ? 2 : 1];
+    if constexpr (is_few)
+      sum_over_few(x, sums);
     else
-      atomicAdd(to + 16 * n, sum);
+      sums[0] = sum_over_rows(x);
+    if (!at.has_sums) return;
+#pragma unroll
+    for (int k = 0; k < (is_few ? 2 : 1); ++k) {
+      const float sum = sums[k] * by;
+      if (at.second == begin_)
+        to[16 * n + k] = sum;
+      else
+        atomicAdd(to + 16 * n + k, sum);
+    }
+  }
+  // The sums over the four lanes of a first's rows, of four columns of both rows of a lane: half of them goes
+  // to the lane that keeps them, as of all rows.
+  __device__ __forceinline__ static void sum_over_few(const float (&x)[8], float (&sums)[2]) {
+    float half[4];
+    const bool keeps_last = lane_index() & 4, keeps_second = lane_index() & 8;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      half[k] = (keeps_last ? x[k + 4] : x[k]) + __shfl_xor_sync(kAllLanes, keeps_last ? x[k] : x[k + 4], 4);
+#pragma unroll
+    for (int k = 0; k < 2; ++k)
+      sums[k] = (keeps_second ? half[k + 2] : half[k]) +
+                __shfl_xor_sync(kAllLanes, keeps_second ? half[k] : half[k + 2], 8);
+  }
+  // The first of both, of four columns each first.
+  __device__ __forceinline__ static int own_sum_of_few() {
+    const int lane = lane_index();
+    return 4 * (lane / 16 + (lane & 4) / 2) + (lane & 8) / 4;
   }
 
   // What the rows have of sixteen columns.
-  template <bool kIsSent>
+  template <bool kIsSent, class Rows>
   __device__ __forceinline__ void write_rows(const Rows& at, int n, int of_kept,
-                                             const float4 (&factor)[kFirsts],
+                                             const float4 (&factor)[kFirsts][2],
                                              const float4 (&kept)[kFirsts][2],
                                              const Number<float> (&numbers)[8 * kFirsts],
                                              float inverse) const {
@@ -629,13 +770,13 @@ class GroupTeam {
       for (int h = 0; h < 2; ++h) {
         if (!is_there(at, t, h)) continue;
         const auto own = [&](const auto& f) { return four_of(numbers, t, h, f); };
-        const int row = row_of(at.first + t, at.second) + lane_index() / 4;
+        const int row = row_of(at, t, h);
         if constexpr (!kIsSent) {
           const float4 y = own([](const auto& number) { return kIsSecond ? number.sv : number.y; });
-          const int64_t place = 8 * h * kInputs + 16 * of_kept;
+          const int place = 16 * of_kept;
           if constexpr (pass != Pass::backward) {
             const float4 added = kIsSecond ? row_in_memory(args_.along_x, at, t, h, of_kept) : kept[t][h];
-            const float4& c = factor[t];
+            const float4& c = factor[t][h];
             write_four(in_row(args_.to_kept, row, kInputs) + place,
                        {added.x + c.x * y.x, added.y + c.y * y.y, added.z + c.z * y.z, added.w + c.w * y.w});
           }
@@ -646,16 +787,16 @@ class GroupTeam {
         }
         if constexpr (kIsForward) continue;
         if (args_.by_z)
-          write_four(in_row(args_.by_z, row + 8 * h, all_) + 16 * n,
+          write_four(in_row(args_.by_z, row, all_) + 16 * n,
                      times(inverse, own([](const auto& number) { return number.h; })));
         if (kIsSecond && memory_.dz)
-          write_four(in_row(memory_.dz, row + 8 * h, all_) + 16 * n,
+          write_four(in_row(memory_.dz, row, all_) + 16 * n,
                      own([](const auto& number) { return number.dz; }));
       }
   }
 
   // What the rows have for x and their weights.
-  template <int kCount>
+  template <class Rows, int kCount>
   __device__ __forceinline__ void write_inputs(const Rows& at, const float (&by_x)[kFirsts][kCount][4],
                                                const float (&by_weight)[kFirsts][2]) const {
 #pragma unroll
@@ -666,7 +807,7 @@ class GroupTeam {
         if constexpr (kOuter) {
           const float by_number = quad_sum(by_x[t][0][h]);
           if (!is_there(at, t, h) || lane_index() % 4) continue;
-          const int row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+          const int row = row_of(at, t, h);
           args_.by_row_weight[row] = of_row, args_.outer.by_number[row] = by_number;
           continue;
         }
@@ -677,7 +818,7 @@ class GroupTeam {
           sums[n] = {a[0], a[1], b[0], b[1]};
         }
         if (!is_there(at, t, h)) continue;
-        const int row = row_of(at.first + t, at.second) + lane_index() / 4 + 8 * h;
+        const int row = row_of(at, t, h);
         if (lane_index() % 4 == 0) args_.by_row_weight[row] = of_row;
 #pragma unroll
         for (int n = 0; n < (kOuter ? 0 : kSixteens); ++n)
