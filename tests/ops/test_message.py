@@ -15,10 +15,11 @@ from mdops.ops.message import _by_other_ops
 DTYPES = {torch.float64: 1e-13, torch.float32: 2e-6}
 
 
-def graph_of(atoms: int = 40):
+def graph_of(atoms: int = 40, angle_cutoff: float = 2.6):
     positions, cell, types = crystal(3, atoms=atoms, length=7.0 * (atoms / 40) ** (1 / 3))
-    room = {"capacity": 90, "edge_capacity": 80 * atoms, "angle_capacity": 250 * atoms, "ntypes": 2}
-    graph = ops.neighbor_graph(positions, cell, True, types, 4.0, angle_cutoff=2.6, **room)
+    angles = max(250, round(45 * (angle_cutoff / 2.6) ** 6))
+    room = {"capacity": 90, "edge_capacity": 80 * atoms, "angle_capacity": angles * atoms, "ntypes": 2}
+    graph = ops.neighbor_graph(positions, cell, True, types, 4.0, angle_cutoff=angle_cutoff, **room)
     graph.check()
     assert (graph.i < 0).any() and (graph.angles.first < 0).any() and graph.angles.needed[0] > 100
     return graph

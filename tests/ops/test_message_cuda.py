@@ -34,8 +34,8 @@ def run(tensors, indices, activation, matmul="float32"):
     return [x.detach() for x in found]
 
 
-def agree(along, sizes, dtype, atoms, activation, reference):
-    tensors, indices = inputs(graph_of(atoms), along, *sizes, torch.float64)
+def agree(along, sizes, dtype, atoms, activation, reference, **graph):
+    tensors, indices = inputs(graph_of(atoms, **graph), along, *sizes, torch.float64)
     want = run(
         *([moved(x, torch.float64, reference) for x in part] for part in (tensors, indices)), activation
     )
@@ -57,6 +57,11 @@ def test_a_gpu_finds_what_the_cpu_finds(along, sizes, dtype):
 @pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])
 def test_many_rows(along, sizes):
     agree(along, sizes, torch.float32, 2500, "silu", "cuda")
+
+
+def test_many_angles_of_an_atom():
+    # 16 edges and a few more, which kernels take a few at a time.
+    agree("angles", (32, 64, 32), torch.float32, 2500, "silut:1.0", "cuda", angle_cutoff=3.9)
 
 
 @pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])

@@ -23,10 +23,12 @@ constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not f
 
 constexpr int kFewestGroupWarps = 8;
 
-// In backward passes the last seconds of a group, of which up to so many are left, go four at a time with
-// four firsts in the place of 16 with one: by what atoms have in water, a warp has an eighth less of such
-// steps.
-constexpr int kFewSeconds = 12, kFew = 4;
+// The last seconds of a group may go a few at a time with several firsts in the place of 16 with one: by what
+// atoms have in water, a warp has an eighth less of such steps backward, and a fourteenth forward.
+__host__ __device__ constexpr int seconds_of_few(Pass pass) {
+  return pass == Pass::backward ? 4 : 8;
+}
+constexpr int kFirstsOfFew = 4;  // of a step
 
 // Warps of a block at most: what registers they have follows.
 __host__ __device__ constexpr int most_group_warps(Pass pass, int eights, bool outer) {
@@ -71,7 +73,9 @@ class GroupTeam {
   // Whether h is brought to one size, and by powers that are known before it is.
   static constexpr bool kHasPower = !kIsForward && !kOuter;
   static constexpr bool kKnowsPower = kHasPower && pass == Pass::backward;
-  static constexpr bool kTakesFew = pass == Pass::backward && kFirsts == 1;
+  // Of few seconds: how many a step has, and firsts of 16 rows.
+  static constexpr int kFew = seconds_of_few(pass), kFewFirsts = 16 / kFew;
+  static constexpr bool kTakesFew = !kIsSecond && kFirsts * kFewFirsts == kFirstsOfFew;
 
  public:
   __device__ GroupTeam(const MessageArgs<float>& args, const Memory<float>& memory, float weight_inverse,
@@ -125,14 +129,15 @@ class GroupTeam {
     if (!is_right(end)) return write(begin_, end, not_a_number<float>());
     last_ = begin_ + size_;
     write(last_, end, 0.0f);
+    few_ = kTakesFew ? few_seconds() : 0;
     int second = begin_;
     add_seconds<false>(second);
     if constexpr (kTakesFew) add_seconds<true>(second);
   }
 
  private:
-  // A lane's rows of 16 that each of the firsts has with the seconds; of few, rows are of four seconds and of
-  // a first and the three behind it.
+  // A lane's rows of 16 that each of the firsts has with the seconds; of few, rows are of a first and
+  // of those behind it.
   template <bool is_few>
   struct Rows {
     static constexpr bool kIsFew = is_few;
@@ -146,7 +151,7 @@ class GroupTeam {
 
     // Of the t-th first, and the lane's row h.
     __device__ __forceinline__ int first_of(int t, int h) const {
-      return first + t + (kIsFew ? lane_index() / 16 + 2 * h : 0);
+      return first + (kIsFew ? kFewFirsts * t + (lane_index() / 4 + 8 * h) / kFew : t);
     }
     __device__ __forceinline__ int second_of(int h) const {
       return second + (kIsFew ? lane_index() / 4 % kFew : lane_index() / 4 + 8 * h);
@@ -186,11 +191,21 @@ class GroupTeam {
     return at.first_of(t, h) < last_ && at.second_of(h) < last_;
   }
 
+  // How many seconds go a few at a time: those behind the last 16, if a warp has fewer steps then. Another
+  // step stands for what begins and ends with rows of Q.
+  __device__ __forceinline__ int few_seconds() const {
+    const auto over = [](int a, int b) { return (a + b - 1) / b; };
+    const int left = size_ % 16, steps = over(left, kFew) * (over(size_, kFirstsOfFew * team_) + 1);
+    return steps < over(size_, kFirsts * team_) ? left : 0;
+  }
+
   // Seconds from `second` on, 16 at a time while there are enough, or those behind these.
   template <bool is_few>
   __device__ __forceinline__ void add_seconds(int& second) {
-    constexpr int at_once = is_few ? kFew : 16, firsts = is_few ? kFew : kFirsts;
+    constexpr int at_once = is_few ? kFew : 16, firsts = is_few ? kFirstsOfFew : kFirsts;
     const int own = begin_ + firsts * member_, step = firsts * team_;
+    // Other lanes go on with sums of firsts, and read what these have kept.
+    if constexpr (is_few && kIsForward) wait();
     // What the first step needs; few seconds have it where the 16 before had theirs.
     if (own < last_) ask<is_few>(own, second);
     for (; is_asked<is_few>(second); second += at_once) {
@@ -201,11 +216,12 @@ class GroupTeam {
       }
       if constexpr (!kIsForward) write_by_q<is_few>(second);
     }
+    if constexpr (is_few && kIsForward) __syncwarp();
   }
   // Whether there are steps of these seconds, of 16 or of few.
   template <bool is_few>
   __device__ __forceinline__ bool is_asked(int second) const {
-    return last_ - second > (kTakesFew && !is_few ? kFewSeconds : 0);
+    return last_ - second > (is_few ? 0 : few_);
   }
 
   // Whether the group's firsts, so many as the first one has rows, have as many each, and the others none.
@@ -333,23 +349,30 @@ class GroupTeam {
     copy_to_shared<4>(to + 16, args_.second + row, there);
     if (!kIsForward && args_.kept && there) prefetch(args_.grad_kept + int64_t{row} * kInputs);
   }
-  // The same of four seconds and four firsts. Q and what is by Q take half of their memory then: each lane
-  // has them of one second. In the other half are, in turn, of each 16 columns P and the gradient of what is
-  // sent.
+  // The same of few seconds and several firsts. Q and what is by Q take half of their memory then: both rows
+  // of a lane are of one second. In the other half are of each 16 columns P and the gradient of what is sent;
+  // of two steps in turn, or forward of both side by side.
   __device__ __forceinline__ void ask_for_few(int first, int second) {
     const int lane = lane_index();
-    const auto place_of = [&](int row, int* to) {
-      const bool there = first + row / kFew < last_ && second + row % kFew < last_;
-      *to = there ? row_of(first + row / kFew, second + row % kFew) : row_of(first, second);
+    int row;
+    const auto is_row = [&](int of_tile, int k) {  // its place, or another one's
+      const int f = first + of_tile + k / kFew;
+      const bool there = f < last_ && second + k % kFew < last_;
+      row = there ? row_of(f, second + k % kFew) : row_of(first, second);
       return there;
     };
-    int row;
 #pragma unroll
-    for (int k = 0; !kOuter && k < 16 * kFours / kWarp; ++k) {
-      const int four = k * kWarp + lane;
-      const bool there = place_of(four / kFours, &row);
-      copy_to_shared<16>(x_ + place_in_rows(four / kFours, four % kFours),
-                         args_.x + int64_t{row} * kInputs + four % kFours * 4, there);
+    for (int t = 0; t < kFirsts; ++t) {
+#pragma unroll
+      for (int k = 0; !kOuter && k < 16 * kFours / kWarp; ++k) {
+        const int four = k * kWarp + lane;
+        const bool there = is_row(kFewFirsts * t, four / kFours);
+        copy_to_shared<16>(x_ + t * shared_.rows + place_in_rows(four / kFours, four % kFours),
+                           args_.x + int64_t{row} * kInputs + four % kFours * 4, there);
+      }
+      float* const ends = small_ + (turn_ * kFirsts + t + 1) * shared_.small - (kOuter ? 64 : 48);
+      const bool there = is_row(kFewFirsts * t, lane % 16);
+      if (lane < 16) ask_for_row(ends, row, there);
     }
     // Eight lanes a first.
     const bool is_first = first + lane / 8 < last_;
@@ -360,13 +383,13 @@ class GroupTeam {
 #pragma unroll 1
       for (int c = column; c < numbers; c += 32, to += 16 * kWarp) copy_to_shared<16>(to, from + c, is_first);
     };
-    all_of(to, args_.p, all_), all_of(to + 16 * kFew, args_.grad_sent, sent_);
-    const bool there = place_of(lane, &row);
-    if (lane < 16) ask_for_row(small_ + (turn_ + 1) * shared_.small - (kOuter ? 64 : 48), row, there);
+    all_of(to, args_.p, all_);
+    if constexpr (!kIsForward) all_of(to + 16 * kFirstsOfFew, args_.grad_sent, sent_);
   }
-  // The first number of the other half.
+  // The first number of the step's there.
   __device__ __forceinline__ float* few() const {
-    return reinterpret_cast<float*>((turn_ ? by_q_ : q_) - lane_index() + kWarp);
+    float* const own = reinterpret_cast<float*>((!kIsForward && turn_ ? by_q_ : q_) - lane_index() + kWarp);
+    return own + (kIsForward ? turn_ * 16 * kFirstsOfFew : 0);
   }
   __device__ __forceinline__ void take_asked() const {
     wait_for_copies();
@@ -417,7 +440,7 @@ class GroupTeam {
     if constexpr (pass != Pass::backward) at.to_sent = place_of_sums(args_.to_sent, sent_);
     float by_weight[kFirsts][2] = {}, by_x[kFirsts][kIsForward || kOuter ? 1 : kEights][4] = {};
     const float* const small =
-        is_few ? few() + lane_index() / 16 * 16 : small_ + turn_ * kFirsts * shared_.small;
+        is_few ? few() + lane_index() / 4 / kFew * 16 : small_ + turn_ * kFirsts * shared_.small;
     const Place<is_few> place{q_, by_q_, weight_, transposed_, small + 4 * (lane_index() % 4)};
     if (args_.kept) {
       Place<is_few> own = place;
@@ -494,9 +517,9 @@ class GroupTeam {
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t) {
       const float* const grads =
-          is_few ? few() + 16 * kFew : small_ + (turn_ * kFirsts + t) * shared_.small + all_;
+          is_few ? few() + 16 * kFirstsOfFew : small_ + (turn_ * kFirsts + t) * shared_.small + all_;
 #pragma unroll 1
-      for (int k = 4 * lane_index(); k < (is_few ? kFew : 1) * sent_; k += 4 * kWarp) {
+      for (int k = 4 * lane_index(); k < (is_few ? kFirstsOfFew : 1) * sent_; k += 4 * kWarp) {
         // Of few, each 16 columns have 64 numbers.
         const int place = is_few ? k / 64 * 8 * kWarp + k % 64 : k;
         const float4 four = *reinterpret_cast<const float4*>(grads + place);
@@ -587,7 +610,8 @@ class GroupTeam {
   // Four columns of what is small: of P (0), of u_P (1), or of the gradient of what is sent (the last).
   template <bool is_few>
   __device__ __forceinline__ float4 small_four(const Place<is_few>& place, int t, int h, int which) const {
-    const int behind = is_few ? 32 * h + 16 * kFew * which : t * shared_.small + which * all_;
+    const int behind = is_few ? 16 * (kFewFirsts * t + 8 * h / kFew + kFirstsOfFew * which)
+                              : t * shared_.small + which * all_;
     return *reinterpret_cast<const float4*>(place.small + behind);
   }
 
@@ -656,7 +680,9 @@ class GroupTeam {
         own.extra = kIsSent ? at.along_weight[t][h] * of_four(factor[t][h], four) : 0.0f;
       }
     evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
-    float of_sent[4 * kFirsts] = {}, of_p[is_few ? 8 : 4 * kFirsts] = {};
+    // Sums over a lane's rows of each first.
+    constexpr int of_lane = is_few ? 2 : 1;
+    float of_sent[4 * kFirsts * of_lane] = {}, of_p[4 * kFirsts * of_lane] = {};
 #pragma unroll
     for (int t = 0; t < kFirsts; ++t)
 #pragma unroll
@@ -666,11 +692,10 @@ class GroupTeam {
           Number<float>& own = numbers[8 * t + four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
           if constexpr (is_weighed_last) own.h *= at.weight[t][h];
-          float& sum = of_p[4 * (is_few ? h : t) + four];
-          sum = is_few || h == 0 ? own.h : sum + own.h;
+          const int place = 4 * (is_few ? 2 * t + h : t) + four;
+          of_p[place] = is_few || h == 0 ? own.h : of_p[place] + own.h;
           if constexpr (!kIsSent) continue;
-          of_sent[4 * t + four] +=
-              at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
+          of_sent[place] += at.weight[t][h] * of_v + (kIsSecond ? at.along_weight[t][h] * own.y : 0.0f);
           if constexpr (!kIsForward)
             by_weight[t][h] += is_weighed_last ? own.y_grad : of_four(factor[t][h], four) * of_v;
         }
@@ -678,7 +703,7 @@ class GroupTeam {
       if constexpr (kIsSecond) {
         power = bring_to_size(numbers);
 #pragma unroll
-        for (int k = 0; k < 4 * kFirsts; ++k) of_p[k] *= power.scale;
+        for (float& sum : of_p) sum *= power.scale;
       }
 #pragma unroll
       for (int h = 0; h < (is_few ? 1 : 2); ++h) {
@@ -737,23 +762,29 @@ class GroupTeam {
         atomicAdd(to + 16 * n + k, sum);
     }
   }
-  // The sums over the four lanes of a first's rows, of four columns of both rows of a lane: half of them goes
-  // to the lane that keeps them, as of all rows.
-  __device__ __forceinline__ static void sum_over_few(const float (&x)[8], float (&sums)[2]) {
-    float half[4];
-    const bool keeps_last = lane_index() & 4, keeps_second = lane_index() & 8;
+  // The sums over the lanes of a first's rows, of four columns of each first of a lane: half of them goes to
+  // the lane that keeps them, as of all rows.
+  template <int kCount>
+  __device__ __forceinline__ static void sum_over_few(float (&x)[kCount], float (&sums)[2]) {
+    static_assert(2 * kFew == kCount);
+    keep_half<kFew>(x, 4), keep_half<kFew / 2>(x, 8);
+    if constexpr (kFew == 8) keep_half<2>(x, 16);
+    sums[0] = x[0], sums[1] = x[1];
+  }
+  template <int kHalf, int kCount>
+  __device__ __forceinline__ static void keep_half(float (&x)[kCount], int lanes) {
+    const bool keeps_last = lane_index() & lanes;
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      half[k] = (keeps_last ? x[k + 4] : x[k]) + __shfl_xor_sync(kAllLanes, keeps_last ? x[k] : x[k + 4], 4);
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      sums[k] = (keeps_second ? half[k + 2] : half[k]) +
-                __shfl_xor_sync(kAllLanes, keeps_second ? half[k] : half[k + 2], 8);
+    for (int k = 0; k < kHalf; ++k) {
+      const float given = keeps_last ? x[k] : x[k + kHalf], kept = keeps_last ? x[k + kHalf] : x[k];
+      x[k] = kept + __shfl_xor_sync(kAllLanes, given, lanes);
+    }
   }
   // The first of both, of four columns each first.
   __device__ __forceinline__ static int own_sum_of_few() {
     const int lane = lane_index();
-    return 4 * (lane / 16 + (lane & 4) / 2) + (lane & 8) / 4;
+    if constexpr (kFew == 4) return 4 * (lane / 16 + (lane & 4) / 2) + (lane & 8) / 4;
+    return 4 * ((lane & 4) / 2 + (lane & 8) / 8) + (lane & 16) / 8;
   }
 
   // What the rows have of sixteen columns.
@@ -839,6 +870,7 @@ class GroupTeam {
   unsigned scale_size_ = 0;                         // the largest scale of what is kept
   int turn_ = 1;                                    // of what is small
   int begin_ = 0, last_ = 0, from_ = 0, size_ = 0;  // the group's firsts with rows, and the rows
+  int few_ = 0;                                     // of its seconds
 };
 
 // Whether groups stand one behind the other, and no first behind them has rows.
