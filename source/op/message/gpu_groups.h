@@ -132,7 +132,9 @@ class GroupTeam {
     few_ = kTakesFew ? few_seconds() : 0;
     int second = begin_;
     add_seconds<false>(second);
-    if constexpr (kTakesFew) add_seconds<true>(second);
+    if constexpr (kTakesFew) {
+      if (few_) add_seconds<true>(second);
+    }
   }
 
  private:
@@ -246,7 +248,10 @@ class GroupTeam {
   template <bool is_few>
   __device__ void begin_seconds(int second) {
     constexpr float4 nothing{0.0f, 0.0f, 0.0f, 0.0f};
+    // Several at once, as nothing else goes on while these are read.
+#pragma unroll 4
     for (int n = 0; n < all_ / 16; ++n)
+#pragma unroll
       for (int h = 0; h < (is_few ? 1 : 2); ++h) {
         const int row = second + (is_few ? lane_index() / 4 % kFew : lane_index() / 4 + 8 * h);
         const int64_t at = int64_t{row} * all_ + 16 * n + 4 * (lane_index() % 4);

@@ -461,6 +461,7 @@ class TensorTeam {
     bool is_wrong[2], has_second[2];
     const float *q[2], *along_q[2];
     int64_t kept;  // of the first row in arrays of what is kept
+    int64_t z;     // and in those of all columns
     float weight[2], along_weight[2];
   };
 
@@ -475,7 +476,7 @@ class TensorTeam {
   __device__ __forceinline__ Places places() const {
     Places found;
     const int column = columns_.begin + 4 * (lane_index() % 4);
-    found.kept = row_ * kInputs + column - sent_;
+    found.kept = row_ * kInputs + column - sent_, found.z = row_ * all_ + column;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t row = row_ + 8 * h;
@@ -667,10 +668,10 @@ class TensorTeam {
           write_four(memory_.of_scales + kept, {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
       }
       if constexpr (kIsForward) continue;
-      const int64_t of_row = (row_ + 8 * h) * all_ + columns_.begin + 16 * n + 4 * (lane_index() % 4);
-      if (args_.by_z) write_four(args_.by_z + of_row, of_z);
+      const int64_t z = at.z + (16 * n + 8 * h * all_);
+      if (args_.by_z) write_four(args_.by_z + z, of_z);
       if (kIsSecond && memory_.dz)
-        write_four(memory_.dz + of_row, own([](const auto& number) { return number.dz; }));
+        write_four(memory_.dz + z, own([](const auto& number) { return number.dz; }));
     }
   }
 
