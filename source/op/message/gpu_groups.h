@@ -3,7 +3,9 @@
 //
 // A warp takes 16 seconds for one first after the other, or for two at once. So it reads the seconds' rows of
 // Q once, and sums up what is by Q: each lane has its columns of both in shared memory, where no other lane
-// looks. No row of h goes through memory, and warps wait for each other only where several have a group.
+// looks. No row of h goes through memory, and warps wait for each other only where several have a group. The
+// last seconds, which would not fill 16 rows, go a few at a time with several firsts, in a lane's own columns
+// again.
 // What a step needs is asked for during the step before; what is kept comes first, as its rows are x or
 // gradients by x, which are at hand then.
 //
