@@ -12,7 +12,7 @@
 //
 // The matrices of a warp's 16 edges are made of their vectors, and stand in shared memory without their
 // zeros: a degree's rows have its columns alone. Edges stand in the order of the nodes that are summed up by,
-// forward atoms, backward neighbours: eight lanes add up what eight edges have for a node, and a kernel of
+// forward atoms, backward neighbours: a warp adds up what eight edges have for a node, and a kernel of
 // its own the sums of eights in their order (sum_groups_kernel).
 //
 // Backward, for the gradient G by an atom's sums:
@@ -52,7 +52,9 @@ constexpr int kPieces = kMiddlePieces + 2 * kSidePieces;  // of sixteen numbers 
 constexpr int kScalarPieces = kOwnChannels / 16;
 constexpr int kOwnNumbers = 16 * kPieces;
 constexpr int kLayersTileBytes = kLayersRows * kOwnNumbers * static_cast<int>(sizeof(float));
-constexpr int kLayersAlignment = 1024, kLayersShared = 227 << 10;  // bytes of shared memory
+constexpr int kLayersAlignment = 1024;  // of shared memory
+// Bytes of the ring's slots. More would take the L1 cache's memory: with these it has 60 KB.
+constexpr int kLayersRingBytes = 48 << 10;
 constexpr int kOwnColumns = (kOwnDegrees + 1) * (kOwnDegrees + 1), kOwnRows = 3 * kOwnDegrees + 1;
 constexpr int kTurnNumbers = 25;      // of an edge's matrix those of a row and a column of one degree
 constexpr int kTurnBytes = 13 << 10;  // of all of a block's, on the ring's alignment
@@ -131,13 +133,12 @@ MDOPS_HD constexpr int layers_fixed_bytes(bool back) {
   return kLayersTileBytes + layers_edge_bytes(back) + LayersStream::kMostChunks * sizeof(float) +
          kLayersAlignment;
 }
-// As many as there is room for: a warpgroup may be that many stages ahead of the other.
-MDOPS_HD constexpr int layers_slots(int parts, bool back) {
-  return (kLayersShared - layers_fixed_bytes(back)) /
-         static_cast<int>(LayersRing::bytes(1, layers_slot_bytes(parts)));
+// A warpgroup may be that many stages ahead of the other.
+MDOPS_HD constexpr int layers_slots(int parts) {
+  return kLayersRingBytes / layers_slot_bytes(parts);
 }
 constexpr int64_t layers_shared(int parts, bool back) {
-  return layers_fixed_bytes(back) + LayersRing::bytes(layers_slots(parts, back), layers_slot_bytes(parts));
+  return layers_fixed_bytes(back) + LayersRing::bytes(layers_slots(parts), layers_slot_bytes(parts));
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -149,7 +150,7 @@ class LayersTile {
   __device__ __forceinline__ LayersTile(const LayersArgs& args, int64_t tiles, int64_t first, int count)
       : args_(args),
         shared_(net_memory() + (-reinterpret_cast<uintptr_t>(net_memory()) & (kLayersAlignment - 1))),
-        ring_(shared_ + kLayersTileBytes + layers_edge_bytes(kBack), layers_slots(kParts, kBack),
+        ring_(shared_ + kLayersTileBytes + layers_edge_bytes(kBack), layers_slots(kParts),
               layers_slot_bytes(kParts), args.packed, args.stages, tiles),
         own_(reinterpret_cast<float4*>(shared_) + threadIdx.x),
         kept_(reinterpret_cast<float4*>(args.memory + blockIdx.x * LayersArgs::memory_of_block(args.layers)) +
@@ -481,12 +482,13 @@ class LayersTile {
     each_turned<l>([&](int k, int d, int r) { add(sums[r], t[k], columns[d]); });
   }
 
-  // Of the sums over the four lanes of an edge of kCount numbers each, a multiple of four, lane k has the
-  // k-th quarter.
-  template <int kCount>
-  static __device__ __forceinline__ void quarter_sums(float (&numbers)[kCount]) {
+  // Of the sums of kCount numbers over lanes that differ in the bits from kFirst to kLast each lane has a
+  // share, of which its highest bit tells the half, and so on.
+  template <int kFirst, int kLast, int kCount>
+  static __device__ __forceinline__ void share_sums(float (&numbers)[kCount]) {
+    static_assert(kCount % (2 * kFirst / kLast) == 0);
 #pragma unroll
-    for (int step = 2, count = kCount / 2; step > 0; step /= 2, count /= 2) {
+    for (int step = kFirst, count = kCount / 2; step >= kLast; step /= 2, count /= 2) {
       const bool upper = lane_index() & step;
 #pragma unroll
       for (int k = 0; k < kCount / 2; ++k)
@@ -515,7 +517,7 @@ class LayersTile {
           own(2 * r, h) = scaled(weight, g[r][0]), own(2 * r + 1, h) = scaled(weight, g[r][1]);
         });
       });
-      quarter_sums(by_turn);
+      share_sums<2, 1>(by_turn);
       // What is summed up with T is the gradient by the weight, too.
       float by_weight = 0;
       float* const to = turn(1, h) + kQuarter * quarter;
@@ -532,8 +534,9 @@ class LayersTile {
   static constexpr int kQuarter = (kTurnNumbers + 3) / 4;  // a lane's numbers of a matrix
 
   // Eight edges that one node after the other has some of, and where the sums of each go. A lane's edge is
-  // that of its three upper bits. What is summed up goes through the own places of these edges' rows, so that
-  // a lane has a channel.
+  // that of its three upper bits. Lanes add up what is of one node; what goes through the own places of these
+  // edges' rows, so that a lane has a channel, is that of several nodes, and all of it backward, where
+  // registers are few.
   class Group {
    public:
     __device__ __forceinline__ Group(const GroupSums& to, int64_t group, bool is_there, int node,
@@ -546,6 +549,33 @@ class LayersTile {
     // Adds up the eight edges' numbers of so many columns from one on.
     template <int kCount>
     __device__ __forceinline__ void add_up(int first, const float4 (&x)[kCount][2]) const {
+      // All lanes go through the shuffles, whatever they have: a branch around them takes the compiler's
+      // uniform registers away.
+      if constexpr (kByLanes) by_lanes(first, x);
+      if (!kByLanes || others_) by_places(first, x);
+    }
+
+   private:
+    static constexpr bool kByLanes = !kBack;
+    template <int kCount>
+    __device__ __forceinline__ void by_lanes(int first, const float4 (&x)[kCount][2]) const {
+      float numbers[8 * kCount];
+#pragma unroll
+      for (int c = 0; c < kCount; ++c)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float* const of = numbers + 4 * h * kCount + c;
+          of[0] = x[c][h].x, of[kCount] = x[c][h].y, of[2 * kCount] = x[c][h].z, of[3 * kCount] = x[c][h].w;
+        }
+      share_sums<16, 4>(numbers);
+      const int lane = lane_index(), channel = lane / 16 * 16 + lane % 4 * 4 + lane / 4 % 4;
+      float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + channel;
+      if (is_there_ && !others_)
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) to[c * kOwnChannels] = numbers[c];
+    }
+    template <int kCount>
+    __device__ __forceinline__ void by_places(int first, const float4 (&x)[kCount][2]) const {
       constexpr int kStep = place(1, 0);  // from one piece to the next
       static_assert(2 * kCount <= kPieces);
       __syncwarp();  // what stood there has been read
@@ -556,7 +586,7 @@ class LayersTile {
       const int lane = lane_index(), half = lane / 16;
       const float* const from = reinterpret_cast<const float*>(memory_ - lane + half * kStep) + lane % 16;
       float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + lane;
-      if (!others_) {
+      if (!kByLanes && !others_) {
         if (!is_there_) return;
         // The upper half of the lanes has the edges in another order, so that lanes do not meet in a bank.
         const float *const even = from + half * 16, *const odd = from - half * 16;
@@ -589,7 +619,6 @@ class LayersTile {
       }
     }
 
-   private:
     const GroupSums& to_;
     const int64_t group_;
     const int node_;
@@ -641,8 +670,8 @@ class LayersTile {
           each_turned<l>([&](int k, int d, int row) { by_turn[k] = dot(rows[row], columns[d]); });
           add_up_turned<l>(turned, rows, group);
         });
-        quarter_sums(by_turn);
-        quarter_sums(by_mixture);
+        share_sums<2, 1>(by_turn);
+        share_sums<2, 1>(by_mixture);
         float* const to = turn(1, h) + kQuarter * quarter;
 #pragma unroll
         for (int k = 0; k < kQuarter; ++k)
@@ -776,9 +805,8 @@ class LayersTile {
   }
   // What undoes the scales of chunks, behind the ring.
   __device__ __forceinline__ float* units() const {
-    return reinterpret_cast<float*>(
-        shared_ + kLayersTileBytes + layers_edge_bytes(kBack) +
-        LayersRing::bytes(layers_slots(kParts, kBack), layers_slot_bytes(kParts)));
+    return reinterpret_cast<float*>(shared_ + kLayersTileBytes + layers_edge_bytes(kBack) +
+                                    LayersRing::bytes(layers_slots(kParts), layers_slot_bytes(kParts)));
   }
   __device__ __forceinline__ float next_unit() { return units()[chunk_++]; }
   template <int kColumns>
