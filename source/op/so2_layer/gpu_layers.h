@@ -535,8 +535,7 @@ class LayersTile {
 
   // Eight edges that one node after the other has some of, and where the sums of each go. A lane's edge is
   // that of its three upper bits. Lanes add up what is of one node; what goes through the own places of these
-  // edges' rows, so that a lane has a channel, is that of several nodes, and all of it backward, where
-  // registers are few.
+  // edges' rows, so that a lane has a channel, is that of several nodes.
   class Group {
    public:
     __device__ __forceinline__ Group(const GroupSums& to, int64_t group, bool is_there, int node,
@@ -551,12 +550,11 @@ class LayersTile {
     __device__ __forceinline__ void add_up(int first, const float4 (&x)[kCount][2]) const {
       // All lanes go through the shuffles, whatever they have: a branch around them takes the compiler's
       // uniform registers away.
-      if constexpr (kByLanes) by_lanes(first, x);
-      if (!kByLanes || others_) by_places(first, x);
+      by_lanes(first, x);
+      if (others_) by_places(first, x);
     }
 
    private:
-    static constexpr bool kByLanes = !kBack;
     template <int kCount>
     __device__ __forceinline__ void by_lanes(int first, const float4 (&x)[kCount][2]) const {
       float numbers[8 * kCount];
@@ -586,20 +584,6 @@ class LayersTile {
       const int lane = lane_index(), half = lane / 16;
       const float* const from = reinterpret_cast<const float*>(memory_ - lane + half * kStep) + lane % 16;
       float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + lane;
-      if (!kByLanes && !others_) {
-        if (!is_there_) return;
-        // The upper half of the lanes has the edges in another order, so that lanes do not meet in a bank.
-        const float *const even = from + half * 16, *const odd = from - half * 16;
-#pragma unroll
-        for (int c = 0; c < kCount; ++c) {
-          float sum[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            sum[i] = even[8 * kStep * c + 32 * i] + odd[8 * kStep * c + 32 * i + 16];
-          to[c * kOwnChannels] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-        }
-        return;
-      }
 #pragma unroll 1
       for (int c = 0; c < kCount; ++c) {
         float sum = 0, *at = is_there_ ? to + c * kOwnChannels : nullptr;
