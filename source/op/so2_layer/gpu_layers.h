@@ -29,6 +29,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "common/activation.h"
 #include "common/gpu_copy.h"
@@ -141,6 +142,16 @@ constexpr int64_t layers_shared(int parts, bool back) {
   return layers_fixed_bytes(back) + LayersRing::bytes(layers_slots(parts), layers_slot_bytes(parts));
 }
 
+// What stands in the place of a node's row: zeros for none, for a wrong one no number. In memory, so that all
+// lanes read, wherever.
+struct NoNodes {
+  alignas(16) float rows[2][kOwnNode] = {};
+  constexpr NoNodes() {
+    for (float& number : rows[1]) number = std::numeric_limits<float>::quiet_NaN();
+  }
+};
+[[maybe_unused]] static __device__ const NoNodes no_nodes;
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 template <int kParts, bool kBack>
@@ -166,7 +177,6 @@ class LayersTile {
 
   // `count` edges from one on, and where the next ones are.
   __device__ __forceinline__ void run(int64_t first, int count, int64_t next, int next_count) {
-    is_busy_ = group_ * kLayersGroupRows < count;
     group_sums_ = (first + row_ / 16 * 16) / kGroupEdges;
     edge_[0] = next_edge_[0], edge_[1] = next_edge_[1], count_ = count;
     find_edges(next, next_count);
@@ -174,6 +184,8 @@ class LayersTile {
     const int gated = args_.layers - 1;
     wait_for_copies<0>();
     __syncwarp();
+    // Without edges a warpgroup lets the weights go by: this tile is the block's last.
+    if (group_ * kLayersGroupRows >= count) return pass();
     make_turns();
     prefetch_edges();
     if constexpr (kBack)
@@ -189,11 +201,11 @@ class LayersTile {
         if (k == 1) rotate();
         layer_ = k <= gated ? k - 1 : 2 * gated - k;
       }
-      float4 factors[kSidePieces][2], slopes[kSidePieces][2];
+      float4 factors[kSidePieces][2];
       Product<kScalarPieces> of_slopes;
       if (kBack && k > gated) multiply_slopes(of_slopes);
-      middle(is_forward, of_slopes, factors, slopes);
-      sides(is_forward, factors, slopes);
+      middle(is_forward, of_slopes, factors);
+      sides(is_forward, factors);
     }
     turn_back();
     __syncwarp();
@@ -285,24 +297,20 @@ class LayersTile {
   // Asks for what the next edges need, so that it is in the L2 cache by then.
   __device__ __forceinline__ void prefetch_edges() const {
 #ifdef __CUDA_ARCH__
-    // What begins and ends within other sixteens of bytes, these may bring.
-    const auto prefetch = [](const void* from, int bytes) {
-      const uint64_t place = reinterpret_cast<uint64_t>(from), first = place & ~15ull;
-      const int count = static_cast<int>(place - first + bytes) & ~15;
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(first), "r"(max(count, 16)));
-    };
-    constexpr int kSize = static_cast<int>(sizeof(float));
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      if (const int64_t e = next_edge_[h]; lane_index() % 4 == 0 && e >= 0) {
-        prefetch(args_.mixture + e * kOwnMixture, kOwnMixture * kSize);
-        if constexpr (!kBack) continue;
-        prefetch(args_.rows + e * kOwnNumbers, kOwnNumbers * kSize);
-        prefetch(args_.vectors + 3 * e, 3 * kSize);
-        prefetch(args_.x.index + e, kSize);
-        prefetch(args_.grad.index + e, kSize);
-        prefetch(args_.weight + e, kSize);
-      }
+    const int64_t e = edge_of_lane(next_edge_);
+    if (e < 0) return;
+    const bool upper = lane_index() >= 16;
+    const auto prefetch = [](const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); };
+    const float* const mixture = args_.mixture + e * kOwnMixture;
+    prefetch(upper ? mixture + kOwnMixture - 1 : mixture);
+    if constexpr (kBack) {
+      prefetch(upper ? args_.vectors + 3 * e : args_.weight + e);
+      prefetch((upper ? args_.x.index : args_.grad.index) + e);
+      // A lane after the other asks for this, which is why all else goes by itself.
+      if (!upper)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(args_.rows + e * kOwnNumbers),
+                     "n"(kOwnNumbers * static_cast<int>(sizeof(float))));
+    }
 #endif
   }
   // The thread's numbers of an edge's rows.
@@ -312,9 +320,9 @@ class LayersTile {
   __device__ __forceinline__ void answer(int piece, int h, const float4& x) const {
     if (edge(h) >= 0) __stcs(reinterpret_cast<float4*>(row_of(edge(h)) + 16 * piece), x);
   }
-  // The vector of a lane's edge, of lanes below 16.
+  // The vector of a lane's edge, as edge_of_lane has them.
   __device__ __forceinline__ float* vector() const {
-    return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + (row_ / 16 * 16 + lane_index()) * 3;
+    return reinterpret_cast<float*>(shared_ + kLayersTileBytes) + (row_ / 16 * 16 + lane_index() % 16) * 3;
   }
   // The same, or another where there is no node, so that nothing is divided by zero.
   __device__ __forceinline__ void read_vector(float (&found)[3], int e) const {
@@ -335,28 +343,31 @@ class LayersTile {
     }
     __syncwarp();
   }
-  // The gradients by the vectors of the warp's 16 edges; asks for the next ones.
+  // The gradients by the vectors of the warp's 16 edges; asks for the next ones. Of the two axes across an
+  // edge, which its matrix has for degree 1, a lane has one, and the derivative along it.
   __device__ __forceinline__ void end_gradient() const {
-    const int e = edge_of_lane(edge_);
-    float own[3] = {};
-    if (lane_index() < 16) read_vector(own, e);
+    const int e = edge_of_lane(edge_), lane = lane_index();
+    float own[3];
+    read_vector(own, e);
     __syncwarp();
     ask_edges();
-    if (lane_index() < 16 && e >= 0) {
-      using Number = Derived<float>;
-      const Direction<float> direction(own);
-      const float* const from = turns(1) + lane_index() * kTurnNumbers;
-      float by_n[3] = {};
-      each_frame_number<kOwnDegrees, float>(Number(direction.n[0], 0), Number(direction.n[1], 1),
-                                            Number(direction.n[2], 2), direction.up(), 1,
-                                            [&](int row, int column, const Number& number) {
-                                              const float grad = from[turn_number(row, column)];
+    using Number = Along<float>;
+    const Direction<float> direction(own);
+    const float* const axis =
+        turns(0) + lane % 16 * kTurnNumbers + turn_begin(1) + (1 + lane / 16) * turn_columns(1);
+    const float along[3] = {-axis[2], -axis[0], axis[1]};  // in the order of m there: -y, z, -x
+    const float* const from = turns(1) + lane % 16 * kTurnNumbers;
+    float by_axis = 0;
+    each_frame_number<kOwnDegrees, float>(Number(direction.n[0], along[0]), Number(direction.n[1], along[1]),
+                                          Number(direction.n[2], along[2]), direction.up(), 1,
+                                          [&](int row, int column, const Number& number) {
+                                            by_axis += from[turn_number(row, column)] * number.along;
+                                          });
+    by_axis /= direction.length;
 #pragma unroll
-                                              for (int a = 0; a < 3; ++a) by_n[a] += grad * number.by[a];
-                                            });
-#pragma unroll
-      for (int a = 0; a < 3; ++a)
-        args_.by_vectors[3 * static_cast<int64_t>(e) + a] = direction.by_vector(by_n, a);
+    for (int a = 0; a < 3; ++a) {
+      const float grad = by_axis * along[a], both = grad + __shfl_xor_sync(kAllLanes, grad, 16);
+      if (lane < 16 && e >= 0) args_.by_vectors[3 * static_cast<int64_t>(e) + a] = both;
     }
     __syncwarp();
   }
@@ -369,22 +380,33 @@ class LayersTile {
     return turns(of) + (lane_index() / 4 + 8 * h) * kTurnNumbers;
   }
 
-  // The thread's numbers of the rows of an edge's node, of columns from one on. No node has zeros, a wrong
-  // one is no number.
+  // Of an edge h of the thread's: its node, -1 if it has none, kWrong if there is no such.
+  static constexpr int kWrong = -2;
+  static __device__ __forceinline__ int node_of(const NodeRows<float>& rows, int e) {
+    return e < 0 ? -1 : rows.is_right(e) ? max(rows.index[e], -1) : kWrong;
+  }
+  // The same of both, which are asked for at once.
+  class Nodes {
+   public:
+    __device__ __forceinline__ Nodes(const NodeRows<float>& rows, const int (&edges)[2])
+        : first_(node_of(rows, edges[0])), second_(node_of(rows, edges[1])) {}
+    __device__ __forceinline__ int operator()(int h) const { return h == 0 ? first_ : second_; }
+
+   private:
+    const int first_, second_;
+  };
+
+  // The thread's numbers of the rows of a node, of columns from one on. No node has zeros, a wrong one is no
+  // number.
   template <int kFirst = 0, int kEnd = kOwnColumns>
   struct Columns {
     float4 x[kEnd - kFirst][2];
 
-    __device__ __forceinline__ Columns(const NodeRows<float>& rows, int e) {
-      const bool is_right = e < 0 || rows.is_right(e);
-      if (e < 0 || !is_right || rows.is_none(e)) {
-        const float all = is_right ? 0.0f : not_a_number<float>();
-#pragma unroll
-        for (int d = 0; d < kEnd - kFirst; ++d) x[d][0] = x[d][1] = {all, all, all, all};
-        return;
-      }
+    __device__ __forceinline__ Columns(const NodeRows<float>& rows, int node) {
+      const float* const row =
+          node < 0 ? no_nodes.rows[node == kWrong] : rows.x + static_cast<int64_t>(node) * kOwnNode;
       const float4* const at =
-          reinterpret_cast<const float4*>(rows.at(e, kOwnNode) + kFirst * kOwnChannels) + lane_index() % 4;
+          reinterpret_cast<const float4*>(row + kFirst * kOwnChannels) + lane_index() % 4;
 #pragma unroll
       for (int d = 0; d < kEnd - kFirst; ++d)
         x[d][0] = __ldg(at + d * (kOwnChannels / 4)), x[d][1] = __ldg(at + d * (kOwnChannels / 4) + 4);
@@ -454,10 +476,11 @@ class LayersTile {
 
   // The rows of neighbours in the frames of edges, mixed, go to the own places.
   __device__ __forceinline__ void rotate() const {
+    const Nodes nodes(args_.x, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
       const int e = edge(h);
-      const Columns<> columns(args_.x, e);
+      const Columns<> columns(args_.x, nodes(h));
       float mixture[kOwnMixture];
       read_mixture(mixture, e);
       float4 mixed[kOwnRows][2] = {};
@@ -501,11 +524,12 @@ class LayersTile {
 
   // The gradient by the rows of edges in the place of the rows; those by matrices, so far, and by weights.
   __device__ __forceinline__ void turn_gradient() const {
+    const Nodes nodes(args_.grad, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
       const int e = edge(h), quarter = lane_index() % 4;
-      const Columns<> columns(args_.grad, e);
-      const float weight = weight_of(e);
+      const Columns<> columns(args_.grad, nodes(h));
+      const float weight = weight_of(e, nodes(h));
       const float* const t = turn(0, h);
       float by_turn[4 * kQuarter] = {};
       each_degree([&]<int l>() {
@@ -570,7 +594,7 @@ class LayersTile {
       float* const to = to_.of_groups + group_ * kOwnNode + first * kOwnChannels + channel;
       if (is_there_ && !others_)
 #pragma unroll
-        for (int c = 0; c < kCount; ++c) to[c * kOwnChannels] = numbers[c];
+        for (int c = 0; c < kCount; ++c) __stcs(to + c * kOwnChannels, numbers[c]);
     }
     template <int kCount>
     __device__ __forceinline__ void by_places(int first, const float4 (&x)[kCount][2]) const {
@@ -610,64 +634,79 @@ class LayersTile {
     float4* const memory_;  // the lane's
     unsigned others_;       // lanes with which another node begins
   };
-  // Of edges h the thread's.
-  __device__ __forceinline__ Group group_of(int h) const {
-    const NodeRows<float>& of = kBack ? args_.x : args_.grad;
-    const int e = edge(h), node = e >= 0 && of.is_right(e) ? of.index[e] : -1;
-    return {args_.sums, group_sums_ + h, row_ / 16 * 16 + 8 * h < count_, node, &own(0, h)};
+  // Of edges h the thread's, which is of this node.
+  __device__ __forceinline__ Group group_of(int h, int node) const {
+    return {args_.sums, group_sums_ + h, row_ / 16 * 16 + 8 * h < count_, max(node, -1), &own(0, h)};
   }
 
   // No number where the atom is wrong.
-  __device__ __forceinline__ float weight_of(int e) const {
+  __device__ __forceinline__ float weight_of(int e, int atom) const {
     if (e < 0) return 0.0f;
-    return args_.grad.is_right(e) ? __ldg(args_.weight + e) : not_a_number<float>();
+    return atom == kWrong ? not_a_number<float>() : __ldg(args_.weight + e);
   }
 
   // The rows in the own places turned back and summed up: forward those that are the result, with weights,
   // backward the gradient by mixed rows; and with these the gradients by matrices and mixtures.
   __device__ __forceinline__ void turn_back() const {
+    const Nodes nodes(kBack ? args_.x : args_.grad, edge_);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
-      const int e = edge(h), quarter = lane_index() % 4;
-      const Group group = group_of(h);
+      const int e = edge(h);
+      const Group group = group_of(h, nodes(h));
       float4 r[kOwnRows][2];
-      const float weight = kBack ? 1.0f : weight_of(e);
+      const float weight = kBack ? 1.0f : weight_of(e, nodes(h));
 #pragma unroll
       for (int k = 0; k < kOwnRows; ++k)
         r[k][0] = scaled(weight, own(2 * k, h)), r[k][1] = scaled(weight, own(2 * k + 1, h));
       const float* const turned = turn(0, h);
       if constexpr (kBack) {
-        float mixture[kOwnMixture], by_mixture[16] = {}, by_turn[4 * kQuarter] = {};
+        float mixture[kOwnMixture], by_mixture[16] = {};
         read_mixture(mixture, e);
-        each_degree([&]<int l>() {
-          const Columns<l * l, (l + 1) * (l + 1)> columns(args_.x, e);
-          float4 rows[kOwnRows][2];
-          turn_rows_of<l>(turned, columns, rows);
-          each_mixed([&](int q, int k, int o) {
-            if (degree_of_row(k) == l) by_mixture[q] += dot(rows[k], r[o]);
-          });
-          // From here on the gradient by these rows.
-          each_row<l>([&](int k) { rows[k][0] = rows[k][1] = {0.0f, 0.0f, 0.0f, 0.0f}; });
-          each_mixed([&](int q, int k, int o) {
-            if (degree_of_row(k) == l) add(rows[k], mixture[q], r[o]);
-          });
-          each_turned<l>([&](int k, int d, int row) { by_turn[k] = dot(rows[row], columns[d]); });
-          add_up_turned<l>(turned, rows, group);
-        });
-        share_sums<2, 1>(by_turn);
+        float4 rows[kOwnRows][2];
+        {
+          const Columns<4> columns(args_.x, nodes(h));
+          end_degree<2>(columns, h, r, mixture, rows, by_mixture);
+        }
+        add_up_turned<2>(turned, rows, group);
+        const Columns<0, 4> columns(args_.x, nodes(h));
+        end_degree<1>(columns, h, r, mixture, rows, by_mixture);
+        add_up_turned<1>(turned, rows, group);
+        end_degree<0>(columns, h, r, mixture, rows, by_mixture);
+        add_up_turned<0>(turned, rows, group);
         share_sums<2, 1>(by_mixture);
-        float* const to = turn(1, h) + kQuarter * quarter;
-#pragma unroll
-        for (int k = 0; k < kQuarter; ++k)
-          if (kQuarter * quarter + k < kTurnNumbers) to[k] += by_turn[k];
+        const int first = 4 * (lane_index() % 4);
 #pragma unroll
         for (int k = 0; k < 4; ++k)
-          if (e >= 0 && 4 * quarter + k < kOwnMixture)
-            args_.by_mixture[static_cast<int64_t>(e) * kOwnMixture + 4 * quarter + k] = by_mixture[k];
+          if (e >= 0 && first + k < kOwnMixture)
+            args_.by_mixture[static_cast<int64_t>(e) * kOwnMixture + first + k] = by_mixture[k];
       } else {
         each_degree([&]<int l>() { add_up_turned<l>(turned, r, group); });
       }
     }
+  }
+  // Of degree l: the gradient by its rows, of that by mixed rows r; and with the rows the gradients by
+  // mixtures and matrices.
+  template <int l, class C>
+  __device__ __forceinline__ void end_degree(const C& columns, int h, const float4 (&r)[kOwnRows][2],
+                                             const float (&mixture)[kOwnMixture], float4 (&rows)[kOwnRows][2],
+                                             float (&by_mixture)[16]) const {
+    turn_rows_of<l>(turn(0, h), columns, rows);
+    each_mixed([&](int q, int k, int o) {
+      if (degree_of_row(k) == l) by_mixture[q] += dot(rows[k], r[o]);
+    });
+    each_row<l>([&](int k) { rows[k][0] = rows[k][1] = {0.0f, 0.0f, 0.0f, 0.0f}; });
+    each_mixed([&](int q, int k, int o) {
+      if (degree_of_row(k) == l) add(rows[k], mixture[q], r[o]);
+    });
+    constexpr int kNumbers = turn_rows(l) * turn_columns(l), kShare = (kNumbers + 3) / 4;
+    float by_turn[4 * kShare] = {};
+    each_turned<l>([&](int k, int d, int row) { by_turn[k - turn_begin(l)] = dot(rows[row], columns[d]); });
+    share_sums<2, 1>(by_turn);
+    const int first = kShare * (lane_index() % 4);
+    float* const to = turn(1, h) + turn_begin(l) + first;
+#pragma unroll
+    for (int k = 0; k < kShare; ++k)
+      if (first + k < kNumbers) to[k] += by_turn[k];
   }
   // Rows of degree l turned back, and summed up.
   template <int l>
@@ -734,31 +773,21 @@ class LayersTile {
     wait_for_products<0>();
     ring_.let_go();
   }
-  // Lets so many stages go by, of which this warpgroup has no rows.
-  template <int kStages, class... Sums>
-  __device__ __forceinline__ void pass(Sums&... sums) {
+  // Lets all stages of a tile go by.
+  __device__ __forceinline__ void pass() {
 #pragma unroll 1
-    for (int stage = 0; stage < kStages; ++stage) ring_.next(), ring_.let_go();
-    (clear(sums), ...);
-  }
-  template <int kSize>
-  static __device__ __forceinline__ void clear(float (&sum)[kSize]) {
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) sum[k] = 0;
+    for (int stage = 0; stage < args_.stages.count; ++stage) ring_.next(), ring_.let_go();
   }
 
   // Rows times the stream's next chunk.
   template <int kColumns, int kCount>
   __device__ __forceinline__ void multiply(Product<kColumns>& z, const Rows<kCount>& rows) {
     const float unit = next_unit();
-    if (is_busy_)
-      each_stage<kCount / 2>([&](const char* at, int stage) {
+    each_stage<kCount / 2>([&](const char* at, int stage) {
 #pragma unroll
-        for (int step = 0; step < 2; ++step)
-          add_products(z.sum, rows, 2 * stage + step, at, step, stage + step > 0);
-      });
-    else
-      pass<kCount / 2>(z.sum);
+      for (int step = 0; step < 2; ++step)
+        add_products(z.sum, rows, 2 * stage + step, at, step, stage + step > 0);
+    });
     finish(z, unit);
   }
 
@@ -767,23 +796,20 @@ class LayersTile {
                                                  Product<kSidePieces>& positive,
                                                  const Rows<2 * kSidePieces>& rows) {
     const float unit = next_unit();
-    if (is_busy_)
-      each_stage<kSidePieces>([&](const char* at, int stage) {
-        constexpr int kOfEach = kSidePieces / 2;
+    each_stage<kSidePieces>([&](const char* at, int stage) {
+      constexpr int kOfEach = kSidePieces / 2;
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          const int own = 2 * (stage % kOfEach) + step, other = own + kSidePieces;
-          if (stage < kOfEach) {
-            add_products(negative.sum, rows, own, at, step, stage + step > 0);
-            add_products(positive.sum, rows, other, at, step, stage + step > 0);
-          } else {
-            add_products<-1>(negative.sum, rows, other, at, step, true);
-            add_products(positive.sum, rows, own, at, step, true);
-          }
+      for (int step = 0; step < 2; ++step) {
+        const int own = 2 * (stage % kOfEach) + step, other = own + kSidePieces;
+        if (stage < kOfEach) {
+          add_products(negative.sum, rows, own, at, step, stage + step > 0);
+          add_products(positive.sum, rows, other, at, step, stage + step > 0);
+        } else {
+          add_products<-1>(negative.sum, rows, other, at, step, true);
+          add_products(positive.sum, rows, own, at, step, true);
         }
-      });
-    else
-      pass<kSidePieces>(negative.sum, positive.sum);
+      }
+    });
     finish(negative, unit);
     finish(positive, unit);
   }
@@ -804,18 +830,15 @@ class LayersTile {
   // of so many pieces z(piece, h) from one on. All that is kept is asked for before it is needed.
   template <int kCount, class Z>
   __device__ __forceinline__ void end(int begin, const Z& z) const {
+    // The gradient has the same place in the block's own memory.
+    const float4* const from = kBack && !begins_ && !follows_ ? kept_ : own_;
+    float4* const to = kBack && begins_ ? kept_ : own_;
     float4 x[kCount][2];
-    if (kBack && !begins_ && !follows_)
-      each(0, kCount, [&](int k, int h) { x[k][h] = grad(begin + k, h); });
-    else
-      each(0, kCount, [&](int k, int h) { x[k][h] = own(begin + k, h); });
+    each(0, kCount, [&](int k, int h) { x[k][h] = from[place(begin + k, h)]; });
     each(0, kCount, [&](int k, int h) {
       const float4 found = plus(x[k][h], z(k, h));
       if constexpr (!kBack) answer(begin + k, h, found);
-      if (kBack && begins_)
-        grad(begin + k, h) = found;
-      else
-        own(begin + k, h) = found;
+      to[place(begin + k, h)] = found;
     });
   }
 
@@ -831,8 +854,7 @@ class LayersTile {
   // the one from which the way goes back its part of the slopes. `of_slopes`: a part of dz_0, on the way
   // back.
   __device__ __forceinline__ void middle(bool is_forward, const Product<kScalarPieces>& of_slopes,
-                                         float4 (&factors)[kSidePieces][2],
-                                         float4 (&slopes)[kSidePieces][2]) {
+                                         float4 (&factors)[kSidePieces][2]) {
     Product<kMiddlePieces> z;
     Product<kSidePieces> logits;
     {
@@ -845,83 +867,85 @@ class LayersTile {
       if (is_forward) multiply(logits, rows);
     }
     if (!is_forward) return end<kMiddlePieces>(0, z);
-    float4 g[kAtOnce][2];
+    // Branches stand around groups of pieces, so that sigmoids do not wait for each other.
     static_assert(kScalarPieces == kAtOnce);
+    float4 g[kAtOnce][2], x[kAtOnce][2], f[kAtOnce][2];
     if (turns_) each(0, kScalarPieces, [&](int s, int h) { g[s][h] = grad(s, h); });
-    each(0, kScalarPieces, [&](int s, int h) {
-      const float4 x = z(s, h), f = sigmoids(x), more = times(x, f);
-      float4& place = own(s, h);
-      if constexpr (kBack) {
-        // The derivative of x sigmoid(x).
-        const float4 by = plus(f, times(more, rest(f)));
-        if (turns_)
-          place = times(g[s][h], by);
-        else
-          place = plus(place, more), kept(kScalars + s, h) = by;
-      } else {
-        place = plus(place, more);
-      }
-    });
+    each(0, kScalarPieces, [&](int s, int h) { x[s][h] = z(s, h), f[s][h] = sigmoids(x[s][h]); });
+    // The derivative of x sigmoid(x).
+    const auto slope_of = [](const float4& x, const float4& f) {
+      return plus(f, times(times(x, f), rest(f)));
+    };
+    if (kBack && turns_)
+      each(0, kScalarPieces, [&](int s, int h) { own(s, h) = times(g[s][h], slope_of(x[s][h], f[s][h])); });
+    else
+      each(0, kScalarPieces, [&](int s, int h) {
+        own(s, h) = plus(own(s, h), times(x[s][h], f[s][h]));
+        if constexpr (kBack) kept(kScalars + s, h) = slope_of(x[s][h], f[s][h]);
+      });
 #pragma unroll
     for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
       if (turns_) each(0, kAtOnce, [&](int k, int h) { g[k][h] = grad(kScalarPieces + begin + k, h); });
       each(begin, begin + kAtOnce, [&](int k, int h) {
-        const int s = kScalarPieces + k;
-        const float4 f = sigmoids(logits(k, h)), more = times(f, z(s, h));
-        float4& place = own(s, h);
-        factors[k][h] = f;
-        if constexpr (kBack) {
-          const float4 by = times(more, rest(f));
-          if (turns_) {
-            const float4& of = g[k - begin][h];
-            slopes[k][h] = times(of, by), place = times(of, f);
-          } else {
-            place = plus(place, more), kept(k, h) = by, kept(kFactors + k, h) = f;
-          }
-        } else {
-          place = plus(place, more);
-        }
+        factors[k][h] = sigmoids(logits(k, h)),
+        x[k - begin][h] = times(factors[k][h], z(kScalarPieces + k, h));
       });
+      if (kBack && turns_)
+        each(begin, begin + kAtOnce, [&](int k, int h) {
+          const float4 &of = g[k - begin][h], &more = x[k - begin][h];
+          slope(k, h) = times(of, times(more, rest(factors[k][h])));
+          own(kScalarPieces + k, h) = times(of, factors[k][h]);
+        });
+      else
+        each(begin, begin + kAtOnce, [&](int k, int h) {
+          const float4& more = x[k - begin][h];
+          own(kScalarPieces + k, h) = plus(own(kScalarPieces + k, h), more);
+          if constexpr (kBack)
+            kept(k, h) = times(more, rest(factors[k][h])), kept(kFactors + k, h) = factors[k][h];
+        });
     }
   }
 
   // The same of both signs.
-  __device__ __forceinline__ void sides(bool is_forward, const float4 (&factors)[kSidePieces][2],
-                                        const float4 (&slopes)[kSidePieces][2]) {
+  __device__ __forceinline__ void sides(bool is_forward, const float4 (&factors)[kSidePieces][2]) {
     constexpr int kFirst = kMiddlePieces, kSecond = kMiddlePieces + kSidePieces;
     Product<kSidePieces> negative, positive;
     {
       Rows<2 * kSidePieces> rows;
       make_rows(rows, [&](int s, int h) { return row(kFirst + s, h, kFactors + s % kSidePieces); });
-      // Registers have no room for these beside a product's.
-      if (turns_) each(0, kSidePieces, [&](int k, int h) { own(kFirst + k, h) = slopes[k][h]; });
       multiply_sides(negative, positive, rows);
     }
     if (!is_forward) return end<kSidePieces>(kFirst, negative), end<kSidePieces>(kSecond, positive);
 #pragma unroll
     for (int begin = 0; begin < kSidePieces; begin += kAtOnce) {
-      float4 g[kAtOnce][2], other[kAtOnce][2];
+      float4 g[kAtOnce][2], other[kAtOnce][2], before[kAtOnce][2], a[kAtOnce][2], b[kAtOnce][2];
       if (turns_)
         each(0, kAtOnce, [&](int k, int h) {
           g[k][h] = grad(kFirst + begin + k, h), other[k][h] = grad(kSecond + begin + k, h);
+          before[k][h] = slope(begin + k, h);
         });
-      each(begin, begin + kAtOnce, [&](int k, int h) {
-        const float4 f = factors[k][h], a = times(f, negative(k, h)), b = times(f, positive(k, h));
-        float4 &first = own(kFirst + k, h), &second = own(kSecond + k, h);
-        if constexpr (kBack) {
-          const float4 left = rest(f), by_a = times(a, left), by_b = times(b, left);
-          if (turns_) {
-            const float4 &of_first = g[k - begin][h], &of_second = other[k - begin][h];
-            slope(k, h) = plus(first, plus(times(of_first, by_a), times(of_second, by_b)));
-            first = times(f, of_first), second = times(f, of_second);
-          } else {
-            first = plus(first, a), second = plus(second, b);
-            kept(kSidePieces + k, h) = by_a, kept(2 * kSidePieces + k, h) = by_b;
-          }
-        } else {
-          first = plus(first, a), second = plus(second, b);
-        }
+      each(0, kAtOnce, [&](int k, int h) {
+        const float4& f = factors[begin + k][h];
+        a[k][h] = times(f, negative(begin + k, h)), b[k][h] = times(f, positive(begin + k, h));
       });
+      const auto first = [&](int k, int h) -> float4& { return own(kFirst + begin + k, h); };
+      const auto second = [&](int k, int h) -> float4& { return own(kSecond + begin + k, h); };
+      if (kBack && turns_)
+        each(0, kAtOnce, [&](int k, int h) {
+          const float4 &f = factors[begin + k][h], &of_first = g[k][h], &of_second = other[k][h];
+          const float4 sum = plus(times(of_first, a[k][h]), times(of_second, b[k][h]));
+          slope(begin + k, h) = plus(before[k][h], times(sum, rest(f)));
+          first(k, h) = times(f, of_first), second(k, h) = times(f, of_second);
+        });
+      else
+        each(0, kAtOnce, [&](int k, int h) {
+          first(k, h) = plus(first(k, h), a[k][h]), second(k, h) = plus(second(k, h), b[k][h]);
+          if constexpr (kBack) {
+            const float4 left = rest(factors[begin + k][h]);
+            kept(kSidePieces + begin + k, h) = times(a[k][h], left);
+            kept(2 * kSidePieces + begin + k, h) = times(b[k][h], left);
+          }
+        });
     }
   }
 
@@ -953,7 +977,6 @@ class LayersTile {
   int edge_[2], next_edge_[2];  // the thread's, and those of the next tile; -1: none
   int64_t group_sums_ = 0;      // of the warp's first eight edges
   int count_ = 0;               // edges of the tile
-  bool is_busy_ = false;
   float by_row_[2] = {};
 };
 
