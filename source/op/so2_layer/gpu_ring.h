@@ -18,7 +18,7 @@ template <int kWarps, class Stages>
 class StageRing {
  public:
   static MDOPS_HD constexpr int64_t bytes(int slots, int slot_bytes) {
-    return slots * (slot_bytes + static_cast<int64_t>(sizeof(uint64_t) + sizeof(int)));
+    return slots * (slot_bytes + static_cast<int64_t>(sizeof(uint64_t) + sizeof(unsigned)));
   }
 
   // All threads of the block call it. `memory`: shared, on a multiple of what swizzles ask for.
@@ -53,7 +53,7 @@ class StageRing {
   __device__ __forceinline__ void let_go() {
     __syncwarp();  // no lane waits for the stage any more
     // Products that were waited for have read it: there is nothing to fence.
-    if (lane_index() == 0 && atomicAdd(done() + freed_, 1) % kWarps == kWarps - 1 && left_ > 0) ask(freed_);
+    if (lane_index() == 0 && atomicAdd(done() + freed_, 1u) % kWarps == kWarps - 1 && left_ > 0) ask(freed_);
     if (++freed_ == slots_) freed_ = 0;
     --left_, advance();
   }
@@ -62,7 +62,9 @@ class StageRing {
   __device__ __forceinline__ uint64_t* barriers() const {
     return reinterpret_cast<uint64_t*>(memory_ + slots_ * slot_bytes_);
   }
-  __device__ __forceinline__ int* done() const { return reinterpret_cast<int*>(barriers() + slots_); }
+  __device__ __forceinline__ unsigned* done() const {
+    return reinterpret_cast<unsigned*>(barriers() + slots_);
+  }
 
   // Asks for stage next_ in a slot.
   __device__ __forceinline__ void ask(int slot) const {
