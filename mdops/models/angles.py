@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from mdops.models.contract import EnvironmentDescriptor, Features
 from mdops.models.neighborhood import Neighborhood, NeighborReport
 from mdops.nn import angle_splines
-from mdops.nn.watch import Watch
+from mdops.nn.watch import NamedOfWeights
 from mdops.ops import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_moment import POWERS, ROW
 from mdops.tracing import is_exported, is_recorded
@@ -47,28 +47,6 @@ class AngleKnots:
         return self.octaves << self.fineness
 
 
-class _Tables(dict[Any, torch.Tensor]):
-    """Tables by what they are of. Copies and pickles do without them.
-
-    Attributes:
-        watch: of the weights. state: of them, when the tables were made.
-        held: those that CUDA graphs read, whatever the weights are now.
-    """
-
-    watch: Watch | None = None
-    state: Any = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: list[torch.Tensor] = []
-
-    def __deepcopy__(self, memo: Any) -> "_Tables":
-        return _Tables()
-
-    def __reduce__(self) -> Any:
-        return _Tables, ()
-
-
 class AngleDescriptor(EnvironmentDescriptor):
     """Base of descriptors of sums over pairs of neighbours, of functions of one angle each:
 
@@ -86,7 +64,7 @@ class AngleDescriptor(EnvironmentDescriptor):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._tables = _Tables()
+        self._tables: NamedOfWeights[torch.Tensor] = NamedOfWeights(most=_KEPT)
 
     @property
     @abstractmethod
@@ -197,30 +175,14 @@ class AngleDescriptor(EnvironmentDescriptor):
     def _fixed(self, grid: AngleGrid, kinds: torch.Tensor | None) -> torch.Tensor:
         """The argument `tables` of `angle_features`, (F, pairs, pieces, M, 8), formed in float64; kept while the
         weights are what they are."""
-        kept = self._tables
-        if not is_recorded(self.std):  # what is recorded has the tables that a step before made
-            self._forget_changed()
-        name = grid, None if kinds is None else tuple(kinds.tolist())
-        if name not in kept:
-            if len(kept) >= _KEPT:
-                kept.clear()
-            with torch.inference_mode(False), torch.no_grad():
-                table = copy.deepcopy(self).double().coefficients(grid, kinds)
-                padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
-                kept[name] = padded.to(self.std.dtype).contiguous()
-        if kept[name].is_cuda and torch.cuda.is_current_stream_capturing():
-            kept.held.append(kept[name])
-        return kept[name]
 
-    def _forget_changed(self) -> None:
-        """Drops the tables of `_fixed` that were made with other weights."""
-        kept = self._tables
-        if kept.watch is None or not kept.watch.is_valid:
-            kept.watch = Watch(self)
-        state = kept.watch.parameters()
-        if kept.state != state:
-            kept.clear()
-            kept.state = state
+        def made() -> torch.Tensor:
+            table = copy.deepcopy(self).double().coefficients(grid, kinds)
+            padded = F.pad(table.transpose(-1, -2), (0, ROW - POWERS))
+            return padded.to(self.std.dtype).contiguous()
+
+        name = grid, None if kinds is None else tuple(kinds.tolist())
+        return self._tables(self, name, made, self.std)
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
         """(F, pairs, pieces, 6, M), of these types or all; differentiable in the weights."""

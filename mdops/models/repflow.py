@@ -17,7 +17,7 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_key, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
 from mdops.nn.net import Layer, array, tensor
-from mdops.nn.watch import OfWeights
+from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
     AngleEdges,
     NeighborGraph,
@@ -37,7 +37,7 @@ from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import linear
 from mdops.ops.switch_curve import switch_curve
 from mdops.options import Most, Options, key
-from mdops.tracing import is_exported, is_recorded
+from mdops.tracing import is_exported
 
 T = TypeVar("T")
 FIXED_DEVIATION = 0.3  # of the environment matrix, unless it is the data's
@@ -339,7 +339,7 @@ class RepflowLayer(nn.Module):
         """Takes the layers of `options.shapes`, which have no function of their own, and `options.residuals`."""
         super().__init__()
         self.options, self.activation_name = options, activation_name
-        self._kept: OfWeights[dict[Any, Any]] = OfWeights()
+        self._kept: NamedOfWeights[Any] = NamedOfWeights()
         self.products = nn.ModuleDict(products)
         self.n_residual, self.e_residual, self.a_residual = (
             nn.ParameterList(residuals[f"{name}_residual"]) for name in "nea"
@@ -443,16 +443,7 @@ class RepflowLayer(nn.Module):
         """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
         if not edges.at_once or is_exported():
             return make()
-        kept, recorded = self._kept(self, dict, of=edges.frame), is_recorded(edges.frame)
-        if name not in kept:
-            with torch.inference_mode(False), torch.no_grad():
-                found = make()
-            if recorded:
-                return found  # not there before what is recorded runs
-            kept[name] = found
-        if recorded:
-            self._kept.hold()
-        made: T = kept[name]
+        made: T = self._kept(self, name, make, edges.frame, of=edges.frame)
         return made
 
     def _own_part(self) -> Part:

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from mdops.tracing import is_recorded
+
 T = TypeVar("T")
 
 
@@ -135,7 +137,6 @@ class OfWeights(Generic[T]):
     def __init__(self) -> None:
         self._kept: tuple[Watch, Any, T | None] | None = None
         self._pass: weakref.ref[torch.Tensor] | None = None
-        self._held: list[T] = []
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return OfWeights, ()
@@ -157,8 +158,46 @@ class OfWeights(Generic[T]):
             self._kept = watch, now, found
         return found
 
-    def hold(self) -> None:
-        """Keeps what was given last, also once weights have changed: a CUDA graph that is recorded reads its memory."""
-        found = None if self._kept is None else self._kept[2]
-        if found is not None and all(found is not one for one in self._held):
-            self._held.append(found)
+    @property
+    def last(self) -> T | None:
+        """What was given last, whatever the weights are now."""
+        return None if self._kept is None else self._kept[2]
+
+
+class NamedOfWeights(Generic[T]):
+    """As `OfWeights` of several things by names, each made when it is first asked for, without a graph.
+
+    Where operations are recorded they have what a step before made, and that stays, also once weights have changed: a
+    CUDA graph reads its memory.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most`: how many are kept at once, if not all."""
+        self._most, self._all = most, OfWeights[dict[Hashable, T]]()
+        self._held: dict[int, T] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[int | None]]:
+        return NamedOfWeights, (self._most,)
+
+    def __call__(
+        self,
+        module: nn.Module,
+        name: Hashable,
+        make: Callable[[], T],
+        at: torch.Tensor,
+        of: torch.Tensor | None = None,
+    ) -> T:
+        """For a step with operations on the tensor `at`; `of` as `OfWeights` takes it."""
+        recorded = is_recorded(at)
+        kept = self._all.last or {} if recorded else self._all(module, dict, of)
+        if name not in kept:
+            with torch.inference_mode(False), torch.no_grad():
+                found = make()
+            if recorded:
+                return found  # not there before what is recorded runs
+            if len(kept) == self._most:
+                kept.clear()
+            kept[name] = found
+        if recorded:
+            self._held[id(kept[name])] = kept[name]
+        return kept[name]

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 
 import numpy as np
 import parts_cases
@@ -25,6 +26,7 @@ from mdops.evaluators.splines import Splines
 from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.models import angles
+from mdops.nn import watch
 from mdops.tables.angle_knots import choose_angle_knots
 
 # But those of descriptors without angles.
@@ -192,20 +194,47 @@ def test_without_room_for_tables_the_nets_run():
         assert_close(potential.evaluate(system), wanted, 1e-13)
 
 
-def test_tables_follow_the_weights():
+def test_tables_follow_the_weights(monkeypatch):
     potential = potential_of(("Cu", "Al"), **TEBD)
     system = system_of(potential, alloy())
     before = potential.evaluate(system)["forces"]
-    tables = potential.model.descriptor._tables
-    kept = dict(tables)
+    made, coefficients = [], angles.AngleDescriptor.coefficients
+    monkeypatch.setattr(
+        angles.AngleDescriptor, "coefficients", lambda *of: made.append(of) or coefficients(*of)
+    )
     potential.evaluate(system)
-    assert len(kept) == 1 and all(tables[name] is table for name, table in kept.items())
+    assert not made
     with torch.no_grad():
         potential.model.descriptor.embeddings.net().layers[0].weight.mul_(1.1)
     after = potential.evaluate(system)
     assert relative_error(after["forces"], before) > 1e-3
     assert_close(after, exactly(potential).evaluate(system), SPLINES)
-    assert not copy.deepcopy(potential).model.descriptor._tables
+    potential.evaluate(system)
+    assert len(made) == 1
+    copy.deepcopy(potential).evaluate(system)
+    assert len(made) == 2  # copies do without
+
+
+def test_tables_that_a_graph_reads_stay_when_weights_change(monkeypatch):
+    potential, tables = potential_of(("Cu", "Al"), **SE_E3), []
+    system, features = system_of(potential, alloy()), angles.angle_features
+
+    def noted(*args, **options):
+        tables.append(weakref.ref(args[4]._base))
+        return features(*args, **options)
+
+    monkeypatch.setattr(angles, "angle_features", noted)
+    for recorded in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(watch, "is_recorded", lambda at, recorded=recorded: recorded)
+            potential.evaluate(system)
+    with torch.no_grad():
+        for _ in range(2):
+            for weight in potential.model.descriptor.parameters():
+                weight.mul_(1.1)
+            potential.evaluate(system)
+    held, again, changed, last = (table() for table in tables)
+    assert held is again is not None and changed is None and last is not None
 
 
 def test_small_angles_keep_their_digits_in_float32():

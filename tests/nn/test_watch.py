@@ -9,7 +9,8 @@ import torch
 from reference_cases import DATA, model_path, references
 
 from mdops import load
-from mdops.nn.watch import OfWeights, Watch
+from mdops.nn import watch
+from mdops.nn.watch import NamedOfWeights, OfWeights, Watch
 
 
 def in_place(p):
@@ -113,13 +114,37 @@ def test_what_is_made_of_weights_is_made_again_where_these_changed(change):
     assert copy.deepcopy(kept)._kept is None and pickle.loads(pickle.dumps(kept))._kept is None
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_what_a_graph_reads_stays_when_weights_change(holds):
-    module, kept = torch.nn.Linear(2, 3), OfWeights()
-    read = weakref.ref(kept(module, lambda: module.weight.detach().clone()))
-    if holds:
-        kept.hold()
+@pytest.mark.parametrize("records", [True, False])
+def test_what_a_graph_reads_stays_when_weights_change(monkeypatch, records):
+    module, kept = torch.nn.Linear(2, 3), NamedOfWeights(most=2)
+
+    def ask(name, recorded=False):
+        monkeypatch.setattr(watch, "is_recorded", lambda at: recorded)
+        return kept(module, name, lambda: module.weight.detach().clone(), module.weight)
+
+    read = weakref.ref(ask("read"))
     with torch.no_grad():
         module.weight.add_(1)
-    kept(module, lambda: module.weight.detach().clone())
-    assert (read() is not None) == holds
+    if records:
+        assert ask("read", recorded=True) is read()
+    assert torch.equal(ask("read"), module.weight)
+    assert (read() is not None) == records
+
+
+def test_what_is_made_while_operations_are_recorded_is_not_there_for_others(monkeypatch):
+    module, kept = torch.nn.Linear(2, 3), NamedOfWeights()
+    monkeypatch.setattr(watch, "is_recorded", lambda at: True)
+    first, second = (kept(module, "name", module.weight.detach().clone, module.weight) for _ in range(2))
+    assert first is not second
+
+
+def test_so_many_names_are_kept():
+    module, kept = torch.nn.Linear(2, 3), NamedOfWeights(most=2)
+
+    def ask(name):
+        return kept(module, name, lambda: torch.zeros(1), module.weight)
+
+    first, second = ask("first"), ask("second")
+    assert ask("first") is first and ask("second") is second
+    ask("third")
+    assert ask("first") is not first
