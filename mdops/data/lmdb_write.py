@@ -37,7 +37,7 @@ def write_lmdb(path: Path, data: Dataset) -> None:
         "frame_system_ids": data.system.tolist(),
     }
     try:
-        with naming(path):
+        with naming(path, beside):
             # Numbers may be written on pages of their own, each with a half of it free.
             room = 2 * size + len(data) * (1 << 13) + (1 << 24)
             with lmdb.open(str(beside), map_size=room, sync=False) as file:
@@ -50,7 +50,7 @@ def write_lmdb(path: Path, data: Dataset) -> None:
             shutil.rmtree(path, ignore_errors=True)
             beside.rename(path)
     except lmdb.Error as error:
-        raise OSError(f"{path}: {error}") from error
+        raise OSError(f"{path}: {str(error).removeprefix(f'{beside}: ')}") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

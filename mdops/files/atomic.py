@@ -21,7 +21,7 @@ def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = N
     """
     temporary = path.with_name(path.name + ".new" if beside is None else beside)
     try:
-        with naming(path):
+        with naming(path, temporary):
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()

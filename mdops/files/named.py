@@ -6,8 +6,9 @@ from pathlib import Path
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Adds the name of the file to what the system says of writing into it, as of a full disk.
+def naming(path: Path, beside: Path | None = None) -> Iterator[None]:
+    """Adds the name of the file to what the system says of writing into it, as of a full disk; and says that in the
+    place of `beside`, which it is first written to.
 
     Raises:
         OSError: what was raised within, with the name.
@@ -15,7 +16,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None and str(error.filename) != str(beside or path):
             raise
         if error.errno is None:  # NumPy tells in words how much it wrote
             raise OSError(f"{path}: {error}") from error

@@ -15,6 +15,7 @@ from ase import Atoms, units
 
 from mdops.errors import InputError
 from mdops.files.atomic import replace_file
+from mdops.files.named import naming
 from mdops.md import checkpoint as checkpoints
 from mdops.md.checkpoint import Checkpoint
 from mdops.md.engine import BatchFrame, Minimizer
@@ -272,7 +273,8 @@ def write_atomically(path: Path, structures: Sequence[Atoms]) -> None:
         return
     temporary = path.with_name(f".{path.name}.new{path.suffix}")
     try:
-        ase.io.write(temporary, images, format=format.name)
-        os.replace(temporary, path)
+        with naming(path, temporary):
+            ase.io.write(temporary, images, format=format.name)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from ase import Atoms
 from children import python
 
 from mdops.files.atomic import replace_file
 from mdops.files.named import naming
 from mdops.md.outputs import TextFile
+from mdops.md.relax import write_atomically
 
 MODEL = Path(__file__).parents[1] / "data" / "formats" / "model.dp"
 
@@ -47,6 +49,21 @@ def test_errors_of_the_system_name_the_file(tmp_path):
         assert str(file) in str(caught.value)
     with pytest.raises(FileNotFoundError, match="other"), naming(file):
         os.stat(tmp_path / "other")
+
+
+@pytest.mark.parametrize("write", [replace_file, lambda path, _: write_atomically(path, [Atoms("Cu")])])
+def test_a_folder_that_cannot_be_written_to_is_said_of_the_file(tmp_path, monkeypatch, write):
+    """Not of what is written beside it first."""
+    path = tmp_path / "file.eps"
+
+    def refuse(name, *_, **__):
+        raise PermissionError(13, "Permission denied", str(name))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("ase.io.write", refuse)
+    with pytest.raises(PermissionError) as error:
+        write(path, b"data")
+    assert error.value.filename == str(path)
 
 
 @pytest.mark.parametrize("name", ["md.traj", "md.xyz"])
