@@ -57,12 +57,14 @@ def test_each_step_has_the_goals_of_its_stage(models, name, monkeypatch):
             return plain(self, state)
 
         monkeypatch.setattr(kind, "first_half", first_half)
+    starts, set_targets = [], propagators.Propagator.set_targets
+
+    def noted(self, first):
+        starts.append((first, len(seen)))
+        return set_targets(self, first)
+
+    monkeypatch.setattr(propagators.Propagator, "set_targets", noted)
     engine = Engine(alloy(physics), models("cpu"), physics, step=250)
-    starts = []
-    queue = engine._queue
-    monkeypatch.setattr(
-        engine, "_queue", lambda first, *rest: starts.append((first, len(seen))) or queue(first, *rest)
-    )
     for _ in engine.run(370):
         pass
     assert engine.frame().conserved is None
