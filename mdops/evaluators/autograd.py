@@ -53,11 +53,8 @@ class Autograd(Evaluator):
         return derives and not step.create_graph and not torch.is_grad_enabled()
 
     def answer(self, step: Step) -> Found:
-        forces, trains, once = (
-            step.forces and self._derived is not None,
-            torch.is_grad_enabled(),
-            self.is_simple(step),
-        )
+        forces = step.forces and self._derived is not None
+        trains, once = torch.is_grad_enabled(), self.is_simple(step)
         with torch.set_grad_enabled((forces or trains) and not once):
             near = self.neighborhood(step.system, step.neighbors)
         if once and self.potential.matmul != near.matmul:

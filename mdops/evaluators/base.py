@@ -126,19 +126,15 @@ class Evaluator(ABC):
             raise TypeError(f"the evaluator {self.name} takes no weights of atoms")
         with nullcontext() if self.differentiable or not torch.is_grad_enabled() else torch.no_grad():
             found = self.answer(step)
-            if found is None:
-                found = self.instead().answer(dataclasses.replace(step, create_graph=self.differentiable))
+            if found is None:  # the separate ops of the model answer, which are kept from step to step
+                instead = self.potential.own_evaluator("differentiate")
+                found = instead.answer(dataclasses.replace(step, create_graph=self.differentiable))
         assert found is not None
         return found
 
     @abstractmethod
     def answer(self, step: Step) -> Found | None:
         """What `__call__` gives; None where neighbours have to be dropped, or it cannot have these types."""
-
-    def instead(self) -> "Evaluator":
-        """Who answers then: the separate ops of the model, which are kept from step to step."""
-        found: Evaluator = self.potential.own_evaluator("differentiate")
-        return found
 
     def drops(self, step: Step, report: NeighborReport) -> bool:
         """The one place where an evaluator has its neighbours judged (`mdops.models.judge`): whether some have to

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.evaluators.base import Step
+from mdops.evaluators.base import Evaluator, Step
 from mdops.evaluators.context import EvaluationContext
 from mdops.models.ener import EnergyFitting
 from mdops.models.net_fitting import NetFitting
@@ -30,9 +30,8 @@ class PackedFitting:
     def of(cls, potential: EvaluationContext) -> "PackedFitting | None":
         """That of a standard model of energies; None where there is none, or its nets cannot be packed so."""
         model = potential.model
-        if not (isinstance(model, DescriptorFitting) and potential.answers_energies) or why_not_net(
-            potential
-        ):
+        is_standard = isinstance(model, DescriptorFitting) and potential.answers_energies
+        if not is_standard or why_not_net(potential):
             return None
         nets = SplineModel(potential, grids=[None for _ in sums_of(model)])
         return cls(nets) if nets.why_not is None else None
@@ -59,6 +58,16 @@ def has_sums(potential: EvaluationContext) -> bool:
 def is_alone(potential: EvaluationContext) -> bool:
     """Whether such a descriptor is its only one."""
     return moment_descriptor(potential.model) is not None
+
+
+class OfOneSum(Evaluator):
+    """Of such models."""
+
+    made_for = "models of one descriptor of sums over neighbours"
+
+    @classmethod
+    def knows(cls, potential: EvaluationContext) -> bool:
+        return is_alone(potential)
 
 
 def why_not_net(potential: EvaluationContext, *, first_may_add: bool = False) -> str | None:

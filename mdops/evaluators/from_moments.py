@@ -10,7 +10,7 @@ import torch
 
 from mdops.evaluators.base import Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fitting import is_alone, why_not_exact, why_not_net
+from mdops.evaluators.fitting import OfOneSum, why_not_exact, why_not_net
 from mdops.evaluators.kept import OfSystems, shares_places
 from mdops.evaluators.one_op import why_not_truncated
 from mdops.evaluators.spline_sum import SplineSum
@@ -25,14 +25,8 @@ from mdops.tracing import is_exported
 Energies = tuple[torch.Tensor, torch.Tensor]
 
 
-class FromMoments(Evaluator):
+class FromMoments(OfOneSum):
     """The step, but for what it does between the moments and their gradient."""
-
-    made_for = "models of one descriptor of sums over neighbours"
-
-    @classmethod
-    def knows(cls, potential: EvaluationContext) -> bool:
-        return is_alone(potential)
 
     @abstractmethod
     def _nets(self, step: Step) -> Any:
@@ -132,10 +126,8 @@ class _Nets:
     def energies(self, moments: torch.Tensor, step: Step) -> Energies:
         """As `FromMoments._nets` says."""
         s, scale = self.splines, self.scale
-        extra, types = (
-            s.extra_inputs(step.system, step.fparam, step.aparam),
-            self.part.tables.types(step.system),
-        )
+        extra = s.extra_inputs(step.system, step.fparam, step.aparam)
+        types = self.part.tables.types(step.system)
         of_types = step.system.atoms_of_types(s.model.ntypes)
         kinds = [of_types[t] for t in s.kinds.numbers]
         atoms = torch.cat(kinds)
@@ -258,7 +250,7 @@ class LowBit(MomentSteps):
 
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
-        return is_alone(potential) and why_not_exact(potential) is not None
+        return super().knows(potential) and why_not_exact(potential) is not None
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:

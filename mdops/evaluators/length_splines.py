@@ -1,5 +1,5 @@
-"""Descriptors that take splines of lengths in the place of their radial nets: DPA-4C, whose sums are of splines times
-harmonics, and DPA-4, whose edges have numbers by splines."""
+"""Splines of lengths in the place of radial nets: of those whose sums with harmonics are a descriptor's numbers, and of
+those that give its edges numbers."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -11,10 +11,9 @@ import torch
 from mdops.evaluators.context import EvaluationContext, Types
 from mdops.evaluators.kept import OfTypes
 from mdops.models.dpa4.radial import RadialSplines
-from mdops.models.dpa4c import DPA4C
 from mdops.models.moments import TypeChoice
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSums
-from mdops.models.ways import Way
+from mdops.models.ways import BySplines, Way
 from mdops.ops import harmonic_forces, harmonic_sums, moment_invariants
 from mdops.tables.harmonic_tables import HarmonicTables, harmonic_tables
 from mdops.tables.invariant_terms import invariant_terms
@@ -35,11 +34,11 @@ class LengthSplines(ABC):
         self._tables_of = OfTypes(self._tables, lambda made: 0 if made is None else self._numbers(made))
 
     @staticmethod
-    def why_not(potential: EvaluationContext, descriptor: Any) -> str | None:
+    def why_not(potential: EvaluationContext, descriptor: BySplines) -> str | None:
         """Why a descriptor has none."""
-        exact = "the radial nets are evaluated exactly (spline=False)"
-        reason: str | None = descriptor.why_no_splines
-        return exact if reason is None and potential.spline_tolerance is None else reason
+        if potential.spline_tolerance is None:
+            return descriptor.why_no_splines or "the radial nets are evaluated exactly (spline=False)"
+        return descriptor.why_no_splines
 
     def way(self, types: Types) -> Way | None:
         """For systems of these types; None where the nets have to run."""
@@ -73,7 +72,7 @@ class LengthSplines(ABC):
 
 
 class EdgeNumbers(LengthSplines):
-    """Of DPA-4."""
+    """Of edges."""
 
     def _found(self, kinds: tuple[int, ...]) -> RadialSplines | None:
         return radial_splines(self._descriptor, kinds, self._tolerance, _MOST_NUMBERS)
@@ -94,14 +93,14 @@ class _OfSums(NamedTuple):
 
 
 class HarmonicSums(LengthSplines):
-    """The numbers of DPA-4C, before its statistics are taken off."""
+    """The numbers of sums with harmonics, before statistics are taken off."""
 
-    def __init__(self, potential: EvaluationContext, descriptor: DPA4C) -> None:
+    def __init__(self, potential: EvaluationContext, descriptor: Any) -> None:
         super().__init__(potential, descriptor)
         self._invariants = invariant_terms(descriptor)
 
     def _found(self, kinds: tuple[int, ...]) -> _OfSums | None:
-        d: DPA4C = self._descriptor
+        d = self._descriptor
         found = harmonic_tables(d, kinds, self._tolerance, _MOST_NUMBERS)
         choice = TypeChoice.of(kinds, d.mean.device)
         return None if found is None else _OfSums(choice, found, choice.places(d.ntypes))

@@ -9,7 +9,7 @@ import torch
 
 from mdops.evaluators.base import Answers, Evaluator, Found, Step, forces_and_virials
 from mdops.evaluators.context import EvaluationContext
-from mdops.evaluators.fitting import has_sums, is_alone, why_not_net
+from mdops.evaluators.fitting import OfOneSum, has_sums, is_alone, why_not_net
 from mdops.evaluators.kept import OfSystems, shares_places
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.evaluators.splines import FusedSums, Splines, words
@@ -138,11 +138,10 @@ class FusedParts(Evaluator):
         return _Tables(splines, self._blend, self._offset)
 
 
-class Fused(FusedParts):
+class Fused(OfOneSum, FusedParts):
     """Of one descriptor of sums, by the op that has kernels rebuilt for a model and products of chosen accuracy."""
 
     name = "fused"
-    made_for = "models of one descriptor of sums over neighbours"
     summary = "one op a step"
     captures = True
     weighs = False
@@ -151,10 +150,6 @@ class Fused(FusedParts):
         Evaluator.__init__(self, potential)
         self._tables_of = OfSystems(potential, self._tables)
         potential.rebuilt_kernels()  # looks for them in the cache
-
-    @classmethod
-    def knows(cls, potential: EvaluationContext) -> bool:
-        return is_alone(potential)
 
     @classmethod
     def kernels(cls, potential: EvaluationContext) -> str | None:
@@ -183,11 +178,10 @@ class Fused(FusedParts):
         return _Tables(splines, matmul=self.potential.matmul)
 
 
-class FusedTraining(Evaluator):
+class FusedTraining(OfOneSum):
     """Answers that are differentiable in the model's weights, not in the positions."""
 
     name = "fused training"
-    made_for = "models of one descriptor of sums over neighbours"
     summary = "one op for all that comes after the splines' tables"
     cost = "separate operations take one and a half times as long, or twice"
     devices = ("cpu",)
@@ -196,10 +190,6 @@ class FusedTraining(Evaluator):
     def __init__(self, potential: EvaluationContext) -> None:
         super().__init__(potential)
         self._model_of = OfSystems(potential, lambda model: model)
-
-    @classmethod
-    def knows(cls, potential: EvaluationContext) -> bool:
-        return is_alone(potential)
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:

@@ -48,11 +48,9 @@ class SplineSum:
     def _norm(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean and deviations of R."""
         mean, std = self.tables.mean, self.tables.std
-        return (
-            (torch.full_like(mean, -_ONE), torch.full_like(std, _ONE))
-            if self.descriptor.plain
-            else (mean, std)
-        )
+        if not self.descriptor.plain:
+            return mean, std
+        return torch.full_like(mean, -_ONE), torch.full_like(std, _ONE)
 
     def moments(self, near: Neighborhood) -> torch.Tensor:
         """A (N, F * B, 4), of a plain sum (N, n * B, 1) (`mdops.ops.spline_moment`), of all neighbours that the model's
@@ -74,13 +72,11 @@ class SplineSum:
         excludes = d.plain and s.excludes
         kinds = types.long().clamp(min=0) if excludes or absent is not None else types
         if absent is not None:
-            shift = (
-                torch.ones_like(s.mean) if d.plain else -s.mean / s.std[:, 0]
-            )  # R_0 of an absent neighbour
+            # R_0 of an absent neighbour.
+            shift = torch.ones_like(s.mean) if d.plain else -s.mean / s.std[:, 0]
             more = (absent - self._counted(within, kinds, near)) * shift[kinds, None]
-            moments = moments + (more[..., None] * self._at_zero[kinds, None])[..., None] * (
-                torch.arange(moments.shape[-1], device=moments.device) == 0
-            )
+            is_first = torch.arange(moments.shape[-1], device=moments.device) == 0
+            moments = moments + (more[..., None] * self._at_zero[kinds, None])[..., None] * is_first
         if excludes:
             counts = within if absent is None else s.sel - absent
             zeros = (counts * s.zeroed[kinds]).to(moments.dtype)
@@ -120,11 +116,8 @@ class SplineSum:
 
     def gradient(self, gradient: torch.Tensor, near: Neighborhood) -> torch.Tensor:
         """dE/dd (N, K, 3) from dE/dA, as `moments` gives A."""
-        d, s, gradient = (
-            self.descriptor,
-            self.tables,
-            gradient.unflatten(1, (-1, self.tables.grid.intervals + 5)),
-        )
+        d, s = self.descriptor, self.tables
+        gradient = gradient.unflatten(1, (-1, s.grid.intervals + 5))
 
         def of_pairs(part: torch.Tensor, gated: bool) -> torch.Tensor:
             return torch.ops.mdops.spline_moment_backward(
@@ -134,11 +127,7 @@ class SplineSum:
                 s.types(near.system),
                 *self._norm,
                 s.mask,
-                d.cutoff,
-                d.cutoff_smooth,
-                d.protection,
-                s.grid.s_max,
-                s.grid.grading,
+                *s.scalars[:5],
                 d.plain,
                 gated,
             )

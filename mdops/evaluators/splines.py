@@ -16,13 +16,10 @@ from mdops.evaluators.kept import OfTypes
 from mdops.evaluators.length_splines import EdgeNumbers, HarmonicSums
 from mdops.evaluators.spline_sum import SplineSum
 from mdops.models.contract import Descriptor
-from mdops.models.dpa4.descriptor import DPA4
-from mdops.models.dpa4c import DPA4C
 from mdops.models.length_basis import EdgesByLength
-from mdops.models.moments import MomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.standard import DescriptorFitting
-from mdops.models.ways import Way, numbers_by
+from mdops.models.ways import EdgesBySplines, SumsBySplines, Way, numbers_by
 from mdops.tables.angle_knots import angle_descriptors
 from mdops.tables.grids import attentions_of, inner_sums_of, sums_of
 from mdops.tables.length_tables import length_basis
@@ -221,11 +218,11 @@ class FusedSums(Splines):
 
 
 class RadialSplineSteps(Autograd):
-    """In simulations, of DPA-4."""
+    """In simulations, of descriptors whose edges have numbers of their lengths."""
 
     name = "radial splines"
     summary = "splines of the lengths of edges for each pair of types, then PyTorch"
-    made_for = "models of dpa4 alone"
+    made_for = "models of one descriptor with radial nets of edges"
     cost = "the radial nets run on every edge instead"
     chooses_knots = packs_weights = True
 
@@ -238,7 +235,7 @@ class RadialSplineSteps(Autograd):
     @classmethod
     def knows(cls, potential: EvaluationContext) -> bool:
         model = potential.model
-        return isinstance(model, DescriptorFitting) and isinstance(model.descriptor, DPA4)
+        return isinstance(model, DescriptorFitting) and isinstance(model.descriptor, EdgesBySplines)
 
     @classmethod
     def limit(cls, potential: EvaluationContext) -> str | None:
@@ -263,7 +260,7 @@ def other_sums(potential: EvaluationContext) -> tuple[dict[Descriptor, Callable[
     every += [
         (d, partial(HarmonicSums, potential, d), HarmonicSums.why_not(potential, d))
         for d in potential.model.descriptors
-        if isinstance(d, DPA4C)
+        if isinstance(d, SumsBySplines)
     ]
     return {d: make for d, make, why in every if why is None}, [why for *_, why in every if why is not None]
 
@@ -277,8 +274,8 @@ def words(potential: EvaluationContext, *, but_sums: bool = False) -> str | None
     ways: dict[str, list[Descriptor]] = {
         "spline moments": [] if but_sums else sums,
         "its own operations, and autograd": own,
-        "splines, and one op a layer": [d for d in others if isinstance(d, MomentDescriptor)],
-        "harmonic splines": [d for d in others if isinstance(d, DPA4C)],
+        "splines, and one op a layer": [d for d in others if not isinstance(d, SumsBySplines)],
+        "harmonic splines": [d for d in others if isinstance(d, SumsBySplines)],
     }
     told = [f"{', '.join(dict.fromkeys(d.kind for d in of))}: {way}" for way, of in ways.items() if of]
     return "; ".join(told) or None

@@ -20,7 +20,7 @@ from mdops.models.registry import register
 from mdops.models.rows import pair_kinds, rows_in, table_rows
 from mdops.models.shapes import check_layer, check_pairs, require_same
 from mdops.models.spin_invariants import MomentTables, SpinInvariants, neighbor_lines, spin_width
-from mdops.models.ways import way_of
+from mdops.models.ways import SumsBySplines, way_of
 from mdops.nn.net import array, tensor
 from mdops.nn.swiglu import SwiGLU, hidden_width, random_product
 from mdops.ops import harmonic_rows, neighbor_rows, row_moments
@@ -179,7 +179,7 @@ _OF_PAIRS = {"scale_anchor": "adam_spin_scale_anchor", "shift_anchor": "adam_spi
 
 
 @register
-class DPA4C(Descriptor):
+class DPA4C(SumsBySplines, Descriptor):
     """D_i = ((invariants of X, (d_0 + 1/4)^1/2, (d_1 + 1/4)^1/2, E_a) - mean) / stddev, of an atom of type a, with
 
         X_0 = n_0 sum_j chi F(r_j),    X_l = n_1 sum_j chi^2 F(r_j) B_l(r_j / |r_j|) for l >= 1, n = (d + 1/4)^-1/2,

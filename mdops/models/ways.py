@@ -31,3 +31,20 @@ def numbers_by(ways: Mapping[Any, Way]) -> AbstractContextManager[None]:
 def way_of(descriptor: Any) -> Way | None:
     """What `numbers_by` says of a descriptor; None where its own nets run."""
     return _ways.get().get(descriptor)
+
+
+class BySplines:
+    """A descriptor in which splines of lengths may stand for radial nets, in simulations."""
+
+    @property
+    def why_no_splines(self) -> str | None:
+        """Why they cannot; None if they can."""
+        raise NotImplementedError
+
+
+class EdgesBySplines(BySplines):
+    """They are what edges have of their lengths and types (`mdops.tables.radial_tables`)."""
+
+
+class SumsBySplines(BySplines):
+    """They are summed with harmonics (`mdops.tables.harmonic_tables`)."""

@@ -19,7 +19,7 @@ from mdops.models.graph import GraphDescriptor, Room, device_memory, neighbor_gr
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
-from mdops.models.ways import way_of
+from mdops.models.ways import EdgesBySplines, way_of
 from mdops.nn.equivariant.indices import by_order, coefficients
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
@@ -43,7 +43,7 @@ _FIRST_FILM = 0.01  # how much surroundings change an atom at first
 
 
 @register
-class DPA4(GraphDescriptor):
+class DPA4(EdgesBySplines, GraphDescriptor):
     """D_i = the scalars of atom i after the last block and layers that read them.
 
     An atom has (l + 1)^2 coefficients of real harmonics in C channels. It begins with the embedding of its type in the
