@@ -19,7 +19,14 @@ from torch import nn
 from mdops.errors import InputError, ModelFileError, UnsupportedModelError
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.schema import MODEL_ARRAYS, Node
-from mdops.models.shapes import check_collection, check_pairs, check_statistics, check_types, require_same
+from mdops.models.shapes import (
+    check_collection,
+    check_pairs,
+    check_statistics,
+    check_type_map,
+    check_types,
+    require_same,
+)
 from mdops.models.spin import Spin
 from mdops.models.statistics import environment_statistics
 from mdops.nn.net import NetCollection, array, tensor
@@ -503,10 +510,7 @@ class EnvironmentDescriptor(Descriptor):
             require_same(len(sel), ntypes, f"the length of {place}.sel")
         if not sum(sel) or not tree["neuron"] or tree["rcut_smth"] > tree["rcut"]:
             raise ModelFileError(f"{place} has no neighbours, no layers, or rcut_smth > rcut")
-        for part in (tree, tree.get("type_embedding", tree)):
-            if part["type_map"] is not None:
-                require_same(part["type_map"], type_map, f"the type_map of {place}")
-        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
+        check_type_map(tree, type_map, place)
         if "env_mat" in tree:
             found = tree["env_mat"]["rcut"], tree["env_mat"]["rcut_smth"]
             require_same(found, (tree["rcut"], tree["rcut_smth"]), f"{place}.env_mat")

@@ -47,13 +47,14 @@ from mdops.models.repformer_once import GraphOnce, StepsOnce, steps_once
 from mdops.models.se_e3_tebd import SeE3Tebd, SeE3TebdOptions
 from mdops.models.shapes import (
     check_collection,
+    check_options,
     check_product,
     check_residuals,
     check_statistics,
     require_same,
 )
 from mdops.models.statistics import EnvironmentSums
-from mdops.models.type_embedding import Nets, TypeEmbedding, electron_configurations, random_nets
+from mdops.models.type_embedding import Nets, TypeEmbedding, check_elements, random_nets
 from mdops.models.ways import way_of
 from mdops.nn.net import Layer, NetCollection, tensor
 from mdops.ops import NeighborGraph, edge_environment, edge_gather
@@ -215,10 +216,7 @@ class DPA2Options(Options):
         self.repformer.check(f"{place}.repformer", type_map)
         check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
         if self.use_econf_tebd:
-            try:
-                electron_configurations(type_map)
-            except ConfigError as error:
-                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+            check_elements(place, type_map)
         if not self.repformer.rcut < self.repinit.rcut:
             raise ConfigError(
                 f"{place}.repformer.rcut: is {self.repformer.rcut}, expected less than that of repinit, "
@@ -709,15 +707,8 @@ class DPA2(EdgesByLength, GraphDescriptor):
         repinit = RepinitOptions.from_tree(tree["repinit_args"])
         repformer = RepformerOptions.from_tree(tree["repformer_args"])
         options = DPA2Options.from_tree(tree, repinit=repinit, repformer=repformer)
-        try:
-            options.check(place, type_map)
-        except ConfigError as error:
-            raise ModelFileError(str(error)) from error
+        check_options(options, tree, type_map, place)
         ntypes = len(type_map)
-        for part in (tree, tree["type_embedding"]):
-            if part["type_map"] is not None:
-                require_same(part["type_map"], type_map, f"the type_map of {place}")
-        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
         TypeEmbedding.check_tree(tree["type_embedding"], options.tebd_dim, ntypes, f"{place}.type_embedding")
         for name, part in (
             ("repinit_variable", options.sums),

@@ -36,9 +36,9 @@ from mdops.models.repflow import (
     switch,
     symmetric_sums,
 )
-from mdops.models.shapes import check_product, check_residuals, check_statistics, require_same
+from mdops.models.shapes import check_options, check_product, check_residuals, check_statistics, require_same
 from mdops.models.statistics import environment_statistics
-from mdops.models.type_embedding import TypeEmbedding, electron_configurations
+from mdops.models.type_embedding import TypeEmbedding, check_elements
 from mdops.nn.net import Layer
 from mdops.ops import angle_products, edge_gather
 from mdops.ops.activation import CODES, kernel_code
@@ -88,10 +88,7 @@ class DPA3Options(Options):
         self.repflow.check(f"{place}.repflow", type_map)
         check_pairs(self.exclude_types, len(type_map), f"{place}.exclude_types")
         if self.use_econf_tebd:
-            try:
-                electron_configurations(type_map)
-            except ConfigError as error:
-                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+            check_elements(place, type_map)
         if not is_charge_spin(self.default_chg_spin):
             raise ConfigError(f"{place}.default_chg_spin: is {self.default_chg_spin}, expected {EXPECTED}")
 
@@ -371,15 +368,8 @@ class DPA3(GraphDescriptor):
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
         repflow = RepflowOptions.from_tree(tree["repflow_args"])
         options = DPA3Options.from_tree(tree, repflow=repflow)
-        try:
-            options.check(place, type_map)
-        except ConfigError as error:
-            raise ModelFileError(str(error)) from error
+        check_options(options, tree, type_map, place)
         ntypes, n_dim = len(type_map), repflow.n_dim
-        for part in (tree, tree["type_embedding"]):
-            if part["type_map"] is not None:
-                require_same(part["type_map"], type_map, f"the type_map of {place}")
-        require_same(tree.get("ntypes", ntypes), ntypes, f"{place}.ntypes")
         TypeEmbedding.check_tree(tree["type_embedding"], n_dim, ntypes, f"{place}.type_embedding")
         for name, known in CONDITIONS.items():
             require_same(name in tree, options.add_chg_spin_ebd, f"whether {place} has {name}")

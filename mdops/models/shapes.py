@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from mdops.errors import ModelFileError
+from mdops.errors import ConfigError, ModelFileError
 from mdops.nn.net import TabulatedNet
+from mdops.options import Options
 
 Tree = dict[str, Any]
 
@@ -26,6 +27,23 @@ def require_same(found: Any, wanted: Any, place: str) -> None:
     """Raises ModelFileError, naming the place, unless what was found is what the rest of the model says."""
     if found != wanted:
         raise ModelFileError(f"{place} is {found}, and by the rest of the model it should be {wanted}")
+
+
+def check_options(options: Options, tree: Tree, type_map: list[str], place: str) -> None:
+    """Raises ModelFileError where the options of a descriptor's node, or its types, do not go together."""
+    try:
+        options.check(place, type_map)
+    except ConfigError as error:
+        raise ModelFileError(str(error)) from error
+    check_type_map(tree, type_map, place)
+
+
+def check_type_map(tree: Tree, type_map: list[str], place: str) -> None:
+    """Raises ModelFileError where the types of a descriptor's node, or of its type embedding, are not the model's."""
+    for part in (tree, tree.get("type_embedding", tree)):
+        if part["type_map"] is not None:
+            require_same(part["type_map"], type_map, f"the type_map of {place}")
+    require_same(tree.get("ntypes", len(type_map)), len(type_map), f"{place}.ntypes")
 
 
 def check_collection(nets: Tree, options: Tree, ndim: int, ntypes: int, place: str) -> None:

@@ -39,6 +39,14 @@ _MOVED = {
 }
 
 
+def check_elements(place: str, type_map: Sequence[str]) -> None:
+    """Raises ConfigError, naming the place, where `use_econf_tebd` has types that are not elements."""
+    try:
+        electron_configurations(type_map)
+    except ConfigError as error:
+        raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+
+
 def electron_configurations(type_map: Sequence[str]) -> np.ndarray:
     """(ntypes, 118): the ground state of each element, +1 for a spin orbital that has an electron and -1 for an
     empty one, over sqrt(118); shells by n, then l, filled by Hund's rule.
@@ -91,10 +99,7 @@ class MixedTypesOptions(EnvironmentOptions):
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)
         if self.use_econf_tebd:
-            try:
-                electron_configurations(type_map)
-            except ConfigError as error:
-                raise ConfigError(f"{place}.use_econf_tebd: {error}") from error
+            check_elements(place, type_map)
 
     def check_sel(self, place: str, type_map: Sequence[str]) -> None:
         """Any number of numbers will do."""

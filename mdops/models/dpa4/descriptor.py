@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from mdops.errors import ConfigError, ModelFileError
 from mdops.models import schema
 from mdops.models.contract import Features, Tree, renumbered
 from mdops.models.dpa4.block import Block, FeedForward, scalars
@@ -18,7 +17,7 @@ from mdops.models.dpa4.variables import load_variables, variables_of
 from mdops.models.graph import GraphDescriptor, Room, device_memory, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
-from mdops.models.shapes import require_same
+from mdops.models.shapes import check_options
 from mdops.models.ways import EdgesBySplines, way_of
 from mdops.nn.equivariant.indices import by_order, coefficients
 from mdops.nn.equivariant.norm import ScalarNorm
@@ -513,14 +512,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
 
     @classmethod
     def check_tree(cls, tree: Tree, type_map: list[str], place: str) -> None:
-        options = DPA4Options.from_tree(tree)
-        try:
-            options.check(place, type_map)
-        except ConfigError as error:
-            raise ModelFileError(str(error)) from error
-        if tree["type_map"] is not None:
-            require_same(tree["type_map"], type_map, f"the type_map of {place}")
-        require_same(tree.get("ntypes", len(type_map)), len(type_map), f"{place}.ntypes")
+        check_options(DPA4Options.from_tree(tree), tree, type_map, place)
 
     @classmethod
     def width_of_tree(cls, tree: Tree) -> int:
