@@ -73,6 +73,14 @@ struct DirectArgs {
     pieces = to, stride = apart;
     __syncthreads();
   }
+
+  // The polynomials of centres of a type, and of those these of an interval of a neighbour's.
+  __device__ __forceinline__ const T* of_type(int32_t type) const {
+    return pieces + static_cast<int64_t>(type) * list.ntypes * list.grid.intervals * stride;
+  }
+  __device__ __forceinline__ const T* piece(const T* of_type, int other, const HarmonicPair<T>& pair) const {
+    return of_type + (static_cast<int64_t>(other) * list.grid.intervals + pair.place.interval) * stride;
+  }
 };
 
 // f(neighbour, its slot, whether there is one) in all lanes for neighbours of a real atom, 32 at a time but
@@ -172,17 +180,14 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
       if (lane == 0) out.within[i] = 0, out.nearest[i] = value + args.cutoff;
       continue;
     }
-    const T* const of_type =
-        own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
+    const T* const of_type = own.of_type(type);
     T first[Functions] = {}, masses[2] = {}, second[kComponents - 1][kSeconds] = {};
     const int within = each_near(
         args, i, waiting, &nearest2,
         [&](const T* d, int other, int, bool is_there) {
           const HarmonicPair<T> pair(d, args.cutoff, args.grid);
           const T chi = is_there ? pair.chi : T(0), chi2 = chi * chi;
-          const T* const piece =
-              of_type +
-              (static_cast<int64_t>(other) * args.grid.intervals + pair.place.interval) * own.stride;
+          const T* const piece = own.piece(of_type, other, pair);
           masses[0] += chi2, masses[1] += chi2 * chi2;
           T g[kSeconds];
 #pragma unroll
@@ -294,7 +299,43 @@ class PairForces {
   Sums sums_;
 };
 
-// The gradients by the pair vectors of a warp's atom.
+// The gradients of a warp's atom by its pair vectors. f(pair, other, by_component) gives that by the pair's
+// length, and adds those by the harmonics.
+template <int Degree, class T, class To, class F>
+__device__ __forceinline__ void each_gradient(const HarmonicMomentArgs<T>& args, int64_t i,
+                                              Waiting<T>* waiting, To& to, const F& f) {
+  T nearest2 = 0;
+  to.begin(i);
+  each_near(
+      args, i, waiting, &nearest2,
+      [&](const T* d, int other, int slot, bool is_there) {
+        const auto place = to.place(i, slot);
+        const HarmonicPair<T> pair(d, args.cutoff, args.grid);
+        const T* const e = pair.direction;
+        T by_component[components_to(Degree)] = {}, across[3] = {0, 0, 0}, found[3];
+        const T along = f(pair, other, by_component);
+        add_harmonic_gradients<Degree>(e[0], e[1], e[2], by_component, across);
+        pair.turned(along, across, found);
+        to.add(is_there, place, d, found);
+      },
+      [&](int slot) { to.beyond(slot); });
+  to.end(i);
+}
+
+// f(i) by a warp for its real atoms, with what goes `to` those that are none.
+template <int Warps, class T, class To, class F>
+__device__ __forceinline__ void each_atom(const HarmonicMomentArgs<T>& args, To& to, const F& f) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * Warps;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * Warps + warp_index(); i < args.atoms; i += step) {
+    const RowKind kind = row_kind(args.types[i], args.ntypes, args.counts + i * args.ntypes, args.width);
+    if (kind == RowKind::real)
+      f(i);
+    else
+      to.skip(i, kind);
+  }
+  to.finish();
+}
+
 template <class T, int Degree, int Functions, class To>
 __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
     direct_gradients_kernel(HarmonicMomentArgs<T> args, HarmonicSumArgs<T> p, const T* by_first,
@@ -310,35 +351,19 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
   To to(args, given, room);
   own.copy(reinterpret_cast<T*>(room + kDirectWarps * To::kBytes));
   const int lane = lane_index();
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kDirectWarps;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kDirectWarps + warp_index(); i < args.atoms;
-       i += step) {
-    const int32_t type = args.types[i];
-    const RowKind kind = row_kind(type, args.ntypes, args.counts + i * args.ntypes, args.width);
-    if (kind != RowKind::real) {
-      to.skip(i, kind);
-      continue;
-    }
+  each_atom<kDirectWarps>(args, to, [&](int64_t i) {
     __syncwarp();
     for (int c = lane; c < kFirsts; c += kWarp) by[c] = by_first[i * kFirsts + c];
     for (int c = lane; c < kComponents * kSeconds; c += kWarp)
       by[kBy + c] = by_second[i * kComponents * kSeconds + c];
     __syncwarp();
-    const T* const of_type =
-        own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
+    const T* const of_type = own.of_type(args.types[i]);
     const auto numbers = [&](int at) { return *reinterpret_cast<const Numbers*>(by + at); };
-    T nearest2 = 0;
-    to.begin(i);
-    each_near(
-        args, i, waiting + warp_index(), &nearest2,
-        [&](const T* d, int other, int slot, bool is_there) {
-          const auto place = to.place(i, slot);
-          const HarmonicPair<T> pair(d, args.cutoff, args.grid);
+    each_gradient<Degree>(
+        args, i, waiting + warp_index(), to, [&](const HarmonicPair<T>& pair, int other, T* by_component) {
           const T chi = pair.chi, dchi = pair.dchi, own_chi = chi * chi, steep = T(2) * chi * dchi;
           const T rate = args.grid.inv_step, t = pair.place.t;
-          const T* const piece =
-              of_type +
-              (static_cast<int64_t>(other) * args.grid.intervals + pair.place.interval) * own.stride;
+          const T* const piece = own.piece(of_type, other, pair);
           T along = pair.by_masses(by[Functions], by[Functions + 1]);
           T value[kSeconds], rise[kSeconds];  // of chi^2 F, and of its slope
 #pragma unroll
@@ -354,7 +379,6 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
             }
           }
           const T* const e = pair.direction;
-          T by_component[kComponents], across[3] = {0, 0, 0};
           HarmonicPair<T>::each(T(1), e[0], e[1], e[2], Degree, [&](int l, int n, T b) {
             if (l == 0) return;
             const Numbers g = numbers(kBy + n * kSeconds);
@@ -364,15 +388,9 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
             by_component[n] = p_n;
             along += q_n * b;
           });
-          add_harmonic_gradients<Degree>(e[0], e[1], e[2], by_component, across);
-          T found[3];
-          pair.turned(along, across, found);
-          to.add(is_there, place, d, found);
-        },
-        [&](int slot) { to.beyond(slot); });
-    to.end(i);
-  }
-  to.finish();
+          return along;
+        });
+  });
 }
 
 }  // namespace gpu_harmonic

@@ -143,17 +143,14 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
     const T scale = static_cast<T>(int64_t{1} << bits), unit = T(1) / scale;
     __syncwarp();
     for (int k = lane; k < row; k += kWarp) counter[k] = 0;
-    const T* const of_type =
-        own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
+    const T* const of_type = own.of_type(type);
     T masses[2] = {0, 0}, sum[Tile::kEach] = {}, nearest2 = args.cutoff * args.cutoff;
     const int within = each_near(
         args, i, waiting + warp, &nearest2,
         [&](const T* d, int other, int, bool is_there) {
           const HarmonicPair<T> pair(d, args.cutoff, args.grid);
           const T chi = is_there ? pair.chi : T(0), chi2 = chi * chi, t = pair.place.t;
-          const T* const piece =
-              of_type +
-              (static_cast<int64_t>(other) * args.grid.intervals + pair.place.interval) * own.stride;
+          const T* const piece = own.piece(of_type, other, pair);
           masses[0] += chi2, masses[1] += chi2 * chi2;
           T weight[kSplineSupport];
           spline_values(t, weight);
@@ -218,34 +215,19 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
   char* const room = reinterpret_cast<char*>(rows + kWideWarps * 2 * row);
   To to(args, given, room);
   own.copy(reinterpret_cast<T*>(room + kWideWarps * To::kBytes));
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kWideWarps;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWideWarps + warp; i < args.atoms; i += step) {
-    const int32_t type = args.types[i];
-    const RowKind kind = row_kind(type, args.ntypes, args.counts + i * args.ntypes, args.width);
-    if (kind != RowKind::real) {
-      to.skip(i, kind);
-      continue;
-    }
+  each_atom<kWideWarps>(args, to, [&](int64_t i) {
     __syncwarp();
     for (int c = lane; c < kAll; c += kWarp) by[c] = by_second[i * kAll + c];
     for (int k = lane; k < 2 * row; k += kWarp) values[k] = by_moments[i * 2 * row + k];
     const T *const of_masses = by_first + i * p.width() + p.firsts, by_square = of_masses[0],
                    by_fourth = of_masses[1];
     __syncwarp();
-    const T* const of_type =
-        own.pieces + static_cast<int64_t>(type) * args.ntypes * args.grid.intervals * own.stride;
-    T nearest2 = 0;
-    to.begin(i);
-    each_near(
-        args, i, waiting + warp, &nearest2,
-        [&](const T* d, int other, int slot, bool is_there) {
-          const auto place = to.place(i, slot);
-          const HarmonicPair<T> pair(d, args.cutoff, args.grid);
+    const T* const of_type = own.of_type(args.types[i]);
+    each_gradient<Degree>(
+        args, i, waiting + warp, to, [&](const HarmonicPair<T>& pair, int other, T* by_component) {
           const T chi = pair.chi, dchi = pair.dchi, own_chi = chi * chi, fall = T(2) * chi * dchi;
           const T rate = args.grid.inv_step, t = pair.place.t;
-          const T* const piece =
-              of_type +
-              (static_cast<int64_t>(other) * args.grid.intervals + pair.place.interval) * own.stride;
+          const T* const piece = own.piece(of_type, other, pair);
           const int at = other * static_cast<int>(args.basis) + pair.place.interval;
           T weight[kSplineSupport], value = 0, slope = 0;
           spline_values(t, weight);
@@ -254,7 +236,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
           for (int k = 0; k + 1 < kSplineSupport; ++k) slope += weight[k] * steep[at + k];
           T along = pair.by_masses(by_square, by_fourth) + dchi * value + chi * slope;
           const T* const e = pair.direction;
-          T harmonic[kComponents], by_component[kComponents] = {}, across[3] = {0, 0, 0};
+          T harmonic[kComponents];
           HarmonicPair<T>::each(T(1), e[0], e[1], e[2], Degree, [&](int, int n, T b) { harmonic[n] = b; });
 #pragma unroll 1
           for (int c = 0; c < Seconds; c += kTogether) {
@@ -274,15 +256,9 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
               along += q * harmonic[n];
             }
           }
-          add_harmonic_gradients<Degree>(e[0], e[1], e[2], by_component, across);
-          T found[3];
-          pair.turned(along, across, found);
-          to.add(is_there, place, d, found);
-        },
-        [&](int slot) { to.beyond(slot); });
-    to.end(i);
-  }
-  to.finish();
+          return along;
+        });
+  });
 }
 
 }  // namespace gpu_harmonic
