@@ -1,5 +1,6 @@
 """Runs the GPU kernels of `edge_environment`, `edge_frames`, `edge_splines`, `edge_softmax`, `degree_norm`,
-`scalar_gate`, `row_gate` and `own_message` on the CPU, thread by thread, and compares them with those of the CPU.
+`scalar_gate`, `row_gate`, `own_message`, `edge_update` and `node_update` on the CPU, thread by thread, and compares
+them with those of the CPU.
 
     python scripts/emulate_rows.py [--cuda DIR]
 
@@ -26,6 +27,8 @@ NAMES = (
     "scalar_gate",
     "row_gate",
     "own_message",
+    "edge_update",
+    "node_update",
 )
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 1e-13}
 
@@ -54,6 +57,10 @@ def sizes_of(name: str, args: Sequence[Any]) -> tuple[list[int], Sequence[float]
         return [len(args[2]), shape[0], len(args[1]), args[2].shape[1], shape[1]], args[-1:]
     if name == "own_message":
         return [*shape, args[5]], (args[4], args[6])
+    if name == "edge_update":
+        return [*args[-7].shape, len(args[-3]) - 1, args[-2]], args[-1:]
+    if name == "node_update":
+        return [*shape, args[-2]], args[-1:]
     if name == "degree_norm":
         return [*shape, int(args[-1])], args[-2:-1]
     return list(shape), ()
@@ -128,6 +135,8 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
     norm = random(50, 9, 32), random(9, 32), random(32), random(9).exp(), 1e-5, True
     gate, along = ((random(50, 27, 96), random(50, 96), random(50, 192)) for _ in range(2))
     message = random(edges, 32), random(32, 32), random(32), random(32), 0.9, 1, 0.0
+    update = random(edges, 48), random(48), random(48), of_atom.nodes, of_atom.offsets, 1, 0.0
+    nodes = random(50, 48), random(50, 48), random(3, 48)
     return [
         ("edge_frames", (random(edges, 3), 2, 1)),
         ("edge_frames_backward", (*by_frames, random(edges, 3), 2, 1)),
@@ -146,6 +155,10 @@ def larger(dtype: torch.dtype) -> list[tuple[str, tuple[Any, ...]]]:
         ("scalar_gate_backward_backward", (*along, random(50, 27, 96), *gate)),
         ("own_message", message),
         ("own_message_backward", (random(edges, 32), *message)),
+        ("edge_update", (random(atoms, 48), *update)),
+        ("edge_update_backward", (random(atoms, 48), *update)),
+        ("node_update", (random(50, 48), *nodes[:2], random(50, 48), nodes[2], 1, 0.0)),
+        ("node_update_backward", (random(50, 48), *nodes, 1, 0.0)),
     ]
 
 

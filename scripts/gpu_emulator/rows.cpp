@@ -1,12 +1,14 @@
-// Environments, frames, splines and weights of edges, norms and gates of atoms' rows as on a GPU, launched on
-// the host. scripts/emulate_rows.py calls them with the pointers of their tensors, arguments first, and with
-// their sizes.
+// Environments, frames, splines, weights and updates of edges, norms, gates and updates of nodes as on a GPU,
+// launched on the host. scripts/emulate_rows.py calls them with the pointers of their tensors, arguments
+// first, and with their sizes.
 #include "degree_norm/gpu_kernels.h"
 #include "edge_environment/gpu_kernels.h"
 #include "edge_frames/gpu_kernels.h"
 #include "edge_softmax/gpu_kernels.h"
 #include "edge_splines/gpu_kernels.h"
+#include "edge_update/gpu_kernels.h"
 #include "fibers.h"
+#include "node_update/gpu_kernels.h"
 #include "own_message/gpu_kernels.h"
 #include "scalar_gate/gpu_kernels.h"
 
@@ -141,6 +143,34 @@ void message(Call c, int back) {
   run_own_message(gpu, a);
 }
 
+template <class T>
+void edge_updates(Call c, int back) {
+  EdgeUpdateArgs<T> a{};
+  a.rows = c.sizes[0], a.width = c.sizes[1], a.edges = c.sizes[2];
+  a.activation = static_cast<Activation>(c.sizes[3]), a.threshold = static_cast<T>(c.numbers[0]);
+  (back ? a.grad : a.base) = c.next<T>();
+  for (const T** array : {&a.z, &a.scale, &a.bias}) *array = c.next<T>();
+  a.index = c.next<int32_t>(), a.offsets = c.next<int32_t>(), a.out = c.next<T>();
+  back ? run_edge_update_gradients(gpu, a) : run_edge_update(gpu, a);
+}
+
+template <class T>
+void node_updates(Call c, int back) {
+  NodeUpdateArgs<T> a{};
+  a.numbers = c.sizes[0] * c.sizes[1], a.width = c.sizes[1];
+  a.activation = static_cast<Activation>(c.sizes[2]), a.threshold = static_cast<T>(c.numbers[0]);
+  (back ? a.grad : a.x) = c.next<T>();
+  a.z = c.next<T>(), a.u = c.next<T>();
+  if (!back) a.m = c.next<T>();
+  a.weights = c.next<T>();
+  if (!back) {
+    a.y = c.next<T>();
+    return run_node_update(gpu, a);
+  }
+  for (T** array : {&a.by_z, &a.by_u, &a.by_m}) *array = c.next<T>();
+  run_node_update_gradients(gpu, a);
+}
+
 }  // namespace
 
 #define MDOPS_EMULATED(name, function)                                                                     \
@@ -156,3 +186,5 @@ MDOPS_EMULATED(degree_norm, norm)
 MDOPS_EMULATED(scalar_gate, gate)
 MDOPS_EMULATED(row_gate, plain_gate)
 MDOPS_EMULATED(own_message, message)
+MDOPS_EMULATED(edge_update, edge_updates)
+MDOPS_EMULATED(node_update, node_updates)

@@ -12,28 +12,6 @@ namespace gpu_edge_update {
 
 constexpr int kThreads = 256;
 
-// The row of a thread, and the first of its numbers there: 1 << lanes threads have a row.
-template <int size>
-struct Place {
-  int64_t row;
-  int first, step;
-
-  __device__ explicit Place(int lanes)
-      : row((static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> lanes),
-        first((static_cast<int>(threadIdx.x) & ((1 << lanes) - 1)) * size),
-        step(size << lanes) {}
-};
-
-// launch(vector size, a constant; log2 of the threads of a row; blocks), of rows so wide.
-template <class T, class F>
-void with_rows(int64_t rows, int64_t width, const F& launch) {
-  with_vector<T>(width, [&]<int size>() {
-    int lanes = 0;
-    while ((1 << lanes) < kWarp && (size << lanes) < width) ++lanes;
-    launch.template operator()<size>(lanes, blocks_for(rows << lanes, kThreads));
-  });
-}
-
 // f of several numbers; silut is silu where none is beyond its threshold, as nearly always.
 template <Activation kind, class T, int size>
 __device__ __forceinline__ Vector<T, size> messages(const EdgeUpdateArgs<T>& args, const Vector<T, size>& z,
@@ -61,15 +39,24 @@ __device__ __forceinline__ Vector<T, size> all_none() {
   return found;
 }
 
+// Numbers of an edge after its messages.
 template <Activation kind, class T, int size>
-__global__ void __launch_bounds__(kThreads) update_kernel(const EdgeUpdateArgs<T> args, int lanes) {
+struct Updated {
   using Numbers = Vector<T, size>;
-  const Place<size> own(lanes);
-  const int64_t edge = own.row;
-  if (edge >= args.edges) return;
-  const int begin = args.offsets[edge], end = args.offsets[edge + 1];
-  const bool is_wrong = args.has_wrong_rows(edge);
-  for (int64_t k = own.first; k < args.width; k += own.step) {
+
+  const EdgeUpdateArgs<T>& args;
+  const int64_t edge;
+  const int begin, end;
+  const bool is_wrong;
+
+  __device__ Updated(const EdgeUpdateArgs<T>& args_, int64_t edge_)
+      : args(args_),
+        edge(edge_),
+        begin(args.offsets[edge]),
+        end(args.offsets[edge + 1]),
+        is_wrong(args.has_wrong_rows(edge)) {}
+
+  __device__ __forceinline__ Numbers at(int64_t k) const {
     Numbers sum = is_wrong ? all_none<T, size>() : Numbers(args.base + edge * args.width + k);
     const Numbers scale(args.scale + k);
     if (!is_wrong && end != begin + 1) {
@@ -83,46 +70,63 @@ __global__ void __launch_bounds__(kThreads) update_kernel(const EdgeUpdateArgs<T
 #pragma unroll
       for (int c = 0; c < size; ++c) sum[c] += scale[c] * message[c];
     }
-    sum.store(args.out + edge * args.width + k);
+    return sum;
   }
+};
+
+// Gradients by the numbers of a message's row.
+template <Activation kind, class T, int size>
+struct ByMessage {
+  using Numbers = Vector<T, size>;
+
+  const EdgeUpdateArgs<T>& args;
+  const int64_t row, edge;
+
+  __device__ ByMessage(const EdgeUpdateArgs<T>& args_, int64_t row_)
+      : args(args_), row(row_), edge(args.index[row]) {}
+
+  __device__ __forceinline__ Numbers at(int64_t k) const {
+    if (edge < 0 || edge >= args.edges) return edge == -1 ? Numbers() : all_none<T, size>();
+    const Numbers scale(args.scale + k), grad(args.grad + edge * args.width + k);
+    Numbers by = messages<kind>(args, Numbers(args.z + row * args.width + k), true);
+#pragma unroll
+    for (int c = 0; c < size; ++c) by[c] *= scale[c] * grad[c];
+    return by;
+  }
+};
+
+// 1 << lanes threads have a row, and some of its numbers each.
+template <template <Activation, class, int> class Row, Activation kind, class T, int size>
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(const EdgeUpdateArgs<T> args, int64_t rows, int lanes) {
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> lanes;
+  if (row >= rows) return;
+  const Row<kind, T, size> own(args, row);
+  const int first = (static_cast<int>(threadIdx.x) & ((1 << lanes) - 1)) * size;
+  for (int64_t k = first; k < args.width; k += size << lanes)
+    own.at(k).store(args.out + row * args.width + k);
 }
 
-template <Activation kind, class T, int size>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(const EdgeUpdateArgs<T> args, int lanes) {
-  using Numbers = Vector<T, size>;
-  const Place<size> own(lanes);
-  const int64_t row = own.row;
-  if (row >= args.rows) return;
-  const int64_t edge = args.index[row];
-  const bool is_there = edge >= 0 && edge < args.edges;
-  for (int64_t k = own.first; k < args.width; k += own.step) {
-    Numbers by = edge == -1 ? Numbers() : all_none<T, size>();
-    if (is_there) {
-      const Numbers scale(args.scale + k), grad(args.grad + edge * args.width + k);
-      by = messages<kind>(args, Numbers(args.z + row * args.width + k), true);
-#pragma unroll
-      for (int c = 0; c < size; ++c) by[c] *= scale[c] * grad[c];
-    }
-    by.store(args.out + row * args.width + k);
-  }
+template <template <Activation, class, int> class Row, class T>
+void launch_rows(const Gpu& gpu, int64_t rows, const EdgeUpdateArgs<T>& args) {
+  with_vector<T>(args.width, [&]<int size>() {
+    int lanes = 0;
+    while ((1 << lanes) < kWarp && (size << lanes) < args.width) ++lanes;
+    with_activation(args.activation, [&]<Activation kind>() {
+      gpu.launch(rows_kernel<Row, kind, T, size>, blocks_for(rows << lanes, kThreads), kThreads, 0, args,
+                 rows, lanes);
+    });
+  });
 }
 
 template <class T>
 void run_edge_update(const Gpu& gpu, const EdgeUpdateArgs<T>& args) {
-  with_rows<T>(args.edges, args.width, [&]<int size>(int lanes, int64_t blocks) {
-    with_activation(args.activation, [&]<Activation kind>() {
-      gpu.launch(update_kernel<kind, T, size>, blocks, kThreads, 0, args, lanes);
-    });
-  });
+  launch_rows<Updated>(gpu, args.edges, args);
 }
 
 template <class T>
 void run_edge_update_gradients(const Gpu& gpu, const EdgeUpdateArgs<T>& args) {
-  with_rows<T>(args.rows, args.width, [&]<int size>(int lanes, int64_t blocks) {
-    with_activation(args.activation, [&]<Activation kind>() {
-      gpu.launch(gradient_kernel<kind, T, size>, blocks, kThreads, 0, args, lanes);
-    });
-  });
+  launch_rows<ByMessage>(gpu, args.rows, args);
 }
 
 }  // namespace gpu_edge_update

@@ -19,24 +19,32 @@ struct NodeUpdateArgs {
   T *y, *by_z, *by_u, *by_m;
 };
 
-// Number k, of column `column`.
+// Of number k, in column `column`: a, b and c, and f(z) and f(u) with their slopes.
+template <Activation kind, class T>
+struct NodeTerms {
+  T a, b, c, of_z, of_u, by_z, by_u;
+
+  MDOPS_HD NodeTerms(const NodeUpdateArgs<T>& args, int64_t k, int64_t column)
+      : a(args.weights[column]),
+        b(args.weights[args.width + column]),
+        c(args.weights[2 * args.width + column]) {
+    activate<kind>(args.z[k], args.threshold, &of_z, &by_z);
+    activate<kind>(args.u[k], args.threshold, &of_u, &by_u);
+  }
+};
+
 template <Activation kind, class T>
 MDOPS_HD void update_node(const NodeUpdateArgs<T>& args, int64_t k, int64_t column) {
-  const T *const a = args.weights + column, *const b = a + args.width, *const c = b + args.width;
-  T of_z, of_u, slope;
-  activate<kind>(args.z[k], args.threshold, &of_z, &slope);
-  activate<kind>(args.u[k], args.threshold, &of_u, &slope);
-  args.y[k] = args.x[k] + *a * of_z + *b * of_u + *c * args.m[k];
+  const NodeTerms<kind, T> own(args, k, column);
+  args.y[k] = args.x[k] + own.a * own.of_z + own.b * own.of_u + own.c * args.m[k];
 }
 
 template <Activation kind, class T>
 MDOPS_HD void node_update_gradients(const NodeUpdateArgs<T>& args, int64_t k, int64_t column) {
-  const T *const a = args.weights + column, *const b = a + args.width, *const c = b + args.width;
-  T y, of_z, of_u;
-  activate<kind>(args.z[k], args.threshold, &y, &of_z);
-  activate<kind>(args.u[k], args.threshold, &y, &of_u);
-  args.by_z[k] = *a * of_z * args.grad[k], args.by_u[k] = *b * of_u * args.grad[k];
-  args.by_m[k] = *c * args.grad[k];
+  const NodeTerms<kind, T> own(args, k, column);
+  const T grad = args.grad[k];
+  args.by_z[k] = own.a * own.by_z * grad, args.by_u[k] = own.b * own.by_u * grad;
+  args.by_m[k] = own.c * grad;
 }
 
 }  // namespace mdops
