@@ -1,5 +1,4 @@
 #include <string>
-#include <type_traits>
 
 #include "attention_layer/cuda_call.h"
 #include "attention_layer/ops.h"
@@ -14,19 +13,13 @@ static void check_layer(const CudaOp& op, const LayerInputs& in) {
 
 template <class T>
 static void run_layer(const CudaOp& op, const LayerInputs& in, const AttentionLayerArgs<T>& args, T* out) {
-  if constexpr (std::is_same_v<T, float>)
-    with_plan(op, in, attention_layer_bytes(args, false), [&](const AttentionPlan& plan, void* memory) {
-      run_attention_layer(op, args, plan, memory, out);
-    });
+  run_planned(op, in, args, false, attention_layer_bytes, run_attention_layer, out);
 }
 
 template <class T>
 static void run_layer_gradients(const CudaOp& op, const LayerInputs& in, const AttentionLayerArgs<T>& args,
                                 const AttentionLayerResults<T>& out) {
-  if constexpr (std::is_same_v<T, float>)
-    with_plan(op, in, attention_layer_bytes(args, true), [&](const AttentionPlan& plan, void* memory) {
-      run_attention_layer_gradients(op, args, plan, memory, out);
-    });
+  run_planned(op, in, args, true, attention_layer_bytes, run_attention_layer_gradients, out);
 }
 
 }  // namespace mdops

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
 
 #include "attention_layer/gpu_loops.h"
 #include "common/cuda.h"
@@ -18,12 +19,16 @@ void check_planned(const CudaOp& op, const Inputs& in, const char* name, int64_t
   if (rows > INT32_MAX - kPlanTile) fail(op, "rows must fit into 32-bit indices");
 }
 
-// work(plan, memory) of a pass that needs so many bytes.
-template <class Inputs, class Work>
-void with_plan(const CudaOp& op, const Inputs& in, int64_t bytes, const Work& work) {
-  const Tensor items = aligned(*in.plan);
-  Tensor memory = empty(op, {bytes}, ScalarType::Byte);
-  work(AttentionPlan{data_of(items), items.size(0) - 1, in.max_length}, memory.mutable_data_ptr());
+// A pass of an op's kernels, or with `back` the one for gradients; of float64 there is none.
+template <class Inputs, class Args, class Bytes, class Pass, class Out>
+void run_planned(const CudaOp& op, const Inputs& in, const Args& args, bool back, const Bytes& bytes,
+                 const Pass& pass, const Out& out) {
+  if constexpr (std::is_invocable_v<Bytes, const Args&, bool>) {
+    const Tensor items = aligned(*in.plan);
+    Tensor memory = empty(op, {bytes(args, back)}, ScalarType::Byte);
+    pass(op, args, AttentionPlan{data_of(items), items.size(0) - 1, in.max_length}, memory.mutable_data_ptr(),
+         out);
+  }
 }
 
 }  // namespace mdops

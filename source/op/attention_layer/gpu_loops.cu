@@ -189,9 +189,7 @@ std::string attention_layer_refusal(int64_t features, int64_t width) {
 }
 
 int64_t attention_layer_bytes(const AttentionLayerArgs<float>& args, bool backward) {
-  Workspace counted(nullptr);
-  PassMemory(counted, args, backward);
-  return counted.size();
+  return Workspace::bytes([&](Workspace& space) { PassMemory(space, args, backward); });
 }
 
 void run_attention_layer(const Gpu& gpu, const AttentionLayerArgs<float>& args, const AttentionPlan& plan,

@@ -1,5 +1,4 @@
 #include <string>
-#include <type_traits>
 
 #include "attention_layer/cuda_call.h"
 #include "attention_moments/gpu_loops.h"
@@ -16,20 +15,14 @@ static void check_moments(const CudaOp& op, const MomentsInputs& in) {
 template <class T>
 static void run_moments(const CudaOp& op, const MomentsInputs& in, const AttentionMomentsArgs<T>& args,
                         T* out) {
-  if constexpr (std::is_same_v<T, float>)
-    with_plan(op, in, attention_moments_bytes(args, false), [&](const AttentionPlan& plan, void* memory) {
-      run_attention_moments(op, args, plan, memory, out);
-    });
+  run_planned(op, in, args, false, attention_moments_bytes, run_attention_moments, out);
 }
 
 template <class T>
 static void run_moments_gradients(const CudaOp& op, const MomentsInputs& in,
                                   const AttentionMomentsArgs<T>& args,
                                   const AttentionMomentsResults<T>& out) {
-  if constexpr (std::is_same_v<T, float>)
-    with_plan(op, in, attention_moments_bytes(args, true), [&](const AttentionPlan& plan, void* memory) {
-      run_attention_moments_gradients(op, args, plan, memory, out);
-    });
+  run_planned(op, in, args, true, attention_moments_bytes, run_attention_moments_gradients, out);
 }
 
 }  // namespace mdops

@@ -231,9 +231,7 @@ std::string attention_moments_refusal(const AttentionMomentsArgs<float>& args) {
 }
 
 int64_t attention_moments_bytes(const AttentionMomentsArgs<float>& args, bool backward) {
-  Workspace counted(nullptr);
-  PassMemory(counted, args, backward);
-  return counted.size();
+  return Workspace::bytes([&](Workspace& space) { PassMemory(space, args, backward); });
 }
 
 void run_attention_moments(const Gpu& gpu, const AttentionMomentsArgs<float>& args, const AttentionPlan& plan,

@@ -18,6 +18,14 @@ class Workspace {
   }
   int64_t size() const { return size_; }
 
+  // How many bytes `divide` takes of one.
+  template <class F>
+  static int64_t bytes(const F& divide) {
+    Workspace counted(nullptr);
+    divide(counted);
+    return counted.size();
+  }
+
  private:
   char* memory_;
   int64_t size_ = 0;

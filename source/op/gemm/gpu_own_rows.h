@@ -157,9 +157,7 @@ class OwnRowsCall {
   bool runs() const { return kernel_.kind != NetKernel::none; }
 
   int64_t bytes() {
-    Workspace space(nullptr);
-    divide(space);
-    return space.size();
+    return Workspace::bytes([&](Workspace& space) { divide(space); });
   }
 
   // `layers` end with the output layer.

@@ -27,9 +27,7 @@ class HybridCall {
   }
 
   int64_t bytes() {
-    Workspace space(nullptr);
-    divide(space);
-    return space.size();
+    return Workspace::bytes([&](Workspace& space) { divide(space); });
   }
 
   void run(void* memory) {

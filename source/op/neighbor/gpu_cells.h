@@ -343,9 +343,7 @@ class SortedCells {
   }
 
   int64_t bytes() {
-    Workspace measure(nullptr);
-    divide(measure);
-    return measure.size();
+    return Workspace::bytes([&](Workspace& space) { divide(space); });
   }
 
   void sort(void* memory) {

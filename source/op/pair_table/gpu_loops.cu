@@ -27,10 +27,8 @@ BlendAtoms divide_atoms(Workspace& space, const ListArgs& list) {
 }  // namespace
 
 int64_t table_bytes(const ListArgs& list, bool of_atoms) {
-  Workspace counted(nullptr);
-  divide(counted, list, of_atoms);
-  divide_atoms(counted, list);
-  return counted.size();
+  return Workspace::bytes(
+      [&](Workspace& space) { divide(space, list, of_atoms), divide_atoms(space, list); });
 }
 
 void run_table(const Gpu& gpu, const ListArgs& list, const TableArgs& table, const GpuTableTask& task,

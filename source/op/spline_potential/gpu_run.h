@@ -189,9 +189,7 @@ class StepCall {
   }
 
   int64_t bytes() {
-    Workspace space(nullptr);
-    divide(space);
-    return space.size();
+    return Workspace::bytes([&](Workspace& space) { divide(space); });
   }
 
   void run(void* memory) {

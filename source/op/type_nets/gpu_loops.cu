@@ -154,10 +154,8 @@ class Call {
 }  // namespace
 
 int64_t type_rows_bytes(const Gpu& gpu, int64_t atoms, int ntypes) {
-  Workspace counted(nullptr);
   StepArgs p = order_args(gpu, atoms, ntypes);
-  divide(counted, p);
-  return counted.size();
+  return Workspace::bytes([&](Workspace& space) { divide(space, p); });
 }
 
 TypeRows run_type_rows(const Gpu& gpu, const double* positions, const int32_t* types, const int32_t* systems,
@@ -172,9 +170,7 @@ TypeRows run_type_rows(const Gpu& gpu, const double* positions, const int32_t* t
 
 template <class T>
 int64_t type_nets_bytes(const TypeNets<T>& nets, const TypeRows& rows) {
-  Workspace counted(nullptr);
-  Call<T>(Gpu("", 0, nullptr), nets, rows, counted);
-  return counted.size();
+  return Workspace::bytes([&](Workspace& space) { Call<T>(Gpu("", 0, nullptr), nets, rows, space); });
 }
 
 template <class T>
