@@ -1,11 +1,19 @@
-// Instantiates a function that is a template over float and double, for both; a library that is rebuilt for a
-// model, for one.
+// Instantiates functions that are templates over float and double, for both; in a library that is rebuilt for
+// a model, for one.
 #pragma once
 
 #ifdef MDOPS_MODEL_FLOAT
-#define MDOPS_INSTANTIATE(name) template decltype(name<MDOPS_MODEL_FLOAT>) name<MDOPS_MODEL_FLOAT>;
+#define MDOPS_FOR_FLOATS(one, ...) one(MDOPS_MODEL_FLOAT, __VA_ARGS__)
 #else
-#define MDOPS_INSTANTIATE(name)               \
-  template decltype(name<float>) name<float>; \
-  template decltype(name<double>) name<double>;
+#define MDOPS_FOR_FLOATS(one, ...) one(float, __VA_ARGS__) one(double, __VA_ARGS__)
 #endif
+
+// The one function of a name.
+#define MDOPS_INSTANTIATE(name) MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_NAME, name)
+#define MDOPS_INSTANTIATE_NAME(T, name) template decltype(name<T>) name<T>;
+
+// function(op, arguments, ...), which are of a template `Args`.
+#define MDOPS_INSTANTIATE_OF(function, Op, Args, ...) \
+  MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_ARGS, function, Op, Args __VA_OPT__(, ) __VA_ARGS__)
+#define MDOPS_INSTANTIATE_ARGS(T, function, Op, Args, ...) \
+  template void function(const Op&, const Args<T>& __VA_OPT__(, ) __VA_ARGS__);

@@ -96,9 +96,4 @@ struct OnCpu {
   }
 };
 
-// Compiles function(op, arguments, ...) for arguments of float and of double.
-#define MDOPS_OF_FLOATS(function, Op, Args, ...)                                    \
-  template void function(const Op&, const Args<float>& __VA_OPT__(, ) __VA_ARGS__); \
-  template void function(const Op&, const Args<double>& __VA_OPT__(, ) __VA_ARGS__)
-
 }  // namespace mdops

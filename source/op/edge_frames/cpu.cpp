@@ -35,12 +35,8 @@ static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
   each_frame<kDegree>(args.shape, [&](int64_t e, int64_t, int64_t) { frame_twice_of<kDegree>(args, e); });
 }
 
-template <class Args>
-void make_frames(const Op& op, const Args& args, int64_t degree) {
-  with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
-}
-MDOPS_OF_FLOATS(make_frames, Op, FrameArgs, int64_t);
-MDOPS_OF_FLOATS(make_frames, Op, FrameBackwardArgs, int64_t);
+MDOPS_INSTANTIATE_OF(make_frames, Op, FrameArgs, int64_t)
+MDOPS_INSTANTIATE_OF(make_frames, Op, FrameBackwardArgs, int64_t)
 
 }  // namespace mdops
 

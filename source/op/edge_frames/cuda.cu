@@ -5,12 +5,8 @@
 
 namespace mdops {
 
-template <class Args>
-void make_frames(const CudaOp& op, const Args& args, int64_t degree) {
-  with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
-}
-MDOPS_OF_FLOATS(make_frames, CudaOp, FrameArgs, int64_t);
-MDOPS_OF_FLOATS(make_frames, CudaOp, FrameBackwardArgs, int64_t);
+MDOPS_INSTANTIATE_OF(make_frames, CudaOp, FrameArgs, int64_t)
+MDOPS_INSTANTIATE_OF(make_frames, CudaOp, FrameBackwardArgs, int64_t)
 
 }  // namespace mdops
 

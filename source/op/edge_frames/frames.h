@@ -6,12 +6,8 @@
 
 namespace mdops {
 
-class CudaOp;
-
 // Of `FrameArgs` and `FrameBackwardArgs`, of float and double.
-template <class Args>
-void make_frames(const Op& op, const Args& args, int64_t degree);
-template <class Args>
-void make_frames(const CudaOp& op, const Args& args, int64_t degree);
+template <class Call, class Args>
+void make_frames(const Call& op, const Args& args, int64_t degree);
 
 }  // namespace mdops

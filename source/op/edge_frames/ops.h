@@ -6,93 +6,95 @@
 #include <tuple>
 
 #include "common/bind.h"
+#include "common/instantiate.h"
 #include "common/tensor.h"
 #include "edge_frames/edge_frames.h"
+#include "edge_frames/frames.h"
 
 namespace mdops {
 
-template <class Device>
-struct EdgeFrameOps {
-  static std::tuple<Tensor, Tensor> edge_frames(const Tensor& vectors_, int64_t degree, int64_t order) {
-    const auto op = Device::make("edge_frames", "vectors", vectors_);
-    const Tensor vectors = float_input(op, "vectors", vectors_, {kAny, 3});
-    const FrameShape shape = shape_of(op, vectors, degree, order);
-    const ScalarType dtype = vectors.scalar_type();
-    const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
-    Tensor harmonics = empty(op, {edges, columns}, dtype);
-    Tensor turn = empty(op, {edges, rows_of(degree, order), columns}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const FrameArgs<T> args{shape, data_of(vectors), data_of(harmonics), data_of(turn)};
-      with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
-    });
-    return {harmonics, turn};
-  }
+struct FrameInputs {
+  static constexpr const char* kFirst = "vectors";
+  using Given = Listed<const Tensor&, Times<2, int64_t>>;
 
-  static Tensor edge_frames_backward(const Tensor& by_harmonics_, const Tensor& by_turn_,
-                                     const Tensor& vectors_, int64_t degree, int64_t order) {
-    const auto op = Device::make("edge_frames_backward", "vectors", vectors_);
-    const Tensor vectors = float_input(op, "vectors", vectors_, {kAny, 3});
-    const FrameShape shape = shape_of(op, vectors, degree, order);
-    const ScalarType dtype = vectors.scalar_type();
-    const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
-    const Tensor by_harmonics = input(op, "by_harmonics", by_harmonics_, dtype, {edges, columns});
-    const Tensor by_turn = input(op, "by_turn", by_turn_, dtype, {edges, rows_of(degree, order), columns});
-    Tensor by_vectors = empty(op, {edges, 3}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const FrameBackwardArgs<T> args{shape, data_of(vectors), data_of(by_harmonics), data_of(by_turn),
-                                      data_of(by_vectors)};
-      with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
-    });
-    return by_vectors;
-  }
+  Tensor vectors;
+  ScalarType dtype;
+  FrameShape shape;
+  int64_t degree, edges, rows, columns;
 
-  static std::tuple<Tensor, Tensor, Tensor> edge_frames_backward_backward(const Tensor& changes_,
-                                                                          const Tensor& by_harmonics_,
-                                                                          const Tensor& by_turn_,
-                                                                          const Tensor& vectors_,
-                                                                          int64_t degree, int64_t order) {
-    const auto op = Device::make("edge_frames_backward_backward", "vectors", vectors_);
-    const Tensor vectors = float_input(op, "vectors", vectors_, {kAny, 3});
-    const FrameShape shape = shape_of(op, vectors, degree, order);
-    const ScalarType dtype = vectors.scalar_type();
-    const int64_t edges = shape.edges, columns = (degree + 1) * (degree + 1);
-    const int64_t rows = rows_of(degree, order);
-    const Tensor changes = input(op, "changes", changes_, dtype, {edges, 3});
-    const Tensor by_harmonics = input(op, "by_harmonics", by_harmonics_, dtype, {edges, columns});
-    const Tensor by_turn = input(op, "by_turn", by_turn_, dtype, {edges, rows, columns});
-    Tensor harmonics = empty(op, {edges, columns}, dtype), turn = empty(op, {edges, rows, columns}, dtype);
-    Tensor by_vectors = empty(op, {edges, 3}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const FrameTwiceArgs<T> args{shape,
-                                   vectors.const_data_ptr<T>(),
-                                   changes.const_data_ptr<T>(),
-                                   by_harmonics.const_data_ptr<T>(),
-                                   by_turn.const_data_ptr<T>(),
-                                   harmonics.mutable_data_ptr<T>(),
-                                   turn.mutable_data_ptr<T>(),
-                                   by_vectors.mutable_data_ptr<T>()};
-      with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
-    });
-    return {harmonics, turn, by_vectors};
-  }
-
-  MDOPS_IMPLEMENT(EdgeFrameOps, edge_frames, edge_frames_backward, edge_frames_backward_backward)
-
- private:
-  static FrameShape shape_of(const Op& op, const Tensor& vectors, int64_t degree, int64_t order) {
+  FrameInputs(const Op& op, const Tensor& vectors_, int64_t degree_, int64_t order)
+      : vectors(float_input(op, "vectors", vectors_, {kAny, 3})),
+        dtype(vectors.scalar_type()),
+        shape{vectors.size(0), static_cast<int>(order)},
+        degree(degree_),
+        edges(shape.edges) {
     if (degree < 0 || degree > kMostDegree)
       fail(op, "argument `degree` is " + std::to_string(degree) + ", expected 0 to " +
                    std::to_string(kMostDegree));
     if (order < -1 || order > 1)
       fail(op, "argument `order` is " + std::to_string(order) + ", expected -1, 0 or 1");
-    return {vectors.size(0), static_cast<int>(order)};
+    rows = frame_rows(static_cast<int>(degree), shape.order), columns = (degree + 1) * (degree + 1);
   }
-  static int64_t rows_of(int64_t degree, int64_t order) {
-    return frame_rows(static_cast<int>(degree), static_cast<int>(order));
+
+  Tensor of_harmonics(const Op& op, const Tensor& t) const {
+    return input(op, "by_harmonics", t, dtype, {edges, columns});
+  }
+  Tensor of_turn(const Op& op, const Tensor& t) const {
+    return input(op, "by_turn", t, dtype, {edges, rows, columns});
   }
 };
+
+template <class Device>
+struct EdgeFrameOps {
+  using Call = typename Device::Call;
+
+  static std::tuple<Tensor, Tensor> edge_frames(const Call& op, const FrameInputs& in) {
+    Tensor harmonics = empty(op, {in.edges, in.columns}, in.dtype);
+    Tensor turn = empty(op, {in.edges, in.rows, in.columns}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      const FrameArgs<T> args{in.shape, data_of(in.vectors), data_of(harmonics), data_of(turn)};
+      make_frames(op, args, in.degree);
+    });
+    return {harmonics, turn};
+  }
+
+  static Tensor edge_frames_backward(const Call& op, const FrameInputs& in, const Tensor& by_harmonics_,
+                                     const Tensor& by_turn_) {
+    const Tensor by_harmonics = in.of_harmonics(op, by_harmonics_), by_turn = in.of_turn(op, by_turn_);
+    Tensor by_vectors = empty(op, {in.edges, 3}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      const FrameBackwardArgs<T> args{in.shape, data_of(in.vectors), data_of(by_harmonics), data_of(by_turn),
+                                      data_of(by_vectors)};
+      make_frames(op, args, in.degree);
+    });
+    return by_vectors;
+  }
+
+  static std::tuple<Tensor, Tensor, Tensor> edge_frames_backward_backward(const Call& op,
+                                                                          const FrameInputs& in,
+                                                                          const Tensor& changes_,
+                                                                          const Tensor& by_harmonics_,
+                                                                          const Tensor& by_turn_) {
+    const Tensor changes = input(op, "changes", changes_, in.dtype, {in.edges, 3});
+    const Tensor by_harmonics = in.of_harmonics(op, by_harmonics_), by_turn = in.of_turn(op, by_turn_);
+    Tensor harmonics = empty(op, {in.edges, in.columns}, in.dtype);
+    Tensor turn = empty(op, {in.edges, in.rows, in.columns}, in.dtype);
+    Tensor by_vectors = empty(op, {in.edges, 3}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      const FrameTwiceArgs<T> args{
+          in.shape,         data_of(in.vectors), data_of(changes), data_of(by_harmonics),
+          data_of(by_turn), data_of(harmonics),  data_of(turn),    data_of(by_vectors)};
+      make_frames(op, args, in.degree);
+    });
+    return {harmonics, turn, by_vectors};
+  }
+
+  MDOPS_IMPLEMENT(EdgeFrameOps, edge_frames, edge_frames_backward, edge_frames_backward_backward)
+};
+
+template <class Call, class Args>
+void make_frames(const Call& op, const Args& args, int64_t degree) {
+  with_degree(degree, [&]<int kDegree>() { run_frames<kDegree>(op, args); });
+}
 
 }  // namespace mdops

@@ -26,13 +26,9 @@ static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
            [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
 }
 
-template <class Args>
-void rotate(const Op& op, const Args& args) {
-  run_rotation(op, args);
-}
-MDOPS_OF_FLOATS(rotate, Op, RotateArgs);
-MDOPS_OF_FLOATS(rotate, Op, RotateSumArgs);
-MDOPS_OF_FLOATS(rotate, Op, RotateOuterArgs);
+MDOPS_INSTANTIATE_OF(rotate, Op, RotateArgs)
+MDOPS_INSTANTIATE_OF(rotate, Op, RotateSumArgs)
+MDOPS_INSTANTIATE_OF(rotate, Op, RotateOuterArgs)
 
 }  // namespace mdops
 

@@ -4,13 +4,9 @@
 
 namespace mdops {
 
-template <class Args>
-void rotate(const CudaOp& op, const Args& args) {
-  run_rotation(op, args);
-}
-MDOPS_OF_FLOATS(rotate, CudaOp, RotateArgs);
-MDOPS_OF_FLOATS(rotate, CudaOp, RotateSumArgs);
-MDOPS_OF_FLOATS(rotate, CudaOp, RotateOuterArgs);
+MDOPS_INSTANTIATE_OF(rotate, CudaOp, RotateArgs)
+MDOPS_INSTANTIATE_OF(rotate, CudaOp, RotateSumArgs)
+MDOPS_INSTANTIATE_OF(rotate, CudaOp, RotateOuterArgs)
 
 }  // namespace mdops
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/bind.h"
+#include "common/instantiate.h"
 #include "common/tensor.h"
 #include "edge_rotation/edge_rotation.h"
 #include "edge_rotation/rotate.h"
@@ -16,6 +17,28 @@ namespace mdops {
 
 template <class Device>
 struct EdgeRotationOps {
+  using Call = typename Device::Call;
+
+  // Terms with weights.
+  struct Weighted {
+    static constexpr const char* kFirst = "turn";
+    using Given = Listed<Times<4, const Tensor&>, const std::optional<Tensor>&, const Tensor&>;
+
+    Tensor turn, y, weight;
+    RowIndex of;
+    RotationShape shape;
+
+    Weighted(const Op& op, const Tensor& turn_, const Tensor& y_, const Tensor& weight_, const Tensor& index,
+             const std::optional<Tensor>& order, const Tensor& offsets)
+        : turn(Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}))),
+          y(Device::placed(input(op, "y", y_, turn.scalar_type(), {turn.size(0), turn.size(1), kAny}))),
+          weight(input(op, "weight", weight_, turn.scalar_type(), {turn.size(0), 1})),
+          of(op, index, order, offsets, turn.size(0)),
+          shape{turn.size(0), of.targets, turn.size(1), turn.size(2), y.size(2)} {
+      check_columns(op, shape.columns);
+    }
+  };
+
   static Tensor edge_rotate(const Tensor& turn_, const Tensor& x_, const Tensor& index,
                             const std::optional<Tensor>& order, const Tensor& offsets) {
     const auto op = Device::make("edge_rotate", "turn", turn_);
@@ -24,8 +47,7 @@ struct EdgeRotationOps {
     const RowIndex of(op, index, order, offsets, turn.size(0));
     const RotationShape shape = shape_of(op, of, x, turn.size(1));
     Tensor y = empty(op, {shape.edges, shape.rows, shape.channels}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_rotation(op, RotateArgs<T>{shape, data_of(turn), rows<T>(x, of), data_of(y)});
     });
     return y;
@@ -41,22 +63,16 @@ struct EdgeRotationOps {
     check_columns(op, columns);
     Tensor x = empty(op, {of.targets, columns, y.size(2)}, y.scalar_type());
     const RotationShape shape{edges, of.targets, y.size(1), columns, y.size(2)};
-    dispatch_float(op, y.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
       run_rotation(op, RotateSumArgs<T>{shape, data_of(turn), data_of(y), data_of(of.index), of.order_data(),
                                         data_of(of.offsets), data_of(x)});
     });
     return x;
   }
 
-  static Tensor edge_rotate_back(const Tensor& turn_, const Tensor& y_, const Tensor& weight_,
-                                 const Tensor& index, const std::optional<Tensor>& order,
-                                 const Tensor& offsets) {
-    const auto op = Device::make("edge_rotate_back", "turn", turn_);
-    const Weighted in(op, turn_, y_, weight_, index, order, offsets);
+  static Tensor edge_rotate_back(const Call& op, const Weighted& in) {
     Tensor x = empty(op, {in.shape.nodes, in.shape.columns, in.shape.channels}, in.y.scalar_type());
-    dispatch_float(op, in.y.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.y.scalar_type(), [&]<class T>(T) {
       run_rotation(op, RotateSumArgs<T>{in.shape, in.turn.template const_data_ptr<T>(),
                                         in.y.template const_data_ptr<T>(),
                                         in.of.index.template const_data_ptr<int32_t>(), in.of.order_data(),
@@ -66,19 +82,15 @@ struct EdgeRotationOps {
     return x;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> edge_rotate_back_backward(
-      const Tensor& grad_, const Tensor& turn_, const Tensor& y_, const Tensor& weight_, const Tensor& index,
-      const std::optional<Tensor>& order, const Tensor& offsets) {
-    const auto op = Device::make("edge_rotate_back_backward", "turn", turn_);
-    const Weighted in(op, turn_, y_, weight_, index, order, offsets);
+  static std::tuple<Tensor, Tensor, Tensor> edge_rotate_back_backward(const Call& op, const Weighted& in,
+                                                                      const Tensor& grad_) {
     const auto [edges, nodes, rows_, columns, channels] = in.shape;
     const ScalarType dtype = in.y.scalar_type();
     const Tensor grad = Device::placed(input(op, "grad", grad_, dtype, {nodes, columns, channels}));
     Tensor by_turn = empty(op, {edges, rows_, columns}, dtype),
            by_y = empty(op, {edges, rows_, channels}, dtype);
     Tensor by_weight = empty(op, {edges, 1}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       const T *const turn = in.turn.template const_data_ptr<T>(), *const weight =
                                                                       in.weight.template const_data_ptr<T>();
       run_rotation(op,
@@ -98,8 +110,7 @@ struct EdgeRotationOps {
     const RowIndex of(op, index, order, offsets, y.size(0));
     const RotationShape shape = shape_of(op, of, x, y.size(1));
     Tensor turn = empty(op, {shape.edges, shape.rows, shape.columns}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_rotation(op, RotateOuterArgs<T>{shape, data_of(y), rows<T>(x, of), data_of(turn)});
     });
     return turn;
@@ -109,22 +120,6 @@ struct EdgeRotationOps {
                   edge_rotate_back_backward)
 
  private:
-  struct Weighted {
-    Tensor turn, y, weight;
-    RowIndex of;
-    RotationShape shape;
-
-    Weighted(const Op& op, const Tensor& turn_, const Tensor& y_, const Tensor& weight_, const Tensor& index,
-             const std::optional<Tensor>& order, const Tensor& offsets)
-        : turn(Device::placed(float_input(op, "turn", turn_, {kAny, kAny, kAny}))),
-          y(Device::placed(input(op, "y", y_, turn.scalar_type(), {turn.size(0), turn.size(1), kAny}))),
-          weight(input(op, "weight", weight_, turn.scalar_type(), {turn.size(0), 1})),
-          of(op, index, order, offsets, turn.size(0)),
-          shape{turn.size(0), of.targets, turn.size(1), turn.size(2), y.size(2)} {
-      check_columns(op, shape.columns);
-    }
-  };
-
   static RotationShape shape_of(const Op& op, const RowIndex& of, const Tensor& x, int64_t rows) {
     check_rotation(op, of, x);
     return {of.rows, x.size(0), rows, x.size(1), x.size(2)};
@@ -135,5 +130,10 @@ struct EdgeRotationOps {
     return {data_of(x), data_of(of.index), x.size(0)};
   }
 };
+
+template <class Call, class Args>
+void rotate(const Call& op, const Args& args) {
+  run_rotation(op, args);
+}
 
 }  // namespace mdops

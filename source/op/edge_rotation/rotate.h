@@ -9,13 +9,9 @@
 
 namespace mdops {
 
-class CudaOp;
-
 // Of `RotateArgs`, `RotateSumArgs` and `RotateOuterArgs`, of float and double.
-template <class Args>
-void rotate(const Op& op, const Args& args);
-template <class Args>
-void rotate(const CudaOp& op, const Args& args);
+template <class Call, class Args>
+void rotate(const Call& op, const Args& args);
 
 inline void check_columns(const Op& op, int64_t columns) {
   if (columns < 1 || columns > kMostColumns)

@@ -22,12 +22,8 @@ static void run_orders(const Op&, const OrderOuterArgs<T>& args) {
   });
 }
 
-template <class Args>
-void mix_orders(const Op& op, const Args& args) {
-  run_orders(op, args);
-}
-MDOPS_OF_FLOATS(mix_orders, Op, OrderMixArgs);
-MDOPS_OF_FLOATS(mix_orders, Op, OrderOuterArgs);
+MDOPS_INSTANTIATE_OF(mix_orders, Op, OrderMixArgs)
+MDOPS_INSTANTIATE_OF(mix_orders, Op, OrderOuterArgs)
 
 }  // namespace mdops
 

@@ -5,12 +5,8 @@
 
 namespace mdops {
 
-template <class Args>
-void mix_orders(const CudaOp& op, const Args& args) {
-  run_orders(op, args);
-}
-MDOPS_OF_FLOATS(mix_orders, CudaOp, OrderMixArgs);
-MDOPS_OF_FLOATS(mix_orders, CudaOp, OrderOuterArgs);
+MDOPS_INSTANTIATE_OF(mix_orders, CudaOp, OrderMixArgs)
+MDOPS_INSTANTIATE_OF(mix_orders, CudaOp, OrderOuterArgs)
 
 }  // namespace mdops
 

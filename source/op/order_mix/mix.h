@@ -6,12 +6,8 @@
 
 namespace mdops {
 
-class CudaOp;
-
 // Of `OrderMixArgs` and `OrderOuterArgs`, of float and double.
-template <class Args>
-void mix_orders(const Op& op, const Args& args);
-template <class Args>
-void mix_orders(const CudaOp& op, const Args& args);
+template <class Call, class Args>
+void mix_orders(const Call& op, const Args& args);
 
 }  // namespace mdops

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "common/bind.h"
+#include "common/instantiate.h"
 #include "common/tensor.h"
+#include "order_mix/mix.h"
 #include "order_mix/order_mix.h"
 
 namespace mdops {
@@ -18,8 +20,7 @@ struct OrderMixOps {
     const OrderShape shape = shape_of(op, x, degree);
     const Tensor numbers = input(op, "numbers", numbers_, x.scalar_type(), {shape.edges, shape.numbers()});
     Tensor y = empty(op, {shape.edges, x.size(1), shape.columns}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_orders(op, OrderMixArgs<T>{shape, transposed, data_of(numbers), data_of(x), data_of(y)});
     });
     return y;
@@ -32,8 +33,7 @@ struct OrderMixOps {
     const Tensor y =
         Device::placed(input(op, "y", y_, x.scalar_type(), {shape.edges, x.size(1), shape.columns}));
     Tensor numbers = empty(op, {shape.edges, shape.numbers()}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
       run_orders(op, OrderOuterArgs<T>{shape, data_of(x), data_of(y), data_of(numbers)});
     });
     return numbers;
@@ -53,5 +53,10 @@ struct OrderMixOps {
     return shape;
   }
 };
+
+template <class Call, class Args>
+void mix_orders(const Call& op, const Args& args) {
+  run_orders(op, args);
+}
 
 }  // namespace mdops
