@@ -67,8 +67,7 @@ struct AngleProductOps {
     const Tensor cosines = in.of_rows(op, "grad_cosines", by_cosines),
                  weights = in.of_rows(op, "grad_weights", by_weights);
     Tensor by_u = empty(op, {in.first.targets, 4}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.v = args.u;
       args.by_cosines = data_of(cosines), args.by_weights = data_of(weights), args.by_u = data_of(by_u);
@@ -82,8 +81,7 @@ struct AngleProductOps {
  private:
   static Two products(const Call& op, const AngleProductInputs& in, const Tensor* v) {
     Tensor cosines = empty(op, {in.first.rows}, in.dtype), weights = empty(op, {in.first.rows}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.v = data_of(v);
       args.cosines = data_of(cosines), args.weights = data_of(weights);

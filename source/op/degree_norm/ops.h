@@ -59,8 +59,7 @@ struct DegreeNormOps {
     const NormInputs in(op, x, shares, eps, centered);
     const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
     Tensor y = in.result(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.factors = data_of(factors), args.bias = data_of(bias);
       args.y = data_of(y);
@@ -76,8 +75,7 @@ struct DegreeNormOps {
     const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
     const Tensor grad = in.of_atoms(op, "grad", grad_);
     Tensor by_x = in.result(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.factors = data_of(factors), args.grad = given<T>(grad);
       args.y = data_of(by_x);
@@ -92,8 +90,7 @@ struct DegreeNormOps {
     const NormInputs in(op, x, shares, eps, centered);
     const Tensor grad = in.of_atoms(op, "grad", grad_);
     Tensor terms = in.result(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(grad), args.terms = data_of(terms);
       run_norm(op, args);
@@ -109,8 +106,7 @@ struct DegreeNormOps {
     const Tensor factors = in.factors(op, factors_), grad = in.of_atoms(op, "grad", grad_);
     const Tensor direction = in.of_atoms(op, "direction", direction_);
     Tensor by_grad = in.result(op), by_x = in.result(op), terms = in.result(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.factors = data_of(factors), args.grad = given<T>(grad);
       args.direction = given<T>(direction);

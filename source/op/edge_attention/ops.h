@@ -16,6 +16,9 @@
 namespace mdops {
 
 struct EdgeAttentionInputs {
+  static constexpr const char* kFirst = "q";
+  using Given = Listed<Times<6, const Tensor&>, double, bool, int64_t>;
+
   Tensor q;
   ScalarType dtype;
   int64_t rows, heads, keys;
@@ -77,32 +80,24 @@ struct EdgeAttentionInputs {
 
 template <class Device>
 struct EdgeAttentionOps {
+  using Call = typename Device::Call;
   using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
   using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-  static Tensor edge_attention(const Tensor& q, const Tensor& x, const Tensor& r, const Tensor& w,
-                               const Tensor& absent, const Tensor& offsets, double shift, bool gated,
-                               int64_t longest) {
-    const auto op = Device::make("edge_attention", "q", q);
-    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+  static Tensor edge_attention(const Call& op, const EdgeAttentionInputs& in) {
     Tensor out = empty(op, {in.rows, in.heads, in.values}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      auto args = in.args<decltype(zero)>();
-      args.out = out.mutable_data_ptr<decltype(zero)>();
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
+      args.out = out.mutable_data_ptr<T>();
       run_edge_attention(op, args);
     });
     return out;
   }
 
-  static Four edge_attention_backward(const Tensor& grad, const Tensor& q, const Tensor& x, const Tensor& r,
-                                      const Tensor& w, const Tensor& absent, const Tensor& offsets,
-                                      double shift, bool gated, int64_t longest) {
-    const auto op = Device::make("edge_attention_backward", "q", q);
-    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+  static Four edge_attention_backward(const Call& op, const EdgeAttentionInputs& in, const Tensor& grad) {
     const Tensor of_out = in.like_out(op, "grad", grad);
     Gradients by(op, in);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(of_out);
       by.write_to(args);
@@ -111,22 +106,17 @@ struct EdgeAttentionOps {
     return {by.q, by.x, by.r, by.w};
   }
 
-  static Five edge_attention_backward_backward(const Tensor& along_q_, const Tensor& along_x_,
+  static Five edge_attention_backward_backward(const Call& op, const EdgeAttentionInputs& in,
+                                               const Tensor& along_q_, const Tensor& along_x_,
                                                const Tensor& along_r_, const Tensor& along_w_,
-                                               const Tensor& grad, const Tensor& q, const Tensor& x,
-                                               const Tensor& r, const Tensor& w, const Tensor& absent,
-                                               const Tensor& offsets, double shift, bool gated,
-                                               int64_t longest) {
-    const auto op = Device::make("edge_attention_backward_backward", "q", q);
-    const EdgeAttentionInputs in(op, q, x, r, w, absent, offsets, shift, gated, longest);
+                                               const Tensor& grad) {
     const Tensor of_out = in.like_out(op, "grad", grad), along_q = in.like_q(op, "along_q", along_q_);
     const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.values});
     const Tensor along_r = input(op, "along_r", along_r_, in.dtype, {in.rows, 3});
     const Tensor along_w = input(op, "along_w", along_w_, in.dtype, {in.rows});
     Tensor by_grad = empty(op, {in.rows, in.heads, in.values}, in.dtype);
     Gradients by(op, in);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(of_out);
       args.along_q = data_of(along_q), args.along_x = given<T>(along_x);

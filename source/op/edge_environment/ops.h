@@ -14,6 +14,9 @@
 namespace mdops {
 
 struct EdgeEnvironmentInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<6, const Tensor&>, Times<5, double>>;
+
   Tensor displacements, slots, edge_of_slot, types, mean, std;
   ScalarType dtype;
   int64_t atoms, width, edges;
@@ -21,7 +24,8 @@ struct EdgeEnvironmentInputs {
 
   EdgeEnvironmentInputs(const Op& op, const Tensor& displacements_, const Tensor& slots_,
                         const Tensor& edge_of_slot_, const Tensor& types_, const Tensor& mean_,
-                        const Tensor& std_, const EnvironmentForm<double>& form_)
+                        const Tensor& std_, double smooth, double cutoff, double protection, double of_means,
+                        double of_turning)
       : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})),
         slots(input(op, "slots", slots_, ScalarType::Int, {kAny})),
         edge_of_slot(input(op, "edge_of_slot", edge_of_slot_, ScalarType::Int,
@@ -33,7 +37,7 @@ struct EdgeEnvironmentInputs {
         atoms(displacements.size(0)),
         width(displacements.size(1)),
         edges(slots.size(0)),
-        form(form_) {
+        form{smooth, cutoff, protection, of_means, of_turning} {
     if (!(form.smooth < form.cutoff) || !std::isfinite(form.cutoff))
       fail(op, "argument `smooth` is " + std::to_string(form.smooth) + " A, expected less than `cutoff`, " +
                    std::to_string(form.cutoff) + " A");
@@ -61,14 +65,10 @@ struct EdgeEnvironmentInputs {
 
 template <class Device>
 struct EdgeEnvironmentOps {
+  using Call = typename Device::Call;
   using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-  static Five edge_environment(const Tensor& displacements, const Tensor& slots, const Tensor& edge_of_slot,
-                               const Tensor& types, const Tensor& mean, const Tensor& std, double smooth,
-                               double cutoff, double protection, double of_means, double of_turning) {
-    const auto op = Device::make("edge_environment", "displacements", displacements);
-    const EdgeEnvironmentInputs in(op, displacements, slots, edge_of_slot, types, mean, std,
-                                   {smooth, cutoff, protection, of_means, of_turning});
+  static Five edge_environment(const Call& op, const EdgeEnvironmentInputs& in) {
     Tensor lengths = empty(op, {in.edges, 1}, in.dtype), vectors = empty(op, {in.edges, 3}, in.dtype);
     Tensor weight = empty(op, {in.edges, 1}, in.dtype), means = empty(op, {in.edges, 1}, in.dtype);
     Tensor turning = empty(op, {in.edges, 3}, in.dtype);
@@ -82,16 +82,10 @@ struct EdgeEnvironmentOps {
     return {lengths, vectors, weight, means, turning};
   }
 
-  static Tensor edge_environment_backward(const Tensor& by_lengths_, const Tensor& by_vectors_,
+  static Tensor edge_environment_backward(const Call& op, const EdgeEnvironmentInputs& in,
+                                          const Tensor& by_lengths_, const Tensor& by_vectors_,
                                           const Tensor& by_weight_, const Tensor& by_means_,
-                                          const Tensor& by_turning_, const Tensor& displacements,
-                                          const Tensor& slots, const Tensor& edge_of_slot,
-                                          const Tensor& types, const Tensor& mean, const Tensor& std,
-                                          double smooth, double cutoff, double protection, double of_means,
-                                          double of_turning) {
-    const auto op = Device::make("edge_environment_backward", "displacements", displacements);
-    const EdgeEnvironmentInputs in(op, displacements, slots, edge_of_slot, types, mean, std,
-                                   {smooth, cutoff, protection, of_means, of_turning});
+                                          const Tensor& by_turning_) {
     const Tensor by_lengths = input(op, "by_lengths", by_lengths_, in.dtype, {in.edges, 1});
     const Tensor by_vectors = input(op, "by_vectors", by_vectors_, in.dtype, {in.edges, 3});
     const Tensor by_weight = input(op, "by_weight", by_weight_, in.dtype, {in.edges, 1});

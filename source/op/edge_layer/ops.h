@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/given.h"
 #include "common/pair_checks.h"
@@ -14,18 +15,25 @@
 namespace mdops {
 
 struct EdgeLayerInputs {
+  static constexpr const char* kFirst = "e";
+  using Given = Listed<Times<14, const Tensor&>, Times<2, double>, bool, double, int64_t, double>;
+
   Tensor e;
   ScalarType dtype;
   int64_t rows, width;
   Tensor r, w, offsets, absent, own, own_bias, own_factor, queries;
   int64_t heads, of_norm;
   Tensor values, out_bias, norm, norm_bias, out_factor;
+  double keep, shift, eps, threshold;
+  bool gated;
+  Activation activation;
 
   EdgeLayerInputs(const Op& op, const Tensor& e_, const Tensor& r_, const Tensor& w_, const Tensor& absent_,
                   const Tensor& offsets_, const Tensor& own_, const Tensor& own_bias_,
                   const Tensor& own_factor_, const Tensor& queries_, const Tensor& values_,
                   const Tensor& out_bias_, const Tensor& norm_, const Tensor& norm_bias_,
-                  const Tensor& out_factor_)
+                  const Tensor& out_factor_, double keep_, double shift_, bool gated_, double eps_,
+                  int64_t activation_, double threshold_)
       : e(float_input(op, "e", e_, {kAny, kAny})),
         dtype(e.scalar_type()),
         rows(e.size(0)),
@@ -44,20 +52,22 @@ struct EdgeLayerInputs {
         out_bias(input(op, "out_bias", out_bias_, dtype, {of_norm})),
         norm(input(op, "norm", norm_, dtype, {of_norm})),
         norm_bias(input(op, "norm_bias", norm_bias_, dtype, {of_norm})),
-        out_factor(input(op, "out_factor", out_factor_, dtype, {of_norm})) {
+        out_factor(input(op, "out_factor", out_factor_, dtype, {of_norm})),
+        keep(keep_),
+        shift(shift_),
+        eps(eps_),
+        threshold(threshold_),
+        gated(gated_),
+        activation(activation_of(op, activation_)) {
     if (width == 0) fail(op, "argument `e` has no columns, expected one or more");
   }
 
   template <class T>
-  EdgeLayerArgs<T> args(const Op& op, double keep, double shift, bool gated, double eps, int64_t activation,
-                        double threshold) const {
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op,
-           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
+  EdgeLayerArgs<T> args() const {
     EdgeLayerArgs<T> a{};
     a.rows = rows, a.width = width, a.heads = heads, a.atoms = offsets.size(0) - 1, a.gated = gated;
     a.shift = static_cast<T>(shift), a.eps = static_cast<T>(eps), a.keep = static_cast<T>(keep);
-    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.activation = activation, a.threshold = static_cast<T>(threshold);
     a.offsets = data_of(offsets);
     const auto at = [](const Tensor& t) { return t.const_data_ptr<T>(); };
     a.e = at(e), a.r = at(r), a.w = at(w), a.absent = at(absent);
@@ -70,44 +80,27 @@ struct EdgeLayerInputs {
 
 template <class Device>
 struct EdgeLayerOps {
-  static std::tuple<Tensor, Tensor> edge_layer(const Tensor& e, const Tensor& r, const Tensor& w,
-                                               const Tensor& absent, const Tensor& offsets, const Tensor& own,
-                                               const Tensor& own_bias, const Tensor& own_factor,
-                                               const Tensor& queries, const Tensor& values,
-                                               const Tensor& out_bias, const Tensor& norm,
-                                               const Tensor& norm_bias, const Tensor& out_factor, double keep,
-                                               double shift, bool gated, double eps, int64_t activation,
-                                               double threshold) {
-    const auto op = Device::make("edge_layer", "e", e);
-    const EdgeLayerInputs in(op, e, r, w, absent, offsets, own, own_bias, own_factor, queries, values,
-                             out_bias, norm, norm_bias, out_factor);
+  using Call = typename Device::Call;
+
+  static std::tuple<Tensor, Tensor> edge_layer(const Call& op, const EdgeLayerInputs& in) {
     Tensor out = empty(op, {in.rows, in.width}, in.dtype);
     Tensor saved = empty(op, {in.heads ? in.rows : 0, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.out = data_of(out), args.saved = data_of(saved);
       run_edge_layer(op, args);
     });
     return {out, saved};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> edge_layer_backward(
-      const Tensor& grad, const Tensor& saved, const Tensor& e, const Tensor& r, const Tensor& w,
-      const Tensor& absent, const Tensor& offsets, const Tensor& own, const Tensor& own_bias,
-      const Tensor& own_factor, const Tensor& queries, const Tensor& values, const Tensor& out_bias,
-      const Tensor& norm, const Tensor& norm_bias, const Tensor& out_factor, double keep, double shift,
-      bool gated, double eps, int64_t activation, double threshold) {
-    const auto op = Device::make("edge_layer_backward", "e", e);
-    const EdgeLayerInputs in(op, e, r, w, absent, offsets, own, own_bias, own_factor, queries, values,
-                             out_bias, norm, norm_bias, out_factor);
+  static std::tuple<Tensor, Tensor, Tensor> edge_layer_backward(const Call& op, const EdgeLayerInputs& in,
+                                                                const Tensor& grad, const Tensor& saved) {
     const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
     const Tensor kept = input(op, "saved", saved, in.dtype, {in.heads ? in.rows : 0, in.width});
     Tensor by_e = empty(op, {in.rows, in.width}, in.dtype), by_r = empty(op, {in.rows, 3}, in.dtype);
     Tensor by_w = empty(op, {in.rows}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      auto args = in.args<T>(op, keep, shift, gated, eps, activation, threshold);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.grad = given<T>(by);
       args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
       args.out = data_of(by_e);

@@ -15,6 +15,9 @@
 namespace mdops {
 
 struct EdgeSoftmaxInputs {
+  static constexpr const char* kFirst = "q";
+  using Given = Listed<Times<8, const Tensor&>, const std::optional<Tensor>&, const Tensor&, double>;
+
   Tensor q, k;
   ScalarType dtype;
   RowIndex of_atom, of_node;
@@ -67,32 +70,23 @@ struct EdgeSoftmaxInputs {
 
 template <class Device>
 struct EdgeSoftmaxOps {
-  static Tensor edge_softmax(const Tensor& q, const Tensor& k, const Tensor& bias, const Tensor& fades,
-                             const Tensor& nothing, const Tensor& atom_index, const Tensor& atom_offsets,
-                             const Tensor& node_index, const std::optional<Tensor>& node_order,
-                             const Tensor& node_offsets, double scale) {
-    const auto op = Device::make("edge_softmax", "q", q);
-    const EdgeSoftmaxInputs in(op, q, k, bias, fades, nothing, atom_index, atom_offsets, node_index,
-                               node_order, node_offsets, scale);
+  using Call = typename Device::Call;
+
+  static Tensor edge_softmax(const Call& op, const EdgeSoftmaxInputs& in) {
     Tensor y = empty(op, {in.of_atom.rows, in.bias.size(1)}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) { run_edge_softmax(op, in.args<decltype(zero)>(y)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_edge_softmax(op, in.args<T>(y)); });
     return y;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> edge_softmax_backward(
-      const Tensor& grad_, const Tensor& q, const Tensor& k, const Tensor& bias, const Tensor& fades,
-      const Tensor& nothing, const Tensor& atom_index, const Tensor& atom_offsets, const Tensor& node_index,
-      const std::optional<Tensor>& node_order, const Tensor& node_offsets, double scale) {
-    const auto op = Device::make("edge_softmax_backward", "q", q);
-    const EdgeSoftmaxInputs in(op, q, k, bias, fades, nothing, atom_index, atom_offsets, node_index,
-                               node_order, node_offsets, scale);
+  static std::tuple<Tensor, Tensor, Tensor, Tensor> edge_softmax_backward(const Call& op,
+                                                                          const EdgeSoftmaxInputs& in,
+                                                                          const Tensor& grad_) {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.of_atom.rows, in.bias.size(1)});
     Tensor by_bias = empty(op, {in.of_atom.rows, in.bias.size(1)}, in.dtype);
     Tensor by_fades = empty(op, {in.of_atom.rows, 1}, in.dtype);
     Tensor by_q = empty(op, {in.q.size(0), in.q.size(1)}, in.dtype);
     Tensor by_k = empty(op, {in.k.size(0), in.k.size(1)}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(by_bias);
       args.grad = given<T>(grad), args.by_fades = data_of(by_fades);
       args.by_q = data_of(by_q), args.by_k = data_of(by_k);

@@ -14,17 +14,19 @@
 namespace mdops {
 
 struct EdgeSplineInputs {
+  static constexpr const char* kFirst = "lengths";
+  using Given = Listed<Times<3, const Tensor&>, double>;
+
   Tensor lengths, kinds, table;
   ScalarType dtype;
   double cutoff;
   int64_t edges, functions;
 
-  template <class Device>
-  EdgeSplineInputs(const Op& op, Device, const Tensor& lengths_, const Tensor& kinds_, const Tensor& table_,
+  EdgeSplineInputs(const Op& op, const Tensor& lengths_, const Tensor& kinds_, const Tensor& table_,
                    double cutoff_)
       : lengths(float_input(op, "lengths", lengths_, {kAny, 1})),
         kinds(input(op, "kinds", kinds_, ScalarType::Int, {lengths.size(0)})),
-        table(Device::placed(input(op, "table", table_, lengths.scalar_type(), {kAny, kAny, kAny}))),
+        table(input(op, "table", table_, lengths.scalar_type(), {kAny, kAny, kAny})),
         dtype(lengths.scalar_type()),
         cutoff(cutoff_),
         edges(lengths.size(0)),
@@ -53,23 +55,20 @@ struct EdgeSplineInputs {
 
 template <class Device>
 struct EdgeSplineOps {
-  static Tensor edge_splines(const Tensor& lengths, const Tensor& kinds, const Tensor& table, double cutoff) {
-    const auto op = Device::make("edge_splines", "lengths", lengths);
-    const EdgeSplineInputs in(op, Device{}, lengths, kinds, table, cutoff);
+  using Call = typename Device::Call;
+
+  static Tensor edge_splines(const Call& op, EdgeSplineInputs& in) {
+    in.table = Device::placed(in.table);
     Tensor y = empty(op, {in.edges, in.functions}, in.dtype);
-    dispatch_float(op, in.dtype,
-                   [&](auto zero) { run_edge_splines(op, in.args<decltype(zero)>(nullptr, y)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_edge_splines(op, in.args<T>(nullptr, y)); });
     return y;
   }
 
-  static Tensor edge_splines_backward(const Tensor& grad_, const Tensor& lengths, const Tensor& kinds,
-                                      const Tensor& table, double cutoff) {
-    const auto op = Device::make("edge_splines_backward", "lengths", lengths);
-    const EdgeSplineInputs in(op, Device{}, lengths, kinds, table, cutoff);
+  static Tensor edge_splines_backward(const Call& op, EdgeSplineInputs& in, const Tensor& grad_) {
+    in.table = Device::placed(in.table);
     const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.edges, in.functions}));
     Tensor by_lengths = empty(op, {in.edges, 1}, in.dtype);
-    dispatch_float(op, in.dtype,
-                   [&](auto zero) { run_edge_splines(op, in.args<decltype(zero)>(&grad, by_lengths)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_edge_splines(op, in.args<T>(&grad, by_lengths)); });
     return by_lengths;
   }
 

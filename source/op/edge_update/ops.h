@@ -2,8 +2,7 @@
 // `run_edge_update` and `run_edge_update_gradients` on the call of an op.
 #pragma once
 
-#include <string>
-
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "edge_update/edge_update.h"
 #include "graph/row_index.h"
@@ -19,7 +18,7 @@ struct EdgeUpdateInputs {
   int64_t width;
   Tensor scale, bias;
   RowIndex of;
-  int64_t activation;
+  Activation activation;
   double threshold;
 
   EdgeUpdateInputs(const Op& op, const Tensor& z_, const Tensor& scale_, const Tensor& bias_,
@@ -30,11 +29,8 @@ struct EdgeUpdateInputs {
         scale(input(op, "scale", scale_, dtype, {width})),
         bias(input(op, "bias", bias_, dtype, {width})),
         of(op, index, std::nullopt, offsets, z.size(0)),
-        activation(activation_),
-        threshold(threshold_) {
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
-  }
+        activation(activation_of(op, activation_)),
+        threshold(threshold_) {}
 
   template <class T>
   EdgeUpdateArgs<T> args() const {
@@ -42,7 +38,7 @@ struct EdgeUpdateInputs {
     a.z = data_of(z), a.scale = data_of(scale), a.bias = data_of(bias);
     a.index = data_of(of.index), a.offsets = data_of(of.offsets);
     a.rows = of.rows, a.edges = of.targets, a.width = width;
-    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.activation = activation, a.threshold = static_cast<T>(threshold);
     return a;
   }
 };
@@ -55,8 +51,8 @@ struct EdgeUpdateOps {
     const EdgeUpdateInputs in = placed(given);
     const Tensor base = Device::placed(input(op, "base", base_, in.dtype, {in.of.targets, in.width}));
     Tensor out = empty(op, {in.of.targets, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      auto args = in.args<decltype(zero)>();
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.base = data_of(base), args.out = data_of(out);
       run_edge_update(op, args);
     });
@@ -68,8 +64,8 @@ struct EdgeUpdateOps {
     const EdgeUpdateInputs in = placed(given);
     const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.of.targets, in.width}));
     Tensor out = empty(op, {in.of.rows, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      auto args = in.args<decltype(zero)>();
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.grad = data_of(grad), args.out = data_of(out);
       run_edge_update_gradients(op, args);
     });

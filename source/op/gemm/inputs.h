@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/activation_code.h"
 #include "gemm/matmul.h"
 #include "gemm/mlp.h"
 
@@ -67,9 +68,7 @@ struct MlpInputs {
 
   void set_hidden(const Op& op, size_t n, int64_t inputs, int64_t residual, int64_t activation,
                   double threshold) {
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op, "argument `activations` has " + std::to_string(activation) + ", not one of mdops' codes");
-    shape.activation[n] = static_cast<Activation>(activation);
+    shape.activation[n] = activation_of(op, activation, "activations");
     shape.threshold[n] = threshold;
     shape.residual[n] = residual != 0;
     if (residual && shape.neurons[n] != inputs && shape.neurons[n] != 2 * inputs)

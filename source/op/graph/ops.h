@@ -28,6 +28,9 @@ inline int64_t count_of(const Op& op, const char* name, int64_t value) {
 }
 
 struct EdgeListInputs {
+  static constexpr const char* kFirst = "displacements";
+  using Given = Listed<Times<6, const Tensor&>, Times<2, double>, Times<4, int64_t>>;
+
   SlotInputs list;
   Tensor neighbors, images, pair_mask;
   double cutoff, angle_cutoff;
@@ -96,15 +99,10 @@ struct EdgeListTensors {
 
 template <class Device>
 struct GraphOps {
+  using Call = typename Device::Call;
   using Edges = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-  static Edges neighbor_edges(const Tensor& displacements, const Tensor& neighbors, const Tensor& images,
-                              const Tensor& counts, const Tensor& types, const Tensor& pair_mask,
-                              double cutoff, double angle_cutoff, int64_t edge_sel, int64_t angle_sel,
-                              int64_t nodes, int64_t capacity) {
-    const auto op = Device::make("neighbor_edges", "displacements", displacements);
-    const EdgeListInputs in(op, displacements, neighbors, images, counts, types, pair_mask, cutoff,
-                            angle_cutoff, edge_sel, angle_sel, nodes, capacity);
+  static Edges neighbor_edges(const Call& op, const EdgeListInputs& in) {
     EdgeListTensors out(op, in);
     dispatch_float(op, in.list.dtype, [&]<class T>(T) { run_graph(op, out.args<T>(in)); });
     return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,

@@ -20,8 +20,7 @@ struct GridOps {
     const Tensor b = input(op, "b", b_, dtype, {a.size(0), v.size(1)});
     const Tensor out = input(op, "out", out_, dtype, {a.size(0), kAny});
     Tensor y = empty(op, {u.size(0), out.size(1), u.size(2)}, dtype);
-    dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, dtype, [&]<class T>(T) {
       run_grid(op,
                GridArgs<T>{a.size(0), a.size(1), b.size(1), out.size(1), u.size(0), u.size(2),
                            a.const_data_ptr<T>(), b.const_data_ptr<T>(), out.const_data_ptr<T>(),

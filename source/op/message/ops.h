@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "gemm/matmul.h"
 #include "graph/row_index.h"
@@ -21,6 +22,11 @@
 namespace mdops {
 
 struct MessageInputs {
+  static constexpr const char* kFirst = "x";
+  using Optional = const std::optional<Tensor>&;
+  using Exact = Listed<Times<9, const Tensor&>, Optional, const Tensor&, Optional, int64_t, double>;
+  using Given = Listed<Exact, std::string>;
+
   Tensor x;
   ScalarType dtype;
   int64_t rows, inputs;
@@ -29,15 +35,18 @@ struct MessageInputs {
   RowIndex first, second;
   Tensor groups, p, q, row_weight, scale;
   bool grouped;
-  int64_t kept, activation;
+  int64_t kept;
+  Activation activation;
   double threshold;
   Matmul matmul;
+  bool of_weights;  // whether their gradients are asked for
 
   MessageInputs(const Op& op, const Tensor& x_, const Tensor& weight_, const Tensor& p_, const Tensor& q_,
                 const Tensor& row_weight_, const Tensor& scale_, const Tensor& first_,
                 const Tensor& first_offsets, const Tensor& second_, const std::optional<Tensor>& second_order,
                 const Tensor& second_offsets, const std::optional<Tensor>& groups_, int64_t activation_,
-                double threshold_, const std::string& matmul_ = "float32", int64_t width = kAny)
+                double threshold_, const std::string& matmul_ = "float32", bool of_weights_ = false,
+                int64_t width = kAny)
       : x(float_input(op, "x", x_, {kAny, kAny})),
         dtype(x.scalar_type()),
         rows(x.size(0)),
@@ -56,14 +65,13 @@ struct MessageInputs {
                                      : width})),
         grouped(groups_.has_value()),
         kept(scale.numel()),
-        activation(activation_),
+        activation(activation_of(op, activation_)),
         threshold(threshold_),
-        matmul(matmul_of(op, matmul_)) {
+        matmul(matmul_of(op, matmul_)),
+        of_weights(of_weights_) {
     if (kept > columns)
       fail(op, "argument `weight` has " + std::to_string(columns) + " columns, expected the " +
                    std::to_string(kept) + " that are kept or more");
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
     if (grouped && second.targets != first.targets)
       fail(op, "argument `second_offsets` is of " + std::to_string(second.targets) +
                    ", and there are groups of " + std::to_string(first.targets));
@@ -85,7 +93,7 @@ struct MessageInputs {
     MessageArgs<T> a{};
     a.rows = rows, a.inputs = inputs, a.sent = sent(), a.kept = kept;
     a.firsts = first.targets, a.seconds = second.targets;
-    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.activation = activation, a.threshold = static_cast<T>(threshold);
     a.parts = matmul == Matmul::tf32 || matmul == Matmul::bf16 ? 1 : 2;
     a.first = data_of(first.index);
     a.first_offsets = data_of(first.offsets);
@@ -134,6 +142,17 @@ struct MessageInputs {
   }
 };
 
+// Of the gradients.
+struct MessageGradientInputs : MessageInputs {
+  using Given = Listed<MessageInputs::Given, bool>;
+  using MessageInputs::MessageInputs;
+};
+// Of their gradients, which have float32's products.
+struct MessageSecondInputs : MessageInputs {
+  using Given = Exact;
+  using MessageInputs::MessageInputs;
+};
+
 // Rows that are a number times a vector.
 struct OuterInputs {
   Tensor number, vector, weight;
@@ -175,25 +194,56 @@ struct FrameInputs {
 
 template <class Device>
 struct MessageOps {
+  using Call = typename Device::Call;
   using Two = std::tuple<Tensor, Tensor>;
   using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
   using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
   using Six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
   using Eight = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-  static Two message(const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
-                     const Tensor& row_weight, const Tensor& scale, const Tensor& first,
-                     const Tensor& first_offsets, const Tensor& second,
-                     const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                     const std::optional<Tensor>& groups, int64_t activation, double threshold,
-                     std::string matmul) {
-    const auto op = Device::make("message", "x", x);
-    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                           second_offsets, groups, activation, threshold, matmul);
+  // Of `outer_message` and of its gradients.
+  struct Outer {
+    static constexpr const char* kFirst = "number";
+    using Given = Listed<const Tensor&, MessageInputs::Given>;
+
+    OuterInputs of;
+    MessageInputs in;
+
+    template <class... Rest>
+    Outer(const Call& op, const Tensor& number, const Tensor& vector, const Tensor& weight,
+          const Rest&... rest)
+        : of(op, number, Device::placed(vector), weight),
+          in(op, of.number, message_product(op, ProductForm::plain, of.vector, of.weight), rest..., false,
+             of.width()) {
+      place(in);
+    }
+  };
+
+  // Of `framed_message` and of its gradients.
+  struct Framed {
+    static constexpr const char* kFirst = "x";
+    using Given = Listed<Times<10, const Tensor&>, MessageInputs::Optional, Times<3, const Tensor&>,
+                         Times<2, int64_t>, double, std::string>;
+
+    MessageInputs in;
+    FrameInputs of;
+
+    Framed(const Op& op, const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
+           const Tensor& row_weight, const Tensor& scale, const Tensor& frame, const Tensor& first,
+           const Tensor& first_offsets, const Tensor& second, MessageInputs::Optional second_order,
+           const Tensor& second_offsets, const Tensor& taken, const Tensor& taken_offsets, int64_t width,
+           int64_t activation, double threshold, const std::string& matmul)
+        : in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+             second_offsets, std::nullopt, activation, threshold, matmul),
+          of(op, in, frame, taken, taken_offsets, width) {
+      place(in);
+    }
+  };
+
+  static Two message(const Call& op, const MessageInputs& in) {
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.to_sent = data_of(sent), args.to_kept = data_of(kept);
       run_message(op, args);
@@ -203,42 +253,25 @@ struct MessageOps {
 
   // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
   // for.
-  static Six message_backward(const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
-                              const Tensor& weight, const Tensor& p, const Tensor& q,
-                              const Tensor& row_weight, const Tensor& scale, const Tensor& first,
-                              const Tensor& first_offsets, const Tensor& second,
-                              const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                              const std::optional<Tensor>& groups, int64_t activation, double threshold,
-                              std::string matmul, bool of_weights) {
-    const auto op = Device::make("message_backward", "x", x);
-    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                           second_offsets, groups, activation, threshold, matmul);
+  static Six message_backward(const Call& op, const MessageGradientInputs& in, const Tensor& grad_sent,
+                              const Tensor& grad_kept) {
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
     const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
-    Gradients by(op, in, of_weights);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    Gradients by(op, in, in.of_weights);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
-      by.write_to(args, of_weights);
+      by.write_to(args, in.of_weights);
       run_message(op, args);
     });
     return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
   // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights.
-  static Eight message_backward_backward(const Tensor& along_x_, const Tensor& along_p_,
+  static Eight message_backward_backward(const Call& op, const MessageSecondInputs& in,
+                                         const Tensor& along_x_, const Tensor& along_p_,
                                          const Tensor& along_q_, const Tensor& along_row_weight_,
-                                         const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
-                                         const Tensor& weight, const Tensor& p, const Tensor& q,
-                                         const Tensor& row_weight, const Tensor& scale, const Tensor& first,
-                                         const Tensor& first_offsets, const Tensor& second,
-                                         const std::optional<Tensor>& second_order,
-                                         const Tensor& second_offsets, const std::optional<Tensor>& groups,
-                                         int64_t activation, double threshold) {
-    const auto op = Device::make("message_backward_backward", "x", x);
-    const MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                           second_offsets, groups, activation, threshold);
+                                         const Tensor& grad_sent, const Tensor& grad_kept) {
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
     const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
     const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.inputs});
@@ -248,8 +281,7 @@ struct MessageOps {
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     Gradients by(op, in, true);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
       args.along_x = data_of(along_x), args.along_p = data_of(along_p);
@@ -262,23 +294,14 @@ struct MessageOps {
     return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
-  static Four framed_message(const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
-                             const Tensor& row_weight, const Tensor& scale, const Tensor& frame,
-                             const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                             const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                             const Tensor& taken, const Tensor& taken_offsets, int64_t width,
-                             int64_t activation, double threshold, std::string matmul) {
-    const auto op = Device::make("framed_message", "x", x);
-    MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                     second_offsets, std::nullopt, activation, threshold, matmul);
-    const FrameInputs of(op, in, frame, taken, taken_offsets, width);
-    place(in);
+  static Four framed_message(const Call& op, const Framed& given) {
+    const MessageInputs& in = given.in;
+    const FrameInputs& of = given.of;
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     Tensor moments = empty(op, {in.first.targets, 3, in.inputs}, in.dtype);
     Tensor rows = empty(op, {of.taken.rows, of.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.to_sent = data_of(sent), args.to_kept = data_of(kept);
       const MessageFrames<T> frames = of.args<T>();
@@ -291,19 +314,11 @@ struct MessageOps {
   }
 
   // The gradients by x, p, q, row_weight and frame.
-  static Five framed_message_backward(const Tensor& grad_sent, const Tensor& grad_kept,
-                                      const Tensor& grad_moments, const Tensor& grad_rows, const Tensor& x,
-                                      const Tensor& weight, const Tensor& p, const Tensor& q,
-                                      const Tensor& row_weight, const Tensor& scale, const Tensor& frame,
-                                      const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                                      const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                                      const Tensor& taken, const Tensor& taken_offsets, int64_t width,
-                                      int64_t activation, double threshold, std::string matmul) {
-    const auto op = Device::make("framed_message_backward", "x", x);
-    MessageInputs in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                     second_offsets, std::nullopt, activation, threshold, matmul);
-    const FrameInputs of(op, in, frame, taken, taken_offsets, width);
-    place(in);
+  static Five framed_message_backward(const Call& op, const Framed& given, const Tensor& grad_sent,
+                                      const Tensor& grad_kept, const Tensor& grad_moments,
+                                      const Tensor& grad_rows) {
+    const MessageInputs& in = given.in;
+    const FrameInputs& of = given.of;
     const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
     const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
     const Tensor of_moments =
@@ -312,8 +327,7 @@ struct MessageOps {
         Device::placed(input(op, "grad_rows", grad_rows, in.dtype, {of.taken.rows, of.width}));
     Gradients by(op, in, false);
     Tensor by_frame = empty(op, {in.rows, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
       by.write_to(args, false);
@@ -335,22 +349,12 @@ struct MessageOps {
     return {by.x, by.p, by.q, by.row_weight, by_frame};
   }
 
-  static Two outer_message(const Tensor& number, const Tensor& vector, const Tensor& weight, const Tensor& p,
-                           const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                           const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                           const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                           const std::optional<Tensor>& groups, int64_t activation, double threshold,
-                           std::string matmul) {
-    const auto op = Device::make("outer_message", "number", number);
-    const OuterInputs of(op, number, Device::placed(vector), weight);
-    const Tensor product = message_product(op, ProductForm::plain, of.vector, of.weight);
-    MessageInputs in(op, of.number, product, p, q, row_weight, scale, first, first_offsets, second,
-                     second_order, second_offsets, groups, activation, threshold, matmul, of.width());
-    place(in);
+  static Two outer_message(const Call& op, const Outer& given) {
+    const MessageInputs& in = given.in;
+    const OuterInputs& of = given.of;
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.to_sent = data_of(sent), args.to_kept = data_of(kept);
       if (takes(op, args, of)) return run_message(op, args);
@@ -362,24 +366,14 @@ struct MessageOps {
   }
 
   // The gradients by number, p, q and row_weight.
-  static Four outer_message_backward(const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& number,
-                                     const Tensor& vector, const Tensor& weight, const Tensor& p,
-                                     const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                                     const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                                     const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                                     const std::optional<Tensor>& groups, int64_t activation,
-                                     double threshold, std::string matmul) {
-    const auto op = Device::make("outer_message_backward", "number", number);
-    const OuterInputs of(op, number, Device::placed(vector), weight);
-    const Tensor product = message_product(op, ProductForm::plain, of.vector, of.weight);
-    MessageInputs in(op, of.number, product, p, q, row_weight, scale, first, first_offsets, second,
-                     second_order, second_offsets, groups, activation, threshold, matmul, of.width());
-    place(in);
+  static Four outer_message_backward(const Call& op, const Outer& given, const Tensor& grad_sent,
+                                     const Tensor& grad_kept) {
+    const MessageInputs& in = given.in;
+    const OuterInputs& of = given.of;
     const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
     const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
     Gradients by(op, in, false);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
       by.write_to(args, false);

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/given.h"
 #include "common/op.h"
@@ -14,18 +15,27 @@
 namespace mdops {
 
 struct NodeLayerInputs {
+  static constexpr const char* kFirst = "n";
+  using Given =
+      Listed<Times<10, const Tensor&>, bool, double, Times<2, int64_t>, double, const std::optional<Tensor>&>;
+
   Tensor n;
   ScalarType dtype;
   int64_t rows, width;
   Tensor v, e;
   bool has_own, has_sum, has_edges;
   Tensor own, own_bias, own_factor, sum_factor, every, bias, factor;
-  int64_t inputs;
+  int64_t inputs, axis;
+  bool takes_nodes;
+  double keep, threshold;
+  Activation activation;
+  std::optional<Tensor> packed;
 
   NodeLayerInputs(const Op& op, const Tensor& n_, const Tensor& v_, const Tensor& e_, const Tensor& own_,
                   const Tensor& own_bias_, const Tensor& own_factor_, const Tensor& sum_factor_,
-                  const Tensor& every_, const Tensor& bias_, const Tensor& factor_, bool takes_nodes,
-                  int64_t axis)
+                  const Tensor& every_, const Tensor& bias_, const Tensor& factor_, bool takes_nodes_,
+                  double keep_, int64_t axis_, int64_t activation_, double threshold_,
+                  const std::optional<Tensor>& packed_)
       : n(float_input(op, "n", n_, {kAny, kAny})),
         dtype(n.scalar_type()),
         rows(n.size(0)),
@@ -42,7 +52,13 @@ struct NodeLayerInputs {
         every(input(op, "every", every_, dtype, {kAny, width})),
         bias(input(op, "bias", bias_, dtype, {width})),
         factor(input(op, "factor", factor_, dtype, {width})),
-        inputs(every.size(0)) {
+        inputs(every.size(0)),
+        axis(axis_),
+        takes_nodes(takes_nodes_),
+        keep(keep_),
+        threshold(threshold_),
+        activation(activation_of(op, activation_)),
+        packed(packed_) {
     const int64_t sums = v.size(1), edges = e.size(1), edge_width = e.size(2);
     if (sums != 0 && sums != 1 && sums != 4)
       fail(op, "argument `v` has " + std::to_string(sums) + " rows for each node, expected 0, 1 or 4");
@@ -59,16 +75,12 @@ struct NodeLayerInputs {
   }
 
   template <class T>
-  NodeLayerArgs<T> args(const Op& op, bool takes_nodes, double keep, int64_t axis, int64_t activation,
-                        double threshold) const {
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op,
-           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
+  NodeLayerArgs<T> args() const {
     const auto at = [](const Tensor& t, bool there = true) { return data_of(there ? &t : nullptr); };
     NodeLayerArgs<T> a{};
     a.rows = rows, a.width = width, a.edge_width = e.size(2), a.sums = v.size(1), a.axis = axis;
     a.inputs = inputs, a.takes_nodes = takes_nodes, a.keep = static_cast<T>(keep);
-    a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+    a.activation = activation, a.threshold = static_cast<T>(threshold);
     a.n = at(n), a.v = at(v), a.e = at(e, has_edges);
     a.own = at(own, has_own), a.own_bias = at(own_bias), a.own_factor = at(own_factor);
     a.sum_factor = at(sum_factor, has_sum), a.every = at(every), a.bias = at(bias), a.factor = at(factor);
@@ -78,53 +90,38 @@ struct NodeLayerInputs {
 
 template <class Device>
 struct NodeLayerOps {
+  using Call = typename Device::Call;
   using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-  static Three node_layer(const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
-                          const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
-                          const Tensor& every, const Tensor& bias, const Tensor& factor, bool takes_nodes,
-                          double keep, int64_t axis, int64_t activation, double threshold,
-                          const std::optional<Tensor>& packed) {
-    const auto op = Device::make("node_layer", "n", n);
-    const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
-                             takes_nodes, axis);
+  static Three node_layer(const Call& op, const NodeLayerInputs& in) {
     Tensor out = empty(op, {in.rows, in.width}, in.dtype), z = empty(op, {in.rows, in.width}, in.dtype);
     Tensor z_own = empty(op, {in.has_own ? in.rows : 0, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.out = data_of(out), args.z = data_of(z);
       args.z_own = data_of(z_own);
-      run_node_layer(op, args, packed);
+      run_node_layer(op, args, in.packed);
     });
     return {out, z, z_own};
   }
 
   // By n, v and e.
-  static Three node_layer_backward(const Tensor& grad, const Tensor& z_, const Tensor& z_own_,
-                                   const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
-                                   const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
-                                   const Tensor& every, const Tensor& bias, const Tensor& factor,
-                                   bool takes_nodes, double keep, int64_t axis, int64_t activation,
-                                   double threshold, const std::optional<Tensor>& packed) {
-    const auto op = Device::make("node_layer_backward", "n", n);
-    const NodeLayerInputs in(op, n, v, e, own, own_bias, own_factor, sum_factor, every, bias, factor,
-                             takes_nodes, axis);
+  static Three node_layer_backward(const Call& op, const NodeLayerInputs& in, const Tensor& grad,
+                                   const Tensor& z_, const Tensor& z_own_) {
     const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
     const Tensor z = input(op, "z", z_, in.dtype, {in.rows, in.width});
     const Tensor z_own = input(op, "z_own", z_own_, in.dtype, {in.has_own ? in.rows : 0, in.width});
     Tensor by_n = empty(op, {in.rows, in.width}, in.dtype);
     Tensor by_v = empty(op, {in.rows, in.v.size(1), in.width}, in.dtype);
     Tensor by_e = empty(op, {in.rows, in.e.size(1), in.e.size(2)}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      auto args = in.args<T>(op, takes_nodes, keep, axis, activation, threshold);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
       args.grad = given<T>(by);
       // Which this pass reads alone.
       args.z = const_cast<T*>(z.const_data_ptr<T>()), args.z_own = const_cast<T*>(z_own.const_data_ptr<T>());
       args.out = data_of(by_n), args.by_v = data_of(by_v);
       args.by_e = data_of(by_e);
-      run_node_layer(op, args, packed);
+      run_node_layer(op, args, in.packed);
     });
     return {by_n, by_v, by_e};
   }
@@ -139,8 +136,7 @@ struct NodeLayerOps {
     const Tensor own = input(op, "own", own_, dtype, {of_own, of_own});
     const Tensor own_bias = input(op, "own_bias", own_bias_, dtype, {of_own});
     const Tensor bias = input(op, "bias", bias_, dtype, {width});
-    return dispatch_float(op, dtype, [&](auto zero) {
-      using T = decltype(zero);
+    return dispatch_float(op, dtype, [&]<class T>(T) {
       NodeLayerArgs<T> args{};
       args.width = width, args.inputs = every.size(0), args.every = data_of(every);
       args.own = data_of(of_own ? &own : nullptr), args.own_bias = data_of(own_bias);

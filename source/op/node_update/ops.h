@@ -2,9 +2,9 @@
 // `run_node_update` and `run_node_update_gradients` on the call of an op.
 #pragma once
 
-#include <string>
 #include <tuple>
 
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/tensor.h"
 #include "node_update/node_update.h"
@@ -22,8 +22,8 @@ struct NodeUpdateOps {
     const Tensor x = input(op, "x", x_, in.dtype, {in.rows, in.width});
     const Tensor m = input(op, "m", m_, in.dtype, {in.rows, in.width});
     Tensor y = empty(op, {in.rows, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      auto args = in.template args<decltype(zero)>();
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.template args<T>();
       args.x = data_of(x), args.m = data_of(m), args.y = data_of(y);
       run_node_update(op, args);
     });
@@ -38,8 +38,8 @@ struct NodeUpdateOps {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.rows, in.width});
     const auto rows = [&] { return empty(op, {in.rows, in.width}, in.dtype); };
     Tensor by_z = rows(), by_u = rows(), by_m = rows();
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      auto args = in.template args<decltype(zero)>();
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.template args<T>();
       args.grad = data_of(grad);
       args.by_z = data_of(by_z), args.by_u = data_of(by_u), args.by_m = data_of(by_m);
       run_node_update_gradients(op, args);
@@ -55,7 +55,7 @@ struct NodeUpdateOps {
     ScalarType dtype;
     int64_t rows, width;
     Tensor u, weights;
-    int64_t activation;
+    Activation activation;
     double threshold;
 
     Inputs(const Op& op, const Tensor& z_, const Tensor& u_, const Tensor& weights_, int64_t activation_,
@@ -66,18 +66,15 @@ struct NodeUpdateOps {
           width(z.size(1)),
           u(input(op, "u", u_, dtype, {rows, width})),
           weights(input(op, "weights", weights_, dtype, {3, width})),
-          activation(activation_),
-          threshold(threshold_) {
-      if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-        fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
-    }
+          activation(activation_of(op, activation_)),
+          threshold(threshold_) {}
 
     template <class T>
     NodeUpdateArgs<T> args() const {
       NodeUpdateArgs<T> a{};
       a.z = data_of(z), a.u = data_of(u), a.weights = data_of(weights);
       a.numbers = rows * width, a.width = width;
-      a.activation = static_cast<Activation>(activation), a.threshold = static_cast<T>(threshold);
+      a.activation = activation, a.threshold = static_cast<T>(threshold);
       return a;
     }
   };

@@ -2,8 +2,7 @@
 // `run_own_message` on the call of an op.
 #pragma once
 
-#include <string>
-
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/given.h"
 #include "common/tensor.h"
@@ -32,13 +31,10 @@ struct OwnMessageInputs {
 
   template <class T>
   OwnMessageArgs<T> args(const Op& op, double keep, int64_t activation, double threshold) const {
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op,
-           "argument `activation` is " + std::to_string(activation) + ", expected the code of a function");
     return {rows,
             width,
             static_cast<T>(keep),
-            static_cast<Activation>(activation),
+            activation_of(op, activation),
             static_cast<T>(threshold),
             x.const_data_ptr<T>(),
             weight.const_data_ptr<T>(),

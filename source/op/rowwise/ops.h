@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/given.h"
@@ -228,7 +229,8 @@ struct LayerOutputInputs {
 
   Tensor z;
   ScalarType dtype;
-  int64_t rows, columns, inputs, activation;
+  int64_t rows, columns, inputs;
+  Activation activation;
   double threshold;
 
   LayerOutputInputs(const Op& op, const Tensor& z_, int64_t inputs_, int64_t activation_, double threshold_)
@@ -237,13 +239,11 @@ struct LayerOutputInputs {
         rows(z.size(0)),
         columns(z.size(1)),
         inputs(inputs_),
-        activation(activation_),
+        activation(activation_of(op, activation_)),
         threshold(threshold_) {
     if (inputs < 0 || inputs > columns || (inputs && columns % inputs))
       fail(op, "the layer has " + std::to_string(inputs) + " inputs to add, expected 0 or a divisor of the " +
                    std::to_string(columns) + " columns of `z`");
-    if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-      fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
   }
 
   Tensor wide(const Op& op, const char* name, const Tensor& tensor) const {
@@ -259,7 +259,7 @@ struct LayerOutputInputs {
   LayerOutputArgs<T> args() const {
     LayerOutputArgs<T> args{};
     args.rows = rows, args.columns = columns, args.inputs = inputs;
-    args.activation = static_cast<Activation>(activation), args.threshold = static_cast<T>(threshold);
+    args.activation = activation, args.threshold = static_cast<T>(threshold);
     args.z = data_of(z);
     return args;
   }

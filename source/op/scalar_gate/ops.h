@@ -93,7 +93,7 @@ struct ScalarGateOps {
   static Tensor forward(const Call& op, const Tensor& x, const Tensor& gate, const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
     Tensor y = in.new_rows(op);
-    dispatch_float(op, in.dtype, [&](auto zero) { run_scalar_gate(op, in.args<decltype(zero)>(y)); });
+    dispatch_float(op, in.dtype, [&]<class T>(T) { run_scalar_gate(op, in.args<T>(y)); });
     return y;
   }
 
@@ -103,8 +103,7 @@ struct ScalarGateOps {
     const ScalarGateInputs in(op, x, gate, scalars);
     const Tensor grad = in.of_rows(op, "grad", grad_);
     Tensor by_x = in.new_rows(op), by_gate = in.new_gate(op), by_scalars = in.new_scalars(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(by_x);
       args.grad = given<T>(grad);
       args.by_gate = data_of(by_gate), args.by_scalars = data_of(by_scalars);
@@ -127,8 +126,7 @@ struct ScalarGateOps {
                        : along_gate;
     Tensor by_grad = in.new_rows(op), by_x = in.new_rows(op);
     Tensor by_gate = in.new_gate(op), by_scalars = in.new_scalars(op);
-    dispatch_float(op, in.dtype, [&](auto zero) {
-      using T = decltype(zero);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(by_x);
       args.grad = given<T>(grad), args.by_grad = data_of(by_grad);
       args.by_gate = data_of(by_gate), args.by_scalars = data_of(by_scalars);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/activation_code.h"
 #include "common/cutoff.h"
 #include "spline_moment/knots.h"
 #include "spline_potential/spline_potential.h"
@@ -59,9 +60,7 @@ inline FittingShape fitting_shape(const Op& op, int64_t width, int64_t axis,
 // Which hidden layers of the net add their input, and the activation function of all of them, by its code.
 inline void set_layers(const Op& op, const std::vector<int64_t>& residual, int64_t activation,
                        double threshold, FittingShape& net) {
-  if (activation < 0 || activation > static_cast<int64_t>(Activation::silut))
-    fail(op, "argument `activation` is " + std::to_string(activation) + ", not one of mdops' codes");
-  net.activate_all(static_cast<Activation>(activation), threshold);
+  net.activate_all(activation_of(op, activation), threshold);
   if (static_cast<int>(residual.size()) != net.layers)
     fail(op, "arguments `residual` and `neurons` differ in length");
   for (int k = 0; k < net.layers; ++k) {
