@@ -41,19 +41,9 @@ def env_mat(
     Returns:
         (N, K, 4), or (N, K, 1) when radial.
     """
-    return call(
-        "env_mat",
-        displacements,
-        counts,
-        types,
-        mean,
-        std,
-        no_mask(counts) if pair_mask is None else pair_mask,
-        cutoff,
-        cutoff_smooth,
-        protection,
-        radial,
-    )
+    mask = no_mask(counts) if pair_mask is None else pair_mask
+    given = displacements, counts, types, mean, std, mask
+    return call("env_mat", *given, cutoff, cutoff_smooth, protection, radial)
 
 
 def no_mask(counts: torch.Tensor) -> torch.Tensor:

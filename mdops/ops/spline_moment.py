@@ -57,26 +57,10 @@ def spline_moment(
         overflow in DeePMD-kit's terms;
         nearest (N,), the distance to the nearest neighbour, A; the cutoff of an atom without neighbours.
     """
-    return call(
-        "spline_moment",
-        displacements,
-        counts,
-        types,
-        mean,
-        std,
-        no_mask(counts) if pair_mask is None else pair_mask,
-        no_mask(counts) if zeroed is None else zeroed,
-        sel,
-        sel[:0] if padding is None else padding,
-        cutoff,
-        cutoff_smooth,
-        protection,
-        s_max,
-        grading,
-        intervals,
-        radial,
-        gated,
-    )
+    mask, zeroed = (no_mask(counts) if pairs is None else pairs for pairs in (pair_mask, zeroed))
+    given = displacements, counts, types, mean, std, mask, zeroed
+    places, switch = (sel, sel[:0] if padding is None else padding), (cutoff, cutoff_smooth, protection)
+    return call("spline_moment", *given, *places, *switch, s_max, grading, intervals, radial, gated)
 
 
 def _moments_like(displacements: Any, counts: Any, intervals: int, radial: bool) -> torch.Tensor:

@@ -47,37 +47,30 @@ template <class Device>
 struct EdgeUpdateOps {
   using Call = typename Device::Call;
 
-  static Tensor edge_update(const Call& op, const EdgeUpdateInputs& given, const Tensor& base_) {
-    const EdgeUpdateInputs in = placed(given);
-    const Tensor base = Device::placed(input(op, "base", base_, in.dtype, {in.of.targets, in.width}));
-    Tensor out = empty(op, {in.of.targets, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.base = data_of(base), args.out = data_of(out);
-      run_edge_update(op, args);
-    });
-    return out;
+  static Tensor edge_update(const Call& op, const EdgeUpdateInputs& in, const Tensor& base) {
+    return pass(op, in, "base", base, false);
   }
 
   // By z.
-  static Tensor edge_update_backward(const Call& op, const EdgeUpdateInputs& given, const Tensor& grad_) {
-    const EdgeUpdateInputs in = placed(given);
-    const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.of.targets, in.width}));
-    Tensor out = empty(op, {in.of.rows, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad = data_of(grad), args.out = data_of(out);
-      run_edge_update_gradients(op, args);
-    });
-    return out;
+  static Tensor edge_update_backward(const Call& op, const EdgeUpdateInputs& in, const Tensor& grad) {
+    return pass(op, in, "grad", grad, true);
   }
 
   MDOPS_IMPLEMENT(EdgeUpdateOps, edge_update, edge_update_backward)
 
  private:
-  static EdgeUpdateInputs placed(EdgeUpdateInputs in) {
-    in.z = Device::placed(in.z), in.scale = Device::placed(in.scale), in.bias = Device::placed(in.bias);
-    return in;
+  // Of rows (E, W) of the edges.
+  static Tensor pass(const Call& op, EdgeUpdateInputs in, const char* name, const Tensor& of_edges,
+                     bool back) {
+    for (Tensor* tensor : {&in.z, &in.scale, &in.bias}) *tensor = Device::placed(*tensor);
+    const Tensor own = Device::placed(input(op, name, of_edges, in.dtype, {in.of.targets, in.width}));
+    Tensor out = empty(op, {back ? in.of.rows : in.of.targets, in.width}, in.dtype);
+    dispatch_float(op, in.dtype, [&]<class T>(T) {
+      auto args = in.args<T>();
+      (back ? args.grad : args.base) = data_of(own), args.out = data_of(out);
+      back ? run_edge_update_gradients(op, args) : run_edge_update(op, args);
+    });
+    return out;
   }
 };
 
