@@ -4,14 +4,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import (
-    as_non_leaf,
-    call,
-    last_derivative,
-    register_fake,
-    register_fake_like,
-    register_formula,
-)
+from mdops.ops._register import as_non_leaf, call, last_derivative, register_fake_like, register_formula
 
 
 def degree_norm(
@@ -47,9 +40,7 @@ register_fake_like("degree_norm_backward", 1)
 register_fake_like("degree_norm_terms", 1)
 
 
-@register_fake("degree_norm_backward_backward")
-def _(direction: Any, grad: Any, x: Any, *args: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for _ in range(3))
+register_fake_like("degree_norm_backward_backward", 2, 2, 2)
 
 
 def _formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:

@@ -32,9 +32,6 @@ struct AngleInputs : DescriptorInputs {
   Tensor grad(const Op& op, const Tensor& tensor) const {
     return input(op, "grad", tensor, dtype, {atoms, pairs(), pieces(), kAnglePowers});
   }
-  Tensor pair_tensor(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {atoms, width, 3});
-  }
 
   template <class T>
   AngleArgs<T> args() const {

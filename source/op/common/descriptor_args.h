@@ -21,6 +21,11 @@ struct DescriptorInputs {
                    const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
                    double protection);
 
+  // One that has numbers of each pair vector.
+  Tensor pair_tensor(const Op& op, const char* name, const Tensor& tensor) const {
+    return input(op, name, tensor, dtype, {atoms, width, 3});
+  }
+
   template <class T>
   Cutoff<T> cutoff_as() const {
     return {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};

@@ -71,9 +71,6 @@ struct MomentInputs : DescriptorInputs {
   Tensor grad(const Op& op, const Tensor& tensor) const {
     return input(op, "grad", tensor, dtype, {atoms, ntypes, basis(), columns()});
   }
-  Tensor pair_tensor(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {atoms, width, 3});
-  }
 
   // With the places of the forward kernel.
   template <class T>
