@@ -198,6 +198,18 @@ inline int64_t moments_of_atom(const AngleArgs<T>& args) {
   return int64_t{args.pairs()} * args.grid.pieces() * kAnglePowers;
 }
 
+// The neighbours of atom i with their rows, and what is told of them; whether it is an atom at all.
+template <class T>
+inline bool take_atom(const AngleArgs<T>& args, int64_t i, int32_t* within, T* nearest, Neighbors<T>& n) {
+  int32_t* counted = within + i * args.ntypes;
+  for (int t = 0; t < args.ntypes; ++t) counted[t] = 0;
+  nearest[i] = args.cutoff.cutoff;
+  if (args.types[i] < 0) return false;
+  nearest[i] = std::sqrt(find_neighbors(args, i, static_cast<const T*>(nullptr), counted, n));
+  make_rows<false>(n, args.cutoff, args.normalisation(args.types[i]), args.ntypes);
+  return true;
+}
+
 template <Gate G, class T>
 inline void forward(const AngleArgs<T>& args, const Memory<T>& memory, int64_t begin, int64_t end, T* moments,
                     int32_t* within, T* nearest) {
@@ -205,14 +217,8 @@ inline void forward(const AngleArgs<T>& args, const Memory<T>& memory, int64_t b
   Neighbors<T> n = memory.neighbors[0];
   for (int64_t i = begin; i < end; ++i) {
     T* out = moments + i * stride;
-    int32_t* counted = within + i * args.ntypes;
     for (int64_t k = 0; k < stride; ++k) out[k] = 0;
-    for (int t = 0; t < args.ntypes; ++t) counted[t] = 0;
-    nearest[i] = args.cutoff.cutoff;
-    if (args.types[i] < 0) continue;
-    nearest[i] = std::sqrt(find_neighbors(args, i, static_cast<const T*>(nullptr), counted, n));
-    make_rows<false>(n, args.cutoff, args.normalisation(args.types[i]), args.ntypes);
-    moments_of<G, false>(args, n, memory, out);
+    if (take_atom(args, i, within, nearest, n)) moments_of<G, false>(args, n, memory, out);
   }
 }
 
@@ -418,15 +424,9 @@ inline void sum_features(const AngleArgs<T>& args, const Memory<T>& memory, cons
   for (int64_t block = begin; block < end; block += kAngleBlock) {
     const int atoms = end - block < kAngleBlock ? static_cast<int>(end - block) : kAngleBlock;
     for (int k = 0; k < atoms; ++k) {
-      const int64_t i = block + k;
-      int32_t* counted = within + i * args.ntypes;
-      Neighbors<T>& n = neighbors[k] = memory.neighbors[k];
+      neighbors[k] = memory.neighbors[k];
       for (int c = 0; c < kAngleRow * channels; ++c) memory.features[k][c] = 0;
-      for (int t = 0; t < args.ntypes; ++t) counted[t] = 0;
-      nearest[i] = args.cutoff.cutoff;
-      if (args.types[i] < 0) continue;
-      nearest[i] = std::sqrt(find_neighbors(args, i, static_cast<const T*>(nullptr), counted, n));
-      make_rows<false>(n, args.cutoff, args.normalisation(args.types[i]), args.ntypes);
+      take_atom(args, block + k, within, nearest, neighbors[k]);
     }
     for (int u = 0; u < args.ntypes; ++u)
       for (int t = 0; t <= u; ++t) {
