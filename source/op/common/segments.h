@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/flush_tiny.h"
+#include "common/parallel.h"
+#include "common/scratch.h"
+
 namespace mdops {
 
 inline int64_t longest_segment(const int32_t* offsets, int64_t segments) {
@@ -17,6 +21,19 @@ inline int64_t longest_segment(const int32_t* offsets, int64_t segments) {
 template <class T>
 void clear_rows(T* rows, int64_t first, int64_t end, int64_t width) {
   if (rows) std::fill(rows + first * width, rows + end * width, T(0));
+}
+
+// f(begin, end, memory) for some of the atoms, whose edges are segments, in each thread. Tiny numbers are
+// zero then: weights of far edges are squares of squares of small switches.
+template <class F>
+void each_atoms_edges(const Op& op, int64_t atoms, int64_t bytes, const F& f) {
+  struct Use;
+  constexpr int64_t kAtoms = 4;
+  parallel(atoms, kAtoms, [&](int64_t begin, int64_t end) {
+    const FlushTiny flush;
+    const ScratchMemory<Use> memory(op, bytes);
+    f(begin, end, memory.data());
+  });
 }
 
 }  // namespace mdops

@@ -1,5 +1,3 @@
-#include "common/flush_tiny.h"
-#include "common/scratch.h"
 #include "common/segments.h"
 #include "edge_layer/ops.h"
 
@@ -7,15 +5,11 @@ namespace mdops {
 
 template <class T>
 static void run_edge_layer(const Op& op, const EdgeLayerArgs<T>& args) {
-  struct Use;
-  constexpr int64_t kAtoms = 4;
   const EdgeLayerSizes sizes = MDOPS_RUN(edge_layer_sizes, args, longest_segment(args.offsets, args.atoms));
   Tensor packed = empty(op, {sizes.packed}, ScalarType::Byte);
   MDOPS_RUN(edge_layer_pack, args, packed.mutable_data_ptr());
-  parallel(args.atoms, kAtoms, [&](int64_t begin, int64_t end) {
-    const FlushTiny flush;  // weights of far edges are squares of squares of small switches
-    const ScratchMemory<Use> memory(op, sizes.scratch);
-    MDOPS_RUN(edge_layer_atoms, args, begin, end, packed.const_data_ptr(), memory.data());
+  each_atoms_edges(op, args.atoms, sizes.scratch, [&](int64_t begin, int64_t end, void* memory) {
+    MDOPS_RUN(edge_layer_atoms, args, begin, end, packed.const_data_ptr(), memory);
   });
   // Rows of no atom.
   const int64_t last = args.offsets[args.atoms];
