@@ -61,7 +61,7 @@ def test_many_rows(along, sizes):
 
 def test_many_angles_of_an_atom():
     # 16 edges and a few more, which kernels take a few at a time.
-    agree("angles", (32, 64, 32), torch.float32, 2500, "silut:1.0", "cuda", angle_cutoff=3.9)
+    agree("angles", (32, 64, 32), torch.float32, 2500, "silu", "cuda", angle_cutoff=3.9)
 
 
 @pytest.mark.parametrize(("along", "sizes"), [("edges", (64, 128, 64)), ("angles", (32, 64, 32))])
