@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from mdops.tracing import is_recorded
+from mdops.tracing import is_exported, is_recorded
 
 T = TypeVar("T")
 
@@ -188,13 +188,13 @@ class NamedOfWeights(Generic[T]):
         of: torch.Tensor | None = None,
     ) -> T:
         """For a step with operations on the tensor `at`; `of` as `OfWeights` takes it."""
-        recorded = is_recorded(at)
-        kept = self._all.last or {} if recorded else self._all(module, dict, of)
+        recorded, last = is_recorded(at), self._all.last
+        kept = last if recorded and last is not None else self._all(module, dict, of)
         if name not in kept:
             with torch.inference_mode(False), torch.no_grad():
                 found = make()
-            if recorded:
-                return found  # not there before what is recorded runs
+            if recorded and not is_exported():
+                return found  # not there before the graph runs; an export does a step before it records one
             if len(kept) == self._most:
                 kept.clear()
             kept[name] = found
