@@ -66,6 +66,15 @@ struct GroupShared {
   int64_t bytes(int warps) const { return 4 * (of_block() + int64_t{warps} * of_warp()); }
 };
 
+// A power of two for products of two numbers, of which no lane has larger ones than these sizes, and of a
+// function's slope, 1.13 at most. Nor do the first of the two become infinite by it.
+__device__ __forceinline__ Power power_of(unsigned largest_a, unsigned largest_b) {
+  const int a = static_cast<int>(largest_a >> 23), b = static_cast<int>(largest_b >> 23);
+  const int power = max(min(min(kLargest + 253 - a - b, 253 - a), 100), -100);
+  const float scale = __int_as_float((max(a, b) < 255 ? power + 127 : 127) << 23);
+  return {scale, inverse_power(scale)};
+}
+
 template <int kEights, Pass pass, Way way, bool kOuter>
 class GroupTeam {
   static_assert(!kOuter || pass != Pass::second);

@@ -70,9 +70,10 @@ __device__ __forceinline__ T threshold_of(const MessageArgs<T>& args) {
 }
 
 // The same of several numbers. All lanes call it. `threshold` is as above. `kAny` is for other functions than
-// silu and silut; the latter is silu where no number is beyond its threshold, as nearly always: so that silu
-// is worked out while that is found out.
-template <Pass pass, bool kAny, class T, int Count>
+// silu and silut; the latter is silu where no number is beyond its threshold, as nearly always. `kAtOnce`:
+// silu is worked out while that is found out. Angles gain by it; edges wait for memory, and want the
+// registers.
+template <Pass pass, bool kAny, bool kAtOnce = true, class T, int Count>
 __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
                                              Number<T> (&numbers)[Count]) {
   const auto by = [&]<Activation kind>() {
@@ -85,8 +86,11 @@ __device__ __forceinline__ void evaluate_all(Activation activation, T threshold,
     T most[2] = {numbers[0].z, numbers[1].z};
 #pragma unroll
     for (int k = 2; k < Count; ++k) most[k % 2] = max(most[k % 2], numbers[k].z);
+    const auto is_beyond = [&] { return __any_sync(kAllLanes, max(most[0], most[1]) >= threshold); };
+    if (!kAtOnce && is_beyond()) [[unlikely]]
+      return by.template operator()<Activation::silut>();
     by.template operator()<Activation::silu>();
-    if (__any_sync(kAllLanes, max(most[0], most[1]) >= threshold)) [[unlikely]]
+    if (kAtOnce && is_beyond()) [[unlikely]]
       by.template operator()<Activation::silut>();
   }
 }

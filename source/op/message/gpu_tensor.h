@@ -83,15 +83,6 @@ struct Power {
   float scale = 1.0f, inverse = 1.0f;
 };
 
-// That of products of two numbers, of which no lane has larger ones than these sizes, and of a function's
-// slope, 1.13 at most. Nor do the first of the two become infinite by it.
-__device__ __forceinline__ Power power_of(unsigned largest_a, unsigned largest_b) {
-  const int a = static_cast<int>(largest_a >> 23), b = static_cast<int>(largest_b >> 23);
-  const int power = max(min(min(kLargest + 253 - a - b, 253 - a), 100), -100);
-  const float scale = __int_as_float((max(a, b) < 255 ? power + 127 : 127) << 23);
-  return {scale, inverse_power(scale)};
-}
-
 // A warp's 16 rows of so many sixteens, times a power of two, in one or two parts as products take them.
 template <int kSixteens, int kParts>
 struct HalfRows {
@@ -223,7 +214,6 @@ class TensorTeam {
         memory_(memory),
         columns_(columns),
         weight_inverse_(weight_inverse),
-        threshold_(threshold_of(args)),
         all_(static_cast<int>(args.columns())),
         sent_(static_cast<int>(args.sent)),
         warps_(team),
@@ -300,7 +290,6 @@ class TensorTeam {
 
   __device__ void begin_first(int64_t f) {
     const int width = columns_.end - columns_.begin;
-    unsigned largest = 0;
     first_ = f;
     if constexpr (kFrames) {
       for (int k = 4 * lane_index(); has_frames() && k < 3 * kInputs; k += 4 * kWarp)
@@ -313,12 +302,8 @@ class TensorTeam {
       put(0.0f), put(0.0f);
       put(args_.p[f * all_ + columns_.begin + c]);
       if constexpr (kIsSecond) put(args_.along_p[f * all_ + columns_.begin + c]);
-      if (!kIsForward && columns_.begin + c < sent_) {
-        const float grad = args_.grad_sent[f * sent_ + columns_.begin + c];
-        put(grad), largest = max(largest, size_of(grad));
-      }
+      if (!kIsForward && columns_.begin + c < sent_) put(args_.grad_sent[f * sent_ + columns_.begin + c]);
     }
-    if constexpr (pass == Pass::backward) grad_size_ = warp_largest(largest);
     __syncwarp();
   }
 
@@ -448,11 +433,8 @@ class TensorTeam {
     if constexpr (kFrames) put_frames(ahead);
     float by_weight[2] = {}, by_x[1][kIsForward ? 1 : kEights][4] = {};
     const int sixteens = columns_.sixteens(), sent = min(max(sent_ - columns_.begin, 0) / 16, sixteens);
-    Power power;
-    if constexpr (pass == Pass::backward)
-      power = power_of(warp_largest(max(size_of(at.weight[0]), size_of(at.weight[1]))), grad_size_);
-    add_columns<true>(0, sent, x, along, at, power, by_weight, by_x);
-    add_columns<false>(sent, sixteens, x, along, at, power, by_weight, by_x);
+    add_columns<true>(0, sent, x, along, at, by_weight, by_x);
+    add_columns<false>(sent, sixteens, x, along, at, by_weight, by_x);
     if constexpr (!kIsForward) write_inputs(by_x[0], by_weight);
   }
 
@@ -461,7 +443,6 @@ class TensorTeam {
     bool is_wrong[2], has_second[2];
     const float *q[2], *along_q[2];
     int64_t kept;  // of the first row in arrays of what is kept
-    int64_t z;     // and in those of all columns
     float weight[2], along_weight[2];
   };
 
@@ -476,7 +457,7 @@ class TensorTeam {
   __device__ __forceinline__ Places places() const {
     Places found;
     const int column = columns_.begin + 4 * (lane_index() % 4);
-    found.kept = row_ * kInputs + column - sent_, found.z = row_ * all_ + column;
+    found.kept = row_ * kInputs + column - sent_;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t row = row_ + 8 * h;
@@ -564,14 +545,11 @@ class TensorTeam {
     }
   }
 
-  // Sixteens [begin, end) of the columns, which are all sent or all kept. `power`: of h of sent columns in
-  // the backward pass.
+  // Sixteens [begin, end) of the columns, which are all sent or all kept.
   template <bool kIsSent, int kCount>
   __device__ __forceinline__ void add_columns(int begin, int end, const HalfRows<kSixteens, kParts>& x,
                                               const HalfRows<kSixteens, kParts>* along, const Places& at,
-                                              Power power, float (&by_weight)[2],
-                                              float (&by_x)[1][kCount][4]) {
-    constexpr bool is_weighed_last = pass == Pass::backward && kIsSent;
+                                              float (&by_weight)[2], float (&by_x)[1][kCount][4]) {
     if (begin >= end) return;
     Given next;
     load<kIsSent>(next, at, begin);
@@ -610,38 +588,29 @@ class TensorTeam {
             own.z = z[2 * h + k];
             if constexpr (kIsSecond) own.v = v[2 * h + k];
             if constexpr (kIsForward) continue;
-            own.grad = of_four(factor, four);
-            if constexpr (!is_weighed_last) own.grad *= kIsSent ? at.weight[h] : of_four(given.kept[h], four);
+            own.grad = of_four(factor, four) * (kIsSent ? at.weight[h] : of_four(given.kept[h], four));
             own.extra = kIsSent ? at.along_weight[h] * of_four(factor, four) : 0.0f;
           }
       }
-      evaluate_all<pass, way == Way::any>(args_.activation, threshold_, numbers);
+      evaluate_all<pass, way == Way::any, false>(args_.activation, threshold_of(args_), numbers);
       float of_sent[4] = {}, of_p[4] = {};
 #pragma unroll
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int four = 0; four < 4; ++four) {
-          Number<float>& own = numbers[four / 2 * 4 + 2 * h + four % 2];
+          const Number<float>& own = numbers[four / 2 * 4 + 2 * h + four % 2];
           const float of_v = kIsSecond ? own.sv : own.y;
-          if constexpr (is_weighed_last) own.h *= at.weight[h];
-          of_p[four] = h == 0 ? own.h : of_p[four] + own.h;
+          of_p[four] += own.h;
           if constexpr (!kIsSent) continue;
           of_sent[four] += at.weight[h] * of_v + (kIsSecond ? at.along_weight[h] * own.y : 0.0f);
-          if constexpr (!kIsForward)
-            by_weight[h] += is_weighed_last ? own.y_grad : of_four(factor, four) * of_v;
+          if constexpr (!kIsForward) by_weight[h] += of_four(factor, four) * of_v;
         }
       write_rows<kIsSent>(given, factor, at, numbers, n);
       if constexpr (pass != Pass::backward && kIsSent) add_to_sums(sums_, n, of_sent);
       if constexpr (!kIsForward) {
         add_to_sums(sums_ + columns_.end - columns_.begin, n, of_p);
-        if constexpr (is_weighed_last) {
-#pragma unroll
-          for (Number<float>& own : numbers) own.h *= power.scale;
-        } else {
-          power = bring_to_size(numbers);
-        }
-        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp,
-                              power.inverse * weight_inverse_);
+        const float inverse = bring_to_size(numbers).inverse * weight_inverse_;
+        add_to_inputs<kParts>(by_x, numbers, transposed_ + n * kEights * kWarp, inverse);
       }
     }
   }
@@ -668,10 +637,10 @@ class TensorTeam {
           write_four(memory_.of_scales + kept, {grad.x * y.x, grad.y * y.y, grad.z * y.z, grad.w * y.w});
       }
       if constexpr (kIsForward) continue;
-      const int64_t z = at.z + (16 * n + 8 * h * all_);
-      if (args_.by_z) write_four(args_.by_z + z, of_z);
+      const int64_t of_row = (row_ + 8 * h) * all_ + columns_.begin + 16 * n + 4 * (lane_index() % 4);
+      if (args_.by_z) write_four(args_.by_z + of_row, of_z);
       if (kIsSecond && memory_.dz)
-        write_four(memory_.dz + z, own([](const auto& number) { return number.dz; }));
+        write_four(memory_.dz + of_row, own([](const auto& number) { return number.dz; }));
     }
   }
 
@@ -707,7 +676,7 @@ class TensorTeam {
   const MessageArgs<float>& args_;
   const Memory<float>& memory_;
   const Columns columns_;
-  const float weight_inverse_, threshold_;
+  const float weight_inverse_;
   const int all_, sent_, warps_, warp_, barrier_;
   const uint4 *weight_, *transposed_;  // the lane's
   int of_warp_;                        // numbers of a warp in shared memory
@@ -715,7 +684,6 @@ class TensorTeam {
   float *team_sums_, *sums_;
   int64_t first_ = 0, row_ = 0;  // the lane's first row
   int left_ = 0;                 // rows from it on
-  unsigned grad_size_ = 0;       // the largest gradient of what is sent
 };
 
 template <int kEights, Pass pass, Way way, bool kFrames>
