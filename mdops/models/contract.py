@@ -387,7 +387,6 @@ class EnvironmentDescriptor(Descriptor):
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.register_buffer("excluded", pair_matrix(options.exclude_types, len(self.type_map)))
-        self.has_excluded = bool(self.excluded.any())
 
     @property
     def ntypes(self) -> int:
