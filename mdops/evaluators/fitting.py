@@ -61,7 +61,7 @@ def is_alone(potential: EvaluationContext) -> bool:
 
 
 class OfOneSum(Evaluator):
-    """Of such models."""
+    """Base of evaluators of models of one descriptor of sums over neighbours."""
 
     made_for = "models of one descriptor of sums over neighbours"
 

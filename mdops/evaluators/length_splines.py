@@ -72,7 +72,7 @@ class LengthSplines(ABC):
 
 
 class EdgeNumbers(LengthSplines):
-    """Of edges."""
+    """The numbers that a descriptor's edges have of their lengths."""
 
     def _found(self, kinds: tuple[int, ...]) -> RadialSplines | None:
         return radial_splines(self._descriptor, kinds, self._tolerance, _MOST_NUMBERS)

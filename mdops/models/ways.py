@@ -1,5 +1,6 @@
 """How descriptors get their numbers where these are not to come from their own nets: evaluators say so."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -33,13 +34,13 @@ def way_of(descriptor: Any) -> Way | None:
     return _ways.get().get(descriptor)
 
 
-class BySplines:
+class BySplines(ABC):
     """A descriptor in which splines of lengths may stand for radial nets, in simulations."""
 
     @property
+    @abstractmethod
     def why_no_splines(self) -> str | None:
         """Why they cannot; None if they can."""
-        raise NotImplementedError
 
 
 class EdgesBySplines(BySplines):

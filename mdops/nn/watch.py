@@ -189,15 +189,16 @@ class NamedOfWeights(Generic[T]):
     ) -> T:
         """For a step with operations on the tensor `at`; `of` as `OfWeights` takes it."""
         recorded, last = is_recorded(at), self._all.last
+        in_graph = recorded and not is_exported()  # an export does a step before it records one
         kept = last if recorded and last is not None else self._all(module, dict, of)
         if name not in kept:
             with torch.inference_mode(False), torch.no_grad():
                 found = make()
-            if recorded and not is_exported():
-                return found  # not there before the graph runs; an export does a step before it records one
+            if in_graph:
+                return found  # not there before the graph runs
             if len(kept) == self._most:
                 kept.clear()
             kept[name] = found
-        if recorded:
+        if in_graph:
             self._held[id(kept[name])] = kept[name]
         return kept[name]

@@ -99,8 +99,7 @@ def test_a_calibration_has_few_of_many_elements(kept_cache, monkeypatch):
     entry = built_for(model, profiler=True)  # as good as without it, and there
     seen, present = set(), Potential.present
     monkeypatch.setattr(Potential, "present", lambda *args: seen.add(found := present(*args)) or found)
-    found = kernels._measure(model, entry.key)
-    assert found["rebuilt"] > 0 and found["prebuilt"] > 0
+    kernels._measure(model, entry.key)
     assert seen == {(0, 1, 2, 3)}
 
 

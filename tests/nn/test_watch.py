@@ -11,6 +11,7 @@ from reference_cases import DATA, model_path, references
 from mdops import load
 from mdops.nn import watch
 from mdops.nn.watch import NamedOfWeights, OfWeights, Watch
+from mdops.tracing import exporting
 
 
 def in_place(p):
@@ -136,6 +137,13 @@ def test_what_is_made_while_operations_are_recorded_is_not_there_for_others(monk
     monkeypatch.setattr(watch, "is_recorded", lambda at: True)
     first, second = (kept(module, "name", module.weight.detach().clone, module.weight) for _ in range(2))
     assert first is not second
+
+
+def test_an_export_keeps_what_its_first_step_makes():
+    module, kept = torch.nn.Linear(2, 3), NamedOfWeights()
+    with exporting():
+        first, second = (kept(module, "name", module.weight.detach().clone, module.weight) for _ in range(2))
+    assert first is second
 
 
 def test_so_many_names_are_kept():
