@@ -1,9 +1,10 @@
 """Products of dense layers, `mdops.ops.linear` and its adjoints, beside PyTorch's in float32, in CUDA graphs on a GPU.
 
-    python benchmarks/linear.py [--device cuda] [--json FILE] [--degrees]
+    python benchmarks/linear.py [--device cuda] [--json FILE] [--degrees | --small]
 
 The sizes are those of a training step of DPA-1 (192 atoms of water, 17,298 neighbours), of its fitting net, and of a
-batch of 256 frames; with --degrees those of DPA-4's nodes, of products by degree alone. Microseconds are medians;
+batch of 256 frames; with --degrees those of DPA-4's nodes, of products by degree alone; with --small those of some
+nodes or edges of models that pass messages, whose weights' gradients come without sums. Microseconds are medians;
 errors are norms over norms, off float64.
 """
 
@@ -26,6 +27,11 @@ from mdops.ops.linear import degree_linear, linear, linear_input, linear_weight
 _SIZES = [
     *((17_298, *sizes) for sizes in ((25, 50), (50, 100), (100, 384), (128, 100))),
     *((rows, inputs, 240) for rows in (192, 49_152) for inputs in (1608, 240)),
+]
+_SMALL = [
+    *((192, *sizes) for sizes in ((32, 32), (32, 96), (128, 128), (128, 832), (768, 128), (1_024, 256))),
+    *((1_024, *sizes) for sizes in ((128, 64), (128, 256), (240, 240))),
+    *((5_070, *sizes) for sizes in ((32, 96), (64, 64), (64, 192))),
 ]
 # Nodes, degrees, inputs, outputs: of DPA-4 with 64 channels and degree 3, and of DeePMD-kit's example, Mini.
 _DEGREES = [
@@ -70,7 +76,7 @@ def _microseconds(run: Callable[[], Any], device: str) -> float:
     return statistics.median(times)
 
 
-def _measured(size: tuple[int, int, int], device: str) -> list[dict[str, Any]]:
+def _measured(size: tuple[int, int, int], device: str, sums: bool) -> list[dict[str, Any]]:
     n, inputs, outputs = size
     shapes = (n, inputs), (inputs, outputs), (outputs,), (n, outputs)
     x, weight, bias, grad = (torch.randn(*shape, device=device) for shape in shapes)
@@ -78,7 +84,11 @@ def _measured(size: tuple[int, int, int], device: str) -> list[dict[str, Any]]:
     forms: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, ...]]] = {
         "linear": (linear, lambda x, w, b: torch.addmm(b, x, w), (0, 1, 2)),
         "linear_input": (linear_input, lambda g, w: g @ w.T, (3, 1)),
-        "linear_weight": (linear_weight, lambda x, g: (x.T @ g, g.sum(0)), (0, 3)),
+        "linear_weight": (
+            functools.partial(linear_weight, sums=sums),
+            lambda x, g: (x.T @ g, g.sum(0)) if sums else x.T @ g,
+            (0, 3),
+        ),
     }
     rows = []
     for name, (ours, theirs, places) in forms.items():
@@ -129,13 +139,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--degrees", action="store_true")
+    parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_grad_enabled(False)
     if arguments.degrees:
         rows = [_by_degree(size, arguments.device) for size in _DEGREES]
     else:
-        rows = [row for size in _SIZES for row in _measured(size, arguments.device)]
+        sizes = _SMALL if arguments.small else _SIZES
+        rows = [row for size in sizes for row in _measured(size, arguments.device, sums=not arguments.small)]
     print(f"{'op':<14}{'rows, in, out':>20}{'us':>9}{'PyTorch':>9}{'ratio':>7}{'error':>10}{'PyTorch':>10}")
     for row in rows:
         size = ", ".join(map(str, row["size"]))

@@ -1,5 +1,5 @@
-"""Runs the GPU kernel of `linear` and `degree_linear` by parts of float16 on the CPU, thread by thread, and compares it
-with float64.
+"""Runs two GPU kernels of `linear` and `degree_linear` on the CPU, thread by thread, and compares them with float64.
+They are the one by parts of float16, and the one of small products.
 
     python scripts/emulate_linear.py [--cuda DIR]
 
@@ -22,6 +22,7 @@ SIZES = (  # rows, coefficients, depth, columns
     (790, 1, 20, 33),
     (65, 4, 900, 64),
 )
+SMALL = ((1, 2, 3), (32, 16, 32), (33, 17, 70), (100, 300, 9), (70, 61, 130))  # rows, depth, columns
 
 
 def main() -> None:
@@ -43,6 +44,17 @@ def main() -> None:
             scale = torch.einsum("ndi,dio->ndo", x.double().abs(), of_each.abs())
             error = float(((y - want).abs() / scale).max())
             print(f"{rows} x {count} x {depth} x {columns} {transposed} {error:.1e}", flush=True)
+            assert error < TOLERANCE
+        for (rows, depth, columns), of_a, of_b in itertools.product(SMALL, (False, True), (False, True)):
+            a, b = torch.randn(rows, depth, generator=gen), torch.randn(depth, columns, generator=gen)
+            bias, y = torch.randn(columns, generator=gen), torch.full((rows, columns), torch.nan)
+            given = (a.mT if of_a else a).contiguous(), (b.mT if of_b else b).contiguous(), y, bias
+            sizes = rows, depth, columns, of_a, of_b
+            pointers = [t.data_ptr() for t in given]
+            library.run_small((ctypes.c_void_p * 4)(*pointers), (ctypes.c_int64 * 5)(*sizes))
+            scale = a.double().abs() @ b.double().abs() + bias.abs()
+            error = float(((y - a.double() @ b.double() - bias).abs() / scale).max())
+            print(f"small {rows} x {depth} x {columns} {of_a} {of_b} {error:.1e}", flush=True)
             assert error < TOLERANCE
 
 

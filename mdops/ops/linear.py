@@ -11,9 +11,10 @@ from mdops.ops._register import as_non_leaf, call, is_by_pytorch, register_fake,
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x W + b. Differentiable any number of times, by products of the same kind (`linear_input`, `linear_weight`).
 
-    On a Hopper GPU larger products of float32 are three of two parts of each number, in TF32 or in float16 times powers
-    of two, as accurate as PyTorch's in float32, whose settings for TF32 they do not follow; numbers beyond 2^114 become
-    NaN there, and rows and columns of numbers below 2^-88 alone lose digits. Other products are PyTorch's.
+    On a GPU small products of float32 have a kernel of their own. On a Hopper GPU large ones multiply two parts of
+    each number, in TF32 or in float16 times powers of two: numbers beyond 2^114 become NaN there, and rows and columns
+    of numbers below 2^-88 alone lose digits. Both are as accurate as PyTorch's products in float32, and do not follow
+    its settings for TF32. Other products are PyTorch's.
 
     Args:
         x: (N, I), float32 or float64. weight: (I, O), of x's dtype. bias: (O,).
@@ -44,12 +45,17 @@ def linear_weight(
     return by_weight, by_bias
 
 
+_SMALL = 1 << 25  # multiply-adds: as kSmallProduct of source/op/linear/gpu_small.h
+
+
 def has_degree_kernel(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether `degree_linear` of these and its gradient by x take less time than PyTorch's products with the matrix of
-    each coefficient: on Hopper, of many rows that are not narrow (linear.md)."""
-    if not x.is_cuda or x.dtype != torch.float32 or not has_hopper_kernels(x.device):
+    each coefficient: on a GPU, of small products, and on Hopper of many rows that are not narrow (linear.md)."""
+    if not x.is_cuda or x.dtype != torch.float32:
         return False
-    return len(x) >= 1000 and max(weight.shape[1:]) >= 64
+    if x.numel() * weight.shape[2] < _SMALL:
+        return True
+    return has_hopper_kernels(x.device) and len(x) >= 1000 and max(weight.shape[1:]) >= 64
 
 
 def degree_linear(x: torch.Tensor, weight: torch.Tensor, transposed: bool = False) -> torch.Tensor:

@@ -1,7 +1,8 @@
-// Products of rows by float16's parts as on a GPU, launched on the host. scripts/emulate_linear.py calls them
-// with the pointers of A, B and C, and with their sizes.
+// Products of rows by float16's parts and small products as on a GPU, launched on the host.
+// scripts/emulate_linear.py calls them with the pointers of A, B and C, and with their sizes.
 #include "fibers.h"
 #include "linear/gpu_halves_run.h"
+#include "linear/gpu_small.h"
 
 extern "C" void run_product(float** pointers, const int64_t* sizes) {
   using namespace mdops;
@@ -21,4 +22,23 @@ extern "C" void run_product(float** pointers, const int64_t* sizes) {
   const Gpu gpu({2, 90, 232448});
   if (!takes_halves(gpu, args)) stop("a product that this kernel does not take");
   run_halves(gpu, args);
+}
+
+// C = A B + bias, (rows, columns) by a sum over the depth, of an A that is (depth, rows) or a B that is
+// (columns, depth).
+extern "C" void run_small(float** pointers, const int64_t* sizes) {
+  using namespace mdops;
+  using namespace mdops::gpu_linear;
+  const int64_t rows = sizes[0], depth = sizes[1], columns = sizes[2];
+  const bool of_a = sizes[3] != 0, of_b = sizes[4] != 0;
+  gpu_linear::run_small(Gpu({2, 90, 232448}), {rows,
+                                               columns,
+                                               depth,
+                                               1,
+                                               {pointers[0], of_a ? 1 : depth, of_a ? rows : 1},
+                                               {pointers[1], of_b ? depth : 1, of_b ? 1 : columns},
+                                               pointers[3],
+                                               pointers[2],
+                                               columns,
+                                               {}});
 }

@@ -1,7 +1,8 @@
-// On Hopper float32 goes by the tensor cores; products of which the depth or the columns are one have kernels
-// of their own, and others are PyTorch's.
+// Float32 products of few multiply-adds have a kernel of their own, and so have products of which the depth
+// or the columns are one. On Hopper large float32 products go by warpgroups. All others are PyTorch's.
 #include "linear/cuda_call.h"
 #include "linear/gpu_product.h"
+#include "linear/gpu_small.h"
 #include "linear/gpu_thin.h"
 #include "linear/ops.h"
 
@@ -10,8 +11,8 @@ namespace mdops {
 namespace {
 
 constexpr int kProductThreads = 256;
-constexpr int64_t kFewest = int64_t{1} << 26;  // multiply-adds
-constexpr int64_t kFewRows = 1024;             // whose products with others of them PyTorch's do not divide
+constexpr int64_t kLarge = int64_t{1} << 26;  // multiply-adds that the tensor cores are soonest done with
+constexpr int64_t kFewRows = 1024;            // a depth that the blocks of a product need not share
 
 template <class T>
 __global__ void __launch_bounds__(kProductThreads)
@@ -28,27 +29,67 @@ bool is_hopper(const CudaOp& op) {
 #endif
 }
 
-// Smaller products PyTorch's are sooner done with, but for those with sums, which are kernels of their own
-// there (linear.md), and for those of many rows. None is empty.
+int64_t columns_of(ProductForm form, const Tensor& b) {
+  return b.size(form == ProductForm::b_transposed ? 0 : 1);
+}
+
+// Those with sums, and of a depth that several blocks should share, are the tensor cores' also where they are
+// small.
+bool is_deep(ProductForm form, const Tensor& a, bool sums) {
+  return form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows);
+}
+
+bool is_small(ProductForm form, const Tensor& a, const Tensor& b) {
+  const int64_t products = a.numel() * columns_of(form, b);
+  return a.scalar_type() == ScalarType::Float && products > 0 && products < gpu_linear::kSmallProduct;
+}
+
+// None is empty.
 bool use_3xtf32(ProductForm form, const Tensor& a, const Tensor& b, bool sums) {
-  if (form == ProductForm::a_transposed && (sums || a.size(0) > kFewRows)) return a.numel() && b.numel();
-  return a.numel() * b.size(form == ProductForm::b_transposed ? 0 : 1) >= kFewest;
+  if (is_deep(form, a, sums)) return a.numel() && b.numel();
+  return a.numel() * columns_of(form, b) >= kLarge;
+}
+
+// The matrices of a product in memory.
+gpu_linear::RowArgs arguments_of(ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
+                                 Tensor& c) {
+  const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
+  const int64_t rows = a.size(of_a ? 1 : 0), depth = a.size(of_a ? 0 : 1), columns = columns_of(form, b);
+  return {rows,
+          columns,
+          depth,
+          1,
+          {data_of(a), of_a ? 1 : depth, of_a ? rows : 1},
+          {data_of(b), of_b ? depth : 1, of_b ? 1 : columns},
+          data_of(bias && bias->numel() ? bias : nullptr),
+          data_of(c),
+          columns,
+          {}};
+}
+
+Tensor empty_result(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b) {
+  return empty(op, {a.size(form == ProductForm::a_transposed ? 1 : 0), columns_of(form, b)}, a.scalar_type());
+}
+
+Tensor small_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
+                     const Tensor* bias) {
+  Tensor c = empty_result(op, form, a, b);
+  gpu_linear::run_small(op, arguments_of(form, a, b, bias, c));
+  return c;
 }
 
 Tensor gemm_3xtf32(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                    Tensor* sums) {
-  const bool of_a = form == ProductForm::a_transposed, of_b = form == ProductForm::b_transposed;
-  const gpu_linear::Shape shape =
-      gpu_linear::shape_of(op, a.size(of_a ? 1 : 0), b.size(of_b ? 0 : 1), a.size(of_a ? 0 : 1));
-  Tensor c = empty(op, {shape.rows, shape.columns}, ScalarType::Float);
-  const bool biased = bias && bias->numel();
-  const gpu_linear::Args args{shape,
-                              {data_of(a), of_a ? 1 : shape.depth, of_a ? shape.rows : 1},
-                              {data_of(b), of_b ? shape.depth : 1, of_b ? 1 : shape.columns},
-                              data_of(biased ? bias : nullptr),
-                              data_of(c),
+  Tensor c = empty_result(op, form, a, b);
+  const gpu_linear::RowArgs rows = arguments_of(form, a, b, bias, c);
+  const gpu_linear::Args args{gpu_linear::shape_of(op, rows.rows, rows.columns, rows.depth),
+                              rows.a,
+                              rows.b,
+                              rows.bias,
+                              rows.c,
                               data_of(sums),
-                              shape.columns};
+                              rows.c_line,
+                              {}};
   Tensor memory = empty(op, {gpu_linear::workspace(op, args)}, ScalarType::Float);
   gpu_linear::multiply(op, args, memory.mutable_data_ptr<float>());
   return c;
@@ -66,15 +107,14 @@ Tensor by_pytorch(const CudaOp& op, ProductForm form, const Tensor& a, const Ten
 }
 
 bool is_thin(ProductForm form, const Tensor& a, const Tensor& b) {
-  const int64_t columns = b.size(form == ProductForm::b_transposed ? 0 : 1);
+  const int64_t columns = columns_of(form, b);
   return form != ProductForm::a_transposed && (a.size(1) == 1 || columns == 1) && a.numel() && columns;
 }
 
 Tensor thin_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b,
                     const Tensor* bias) {
-  const int64_t rows = a.size(0), depth = a.size(1),
-                columns = b.size(form == ProductForm::b_transposed ? 0 : 1);
-  Tensor c = empty(op, {rows, columns}, a.scalar_type());
+  const int64_t rows = a.size(0), depth = a.size(1), columns = columns_of(form, b);
+  Tensor c = empty_result(op, form, a, b);
   dispatch_float(op, a.scalar_type(), [&]<class T>(T) {
     const T* const biases = bias && bias->numel() ? bias->const_data_ptr<T>() : nullptr;
     gpu_linear::with_thin_rows<T>(
@@ -97,6 +137,7 @@ Tensor thin_product(const CudaOp& op, ProductForm form, const Tensor& a, const T
 Tensor layer_product(const CudaOp& op, ProductForm form, const Tensor& a, const Tensor& b, const Tensor* bias,
                      Tensor* sums) {
   if (is_thin(form, a, b)) return thin_product(op, form, aligned(a), aligned(b), bias);
+  if (is_small(form, a, b) && !is_deep(form, a, sums != nullptr)) return small_product(op, form, a, b, bias);
   const bool by_tensor_cores =
       a.scalar_type() == ScalarType::Float && is_hopper(op) && use_3xtf32(form, a, b, sums);
   return by_tensor_cores ? gemm_3xtf32(op, form, aligned(a), aligned(b), bias, sums)
@@ -107,18 +148,34 @@ Tensor degree_product(const CudaOp& op, const Tensor& x_, const Tensor& weight_,
   const Tensor x = aligned(x_), weight = aligned(weight_);
   const int64_t rows = x.size(0), count = x.size(1), depth = x.size(2),
                 columns = weight.size(transposed ? 1 : 2);
-  if (x.scalar_type() != ScalarType::Float || !is_hopper(op) || !x.numel() || !columns)
+  const int64_t products = x.numel() * columns;
+  const bool small = products < gpu_linear::kSmallProduct;
+  if (x.scalar_type() != ScalarType::Float || (!small && !is_hopper(op)) || !products)
     return degrees_by_pytorch(op, x, weight, transposed);
   Tensor y = empty(op, {rows, count, columns}, ScalarType::Float);
-  const gpu_linear::Args args{{rows, columns, depth, 1, gpu_linear::stages_of(op, depth)},
-                              {data_of(x), count * depth, 1},
-                              {data_of(weight), transposed ? depth : 1, transposed ? 1 : columns},
-                              nullptr,
-                              data_of(y),
-                              nullptr,
-                              count * columns,
-                              {count, depth, depth * columns, columns}};
-  gpu_linear::multiply(op, args, nullptr);
+  const gpu_linear::RowArgs args{rows,
+                                 columns,
+                                 depth,
+                                 1,
+                                 {data_of(x), count * depth, 1},
+                                 {data_of(weight), transposed ? depth : 1, transposed ? 1 : columns},
+                                 nullptr,
+                                 data_of(y),
+                                 count * columns,
+                                 {count, depth, depth * columns, columns}};
+  if (small)
+    gpu_linear::run_small(op, args);
+  else
+    gpu_linear::multiply(op,
+                         {{rows, columns, depth, 1, gpu_linear::stages_of(op, depth)},
+                          args.a,
+                          args.b,
+                          nullptr,
+                          args.c,
+                          nullptr,
+                          args.c_line,
+                          args.coefficients},
+                         nullptr);
   return y;
 }
 
