@@ -44,9 +44,12 @@ struct EdgeListArgs {
   int32_t *i, *j, *edge_images, *slots, *offsets, *edge_of_slot, *angle_neighbors, *within;
   int64_t* needed;
 
-  MDOPS_HD Candidate<T> candidate(int64_t slot) const {
+  MDOPS_HD T squared_distance(int64_t slot) const {
     const T r2 = squared_length(list.displacements + 3 * slot);
-    return {r2 == r2 ? r2 : T(-1), neighbors[slot], images[slot], static_cast<int32_t>(slot)};
+    return r2 == r2 ? r2 : T(-1);
+  }
+  MDOPS_HD Candidate<T> candidate(int64_t slot) const {
+    return {squared_distance(slot), neighbors[slot], images[slot], static_cast<int32_t>(slot)};
   }
   MDOPS_HD bool makes_angles(int64_t place, T r2) const {
     return place < angle_sel && within_cutoff(r2, angle_cutoff2);

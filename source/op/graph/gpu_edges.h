@@ -83,6 +83,35 @@ __device__ __forceinline__ int count_lanes(bool is) {
   return __popc(__ballot_sync(kAllLanes, is));
 }
 
+// Whether a slot of an atom's row is of a masked pair of types. Few models have such pairs: so the warp looks
+// for them once an atom.
+template <class T>
+class Masks {
+ public:
+  // Of a row without slots the atom's type may be wrong.
+  __device__ Masks(const EdgeListArgs<T>& args, int64_t atom, bool has_slots)
+      : counts_(args.list.counts + atom * args.list.ntypes),
+        mask_(args.pair_mask + (has_slots ? args.list.types[atom] * args.list.ntypes : 0)) {
+    bool some = false;
+    for (int64_t t = lane_index(); has_slots && t < args.list.ntypes; t += kWarp) some |= mask_[t];
+    some_ = __any_sync(kAllLanes, some);
+  }
+
+  __device__ bool masked(int64_t k) const {
+    if (!some_) return false;
+    int t = 0;
+    for (int64_t last = counts_[0]; k >= last; last += counts_[t]) ++t;
+    return mask_[t];
+  }
+
+ private:
+  const int32_t* counts_;
+  const bool* mask_;
+  bool some_;
+};
+
+constexpr int kAtOnce = 4;  // slots of a lane whose numbers are under way together
+
 // The neighbours of an atom that are within the cutoff, as all lanes of a warp find them.
 template <class T>
 struct NearRow {
@@ -94,25 +123,31 @@ struct NearRow {
       : lengths(memory.lengths + atom * args.list.width), slots(memory.near + atom * args.list.width) {
     const int64_t first = atom * args.list.width;
     const unsigned below = (1u << lane_index()) - 1;
+    const Masks<T> masks(args, atom, width > 0);
     bool right = true;
     int inner = 0;
-    for (int64_t from = 0; from < width; from += kWarp) {
-      const int64_t k = from + lane_index();
-      bool is_near = false, is_inner = false;
-      T r2 = 0;
-      if (k < width) {
-        const Candidate<T> own = args.candidate(first + k);
-        right &= own.neighbor >= -1 && own.neighbor < args.nodes;
-        is_near = own.neighbor >= 0 && within_cutoff(own.r2, args.cutoff2);
-        is_inner = is_near && within_cutoff(own.r2, args.angle_cutoff2);
-        r2 = own.r2;
+    for (int64_t from = 0; from < width; from += kAtOnce * kWarp) {
+      T r2[kAtOnce];
+      int32_t neighbors[kAtOnce];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int64_t k = from + n * kWarp + lane_index();
+        const bool there = k < width;
+        r2[n] = there ? args.squared_distance(first + k) : T(0);
+        neighbors[n] = there ? args.neighbors[first + k] : -1;
       }
-      const unsigned lanes = __ballot_sync(kAllLanes, is_near);
-      if (is_near) {
-        const int at = count + __popc(lanes & below), slot = static_cast<int>(k);
-        lengths[at] = r2, slots[at] = is_masked(args, atom, k) ? ~slot : slot;
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        right &= neighbors[n] >= -1 && neighbors[n] < args.nodes;
+        const bool is_near = neighbors[n] >= 0 && within_cutoff(r2[n], args.cutoff2);
+        const unsigned lanes = __ballot_sync(kAllLanes, is_near);
+        if (is_near) {
+          const int at = count + __popc(lanes & below);
+          const int slot = static_cast<int>(from + n * kWarp + lane_index());
+          lengths[at] = r2[n], slots[at] = masks.masked(slot) ? ~slot : slot;
+        }
+        count += __popc(lanes), inner += count_lanes(is_near && within_cutoff(r2[n], args.angle_cutoff2));
       }
-      count += __popc(lanes), inner += count_lanes(is_inner);
     }
     if (lane_index() == 0) args.within[2 * atom] = count, args.within[2 * atom + 1] = inner;
     if (!__all_sync(kAllLanes, right)) count = -1;
@@ -121,31 +156,39 @@ struct NearRow {
 
   __device__ bool masked(int n) const { return slots[n] < 0; }
   __device__ int slot(int n) const { return masked(n) ? ~slots[n] : slots[n]; }
-
- private:
-  __device__ static bool is_masked(const EdgeListArgs<T>& args, int64_t atom, int64_t k) {
-    const int32_t* const counts = args.list.counts + atom * args.list.ntypes;
-    int t = 0;
-    for (int64_t last = counts[0]; k >= last; last += counts[t]) ++t;
-    return args.pair_mask[args.list.types[atom] * args.list.ntypes + t];
-  }
 };
 
-// How many neighbours within the cutoff come before one, and how many of these are edges, if they have
-// places.
-struct Rank {
-  int64_t place = 0, edge = 0;
+// How many neighbours within the cutoff come before each of a lane's, those from `from` on, kWarp apart; and
+// how many of these are edges, if they have places.
+template <class T>
+struct Ranks {
+  T lengths[kAtOnce];
+  int place[kAtOnce] = {}, edge[kAtOnce] = {};
 
-  template <class T>
-  __device__ Rank(const EdgeListArgs<T>& args, int64_t atom, const NearRow<T>& row, int n) {
+  __device__ Ranks(const EdgeListArgs<T>& args, int64_t atom, const NearRow<T>& row, int from) {
     const int64_t first = atom * args.list.width;
-    const T r2 = row.lengths[n];
-    for (int other = 0; other < row.count; ++other) {
-      const T length = row.lengths[other];
-      bool before = length < r2;
-      if (length == r2 && other != n)
-        before = args.candidate(first + row.slot(other)).before(args.candidate(first + row.slot(n)));
-      place += before, edge += before && !row.masked(other);
+    const int lane = lane_index();
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int own = from + n * kWarp + lane;
+      lengths[n] = own < row.count ? row.lengths[own] : T(0);
+    }
+    for (int begin = 0; begin < row.count; begin += kWarp) {
+      const int next = begin + lane;
+      const T length_of_lane = next < row.count ? row.lengths[next] : T(0);
+      const int slot_of_lane = next < row.count ? row.slots[next] : 0;
+      for (int k = 0; k < min(row.count - begin, kWarp); ++k) {
+        const T length = __shfl_sync(kAllLanes, length_of_lane, k);
+        const bool is_edge = __shfl_sync(kAllLanes, slot_of_lane, k) >= 0;
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          const int own = from + n * kWarp + lane, other = begin + k;
+          bool before = length < lengths[n];
+          if (length == lengths[n] && other != own && own < row.count)
+            before = args.candidate(first + row.slot(other)).before(args.candidate(first + row.slot(own)));
+          place[n] += before, edge[n] += before && is_edge;
+        }
+      }
     }
   }
 };
@@ -163,17 +206,17 @@ __global__ void __launch_bounds__(kWarps* kWarp) pick_kernel(EdgeListArgs<T> arg
   if (row.count < 0 && lane_index() == 0) refuse(memory.scan.status, kWrongNeighbor, i);
   if (kind == RowKind::wrong && lane_index() == 0) refuse(memory.scan.status, kWrongRow, i);
   int edges = 0, angles = 0;
-  for (int from = 0; from < row.count; from += kWarp) {
-    const int n = from + lane_index();
-    bool is_edge = false, makes_angles = false;
-    if (n < row.count) {
-      const Rank rank(args, i, row, n);
-      is_edge = !row.masked(n) && rank.place < args.edge_sel;
-      makes_angles = is_edge && args.makes_angles(rank.place, row.lengths[n]);
+  for (int from = 0; from < row.count; from += kAtOnce * kWarp) {
+    const Ranks<T> ranks(args, i, row, from);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int n = from + k * kWarp + lane_index();
+      const bool is_edge = n < row.count && !row.masked(n) && ranks.place[k] < args.edge_sel;
       if (is_edge)
-        memory.picked[i * list.width + rank.edge] = static_cast<int32_t>(i * list.width + row.slot(n));
+        memory.picked[i * list.width + ranks.edge[k]] = static_cast<int32_t>(i * list.width + row.slot(n));
+      edges += count_lanes(is_edge);
+      angles += count_lanes(is_edge && args.makes_angles(ranks.place[k], ranks.lengths[k]));
     }
-    edges += count_lanes(is_edge), angles += count_lanes(makes_angles);
   }
   if (lane_index() > 0) return;
   memory.scan.sizes[i] = edges, args.angle_neighbors[i] = angles;
