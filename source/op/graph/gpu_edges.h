@@ -160,16 +160,16 @@ struct NearRow {
 
 // How many neighbours within the cutoff come before each of a lane's, those from `from` on, kWarp apart; and
 // how many of these are edges, if they have places.
-template <class T>
+template <class T, int kCount>
 struct Ranks {
-  T lengths[kAtOnce];
-  int place[kAtOnce] = {}, edge[kAtOnce] = {};
+  T lengths[kCount];
+  int place[kCount] = {}, edge[kCount] = {};
 
   __device__ Ranks(const EdgeListArgs<T>& args, int64_t atom, const NearRow<T>& row, int from) {
     const int64_t first = atom * args.list.width;
     const int lane = lane_index();
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
+    for (int n = 0; n < kCount; ++n) {
       const int own = from + n * kWarp + lane;
       lengths[n] = own < row.count ? row.lengths[own] : T(0);
     }
@@ -181,7 +181,7 @@ struct Ranks {
         const T length = __shfl_sync(kAllLanes, length_of_lane, k);
         const bool is_edge = __shfl_sync(kAllLanes, slot_of_lane, k) >= 0;
 #pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
+        for (int n = 0; n < kCount; ++n) {
           const int own = from + n * kWarp + lane, other = begin + k;
           bool before = length < lengths[n];
           if (length == lengths[n] && other != own && own < row.count)
@@ -206,10 +206,10 @@ __global__ void __launch_bounds__(kWarps* kWarp) pick_kernel(EdgeListArgs<T> arg
   if (row.count < 0 && lane_index() == 0) refuse(memory.scan.status, kWrongNeighbor, i);
   if (kind == RowKind::wrong && lane_index() == 0) refuse(memory.scan.status, kWrongRow, i);
   int edges = 0, angles = 0;
-  for (int from = 0; from < row.count; from += kAtOnce * kWarp) {
-    const Ranks<T> ranks(args, i, row, from);
+  const auto pick = [&]<int kCount>(int from) {
+    const Ranks<T, kCount> ranks(args, i, row, from);
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
+    for (int k = 0; k < kCount; ++k) {
       const int n = from + k * kWarp + lane_index();
       const bool is_edge = n < row.count && !row.masked(n) && ranks.place[k] < args.edge_sel;
       if (is_edge)
@@ -217,6 +217,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) pick_kernel(EdgeListArgs<T> arg
       edges += count_lanes(is_edge);
       angles += count_lanes(is_edge && args.makes_angles(ranks.place[k], ranks.lengths[k]));
     }
+  };
+  if (row.count <= kWarp) {
+    pick.template operator()<1>(0);
+  } else {
+    for (int from = 0; from < row.count; from += kAtOnce * kWarp) pick.template operator()<kAtOnce>(from);
   }
   if (lane_index() > 0) return;
   memory.scan.sizes[i] = edges, args.angle_neighbors[i] = angles;
