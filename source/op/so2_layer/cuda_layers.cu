@@ -64,8 +64,8 @@ void run_layers(const Gpu& gpu, const So2Messages<float>& given, char* memory) {
     weights.weight[n] = given.layers[n].weight, weights.both[n] = given.layers[n].both,
     weights.gate[n] = given.layers[n].gate;
   float* const unscale = reinterpret_cast<float*>(memory + has.unscale);
-  gpu.launch(pack_layers_kernel, blocks_for(has.stream.columns(), kLayersPackWarps), kLayersPackThreads, 0,
-             weights, has.stream, memory, unscale);
+  gpu.launch(pack_layers_kernel, has.stream.blocks(), kLayersPackThreads, 0, weights, has.stream, memory,
+             unscale);
   const EdgesOfNodes& by = LayersMemory::summed_by(given);
   const GroupSums sums(reinterpret_cast<float*>(memory + has.sums), edges);
   const LayersArgs args{edges,

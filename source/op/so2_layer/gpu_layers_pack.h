@@ -20,11 +20,15 @@ constexpr int kOwnDepth = 32;  // numbers of the depth in a stage
 // Which columns: of W, of the gates' logits, of [U V]; of the gates' transposed, of W^T, of [U V]^T.
 enum class Columns { middle, logits, sides, slopes, back_middle, back_sides };
 
+constexpr int kLayersPackWarps = 16, kLayersPackThreads = kLayersPackWarps * kWarp;
+
 struct LayersChunk {
   Columns kind;
   int layer, columns, depth;
 
   MDOPS_HD int stages() const { return depth / kOwnDepth; }
+  // Which pack it: a block has so many of its columns, in one of its stages.
+  MDOPS_HD int blocks() const { return columns / kLayersPackWarps * stages(); }
   MDOPS_HD int stage_bytes(int parts) const { return columns * kOwnDepth * 2 * parts; }
 };
 
@@ -41,9 +45,9 @@ struct LayersStream {
     for (int n = layers - 2; back && n >= 0; --n) add_back(n, true);
   }
 
-  MDOPS_HD int columns() const {
+  MDOPS_HD int blocks() const {
     int sum = 0;
-    for (int k = 0; k < count; ++k) sum += chunks[k].columns;
+    for (int k = 0; k < count; ++k) sum += chunks[k].blocks();
     return sum;
   }
   MDOPS_HD int64_t bytes() const {
@@ -119,8 +123,6 @@ __device__ __forceinline__ float number_of(const LayersWeights<float>& of, const
   }
 }
 
-constexpr int kLayersPackWarps = 8, kLayersPackThreads = kLayersPackWarps * kWarp;
-
 // The largest of so many numbers, a multiple of four, by a block.
 __device__ __forceinline__ float largest_of(const float* numbers, int count) {
   __shared__ float of_warps[kLayersPackWarps];
@@ -151,33 +153,32 @@ __device__ __forceinline__ float bound_of(const LayersWeights<float>& of, const 
   return chunk.kind == Columns::logits ? kOwnChannels * largest * largest_of(of.gate[n], kGate) : largest;
 }
 
-// A warp a column, a block columns of one chunk; `unscale` gets what undoes the chunk's scale.
+// A warp a column; `unscale` gets what undoes a chunk's scale. Each instruction runs once, as fetching them
+// takes longer than they do.
 static __global__ void __launch_bounds__(kLayersPackThreads)
     pack_layers_kernel(const LayersWeights<float> weights, const LayersStream stream, char* packed,
                        float* unscale) {
-  int n = static_cast<int>(blockIdx.x) * kLayersPackWarps, index = 0;
-  while (n >= stream.chunks[index].columns) {
+  int block = static_cast<int>(blockIdx.x), index = 0;
+  while (block >= stream.chunks[index].blocks()) {
     const LayersChunk& chunk = stream.chunks[index++];
-    n -= chunk.columns, packed += chunk.stages() * chunk.stage_bytes(stream.parts);
+    block -= chunk.blocks(), packed += chunk.stages() * chunk.stage_bytes(stream.parts);
   }
   const LayersChunk chunk = stream.chunks[index];
   const float scale = scale_for(bound_of(weights, chunk));
-  if (n == 0 && threadIdx.x == 0) unscale[index] = inverse_power(scale);
-  n += static_cast<int>(threadIdx.x) / kWarp;
-  const int own = place_of_lanes(n), lane = lane_index();
-#pragma unroll 4
-  for (int s = 0; s < chunk.stages(); ++s) {
-    char* const to = packed + s * chunk.stage_bytes(stream.parts);
-    const float number = scale * number_of(weights, chunk, kOwnDepth * s + place_of_lanes(lane), own);
-    const __half high = __float2half_rn(number);
-    if (stream.parts == 2) {
-      *reinterpret_cast<__half*>(to + wide_place(n, lane, 0)) = high;
-      *reinterpret_cast<__half*>(to + wide_place(n, lane, 1)) = __float2half_rn(number - __half2float(high));
-    } else {
-      constexpr int kRowBytes = 2 * kOwnDepth;
-      const int piece = lane / 8 ^ (n / 2 & 3);
-      *reinterpret_cast<__half*>(to + n * kRowBytes + 16 * piece + 2 * (lane % 8)) = high;
-    }
+  if (block == 0 && threadIdx.x == 0) unscale[index] = inverse_power(scale);
+  const int n = block / chunk.stages() * kLayersPackWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int s = block % chunk.stages(), lane = lane_index();
+  char* const to = packed + s * chunk.stage_bytes(stream.parts);
+  const float number =
+      scale * number_of(weights, chunk, kOwnDepth * s + place_of_lanes(lane), place_of_lanes(n));
+  const __half high = __float2half_rn(number);
+  if (stream.parts == 2) {
+    *reinterpret_cast<__half*>(to + wide_place(n, lane, 0)) = high;
+    *reinterpret_cast<__half*>(to + wide_place(n, lane, 1)) = __float2half_rn(number - __half2float(high));
+  } else {
+    constexpr int kRowBytes = 2 * kOwnDepth;
+    const int piece = lane / 8 ^ (n / 2 & 3);
+    *reinterpret_cast<__half*>(to + n * kRowBytes + 16 * piece + 2 * (lane % 8)) = high;
   }
 }
 
