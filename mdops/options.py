@@ -518,7 +518,7 @@ def describe_keys(kind: type, path: str = "") -> list[KeyHelp]:
             several = typing.get_origin(hints[field.name]) is list
             default: Any = "required" if several else _json(field.metadata["kind"])
             words = f"{'sections' if several else 'a section'} of type {', '.join(map(_json, names))}"
-            result.append(KeyHelp(f"{place}.type", words, "", default, field.metadata["doc"] or "its kind"))
+            result.append(KeyHelp(f"{place}.type", words, "", default, field.metadata["doc"] or "its type"))
             continue
         inner = [
             o for o in (hints[field.name], *typing.get_args(hints[field.name])) if dataclasses.is_dataclass(o)

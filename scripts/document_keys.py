@@ -1,10 +1,10 @@
-"""Writes the tables of keys in docs/reference/training-input.md and learn-input.md anew, from the options themselves.
+"""Writes the tables of keys in docs/reference/training-input.md and learn-input.md from the options themselves.
 
 python scripts/document_keys.py
 """
 
-import re
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 from mdops.learn.config import keys as learn_keys
@@ -12,21 +12,28 @@ from mdops.options import KeyHelp
 from mdops.train.config.read import keys
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+KEYS = "## Keys\n"  # the tables are the rest of the page
 HEAD = "| key | type | unit | default | meaning |\n|---|---|---|---|---|\n"
 
 
-def table(found: Iterable[KeyHelp]) -> str:
-    """The rows of all keys."""
-    rows = [f"| `{k.path}` | {k.type} | {k.unit} | {k.default} | {k.doc} |\n" for k in found]
-    return HEAD + "".join(rows)
+def section(key: KeyHelp) -> str:
+    return key.path.partition(".")[0]
+
+
+def tables(found: Iterable[KeyHelp]) -> str:
+    """A table for each section of the input."""
+    text = ""
+    for name, group in groupby(found, section):
+        rows = [f"| `{k.path}` | {k.type} | {k.unit} | {k.default} | {k.doc} |\n" for k in group]
+        text += f"\n### {name}\n\n{HEAD}{''.join(rows)}"
+    return text
 
 
 def write(page: Path, found: Iterable[KeyHelp]) -> None:
-    text = page.read_text()
-    pattern = re.escape(HEAD) + r"(\|.*\n)+"
-    if not re.search(pattern, text):
-        raise SystemExit(f"{page} has no table that begins with {HEAD!r}")
-    page.write_text(re.sub(pattern, lambda _: table(found), text))
+    before, heading, _ = page.read_text().partition(KEYS)
+    if not heading:
+        raise SystemExit(f"{page} has no heading {KEYS!r}")
+    page.write_text(before + heading + tables(found))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ class AseTeacherConfig(Options):
     KIND: ClassVar[str] = "ase"
 
     calculator: str = key(
-        doc="the import path of what makes the calculator, as ase.calculators.emt.EMT; modules beside the input are "
-        "found, too"
+        doc="import path of the class or function that makes the calculator, such as "
+        "ase.calculators.emt.EMT; modules beside the input are found, too"
     )
-    arguments: dict | None = key(None, "its keyword arguments")
-    path: str | None = key(None, "a folder of modules; that of the input unless given")
+    arguments: dict | None = key(None, "keyword arguments of the calculator")
+    path: str | None = key(None, "folder of modules; default: the input's folder")
 
 
 @dataclass
@@ -33,16 +33,16 @@ class ModelTeacherConfig(Options):
     KIND: ClassVar[str] = "mdops"
 
     model: str = key(doc="a model file")
-    head: str | None = key(None, "which model of a file of several")
-    device: str = key("cpu", "where the teacher computes")
-    dtype: str = key("float32", "of its computation", choices=("float32", "float64"))
+    head: str | None = key(None, "name of the model in a multi-task file")
+    device: str = key("cpu", "device of the teacher")
+    dtype: str = key("float32", "precision of the computation", choices=("float32", "float64"))
     overflow: str = key(
         "error",
-        "where an atom has more neighbours than the model's `sel`: the structure is set aside, the farthest are "
-        "dropped as in the model's training, or all are kept",
+        "if an atom has more neighbours than the model's `sel`: set the structure aside, drop the"
+        " farthest as in the model's training, or keep all",
         choices=("error", "truncate", "extend"),
     )
-    batch_atoms: int = key(4096, "atoms that are labelled at once", low=1)
+    batch_atoms: int = key(4096, "number of atoms labelled at once", low=1)
 
 
 @dataclass
@@ -52,12 +52,12 @@ class CommandTeacherConfig(Options):
     KIND: ClassVar[str] = "command"
 
     command: str = key(
-        doc="a line for the shell, with {folder} where the folder's name goes; for each NAME.extxyz there the "
-        "command writes NAME.labels.extxyz"
+        doc="shell command, in which {folder} is replaced by the folder's name; for each NAME.extxyz "
+        "there it must write NAME.labels.extxyz"
     )
-    name: str | None = key(None, "what the teacher is called in its labels; the command unless given")
-    frames: int = key(0, "structures in a folder; 0: all of a round", low=0)
-    path: str | None = key(None, "the folder that the command runs in; that of the input unless given")
+    name: str | None = key(None, "name of the teacher in its labels; default: the command")
+    frames: int = key(0, "number of structures in a folder; 0: all of a round", low=0)
+    path: str | None = key(None, "folder in which the command runs; default: the input's folder")
 
 
 _TEACHERS = {kind.KIND: kind for kind in (AseTeacherConfig, ModelTeacherConfig, CommandTeacherConfig)}
@@ -70,8 +70,8 @@ class LimitsConfig:
     force: float = key(100.0, "a label with a larger force is set aside", unit="eV/A", above=0)
     energy: float = key(
         20.0,
-        "a label is set aside whose energy, less what its elements have on average, is so many standard deviations "
-        "(robust ones) away from the others'",
+        "a label is set aside if its energy, minus the average energies of its elements, deviates"
+        " from the others by more than this number of (robust) standard deviations",
         above=0,
     )
 
@@ -80,10 +80,12 @@ class LimitsConfig:
 class StartConfig:
     """Structures that everything begins with, and the first labels."""
 
-    structures: list[str] | str = key(doc="files that ASE reads; all of their frames, or those of FILE@INDEX")
-    frames: int = key(40, "structures in the first set", low=10)
-    rattle: float = key(0.15, "largest standard deviation of random displacements there", unit="A", low=0)
-    strain: float = key(0.04, "standard deviation of random strains there", low=0, below=0.5)
+    structures: list[str] | str = key(doc="files that ASE reads; all frames, or those selected by FILE@INDEX")
+    frames: int = key(40, "number of structures in the first set", low=10)
+    rattle: float = key(
+        0.15, "largest standard deviation of random displacements in the first set", unit="A", low=0
+    )
+    strain: float = key(0.04, "standard deviation of random strains in the first set", low=0, below=0.5)
     swap: bool = key(
         False, "exchange atoms of different elements at random, in the first set and in exploration"
     )
@@ -93,54 +95,57 @@ class StartConfig:
 class StudentsConfig:
     """The committee, and how it is trained."""
 
-    number: int = key(4, "students in the committee", low=2)
+    number: int = key(4, "number of students in the committee", low=2)
     input: dict | None = key(
         None,
-        "sections of a training input (training-input.md) in the place of mdops' own: model, learning_rate, loss, "
-        "optimizer, training; data, steps and seeds are set by the loop",
+        "sections of a training input (training-input.md) that replace mdops' own: model, "
+        "learning_rate, loss, optimizer, training; the loop sets data, steps and seeds",
     )
-    steps: int = key(4000, "of a training in a round", unit="steps", low=1)
-    final_steps: int = key(20000, "of the last training", unit="steps", low=1)
+    steps: int = key(4000, "steps of each training in a round", unit="steps", low=1)
+    final_steps: int = key(20000, "steps of the final training", unit="steps", low=1)
 
 
 @dataclass
 class ExploreConfig:
     """Dynamics with the committee, from every structure at every temperature and pressure."""
 
-    temperatures: list[float] = key(doc="of the runs", unit="K", above=0)
-    pressures: list[float] = key([0.0], "of npt", unit="GPa")
-    ensemble: str = key("nvt", "nvt or npt", choices=("nvt", "npt"))
-    timestep: float = key(1.0, "of the runs", unit="fs", above=0)
-    steps: int = key(2000, "of a run in a round", unit="steps", low=1)
+    temperatures: list[float] = key(doc="temperatures of the runs", unit="K", above=0)
+    pressures: list[float] = key([0.0], "pressures of npt runs", unit="GPa")
+    ensemble: str = key("nvt", "ensemble of the runs", choices=("nvt", "npt"))
+    timestep: float = key(1.0, "time step of the runs", unit="fs", above=0)
+    steps: int = key(2000, "steps of each run in a round", unit="steps", low=1)
     interval: int = key(
-        20, "steps between two frames that may be taken; a tenth of it at first", unit="steps", low=1
+        20,
+        "steps between two frames that may be selected; a tenth of this in the first round",
+        unit="steps",
+        low=1,
     )
-    strain: float = key(0.0, "standard deviation of the strains that runs begin with", low=0, below=0.5)
+    strain: float = key(0.0, "standard deviation of random strains at the start of runs", low=0, below=0.5)
 
 
 @dataclass
 class SelectConfig:
     """What of a round is labelled."""
 
-    frames: int = key(30, "structures that are chosen for their deviation and diversity", low=1)
-    fresh: int = key(10, "structures that are drawn at random, to test the students on", low=2)
+    frames: int = key(30, "number of structures selected by deviation and diversity", low=1)
+    fresh: int = key(10, "number of structures drawn at random to test the students", low=2)
 
 
 @dataclass
 class TargetsConfig:
     """When the students are good: errors on fresh frames of their own dynamics."""
 
-    forces: float = key(0.05, "root mean square error of force components", unit="eV/A", above=0)
-    energy: float | None = key(None, "the same of energies", unit="eV/atom", above=0)
-    frames: int = key(40, "fresh frames of the last test", low=2)
+    forces: float = key(0.05, "largest RMSE of force components", unit="eV/A", above=0)
+    energy: float | None = key(None, "largest RMSE of energies", unit="eV/atom", above=0)
+    frames: int = key(40, "number of fresh frames in the last test", low=2)
 
 
 @dataclass
 class BudgetConfig:
     """What may be spent."""
 
-    calls: int = key(400, "structures that the teacher is given, failures included", low=1)
-    rounds: int = key(10, "rounds of exploration", low=1)
+    calls: int = key(400, "number of structures given to the teacher, including failures", low=1)
+    rounds: int = key(10, "number of exploration rounds", low=1)
 
 
 @dataclass
@@ -148,19 +153,17 @@ class ComputeConfig:
     """Where the students compute."""
 
     device: str = key("cpu", "cpu or cuda")
-    processes: int = key(
-        0, "processes side by side; 0: one for each processor core that this one may use", low=0
-    )
-    threads: int = key(1, "threads of each", low=1)
+    processes: int = key(0, "number of parallel processes; 0: one for each available processor core", low=0)
+    threads: int = key(1, "number of threads of each process", low=1)
 
 
 @dataclass
 class ReportConfig:
     """What the report may take."""
 
-    steps: int = key(2000, "of dynamics at constant energy with the student and with the teacher", low=0)
+    steps: int = key(2000, "steps of NVE dynamics with the student and with the teacher", low=0)
     seconds: float = key(
-        300.0, "the teacher's dynamics are left out where they would take longer", unit="s", low=0
+        300.0, "the teacher's dynamics are omitted if they would take longer", unit="s", low=0
     )
 
 
@@ -178,7 +181,7 @@ class Config:
     limits: LimitsConfig = section(LimitsConfig)
     compute: ComputeConfig = section(ComputeConfig)
     report: ReportConfig = section(ReportConfig)
-    seed: int = key(0, "of everything random", low=0)
+    seed: int = key(0, "seed of all random numbers", low=0)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

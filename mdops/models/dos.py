@@ -16,7 +16,7 @@ from mdops.options import key
 class DosFittingOptions(NetFittingOptions):
     KIND = "dos"
 
-    numb_dos: int = key(300, "how many points of the density there are", low=1, where="input")
+    numb_dos: int = key(300, "number of points of the density", low=1, where="input")
     dim_out: int = key(300, "values an atom", low=1, where="file", absent=..., of="training")
     var_name: str = key("dos", "what is fitted", choices=("dos",), where="file")
 

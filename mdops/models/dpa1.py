@@ -60,21 +60,23 @@ class SeAttenV2Options(MixedTypesOptions):
     NEUTRAL: ClassVar[dict[str, Any]] = {"attn_mask": False}
 
     axis_neuron: int = axis_key()
-    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's", absent=...)
-    attn_layer: int = key(2, "how many attention layers there are", low=0, absent=...)
+    type_one_side: bool = key(False, "the net gets only the neighbour's type, not the centre's", absent=...)
+    attn_layer: int = key(2, "number of attention layers", low=0, absent=...)
     attn: int = key(128, "width of the vectors in attention", low=1, absent=...)
     attn_dotr: bool = key(
-        True, "attention weights are multiplied by the cosine of the angle of two neighbours"
+        True, "multiply attention weights by the cosine of the angle between two neighbours"
     )
-    normalize: bool = key(True, "the vectors in attention have the length 1")
-    temperature: float | None = key(None, "factor of the logits, in place of (attn x scaling_factor)^-1/2")
+    normalize: bool = key(True, "normalise the vectors in attention")
+    temperature: float | None = key(None, "factor of the logits instead of (attn x scaling_factor)^-1/2")
     scaling_factor: float = key(1.0, "see temperature", above=0)
-    trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
-    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0, absent=LN_EPS)
-    set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero", implied=True)
+    trainable_ln: bool = key(True, "whether the layer norms are trained", of="training")
+    ln_eps: float | None = key(
+        None, "added to variances in layer norms; default 1e-5", above=0, absent=LN_EPS
+    )
+    set_davg_zero: bool = key(False, "use zero as the mean of the environment matrix", implied=True)
     lmax: int = key(
         1,
-        "up to which degree the directions to neighbours are taken to moments, 1 to 4",
+        "highest degree of the directions in moments, 1 to 4",
         choices=range(1, MOST_DEGREES + 1),
     )
 
@@ -147,7 +149,8 @@ class DPA1Options(SeAttenV2Options):
 
     tebd_input_mode: str = key(
         "concat",
-        'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
+        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
+        " which the net is multiplied",
         choices=("concat", "strip"),
         absent=...,
     )
@@ -156,12 +159,12 @@ class DPA1Options(SeAttenV2Options):
     )
     smooth_type_embedding: bool = key(
         False,
-        "attention, and the net of the types, fade with the neighbours",
+        "multiply attention and the types' net by the switch",
         alias=["smooth_type_embdding"],
         implied=True,
         absent=True,
     )
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
+    set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix", absent=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

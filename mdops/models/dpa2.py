@@ -71,27 +71,32 @@ class RepinitOptions(Options):
     KIND = "repinit"
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
+    rcut_smth: float = key(
+        0.5, "distance at which the switch begins to fall", unit="A", low=0, implied=..., absent=...
+    )
     nsel: int | str = places_key("neighbours of all types")
     neuron: list[int] = key([25, 50, 100], "widths of the embedding net's layers", low=1)
-    axis_neuron: int = key(16, "columns of the embedding that the sums are multiplied with", low=1)
+    axis_neuron: int = key(16, "number of columns of the embedding that the sums are multiplied with", low=1)
     tebd_dim: int = key(8, "width of the type embedding", low=1)
     tebd_input_mode: str = key(
         "concat",
-        'types go into the net beside the distance ("concat"), or into one of their own, which multiplies it ("strip")',
+        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
+        " which the net is multiplied",
         choices=("concat", "strip"),
     )
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
-    activation_function: str = key("tanh", "of the embedding nets")
-    type_one_side: bool = key(False, "the net takes the neighbour's type only, not the centre's")
+    set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix")
+    activation_function: str = key("tanh", "activation function of the embedding nets")
+    type_one_side: bool = key(False, "the net gets only the neighbour's type, not the centre's")
     resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
-    use_three_body: bool = key(False, "sums over pairs of neighbours are there, too")
-    three_body_neuron: list[int] = key([2, 4, 8], "widths of the layers of their net", low=1)
-    three_body_sel: int | str = key(40, "places for the neighbours of pairs, as `nsel`", low=1, saved=int)
-    three_body_rcut: float = key(4.0, "the cutoff of the neighbours of pairs", unit="A", above=0)
-    three_body_rcut_smth: float = key(
-        0.5, "where the switch of the neighbours of pairs begins to fall", unit="A", low=0
+    use_three_body: bool = key(False, "add sums over pairs of neighbours")
+    three_body_neuron: list[int] = key(
+        [2, 4, 8], "widths of the layers of the net for pairs of neighbours", low=1
     )
+    three_body_sel: int | str = key(
+        40, "largest number of neighbours that form pairs, as `nsel`", low=1, saved=int
+    )
+    three_body_rcut: float = key(4.0, "the cutoff of neighbours that form pairs", unit="A", above=0)
+    three_body_rcut_smth: float = key(0.5, "distance at which their switch begins to fall", unit="A", low=0)
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         for name in ("nsel", "three_body_sel"):
@@ -120,21 +125,25 @@ class DPA2Options(Options):
 
     repinit: RepinitOptions = section(RepinitOptions, "the sums that nodes begin with")
     repformer: RepformerOptions = section(RepformerOptions, "the layers")
-    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
-    smooth: bool = key(True, "sums, attention and the net of stripped types fade with the neighbours")
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    concat_output_tebd: bool = key(True, "append the centre's type embedding to the descriptor")
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
+    smooth: bool = key(True, 'multiply sums, attention and the types\' net ("strip") by the switch')
+    exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
     )
     add_tebd_to_repinit_out: bool = key(
         False,
-        "a product of the type embedding is added to what nodes begin with",
+        "add a product of the type embedding to the initial features of nodes",
         alias=["repformer_add_type_ebd_to_seq"],
     )
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
     use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
 
     @property

@@ -58,22 +58,26 @@ class DPA3Options(Options):
     KIND = "dpa3"
 
     repflow: RepflowOptions = section(RepflowOptions, "the layers")
-    concat_output_tebd: bool = key(False, "the centre's type embedding is part of the descriptor")
-    activation_function: str = key("silu", "of all messages")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    concat_output_tebd: bool = key(False, "append the centre's type embedding to the descriptor")
+    activation_function: str = key("silu", "activation function of all messages")
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
+    exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
     )
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
     use_tebd_bias: bool = key(False, "a bias in the type embedding")
     use_loc_mapping: bool = key(
-        True, "how DeePMD-kit finds an image's atom, which changes no numbers", of="training"
+        True, "how DeePMD-kit finds the atom of an image; no effect on the numbers", of="training"
     )
-    add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
-    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of systems that have none")
+    add_chg_spin_ebd: bool = key(False, "add an embedding of charge and multiplicity to the type embedding")
+    default_chg_spin: list[float] | None = key(None, "charge and multiplicity of systems that give none")
 
     @property
     def cutoff(self) -> float:

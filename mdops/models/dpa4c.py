@@ -57,15 +57,19 @@ class DPA4COptions(Options):
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"use_amp": (False,)}
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
-    channels: int = key(32, "sums without a direction", choices=CHANNELS)
+    channels: int = key(32, "number of sums without a direction", choices=CHANNELS)
     lmax: int = key(2, "the highest degree of the harmonics", choices=DEGREES)
-    basis_type: str = key("bessel", "functions of the distance", choices=BASES)
-    n_radial: int = key(16, "how many of these there are", low=1)
-    radial_modes: int = key(0, "further functions of the distance, which each pair of types mixes", low=0)
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    basis_type: str = key("bessel", "type of the functions of the distance", choices=BASES)
+    n_radial: int = key(16, "number of functions of the distance", low=1)
+    radial_modes: int = key(
+        0, "number of additional functions of the distance, which each pair of types mixes", low=0
+    )
+    exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     precision: str = key(
         "float32",
-        "in which the weights are saved",
+        "precision in which the weights are saved",
         choices=PRECISIONS,
         implied="float64",
         absent="float64",
@@ -73,7 +77,7 @@ class DPA4COptions(Options):
     trainable: bool = key(True, "whether the weights are trained", of="training")
     use_spin: list[bool] | None = key(None, "for each type whether its atoms have a moment", where="file")
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
     )
 
     @property

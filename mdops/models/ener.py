@@ -27,7 +27,7 @@ class EnergyFittingOptions(NetFittingOptions):
     KIND = "ener"
 
     atom_ener: list[float | None] = key(
-        [], "energies of atoms in vacuum, by type", unit="eV", of="types", absent=None
+        [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
     )
     types_in_vacuum: int = key(
         0,

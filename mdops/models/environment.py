@@ -22,14 +22,14 @@ CHUNK = 2**24
 
 
 def places_key(neighbors: str) -> Any:
-    """A key for the number of an atom's neighbours that a descriptor has places for, whatever their types."""
-    meaning = f'places for {neighbors}; "auto:f" is f times what the data needs'
+    """A key for the number of slots of an atom for neighbours of any types."""
+    meaning = f'largest number of {neighbors}; "auto:f" is f times the number in the data'
     return key("auto", meaning, low=1, implied=..., absent=..., saved=int)
 
 
 def sel_key(kinds: str, of: Of) -> Any:
-    """A key for the numbers of neighbours of some kinds that there are places for."""
-    meaning = f'places for neighbours of {kinds}; "auto:f" is f times what the data needs'
+    """A key for the numbers of slots for neighbours of some kinds."""
+    meaning = f'largest number of neighbours of {kinds}; "auto:f" is f times the number in the data'
     return key("auto", meaning, low=0, of=of, implied=..., absent=..., saved=int | list[int])
 
 
@@ -39,22 +39,28 @@ class EnvironmentOptions(Options):
 
     sel: list[int] | str = sel_key("each type", of="types")
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, implied=..., absent=...)
-    rcut_smth: float = key(0.5, "where the switch begins to fall", unit="A", low=0, implied=..., absent=...)
+    rcut_smth: float = key(
+        0.5, "distance at which the switch begins to fall", unit="A", low=0, implied=..., absent=...
+    )
     neuron: list[int] = key(
         [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[25, 50, 100], absent=...
     )
-    activation_function: str = key("tanh", "of the embedding nets")
+    activation_function: str = key("tanh", "activation function of the embedding nets")
     resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
     trainable: bool = key(
         True, "whether the embedding nets are trained", of="training", saved=bool | list[bool]
     )
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
     )
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
-    set_davg_zero: bool = key(False, "take the mean of the environment matrix as zero")
+    set_davg_zero: bool = key(False, "use zero as the mean of the environment matrix")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         if isinstance(self.sel, str):

@@ -36,7 +36,7 @@ class HybridOptions(Options):
     list: _Parts = variants(
         _kinds,
         registry.DEFAULT_DESCRIPTOR,
-        "the kind of each part; its other keys are that kind's",
+        "type of each part; its other keys are those of this type",
         partial(nearest, "descriptor"),
     )
 

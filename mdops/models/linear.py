@@ -41,12 +41,12 @@ class LinearOptions(ModelOptions):
     models: list[Any] = variants(
         _kinds_of_parts,
         "standard",
-        "the models that are summed; each with the type_map of the sum",
+        "type of each model in the sum; each has the type_map of the sum",
         partial(nearest, "model"),
     )
     weights: str | list[float] = key(
         "mean",
-        'of the models: a number for each; "mean": one over how many there are; "sum": 1',
+        'weights of the models: a number for each; "mean": one over the number of models; "sum": 1',
         saved=Literal["mean", "sum"] | list[float],
     )
 

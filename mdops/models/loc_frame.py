@@ -28,12 +28,14 @@ class LocFrameOptions(Options):
 
     rcut: float = key(6.0, "the cutoff", unit="A", above=0, absent=...)
     sel_a: list[int] = key(
-        doc="how many neighbours of each type, the nearest, have all of their coordinates", low=0, of="types"
+        doc="number of nearest neighbours of each type whose full coordinates are used", low=0, of="types"
     )
-    sel_r: list[int] = key(doc="how many of the next ones have their distances", low=0, of="types")
+    sel_r: list[int] = key(
+        doc="number of further neighbours of each type whose distances are used", low=0, of="types"
+    )
     axis_rule: list[int] = key(
-        doc="for each type six numbers: of the first axis whether its atom is among those of sel_a (0) or sel_r (1), "
-        "its type, and its number by distance; the same of the second axis"
+        doc="for each type six numbers: for the first axis whether its atom is one of sel_a (0) or "
+        "sel_r (1), its type, and its rank by distance; then the same for the second axis"
     )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:

@@ -27,32 +27,36 @@ class NetFittingOptions(Options):
 
     NEUTRAL: ClassVar[dict[str, Any]] = {"layer_name": None}
 
-    numb_fparam: int = key(0, "how many frame parameters there are", low=0)
-    numb_aparam: int = key(0, "how many atomic parameters there are", low=0)
-    default_fparam: list[float] | None = key(None, "frame parameters where none are given")
+    numb_fparam: int = key(0, "number of frame parameters", low=0)
+    numb_aparam: int = key(0, "number of atomic parameters", low=0)
+    default_fparam: list[float] | None = key(None, "default frame parameters")
     neuron: list[int] = key(
         [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1, absent=...
     )
-    activation_function: str = key("tanh", "of the fitting nets")
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    activation_function: str = key("tanh", "activation function of the fitting nets")
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
     resnet_dt: bool = key(True, "a trained factor in front of each residual layer", absent=...)
     trainable: bool | list[bool] = key(
         True,
-        "whether the fitting nets are trained; a list must be all true for it",
+        "whether the fitting nets are trained; of a list, all values must be true",
         of="training",
         absent=None,
     )
     rcond: float | None = key(
-        None, "singular values below it are zero in the fit of the types' averages", of="training"
+        None,
+        "relative threshold below which singular values are zero in the fit of the types' energies",
+        of="training",
     )
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, where="input", of="training"
+        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
     )
     dim_case_embd: int = key(
-        0, "width of a constant input, which tells models apart that share the net", low=0
+        0, "width of a constant input that distinguishes models with a shared net", low=0
     )
     use_aparam_as_mask: bool = key(
-        False, "atomic parameters are no input of the nets: they tell which atoms are there"
+        False, "atomic parameters are a mask of the atoms that exist, not inputs of the nets"
     )
     exclude_types: list[int] = key([], "types whose atoms have no answer", low=0, where="file", of="training")
     tot_ener_zero: bool = key(False, "", where="file", of="training")

@@ -33,13 +33,14 @@ class PairTableOptions(ModelOptions):
     KIND = "pairtab"
 
     tab_file: str = key(
-        doc="the table: a distance in each row, A, then the energy of each pair of types i <= j, eV",
+        doc="the file of the table: in each row a distance, A, then the energy of each pair of types "
+        "i <= j, eV",
         where="input",
         of="training",
     )
     rcut: float = key(doc="the cutoff", unit="A", above=0)
     sel: int | list[int] | str = key(
-        doc='places for neighbours, of all types together; "auto:f" is f times what the data needs',
+        doc='largest number of neighbours of all types; "auto:f" is f times the number in the data',
         low=0,
         saved=int,
     )

@@ -21,10 +21,10 @@ from mdops.options import key
 class PolarFittingOptions(AxesFittingOptions):
     KIND = "polar"
 
-    fit_diag: bool = key(True, "the net gives the diagonal of a matrix, not all of it")
+    fit_diag: bool = key(True, "the net gives the diagonal of a matrix, not the whole matrix")
     scale: float | list[float] = key(
         1.0,
-        "by which polarizabilities are multiplied: a number, or one for each type",
+        "factor of polarizabilities: one number, or one for each type",
         where="input",
         of="types",
     )

@@ -18,10 +18,12 @@ from mdops.options import key
 class PropertyFittingOptions(NetFittingOptions):
     KIND = "property"
 
-    property_name: str = key(doc="the property, as the data's files name it", where="input")
-    task_dim: int = key(1, "how many numbers it has", low=1)
-    intensive: bool = key(False, "the system has the mean over its atoms, not the sum")
-    distinguish_types: bool = key(True, "averages and deviations are the types' own", absent=False)
+    property_name: str = key(doc="name of the property in the data files", where="input")
+    task_dim: int = key(1, "number of components of the property", low=1)
+    intensive: bool = key(False, "the system's value is the mean over its atoms, not the sum")
+    distinguish_types: bool = key(
+        True, "separate averages and standard deviations for each type", absent=False
+    )
     var_name: str = key("property", "what is fitted", where="file", of="training")
     dim_out: int = key(1, "values an atom", low=1, where="file", of="training")
 

@@ -53,64 +53,80 @@ class RepflowOptions(Options):
 
     KIND = "repflow"
 
-    n_dim: int = key(128, "numbers of a node", low=1)
-    e_dim: int = key(64, "numbers of an edge", low=1)
-    a_dim: int = key(64, "numbers of an angle", low=1)
-    nlayers: int = key(6, "how many layers there are", low=0)
+    n_dim: int = key(128, "width of the features of a node", low=1)
+    e_dim: int = key(64, "width of the features of an edge", low=1)
+    a_dim: int = key(64, "width of the features of an angle", low=1)
+    nlayers: int = key(6, "number of layers", low=0)
     e_rcut: float = key(6.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
     e_rcut_smth: float = key(
-        5.0, "where the switch of edges begins to fall", unit="A", above=0, implied=..., absent=...
+        5.0,
+        "distance at which the switch of edges begins to fall",
+        unit="A",
+        above=0,
+        implied=...,
+        absent=...,
     )
     e_sel: int | str = places_key("edges of an atom")
     a_rcut: float = key(4.0, "the cutoff of the edges of angles", unit="A", above=0, implied=..., absent=...)
     a_rcut_smth: float = key(
-        3.5, "where the switch of angles begins to fall", unit="A", above=0, implied=..., absent=...
+        3.5,
+        "distance at which the switch of angles begins to fall",
+        unit="A",
+        above=0,
+        implied=...,
+        absent=...,
     )
-    a_sel: int | str = places_key("edges of an atom that make angles")
-    axis_neuron: int = key(4, "columns that the symmetric sums are multiplied with", low=1)
+    a_sel: int | str = places_key("edges of an atom that form angles")
+    axis_neuron: int = key(4, "number of columns that the symmetric sums are multiplied with", low=1)
     a_compress_rate: int = key(
-        0, "c: of nodes and edges a_dim/c and a_dim/(2 c) numbers go to angles; 0: all", low=0
+        0, "c: angles get a_dim/c numbers of nodes and a_dim/(2 c) numbers of edges; 0: all", low=0
     )
-    a_compress_e_rate: int = key(1, "so many times as many numbers of edges go to angles", low=1)
+    a_compress_e_rate: int = key(1, "factor of the number of edge features that angles get", low=1)
     a_compress_use_split: bool = key(
-        False, "the first numbers of nodes and edges go to angles, and no product of all"
+        False, "angles get the first numbers of nodes and edges, not a product of all"
     )
-    n_multi_edge_message: int = key(1, "how many messages an edge sends to its node", low=1)
-    update_angle: bool = key(True, "whether angles are there; else nodes and edges alone")
+    n_multi_edge_message: int = key(1, "number of messages that an edge sends to its node", low=1)
+    update_angle: bool = key(True, "use angles, not only nodes and edges")
     update_style: str = key(
         RESIDUAL,
-        "messages are added with trained weights, averaged with what was there, or added over the root of "
-        "their number",
+        "messages are added with trained weights, averaged with the old features, or added "
+        "divided by the square root of their number",
         choices=UPDATE_STYLES,
     )
     update_residual: float = key(
-        0.1, "of new trained weights: the value, or the deviation", low=0, of="training"
+        0.1, "initial value or standard deviation of trained weights", low=0, of="training"
     )
     update_residual_init: str = key(
-        "const", "new trained weights are all the same, or random", choices=("const", "norm"), of="training"
+        "const",
+        "trained weights begin with equal or with random values",
+        choices=("const", "norm"),
+        of="training",
     )
     fix_stat_std: float = key(
-        FIXED_DEVIATION, "the deviation of the environment matrix; 0: that of the data", low=0, of="training"
+        FIXED_DEVIATION,
+        "standard deviation of the environment matrix; 0: that of the data",
+        low=0,
+        of="training",
     )
     skip_stat: bool = key(False, "the old name of fix_stat_std: true is 0.3", where="input", of="training")
     optim_update: bool = key(
         True,
-        "DeePMD-kit's order of products, which is another here and gives the same numbers",
+        "order of products in DeePMD-kit; no effect in mdops, the numbers are the same",
         of="training",
     )
     smooth_edge_update: bool = key(
-        False, "edges that make no angles get no message of angles, in the place of their own numbers"
+        False, "edges without angles get no message from angles (otherwise one from their own numbers)"
     )
     edge_init_use_dist: bool = key(
-        False, "edges begin with their length, not with its inverse", alias=["edge_use_dist"]
+        False, "edges begin with their lengths, not with the inverse lengths", alias=["edge_use_dist"]
     )
     use_exp_switch: bool = key(
-        False, "the switch is exp(-exp(20 (r - smth) / smth)), no polynomial", alias=["use_env_envelope"]
+        False, "the switch is exp(-exp(20 (r - smth) / smth)), not a polynomial", alias=["use_env_envelope"]
     )
-    use_dynamic_sel: bool = key(False, "sums are divided by the places over sel_reduce_factor")
+    use_dynamic_sel: bool = key(False, "divide sums by sel / sel_reduce_factor")
     sel_reduce_factor: float = key(10.0, "see use_dynamic_sel", above=0)
     sequential_update: bool = key(
-        False, "in a layer edges, angles, edges by angles and nodes are updated one after the other"
+        False, "in each layer, update edges, angles, edges by angles, and nodes one after the other"
     )
 
     def __post_init__(self) -> None:

@@ -55,55 +55,60 @@ class RepformerOptions(Options):
 
     rcut: float = key(4.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
     rcut_smth: float = key(
-        3.5, "where the switch of edges begins to fall", unit="A", low=0, implied=..., absent=...
+        3.5, "distance at which the switch of edges begins to fall", unit="A", low=0, implied=..., absent=...
     )
     nsel: int | str = places_key("edges of an atom")
-    nlayers: int = key(3, "how many layers there are", low=0)
-    g1_dim: int = key(128, "numbers of a node", low=1)
-    g2_dim: int = key(16, "numbers of an edge", low=1)
-    axis_neuron: int = key(4, "columns that the symmetric sums are multiplied with", low=1)
+    nlayers: int = key(3, "number of layers", low=0)
+    g1_dim: int = key(128, "width of the features of a node", low=1)
+    g2_dim: int = key(16, "width of the features of an edge", low=1)
+    axis_neuron: int = key(4, "number of columns that the symmetric sums are multiplied with", low=1)
     direct_dist: bool = key(
-        False, "edges begin with lengths and vectors over rcut, not with rows of the environment matrix"
+        False, "edges begin with lengths and vectors divided by rcut, not with rows of the environment matrix"
     )
-    update_g1_has_conv: bool = key(True, "nodes get sums of products of neighbours and edges")
+    update_g1_has_conv: bool = key(True, "nodes get sums of products of neighbours and edges (convolution)")
     update_g1_has_drrd: bool = key(True, "nodes get products of sums of neighbours times the edges' vectors")
     update_g1_has_grrg: bool = key(True, "nodes get products of sums of edges times their vectors")
     update_g1_has_attn: bool = key(True, "nodes attend to their neighbours")
     update_g2_has_g1g1: bool = key(True, "edges get products of their two nodes")
     update_g2_has_attn: bool = key(True, "edges of an atom attend to each other")
     use_sqrt_nnei: bool = key(
-        True, "symmetric sums are divided by the root of the places, not by the places", absent=False
+        True, "divide symmetric sums by the square root of nsel, not by nsel", absent=False
     )
     g1_out_conv: bool = key(
-        True, "the convolution is a message of its own, and no input of the product of all", absent=False
+        True, "the convolution is a separate message, not an input of the common product", absent=False
     )
     g1_out_mlp: bool = key(
         True,
-        "the node's own message is one of its own, and no input of the product of all",
+        "the node's own message is separate, not an input of the common product",
         absent=False,
     )
-    update_h2: bool = key(False, "the vectors of edges are updated by attention")
+    update_h2: bool = key(False, "update the vectors of edges by attention")
     attn1_hidden: int = key(64, "width of a head in the attention of nodes", low=1)
     attn1_nhead: int = key(4, "heads in the attention of nodes", low=1)
     attn2_hidden: int = key(16, "width of a head in the attention of edges", low=1)
     attn2_nhead: int = key(4, "heads in the attention of edges", low=1)
-    attn2_has_gate: bool = key(False, "logits of edges are multiplied by the product of their vectors")
-    activation_function: str = key("tanh", "of all messages")
+    attn2_has_gate: bool = key(False, "multiply the logits of edges by the product of their vectors")
+    activation_function: str = key("tanh", "activation function of all messages")
     update_style: str = key(
         "res_avg",
-        "messages are averaged with what was there, added over the root of their number, or added with trained "
-        "weights",
+        "messages are averaged with the old features, added divided by the square root of their "
+        "number, or added with trained weights",
         choices=UPDATE_STYLES,
     )
     update_residual: float = key(
-        0.001, "of new trained weights: the value, or the deviation", low=0, of="training"
+        0.001, "initial value or standard deviation of trained weights", low=0, of="training"
     )
     update_residual_init: str = key(
-        "norm", "new trained weights are random, or all the same", choices=("norm", "const"), of="training"
+        "norm",
+        "trained weights begin with random or with equal values",
+        choices=("norm", "const"),
+        of="training",
     )
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero")
-    trainable_ln: bool = key(True, "whether the layers' norms are trained", of="training")
-    ln_eps: float | None = key(None, "added to variances in norms; 1e-5 unless given", above=0, absent=LN_EPS)
+    set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix")
+    trainable_ln: bool = key(True, "whether the layer norms are trained", of="training")
+    ln_eps: float | None = key(
+        None, "added to variances in layer norms; default 1e-5", above=0, absent=LN_EPS
+    )
 
     def __post_init__(self) -> None:
         self.ln_eps = LN_EPS if self.ln_eps is None else self.ln_eps

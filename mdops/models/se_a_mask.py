@@ -17,9 +17,7 @@ class SeAMaskOptions(SeE2AOptions):
     KIND = "se_a_mask"
     masks: ClassVar[bool] = True
 
-    sel: list[int] = key(
-        doc="how many atoms of each type there are, those that are masked among them", low=0, of="types"
-    )
+    sel: list[int] = key(doc="number of atoms of each type, including masked ones", low=0, of="types")
     rcut: float = key(NO_CUTOFF, "no cutoff", unit="A", above=0, where="file")
     rcut_smth: float = key(NO_CUTOFF - 1, "no switch", unit="A", low=0, where="file")
     env_protection: float = key(0.0, "none", unit="A", low=0, where="file")

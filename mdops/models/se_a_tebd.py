@@ -28,10 +28,12 @@ class SeATebdOptions(SeE2AOptions):
     KIND = "se_e2_a_tebd"
     strips_types: ClassVar[bool] = False
 
-    tebd_dim: int = key(8, "width of the type embedding; that of the model's, where it has one", low=1)
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    tebd_dim: int = key(
+        8, "width of the type embedding; default: that of the model's type embedding, if it has one", low=1
+    )
+    use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
     use_tebd_bias: bool = key(False, "a bias in the type embedding")
-    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+    concat_output_tebd: bool = key(True, "append the centre's type embedding to the descriptor")
 
     @classmethod
     def with_types(cls, section: Mapping[str, Any], width: int, place: str, kinds: Mapping[str, type]) -> Any:

@@ -26,7 +26,7 @@ class SeE2AOptions(EnvironmentOptions):
 
     axis_neuron: int = axis_key()
     type_one_side: bool = key(
-        False, "embedding nets by the neighbour's type only, not by pairs of types", implied=True, absent=...
+        False, "embedding nets for each neighbour type, not for each pair of types", implied=True, absent=...
     )
 
     @classmethod

@@ -34,13 +34,14 @@ class SeE3TebdOptions(MixedTypesOptions):
     )
     tebd_input_mode: str = key(
         "concat",
-        'types go into the net beside the angle ("concat"), or into one of their own, which multiplies it ("strip")',
+        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
+        " which the net is multiplied",
         choices=("concat", "strip"),
         absent=...,
     )
-    smooth: bool = key(True, "the net of stripped types fades with the neighbours")
+    smooth: bool = key(True, 'multiply the types\' net ("strip") by the switch')
     use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False, absent=None)
-    set_davg_zero: bool = key(True, "take the mean of the environment matrix as zero", absent=False)
+    set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix", absent=False)
 
     @property
     def strips_types(self) -> bool:

@@ -52,22 +52,32 @@ class ModelOptions(Options):
 
     type_map: list[str] = key(doc="the element of each type", where="input", of="training")
     data_stat_nbatch: int = key(
-        10, "batches of each system that the statistics are of", low=1, where="input", of="training"
+        10,
+        "number of batches of each system from which statistics are computed",
+        low=1,
+        where="input",
+        of="training",
     )
     data_stat_protect: float = key(
-        0.01, "the smallest deviation of frame and atomic parameters", above=0, where="input", of="training"
+        0.01,
+        "smallest standard deviation of frame and atomic parameters",
+        above=0,
+        where="input",
+        of="training",
     )
-    pair_exclude_types: list[list[int]] = key([], "pairs of types that are absent for each other", of="pairs")
+    pair_exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0, of="set")
     finetune_head: str | None = key(
         None,
-        "the model of a file of several to fine-tune; RANDOM: a new fitting on its descriptor",
+        "the model of a multi-task file to fine-tune; RANDOM: a new fitting on its descriptor",
         where="input",
         of="training",
     )
     preset_out_bias: dict | None = key(
         None,
-        'energies of the types that are not fitted, {"energy": [eV or null, ...]}',
+        'fixed energies of types, which are not fitted, {"energy": [eV or null, ...]}',
         of="training",
     )
 
@@ -131,13 +141,15 @@ class PartsOptions(ModelOptions):
 class ModifierOptions:
     """Charges beyond the cutoff (mdops.long_range), whose part of the labels the model is not trained on."""
 
-    type: str = key("dipole_charge", "its kind", choices=("dipole_charge",))
+    type: str = key("dipole_charge", "its type", choices=("dipole_charge",))
     model_name: str = key(doc="the file of the dipole model, of any format that mdops reads")
     model_charge_map: list[float] = key(
         doc="the charge of the centroid of each type that has a dipole", unit="e"
     )
     sys_charge_map: list[float] = key(doc="the charge at the atoms of each type", unit="e")
-    ewald_h: float = key(1.0, "spacing of the grid that has the sum's wave vectors", unit="A", above=0)
+    ewald_h: float = key(
+        1.0, "spacing of the grid that defines the wave vectors of the sum", unit="A", above=0
+    )
     ewald_beta: float = key(0.4, "inverse width of the charges", unit="1/A", above=0)
 
 
@@ -155,8 +167,9 @@ class StandardOptions(PartsOptions):
 
     spin: dict | None = key(
         None,
-        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A for a moment of one]}, or '
-        '{"scheme": "native", "use_spin": [...]} for a descriptor that takes them as vectors',
+        'elements with magnetic moments, {"use_spin": [...], "virtual_scale": [A per unit of '
+        'moment]}, or {"scheme": "native", "use_spin": [...]} for a descriptor that takes moments'
+        " as vectors",
     )
     modifier: ModifierOptions | None = section(ModifierOptions, optional=True)
     type_embedding: TypeEmbeddingOptions | None = section(TypeEmbeddingOptions, optional=True)

@@ -84,12 +84,12 @@ class MixedTypesOptions(EnvironmentOptions):
     """Those of descriptors whose nets take the types as embeddings, and whose places take neighbours of all types."""
 
     sel: list[int] | int | str = sel_key(  # type: ignore[assignment]
-        "all types, of several numbers their sum", of="sum"
+        "all types (several numbers are summed)", of="sum"
     )
     tebd_dim: int = key(8, "width of the type embedding", low=1, absent=...)
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
+    use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
     use_tebd_bias: bool = key(False, "a bias in the type embedding", absent=True)  # as version 1 had it
-    concat_output_tebd: bool = key(True, "the centre's type embedding is part of the descriptor")
+    concat_output_tebd: bool = key(True, "append the centre's type embedding to the descriptor")
 
     @property
     def strips_types(self) -> bool:
@@ -271,14 +271,14 @@ def section_with_types(section: Any, width: int, place: str, kinds: Mapping[str,
 class TypeEmbeddingOptions:
     """Of a net from the types to a few numbers for each."""
 
-    neuron: list[int] = key([8], "widths of its layers", low=1)
-    activation_function: str = key("tanh", "behind each of them")
-    resnet_dt: bool = key(False, "a trained factor of the layers that add their input")
-    precision: str = key("default", "of its weights", choices=PRECISIONS)
-    use_econf_tebd: bool = key(False, "electron configurations as what tells the types from each other")
-    use_tebd_bias: bool = key(False, "a bias in its layers")
-    trainable: bool = key(True, "it is trained", choices=(True,))
-    seed: int | None = key(None, "of its first weights")
+    neuron: list[int] = key([8], "widths of the layers", low=1)
+    activation_function: str = key("tanh", "activation function of each layer")
+    resnet_dt: bool = key(False, "a trained factor in layers that add their input")
+    precision: str = key("default", "precision of the weights", choices=PRECISIONS)
+    use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
+    use_tebd_bias: bool = key(False, "a bias in the layers")
+    trainable: bool = key(True, "whether it is trained", choices=(True,))
+    seed: int | None = key(None, "seed of its initial weights")
 
     @classmethod
     def width_of(cls, section: Any) -> int:

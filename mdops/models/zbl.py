@@ -27,13 +27,20 @@ class ZBLOptions(PartsOptions):
     IGNORED: ClassVar[tuple[str, ...]] = ModelOptions.IGNORED
 
     use_srtab: str = key(
-        doc="the table for small distances: as `model[pairtab].tab_file`", where="input", of="training"
+        doc="the file of the table for short distances, as `model[pairtab].tab_file`",
+        where="input",
+        of="training",
     )
     smin_alpha: float = key(
-        0.1, "decay length of the weights in the mean distance of an atom's neighbours", unit="A", above=0
+        0.1,
+        "decay length of the weights in the mean distance of an atom to its neighbours",
+        unit="A",
+        above=0,
     )
-    sw_rmin: float = key(doc="where that is less, the table alone counts", unit="A", low=0)
-    sw_rmax: float = key(doc="where that is more, the descriptor and fitting alone count", unit="A", above=0)
+    sw_rmin: float = key(doc="below this mean distance, only the table is used", unit="A", low=0)
+    sw_rmax: float = key(
+        doc="above this mean distance, only the descriptor and fitting are used", unit="A", above=0
+    )
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         super().check(place, type_map)

@@ -34,19 +34,17 @@ class DPA4FittingOptions(NetFittingOptions):
     NAMES = ("dpa4_ener", "sezm_ener")
 
     neuron: list[int] = key(
-        [0], "widths of the hidden layers; 0: by the descriptor", alias=["n_neuron"], low=0, absent=...
+        [0], "widths of the hidden layers; 0: chosen by the descriptor", alias=["n_neuron"], low=0, absent=...
     )
-    activation_function: str = key("silu", "of the gates")
-    precision: str = key("float32", "in which the weights are saved", choices=PRECISIONS)
-    resnet_dt: bool = key(False, "which changes nothing here", of="training", absent=False)
+    activation_function: str = key("silu", "activation function of the gates")
+    precision: str = key("float32", "precision in which the weights are saved", choices=PRECISIONS)
+    resnet_dt: bool = key(False, "no effect", of="training", absent=False)
     atom_ener: list[float | None] = key(
-        [], "energies of atoms in vacuum, by type", unit="eV", of="types", absent=None
+        [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None
     )
     var_name: str = key("energy", "what is fitted", choices=("energy",), where="file")
     dim_out: int = key(1, "values an atom", low=1, where="file")
-    case_film_embd: bool = key(
-        False, "what tells models apart changes the layers, and they do not read it as an input"
-    )
+    case_film_embd: bool = key(False, "the model's constant changes the layers instead of being an input")
 
     def check(self, place: str, type_map: Sequence[str]) -> None:
         if len(self.atom_ener) > len(type_map):

@@ -62,10 +62,12 @@ class DPA4ModelOptions(PartsOptions):
         lambda: registry.options("fitting"), "dpa4_ener", absent=partial(nearest, "fitting")
     )
     bridging_method: str = key(
-        _NONE, 'what near atoms have beside the nets: "none", or "zbl", the repulsion of nuclei'
+        _NONE, 'additional interaction of close atoms: "none", or "zbl", the repulsion of nuclei'
     )
-    bridging_r_inner: float = key(0.5, "distances below are this for the nets", unit="A", above=0)
-    bridging_r_outer: float = key(0.8, "distances above are what they are", unit="A", above=0)
+    bridging_r_inner: float = key(
+        0.5, "shorter distances are replaced by this in the nets", unit="A", above=0
+    )
+    bridging_r_outer: float = key(0.8, "longer distances are unchanged", unit="A", above=0)
 
     spin: dict | None = key(
         None, 'elements with magnetic moments, {"scheme": "native", "use_spin": [...]}', absent=None

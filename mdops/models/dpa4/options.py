@@ -30,89 +30,105 @@ class DPA4Options(Options):
 
     sel: int | list[int] | str = key(
         256,
-        "places for neighbours, which change nothing: all within the cutoff count",
+        "no effect: all neighbours within the cutoff count",
         low=1,
         of="training",
     )
     rcut: float = key(6.0, "the cutoff", unit="A", above=0)
     env_exp: list[int] = key(
-        [7, 5], "how late the envelopes of the radial functions and of the messages fall", low=1
+        [7, 5], "exponents of the envelopes of radial functions and messages; larger ones fall later", low=1
     )
-    channels: int = key(64, "C, channels of each coefficient", low=1)
+    channels: int = key(64, "C, number of channels of each coefficient", low=1)
     basis_type: str = key("bessel", "the radial functions", choices=("bessel", "gaussian"))
-    n_radial: int = key(16, "how many radial functions there are", low=1)
+    n_radial: int = key(16, "number of radial functions", low=1)
     radial_mlp: list[int] = key([0], "widths of the hidden layers of the radial net; 0: channels", low=0)
-    edge_norm: bool = key(True, "norms of what vanishes at the cutoff")
+    edge_norm: bool = key(True, "normalise quantities that vanish at the cutoff")
     use_env_seed: bool = key(True, "atoms begin with sums over their surroundings")
     random_gamma: bool = key(
-        True, "random turns about edges, which change no numbers; mdops does without", of="training"
+        True, "random rotations about edges; no effect, mdops does not use them", of="training"
     )
-    edge_cartesian: bool = key(False, "blocks of degree 1 and 2 multiply 3 x 3 matrices, without frames")
+    edge_cartesian: bool = key(
+        False, "in blocks of degree 1 and 2, multiply 3 x 3 matrices instead of using frames"
+    )
     node_cartesian: int | str = key(
         "none", "products of messages as 3 x 3 matrices: none, or default:N or parity:N for N layers"
     )
-    lmax: int = key(3, "the largest degree, where there is no l_schedule", low=0)
-    l_schedule: list[int] | None = key(None, "the largest degree of each block, which never rises", low=0)
-    mmax: int | None = key(1, "the largest order; null: the degree", low=0)
-    kmax: int = key(1, "frames |k| up to this of products on the rotations", low=0)
-    m_schedule: list[int] | None = key(None, "the largest order of each block", low=0)
+    lmax: int = key(3, "largest degree, without l_schedule", low=0)
+    l_schedule: list[int] | None = key(None, "largest degree of each block; it must not increase", low=0)
+    mmax: int | None = key(1, "largest order; null: the degree", low=0)
+    kmax: int = key(1, "largest frame order k in products on rotations", low=0)
+    m_schedule: list[int] | None = key(None, "largest order of each block", low=0)
     extra_node_l: int = key(0, "degrees of atoms above those of messages", low=0)
-    n_blocks: int = key(3, "how many blocks there are, where there is no l_schedule", low=0)
-    so2_norm: bool = key(False, "norms between the layers of a message")
-    mixing_layers: int = key(4, "layers of a message", alias=["so2_layers"], low=0)
-    so2_attn_res: str = key("none", "the layers of a message are mixed in depth", choices=MODES)
+    n_blocks: int = key(3, "number of blocks, without l_schedule", low=0)
+    so2_norm: bool = key(False, "normalise between the layers of a message")
+    mixing_layers: int = key(4, "number of layers of a message", alias=["so2_layers"], low=0)
+    so2_attn_res: str = key("none", "mix the layers of a message in depth", choices=MODES)
     radial_so2_mode: str = key(
         "degree_channel",
-        "radial numbers are factors, or mix degrees, the same in all channels or not",
+        "radial functions are factors, or mix degrees, either equally in all channels or not",
         choices=("none", "degree", "degree_channel"),
     )
-    radial_so2_rank: int = key(1, "so many mixtures, with factors of the channels; 0: one for each", low=0)
-    n_focus: int = key(1, "F, groups of channels of a message", low=1)
-    focus_dim: int = key(0, "channels of a group; 0: channels", low=0)
-    n_atten_head: int = key(1, "heads of the attention; 0: none, weights are envelopes", low=0)
-    atten_f_mix: bool = key(False, "the attention is of all groups together")
+    radial_so2_rank: int = key(
+        1, "number of mixtures, with a factor for each channel; 0: one mixture for each channel", low=0
+    )
+    n_focus: int = key(1, "F, number of groups of channels of a message", low=1)
+    focus_dim: int = key(0, "number of channels of a group; 0: channels", low=0)
+    n_atten_head: int = key(1, "number of attention heads; 0: no attention, the weights are envelopes", low=0)
+    atten_f_mix: bool = key(False, "one attention for all groups together")
     atten_v_proj: bool = key(False, "a product of messages before the attention")
     atten_o_proj: bool = key(False, "a product of messages after the attention")
-    ffn_neurons: int = key(0, "width within an atom's layers; 0: by the channels", low=0)
+    ffn_neurons: int = key(0, "width of the layers within an atom; 0: chosen by the channels", low=0)
     grid_mlp: bool | list[bool] = key(
-        False, "grids mix channels around the product: of messages, of atoms' messages, within atoms"
+        False,
+        "mix channels before and after products on grids: in messages, in atoms' messages, within atoms",
     )
-    grid_branch: int | list[int] = key(0, "grids mix so many products: as grid_mlp; 0: one", low=0)
-    ffn_blocks: int = key(1, "layers within an atom in each block", low=1)
+    grid_branch: int | list[int] = key(
+        0, "number of products that grids mix, for the same three places as grid_mlp; 0: one", low=0
+    )
+    ffn_blocks: int = key(1, "number of layers within an atom in each block", low=1)
     sandwich_norm: list[bool] = key(
-        [False, True, True, False], "norms before and after messages, before and after layers within atoms"
+        [False, True, True, False],
+        "normalise before messages, after messages, before layers within atoms, after these layers",
     )
-    mlp_bias: bool = key(False, "biases")
-    layer_scale: bool = key(False, "trained factors of what layers add")
-    full_attn_res: str = key("none", "all that blocks add is mixed in depth", choices=MODES)
-    block_attn_res: str = key("none", "what each block adds in all is mixed in depth", choices=MODES)
+    mlp_bias: bool = key(False, "use biases")
+    layer_scale: bool = key(False, "trained factors for the output of layers")
+    full_attn_res: str = key("none", "mix everything that blocks add in depth", choices=MODES)
+    block_attn_res: str = key("none", "mix the total that each block adds in depth", choices=MODES)
     s2_activation: list[bool] = key(
-        [False, True], "products on a grid of the sphere, in messages and within atoms"
+        [False, True], "products on a grid on the sphere, in messages and within atoms"
     )
-    ffn_so3_grid: bool = key(False, "products on a grid of the rotations within atoms")
-    node_wise_s2: bool = key(False, "products of both ends of an edge on a grid of the sphere")
-    node_wise_so3: bool = key(False, "the same on a grid of the rotations")
-    message_node_s2: bool = key(False, "products of messages and the atom on a grid of the sphere")
-    message_node_so3: bool = key(False, "the same on a grid of the rotations")
+    ffn_so3_grid: bool = key(False, "products on a grid of rotations within atoms")
+    node_wise_s2: bool = key(False, "products of both ends of an edge on a grid on the sphere")
+    node_wise_so3: bool = key(False, "the same on a grid of rotations")
+    message_node_s2: bool = key(False, "products of messages and the atom on a grid on the sphere")
+    message_node_so3: bool = key(False, "the same on a grid of rotations")
     so3_readout: str = key(
-        "none", "what reads the last atoms: scalars alone, or grids", choices=("none", "glu", "mlp")
+        "none",
+        "layers that read the final features: of scalars only, or with grids",
+        choices=("none", "glu", "mlp"),
     )
-    readout_layers: int = key(1, "how many layers read", low=1)
+    readout_layers: int = key(1, "number of readout layers", low=1)
     lebedev_quadrature: bool | list[bool] = key(
-        True, "which points DeePMD-kit's grids of the sphere have: they give the same numbers"
+        True, "points of DeePMD-kit's grids on the sphere; all give the same numbers"
     )
-    activation_function: str = key("silu", "of all nets")
-    glu_activation: bool = key(True, "gates within atoms have numbers of their own")
-    add_chg_spin_ebd: bool = key(False, "an embedding of charge and multiplicity is added to that of types")
-    default_chg_spin: list[float] | None = key(None, "the charge and multiplicity of systems that have none")
-    exclude_types: list[list[int]] = key([], "pairs of types that do not see each other", of="pairs")
+    activation_function: str = key("silu", "activation function of all nets")
+    glu_activation: bool = key(True, "gates within atoms have separate inputs")
+    add_chg_spin_ebd: bool = key(False, "add an embedding of charge and multiplicity to the type embedding")
+    default_chg_spin: list[float] | None = key(None, "charge and multiplicity of systems that give none")
+    exclude_types: list[list[int]] = key(
+        [], "pairs of types that are not neighbours of each other", of="pairs"
+    )
     precision: str = key(
-        "float32", "in which the weights are saved", choices=PRECISIONS, absent="float32", implied="float32"
+        "float32",
+        "precision in which the weights are saved",
+        choices=PRECISIONS,
+        absent="float32",
+        implied="float32",
     )
-    eps: float = key(1e-7, "what norms are kept from zero with", above=0)
+    eps: float = key(1e-7, "added in norms to avoid division by zero", above=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
     seed: int | None = key(
-        None, "of the random weights; the training's seed unless given", low=0, of="training", absent=None
+        None, "seed of the random weights; default: the training's seed", low=0, of="training", absent=None
     )
     inner_clamp_r_inner: float | None = key(
         None, "distances do not fall below this", unit="A", above=0, where="file"

@@ -17,26 +17,28 @@ class LearningRateConfig:
     # Processes share a batch here, so that there is nothing to scale with their number.
     IGNORED: ClassVar[tuple[str, ...]] = ("scale_by_worker",)
 
-    type: str = key("exp", "how the rate falls", choices=("exp", "cosine", "wsd"))
-    start_lr: float = key(1e-3, "the rate after the warm-up", above=0)
-    stop_lr: float | None = key(
-        None, "the rate at the end; 1e-8 unless this or stop_lr_ratio is given", low=0
+    type: str = key("exp", "schedule of the learning rate", choices=("exp", "cosine", "wsd"))
+    start_lr: float = key(1e-3, "learning rate after the warm-up", above=0)
+    stop_lr: float | None = key(None, "learning rate at the end; default 1e-8 without stop_lr_ratio", low=0)
+    stop_lr_ratio: float | None = key(None, "ratio of the final to the initial learning rate", low=0)
+    decay_steps: int = key(
+        5000, "steps between two reductions of an exponential schedule", unit="steps", low=1
     )
-    stop_lr_ratio: float | None = key(None, "the rate at the end over that at the start", low=0)
-    decay_steps: int = key(5000, "steps between two falls of an exponential rate", unit="steps", low=1)
     decay_rate: float | None = key(
-        None, "the factor of one fall; what leads to stop_lr unless given", above=0
+        None, "factor of one reduction; by default, the factor that leads to stop_lr", above=0
     )
-    smooth: bool = key(False, "fall at every step")
-    decay_phase_ratio: float = key(0.1, 'the last part of all steps, in which "wsd" falls', above=0)
+    smooth: bool = key(False, "reduce the rate at every step")
+    decay_phase_ratio: float = key(
+        0.1, 'fraction of all steps, at the end, in which "wsd" reduces the rate', above=0
+    )
     decay_type: str = key(
         "inverse_linear",
-        'how "wsd" falls: the rate or its inverse linearly, or as half a cosine',
+        'how "wsd" reduces the rate: the rate or its inverse linearly, or by half a cosine',
         choices=("inverse_linear", "cosine", "linear"),
     )
-    warmup_steps: int = key(0, "the rate grows linearly over so many", unit="steps", low=0)
-    warmup_ratio: float | None = key(None, "the same as a part of all steps", low=0, below=1)
-    warmup_start_factor: float = key(0.0, "the first rate of the warm-up over start_lr", low=0)
+    warmup_steps: int = key(0, "number of steps over which the rate rises linearly", unit="steps", low=0)
+    warmup_ratio: float | None = key(None, "the same as a fraction of all steps", low=0, below=1)
+    warmup_start_factor: float = key(0.0, "ratio of the first rate of the warm-up to start_lr", low=0)
 
 
 @dataclass
@@ -46,35 +48,43 @@ class OptimizerConfig:
     type: str = key("Adam", "the optimizer", choices=("Adam", "AdamW", "HybridMuon"))
     adam_beta1: float = key(0.9, "decay of the mean of gradients", low=0, below=1)
     adam_beta2: float | None = key(
-        None, "decay of the mean of their squares; 0.999, or 0.95 with HybridMuon", low=0, below=1
+        None, "decay of the mean of squared gradients; default 0.999, with HybridMuon 0.95", low=0, below=1
     )
     weight_decay: float | None = key(
         None,
-        "weight of the weights' squares, or with AdamW and HybridMuon their own decay; 0, or 0.001 with HybridMuon",
+        "weight of the squared weights in the loss, or with AdamW and HybridMuon decoupled weight"
+        " decay; default 0, with HybridMuon 0.001",
         low=0,
     )
     momentum: float = key(
         0.95,
-        "decay of the mean of matrices' gradients; this and what follows is of HybridMuon",
+        "HybridMuon: decay of the mean of matrices' gradients",
         alias=["muon_momentum"],
         low=0,
         below=1,
     )
     lr_adjust: float = key(
         0.0,
-        "if not 0, what the rate is divided by for other weights, and matrices' steps have another length",
+        "HybridMuon: if not 0, a divisor of the rate for weights that are not matrices; it also "
+        "changes the length of matrices' steps",
     )
     lr_adjust_coeff: float = key(
-        0.18, "a matrix' step is as long as this times the root of its longer side", above=0
+        0.18,
+        "HybridMuon: the length of a matrix' step is this times the square root of its longer side",
+        above=0,
     )
     muon_mode: str = key(
         "slice",
-        "of weights with more than two axes the last two are those of matrices, all but the last are rows of one, "
-        "or they are none",
+        "HybridMuon: weights with more than two axes are matrices of the last two axes, one "
+        "matrix with all axes but the last as rows, or no matrices",
         choices=("slice", "flat", "2d"),
     )
-    enable_gram: bool = key(True, "steps of matrices that are not square by their Gram matrix, in float16")
-    magma_muon: bool = key(True, "damp steps where a gradient does not go with the mean of gradients")
+    enable_gram: bool = key(
+        True, "HybridMuon: compute steps of matrices that are not square from their Gram matrix, in float16"
+    )
+    magma_muon: bool = key(
+        True, "HybridMuon: damp the step if a gradient disagrees with the mean of gradients"
+    )
 
     def __post_init__(self) -> None:
         of_muon = self.type == "HybridMuon"
@@ -89,7 +99,7 @@ class DataConfig:
     UNUSED: ClassVar[dict[str, tuple[Any, ...]]] = {"set_prefix": ("set",)}
     NEUTRAL: ClassVar[dict[str, Any]] = {"rglob_patterns": None, "min_pair_dist": 0.0}
 
-    systems: list[str] | str = key(doc="systems of DeePMD-kit, folders of them, and files that ASE reads")
+    systems: list[str] | str = key(doc="DeePMD-kit systems, folders of them, and files that ASE reads")
     batch_size: int | list[int] | str = key(
         "auto",
         'frames in a batch, or for each system; "auto:n": at least n atoms (32), "max:n", "mixed:n"',
@@ -97,27 +107,30 @@ class DataConfig:
     )
     auto_prob: str = key(
         "prob_sys_size",
-        "how often a system is drawn: by its size, or all alike",
+        "probability of drawing a system: proportional to its size, or uniform",
         alias=["auto_prob_style"],
         choices=("prob_sys_size", "prob_uniform"),
     )
-    sys_probs: list[float] | None = key(None, "how often each system is drawn", alias=["sys_weights"], low=0)
+    sys_probs: list[float] | None = key(
+        None, "probability of drawing each system", alias=["sys_weights"], low=0
+    )
     names: dict | None = key(
         None,
-        'what files that ASE reads call the labels, as in {"energy": "REF_energy"}; only mdops has this key',
+        'names of the labels in files that ASE reads, as in {"energy": "REF_energy"}; only mdops '
+        "has this key",
     )
     leave_out: int = key(
         0,
-        "every so many-th frame of a system is left out, and is validation data where no other is named; 0: none; "
-        "only mdops has this key",
+        "leave out every n-th frame of a system; these frames are the validation data if no "
+        "others are named; 0: none; only mdops has this key",
         low=0,
     )
 
 
 @dataclass
 class ValidationConfig(DataConfig):
-    numb_btch: int = key(1, "batches in one validation", alias=["numb_batch"], low=1)
-    left_out: bool = key(False, "take the frames that leave_out leaves out; only mdops has this key")
+    numb_btch: int = key(1, "number of batches in one validation", alias=["numb_batch"], low=1)
+    left_out: bool = key(False, "use the frames that leave_out leaves out; only mdops has this key")
 
 
 @dataclass
@@ -149,41 +162,47 @@ class TrainingConfig:
     validation_data: ValidationConfig | None = section(ValidationConfig, optional=True)
     numb_steps: int | None = key(
         None,
-        "how many steps to train; 0: the model is written as it begins; without this and numb_epoch: 20 epochs, but "
-        "4,000 to 100,000 steps",
+        "number of training steps; 0: only write the initial model; without this and numb_epoch: "
+        "20 epochs, but 4,000 to 100,000 steps",
         unit="steps",
         alias=["stop_batch", "numb_step", "num_step", "num_steps"],
         low=0,
     )
     numb_epoch: float | None = key(
         None,
-        "how often to go through the data",
+        "number of passes through the data",
         alias=["num_epochs", "num_epoch", "numb_epochs"],
         above=0,
     )
-    seed: int | None = key(None, "of everything random; drawn unless given", low=0)
+    seed: int | None = key(None, "seed of all random numbers; random by default", low=0)
     disp_file: str = key("lcurve.out", "the learning curve")
     disp_freq: int | None = key(
         None,
-        "steps between its lines; 1000, or a twentieth of all steps if that is less",
+        "steps between lines of the learning curve; default 1000, or a twentieth of all steps if "
+        "that is less",
         unit="steps",
         low=1,
     )
     save_freq: int = key(1000, "steps between checkpoints", unit="steps", low=1)
-    save_ckpt: str = key("model.ckpt", "the checkpoints' name")
-    max_ckpt_keep: int = key(5, "how many checkpoints are kept", low=1)
+    save_ckpt: str = key("model.ckpt", "name of the checkpoints")
+    max_ckpt_keep: int = key(5, "number of checkpoints that are kept", low=1)
     enable_ema: bool = key(False, "validate and save the moving average of the weights")
-    ema_decay: float = key(0.999, "its decay in a step", low=0, below=1)
-    gradient_max_norm: float | None = key(None, "longer gradients are cut to this length; 0 cuts none", low=0)
+    ema_decay: float = key(0.999, "decay of the average per step", low=0, below=1)
+    gradient_max_norm: float | None = key(
+        None, "longer gradients are scaled to this length; 0: no limit", low=0
+    )
     tensorboard: bool = key(False, "write TensorBoard's files; needs the package tensorboard")
-    tensorboard_freq: int = key(1, "steps between their points", unit="steps", low=1)
-    tensorboard_log_dir: str = key("log", "their folder, in that of all files")
+    tensorboard_freq: int = key(1, "steps between points in TensorBoard's files", unit="steps", low=1)
+    tensorboard_log_dir: str = key("log", "folder of TensorBoard's files, inside the output folder")
     precision: str = key(
-        "float32", "of the computation; only mdops has this key", choices=("float32", "float64")
+        "float32", "precision of the computation; only mdops has this key", choices=("float32", "float64")
     )
     spline: bool = key(True, "train with the embedding nets as splines; only mdops has this key")
     smoothing: float = key(
-        0.0, "weight of the bending of embedding nets, beside the loss; only mdops has this key", low=0
+        0.0,
+        "weight of the embedding nets' bending in the gradients, in addition to the loss; only "
+        "mdops has this key",
+        low=0,
     )
 
 
@@ -197,14 +216,16 @@ class ValidatingConfig:
         False, "the same for the moving average of the weights; needs training.enable_ema"
     )
     validation_freq: int = key(5000, "steps between two full validations", unit="steps", low=1)
-    full_val_start: float = key(0.5, "the first step of them; below 1 a part of all steps, 1 for none", low=0)
+    full_val_start: float = key(
+        0.5, "first step of full validations; below 1: a fraction of all steps; 1: none", low=0
+    )
     validation_metric: str = key(
-        "E:MAE", "what the best is best in: E, F, S (stress) or V (virial), and MAE or RMSE"
+        "E:MAE", "metric by which the best is chosen: E, F, S (stress) or V (virial), and MAE or RMSE"
     )
     save_best: bool = key(True, "write the best as checkpoint and model file")
-    max_best_ckpt: int = key(1, "how many of the best are kept", low=1)
-    save_best_dir: str | None = key(None, "their folder; that of save_ckpt unless given")
-    full_val_file: str = key("val.log", "the table of full validations; with _ema for averages")
+    max_best_ckpt: int = key(1, "number of best models that are kept", low=1)
+    save_best_dir: str | None = key(None, "folder of the best models; default: that of save_ckpt")
+    full_val_file: str = key("val.log", "table of full validations; with _ema for averages")
 
 
 @dataclass(kw_only=True)

@@ -25,13 +25,21 @@ class DosLossOptions(Options):
     KIND = "dos"
 
     start_pref_dos: float = key(0.0, "weight of the systems' densities at the start", low=0)
-    limit_pref_dos: float = key(0.0, "weight of the systems' densities as the rate goes to zero", low=0)
+    limit_pref_dos: float = key(
+        0.0, "weight of the systems' densities at the end (in the limit of rate zero)", low=0
+    )
     start_pref_cdf: float = key(0.0, "weight of their running sums at the start", low=0)
-    limit_pref_cdf: float = key(0.0, "weight of their running sums as the rate goes to zero", low=0)
+    limit_pref_cdf: float = key(
+        0.0, "weight of their running sums at the end (in the limit of rate zero)", low=0
+    )
     start_pref_ados: float = key(1.0, "weight of the atoms' densities at the start", low=0)
-    limit_pref_ados: float = key(1.0, "weight of the atoms' densities as the rate goes to zero", low=0)
+    limit_pref_ados: float = key(
+        1.0, "weight of the atoms' densities at the end (in the limit of rate zero)", low=0
+    )
     start_pref_acdf: float = key(0.0, "weight of their running sums at the start", low=0)
-    limit_pref_acdf: float = key(0.0, "weight of their running sums as the rate goes to zero", low=0)
+    limit_pref_acdf: float = key(
+        0.0, "weight of their running sums at the end (in the limit of rate zero)", low=0
+    )
 
 
 class DosLoss(Loss):

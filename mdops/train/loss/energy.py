@@ -26,35 +26,48 @@ class EnergyLossOptions(Options):
     }
 
     start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)
-    limit_pref_e: float = key(1.0, "weight of energies as the rate goes to zero", unit="1/eV^2", low=0)
+    limit_pref_e: float = key(
+        1.0, "weight of energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
+    )
     start_pref_f: float = key(1000.0, "weight of forces at the start", unit="A^2/eV^2", low=0)
-    limit_pref_f: float = key(1.0, "weight of forces as the rate goes to zero", unit="A^2/eV^2", low=0)
+    limit_pref_f: float = key(
+        1.0, "weight of forces at the end (in the limit of rate zero)", unit="A^2/eV^2", low=0
+    )
     start_pref_v: float = key(0.0, "weight of virials at the start", unit="1/eV^2", low=0)
-    limit_pref_v: float = key(0.0, "weight of virials as the rate goes to zero", unit="1/eV^2", low=0)
+    limit_pref_v: float = key(
+        0.0, "weight of virials at the end (in the limit of rate zero)", unit="1/eV^2", low=0
+    )
     start_pref_ae: float = key(0.0, "weight of atomic energies at the start", unit="1/eV^2", low=0)
     limit_pref_ae: float = key(
-        0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
+        0.0, "weight of atomic energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
     )
     start_pref_pf: float = key(
-        0.0, "weight of forces that atom_pref weighs, at the start", unit="A^2/eV^2", low=0
+        0.0, "weight at the start of forces that are weighted by atom_pref", unit="A^2/eV^2", low=0
     )
-    limit_pref_pf: float = key(0.0, "the same as the rate goes to zero", unit="A^2/eV^2", low=0)
+    limit_pref_pf: float = key(0.0, "the same at the end (in the limit of rate zero)", unit="A^2/eV^2", low=0)
     start_pref_gf: float = key(
-        0.0, "weight of generalized forces, which drdq makes of forces, at the start", unit="1/eV^2", low=0
+        0.0, "weight at the start of generalized forces, computed from forces with drdq", unit="1/eV^2", low=0
     )
-    limit_pref_gf: float = key(0.0, "the same as the rate goes to zero", unit="1/eV^2", low=0)
-    numb_generalized_coord: int = key(0, "how many generalized coordinates there are", low=0)
+    limit_pref_gf: float = key(0.0, "the same at the end (in the limit of rate zero)", unit="1/eV^2", low=0)
+    numb_generalized_coord: int = key(0, "number of generalized coordinates", low=0)
     start_pref_h: float = key(0.0, "weight of Hessians at the start", unit="A^4/eV^2", low=0)
-    limit_pref_h: float = key(0.0, "weight of Hessians as the rate goes to zero", unit="A^4/eV^2", low=0)
-    loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
-    use_huber: bool = key(False, "Huber functions in the place of squares")
-    huber_delta: float | list[float] = key(
-        0.01, "where they become linear; or for energy, force and virial", unit="eV, A", above=0
+    limit_pref_h: float = key(
+        0.0, "weight of Hessians at the end (in the limit of rate zero)", unit="A^4/eV^2", low=0
     )
-    f_use_norm: bool = key(False, "the length of a force's error as one error; with squares, the mean length")
-    intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
+    loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
+    use_huber: bool = key(False, "use Huber functions instead of squares")
+    huber_delta: float | list[float] = key(
+        0.01,
+        "error at which Huber functions become linear; one value, or one each for energy, force and virial",
+        unit="eV, A",
+        above=0,
+    )
+    f_use_norm: bool = key(
+        False, "use the lengths of the force error vectors; with squares, their mean length"
+    )
+    intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")
     skip_absent: bool = key(
-        False, "leave out, without a warning, terms of labels that no frame has; only mdops has this key"
+        False, "omit, without a warning, terms whose labels no frame has; only mdops has this key"
     )
 
 

@@ -24,21 +24,27 @@ class PopulationLossOptions(Options):
     IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     start_pref_spin: float = key(1.0, "weight of atoms' spins at the start", low=0)
-    limit_pref_spin: float = key(1.0, "weight of atoms' spins as the rate goes to zero", low=0)
+    limit_pref_spin: float = key(1.0, "weight of atoms' spins at the end (in the limit of rate zero)", low=0)
     start_pref_spin_total: float = key(1.0, "weight of systems' spins at the start", low=0)
-    limit_pref_spin_total: float = key(1.0, "weight of systems' spins as the rate goes to zero", low=0)
+    limit_pref_spin_total: float = key(
+        1.0, "weight of systems' spins at the end (in the limit of rate zero)", low=0
+    )
     start_pref_pop: float = key(1.0, "weight of atoms' electrons at the start", low=0)
-    limit_pref_pop: float = key(1.0, "weight of atoms' electrons as the rate goes to zero", low=0)
+    limit_pref_pop: float = key(
+        1.0, "weight of atoms' electrons at the end (in the limit of rate zero)", low=0
+    )
     start_pref_pop_alpha_total: float = key(
         1.0, "weight of systems' electrons of spin up at the start", low=0
     )
-    limit_pref_pop_alpha_total: float = key(1.0, "the same as the rate goes to zero", low=0)
+    limit_pref_pop_alpha_total: float = key(1.0, "the same at the end (in the limit of rate zero)", low=0)
     start_pref_pop_beta_total: float = key(
         1.0, "weight of systems' electrons of spin down at the start", low=0
     )
-    limit_pref_pop_beta_total: float = key(1.0, "the same as the rate goes to zero", low=0)
-    loss_func: str = key("smooth_mae", "what is minimised", choices=("smooth_mae", "mae", "rmse"))
-    beta: float = key(1.0, "up to which error smooth_mae is a square", above=0)
+    limit_pref_pop_beta_total: float = key(1.0, "the same at the end (in the limit of rate zero)", low=0)
+    loss_func: str = key(
+        "smooth_mae", "the function that is minimised", choices=("smooth_mae", "mae", "rmse")
+    )
+    beta: float = key(1.0, "error below which smooth_mae is quadratic", above=0)
 
 
 class PopulationLoss(Loss):

@@ -23,9 +23,9 @@ class PropertyLossOptions(Options):
     IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
     loss_func: str = key(
-        "smooth_mae", "what is minimised", choices=("smooth_mae", "mae", "mse", "rmse", "mape")
+        "smooth_mae", "the function that is minimised", choices=("smooth_mae", "mae", "mse", "rmse", "mape")
     )
-    beta: float = key(1.0, "up to which error smooth_mae is a square", above=0)
+    beta: float = key(1.0, "error below which smooth_mae is quadratic", above=0)
 
 
 class PropertyLoss(Loss):

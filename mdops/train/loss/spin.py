@@ -14,23 +14,29 @@ class SpinLossOptions(Options):
     NEUTRAL: ClassVar[dict[str, Any]] = {"enable_atom_ener_coeff": False}
 
     start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)
-    limit_pref_e: float = key(1.0, "weight of energies as the rate goes to zero", unit="1/eV^2", low=0)
+    limit_pref_e: float = key(
+        1.0, "weight of energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
+    )
     start_pref_fr: float = key(1000.0, "weight of forces at the start", unit="A^2/eV^2", low=0)
-    limit_pref_fr: float = key(1.0, "weight of forces as the rate goes to zero", unit="A^2/eV^2", low=0)
+    limit_pref_fr: float = key(
+        1.0, "weight of forces at the end (in the limit of rate zero)", unit="A^2/eV^2", low=0
+    )
     start_pref_fm: float = key(10000.0, "weight of magnetic forces at the start", unit="1/eV^2", low=0)
     limit_pref_fm: float = key(
-        10.0, "weight of magnetic forces as the rate goes to zero", unit="1/eV^2", low=0
+        10.0, "weight of magnetic forces at the end (in the limit of rate zero)", unit="1/eV^2", low=0
     )
     start_pref_v: float = key(0.0, "weight of virials at the start", unit="1/eV^2", low=0)
-    limit_pref_v: float = key(0.0, "weight of virials as the rate goes to zero", unit="1/eV^2", low=0)
+    limit_pref_v: float = key(
+        0.0, "weight of virials at the end (in the limit of rate zero)", unit="1/eV^2", low=0
+    )
     start_pref_ae: float = key(0.0, "weight of atomic energies at the start", unit="1/eV^2", low=0)
     limit_pref_ae: float = key(
-        0.0, "weight of atomic energies as the rate goes to zero", unit="1/eV^2", low=0
+        0.0, "weight of atomic energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
     )
-    loss_func: str = key("mse", "squares or absolute values of errors", choices=("mse", "mae"))
-    intensive_ener_virial: bool = key(False, "squares of energies and virials over N^2, not N")
+    loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
+    intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")
     skip_absent: bool = key(
-        False, "leave out, without a warning, terms of labels that no frame has; only mdops has this key"
+        False, "omit, without a warning, terms whose labels no frame has; only mdops has this key"
     )
 
 
