@@ -42,7 +42,9 @@ class SymmetryOptions(Options):
     rcut: float = key(5.0, "the cutoff", unit="A", above=0)
     radial: int = key(8, "radial functions of each type of neighbours", low=2)
     zeta: list[int] = key([1, 2, 4], "powers in the angular functions, two of each", low=1)
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
     trainable: bool = key(True, "whether widths and centres are trained", of="training")
     seed: int | None = key(
         None, "of nothing: the first widths and centres are a grid", where="input", of="training"

@@ -44,7 +44,9 @@ class MessageOptions(Options):
     width: int = key(16, "numbers of an atom", low=1)
     radial: int = key(8, "Gaussians of the distance", low=2)
     nlayer: int = key(2, "layers", low=1)
-    precision: str = key("default", "in which the weights are saved; float64 by default", choices=PRECISIONS)
+    precision: str = key(
+        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
+    )
     trainable: bool = key(True, "whether the weights are trained", of="training")
     seed: int | None = key(None, "of the random weights", low=0, where="input", of="training")
 

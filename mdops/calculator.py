@@ -31,19 +31,19 @@ _GUARD_EVERY = 10  # calculations between two looks of a guard that has models o
 class MDOps(Calculator):
     """`atoms.calc = MDOps("model.dp")`: energy, free_energy, energies, forces, stress, stresses.
 
-    Neighbour lists reach `skin` further than the cutoff and are kept while they hold; every answer is checked
-    against the atoms it was made for, so one calculator may serve any number of Atoms. ASE's stress is
+    Neighbour lists reach `skin` beyond the cutoff and are rebuilt only when needed. Results are kept only for the atoms
+    they were computed for, so one calculator may be used for any number of Atoms. ASE's stress is
     -virial / volume, for cells that are periodic in three directions; others raise ASE's
     PropertyNotImplementedError. `stresses` are per atom, eV/A^3, and sum to the stress.
 
     Frame and atomic parameters: `atoms.info["fparam"]` (p,) and `atoms.arrays["aparam"]` (N, q), else the
-    `fparam` and `aparam` given here. An answer is computed anew when they change. Of several models, those that
-    take a parameter get it; one that none of them takes is refused.
+    `fparam` and `aparam` given here. Results are computed again when they change. If there are several models, those
+    that take a parameter get it; a parameter that none of them takes is refused.
 
     With several models, results are means over the K models, and `results` also has, with deviations over k,
         forces_std (N,), sqrt(mean_k |F_k - <F>|^2), eV/A: DeePMD-kit's model deviation of forces,
         energy_std, sqrt(mean_k (E_k - <E>)^2), eV.
-    `results["virial"]` (3, 3), eV, is there always.
+    `results["virial"]` (3, 3), eV, is always available.
 
     A model with magnetic moments takes those of the atoms (`atoms.set_initial_magnetic_moments`: vectors, or numbers
     along z), and `results["force_mag"]` (N, 3) is minus the derivative of the energy by them.
@@ -51,7 +51,7 @@ class MDOps(Calculator):
     A model with a modifier (`dipole_charge`) gets the energy, forces and stress of its charges added; it has no
     `stresses`.
 
-    A model of other outputs has these, under their names, in the place of energies: `atoms.get_dipole_moment()` and
+    A model of other outputs gives these, under their names, instead of energies: `atoms.get_dipole_moment()` and
     `results["dipole"]` (3,), e A; `results["polarizability"]` (3, 3), "dos", or a property; and of each atom
     "atom_dipole" and so on. Minus the derivatives of dipoles by positions and strain are "dipole_forces" (N, 3, 3) and
     "dipole_virial" (3, 3, 3), the dipole's component first. Several models also give `<name>_std`.
@@ -135,7 +135,7 @@ class MDOps(Calculator):
             self.implemented_properties = [*self.implemented_properties, "force_mag"]
         if matmul != "float32" and any(m.matmul != matmul for m in self.models):
             raise InputError(
-                f"matmul is {matmul!r}, and not that of the Potential: call its use_matmul({matmul!r})"
+                f"matmul is {matmul!r}, but the Potential has another: call its use_matmul({matmul!r})"
             )
         self.type_map = list(self.models[0].type_map)
         self.skin = _length("skin", skin)
@@ -161,7 +161,7 @@ class MDOps(Calculator):
             if name not in ("fparam", "aparam"):
                 raise InputError(f"`{name}` of MDOps cannot change after it is made; fparam and aparam can")
             if value is not None and not self._takes(name):
-                raise InputError(f"{name} is given, and the model takes none")
+                raise InputError(f"{name} is given, but the model takes none")
             _optional(name, value)  # refused here, not at the first calculation
         return super().set(**changes)
 
@@ -175,7 +175,7 @@ class MDOps(Calculator):
         return list(self._lists.values())
 
     def renew_lists(self) -> None:
-        """Forget the neighbour lists and the last results: what comes next depends on the atoms alone."""
+        """Forget the neighbour lists and the last results, so that the next results depend only on the atoms."""
         # Rows of a list are ordered by type, so models share one only where their type maps agree too.
         self._lists = {
             _list_key(m): VerletList(m.cutoff, self.skin, ntypes=len(m.type_map)) for m in self.models
@@ -187,7 +187,7 @@ class MDOps(Calculator):
         self._snapshot = None
 
     def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
-        """What changed since the last calculation, any change at all; ASE's tolerance is not used."""
+        """The properties that changed since the last calculation, exactly: ASE's tolerance is not used."""
         if self._snapshot is None:
             return list(all_changes)
         now, old = self._state(atoms), self._snapshot
@@ -327,7 +327,7 @@ def _refuse_spline_options(ready: Sequence[Potential], spline: bool, r_min: floa
         option = "spline=False"
     if option is not None:
         raise InputError(
-            f"{option} is for model files, and a Potential is used as it is: load it with mdops.load(..., {option})"
+            f"{option} applies to model files only: load the Potential with mdops.load(..., {option})"
         )
 
 

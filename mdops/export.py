@@ -83,16 +83,17 @@ def export_program(
     potential.require_energies("an exported program")
     if potential.overflow == "truncate":
         raise InputError(
-            "overflow='truncate' drops neighbours by what it finds, which a program cannot: load the model with "
-            "overflow 'error' (NaN for too many) or 'extend' (all count)"
+            "overflow='truncate' depends on the neighbours that are found, which an exported program does "
+            "not support: load the model with overflow 'error' (NaN for too many neighbours) or 'extend' "
+            "(keep all)"
         )
     if potential.reach > 1:
         raise UnsupportedModelError(
-            f"{potential.kind} passes messages along edges, whose number a program would have to know beforehand: it "
-            "runs in Python alone (`mdops.MDOps`, `mdops md`)"
+            f"{potential.kind} passes messages along edges, whose number an exported program would have to "
+            "know: use it in Python (`mdops.MDOps`, `mdops md`)"
         )
     if capacity is not None and capacity < 1:
-        raise InputError(f"the capacity of the list is {capacity}, expected 1 or more places an atom")
+        raise InputError(f"the capacity of the list is {capacity}, expected 1 or more neighbours per atom")
     own = _frozen(potential)
     with exporting(), torch.no_grad():
         step = Step(own, capacity, atom_virial)

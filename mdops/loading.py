@@ -38,13 +38,13 @@ def load(
 
     Args:
         path: the file.
-        head: which model of a file of several, as multi-task trainings write them; by its name or another one of it.
-        device: where the model lives and computes.
+        head: the model of a multi-task file, by its name or an alias.
+        device: the device of the model and its computation.
         dtype: the precision of the computation, torch.float32 or torch.float64, or its name. Positions,
-            cells and the sums of energies are float64 always.
+            cells and the sums of energies are always float64.
         spline: evaluate the embedding nets as splines (relative error of pairs' forces below 2e-5 in
-            float32, 1e-8 in float64; see `Potential.grid`), or exactly.
-        overflow: with more neighbours of a type than the model's sel, raise an "error", "truncate" to the
+            float32, 1e-8 in float64; see `Potential.grid`), or evaluate the nets themselves.
+        overflow: if there are more neighbours of a type than the model's sel: raise an "error", "truncate" to the
             nearest (DeePMD-kit's numbers) or "extend" (keep all).
         r_min: down to this distance (A) the splines keep their error bound; closer pairs are extrapolated
             smoothly, with a warning.

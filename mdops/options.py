@@ -23,7 +23,7 @@ from mdops.errors import ConfigError
 __all__ = ["PRECISIONS", "Options", "key", "saved_precision", "section", "variant", "variants"]
 
 MORE_KINDS = (
-    "; --kinds FILE, or the environment variable MDOPS_KINDS, names a Python file with kinds of your own"
+    "; --kinds FILE, or the environment variable MDOPS_KINDS, names a Python file with your own types"
 )
 
 _FLOAT32 = 2e-7  # relative
@@ -360,7 +360,7 @@ def parse(kind: type[T], node: Any, path: str = "") -> T:
             if keyword in advice:
                 raise ConfigError(f"{place}: is not supported: {advice[keyword]}")
             for section in (name for name, hint in hints.items() if _has_key(hint, str(keyword))):
-                raise ConfigError(f"{place}: there is no such key here; it belongs into {section!r}")
+                raise ConfigError(f"{place}: there is no such key here; it belongs in {section!r}")
             own = [
                 known for known in names if names[known] == known
             ] or names  # rather than other names of the same

@@ -82,17 +82,17 @@ _EVALUATORS: dict[str, Sequence[type[Evaluator]]] = {
 
 
 class Potential(EvaluationContext):
-    """E = sum_i e_i, of any atomic model; forces and virials are its derivatives. Models of other outputs (dipoles,
-    say) answer those, under their names, in the place of energies (docs/reference/models.md).
+    """The energy E = sum_i e_i of any atomic model, with forces and virials as its derivatives. Models of other
+    outputs, such as dipoles, give these under their names instead of energies (docs/reference/models.md).
 
-    Made by `mdops.load`. Parameters have the compute dtype; positions, cells and energies are float64. How the answers
-    are computed is an evaluator's matter: `evaluator` takes the first that can (mdops.evaluators).
+    Made by `mdops.load`. Parameters have the compute dtype; positions, cells and energies are float64. An evaluator
+    computes the results: `evaluator` chooses the first that supports the model (mdops.evaluators).
 
-    Attributes, beside those of `mdops.evaluators.context.EvaluationContext`:
-        source: where the model is from, as `mdops.io.ModelFile.source`; `save` writes it, too.
+    Attributes, in addition to those of `mdops.evaluators.context.EvaluationContext`:
+        source: the origin of the model, as `mdops.io.ModelFile.source`; `save` writes it, too.
         read: the tree of the file that it was loaded from, whose numbers may have more digits than the compute dtype;
             `save` writes those of weights that are what they were.
-        allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine): its user said so.
+        allow_low_bit: whether a low-bit model may be used for dynamics (`MDOps`, the engine).
     """
 
     def __init__(self, model: AtomicModel, *, overflow: Overflow = "error") -> None:
@@ -123,8 +123,9 @@ class Potential(EvaluationContext):
         changes the energy of its centre alone, which is not so where layers pass messages."""
         if self.reach > 1:
             raise UnsupportedModelError(
-                f"{self.kind} passes messages over {self.reach} cutoffs, so that its virial cannot be told by atoms: "
-                "the virial of the system is right, and atomic virials, stresses and heat currents are refused"
+                f"{self.kind} passes messages over {self.reach} cutoffs, so its virial cannot be divided "
+                "among atoms: the virial of the system is available, but atomic virials, stresses and heat "
+                "currents are not"
             )
 
     # -- How it is evaluated
@@ -183,7 +184,7 @@ class Potential(EvaluationContext):
         return next((kind for kind in _EVALUATORS[use] if kind.why_not(self) is None), Autograd)
 
     def explain(self, use: Use = "simulate") -> str:
-        """Which evaluator runs, why not a faster one, and what that costs, in one line."""
+        """The evaluator that is used, why no faster one is, and what that costs, in one line."""
         kinds = _EVALUATORS[use]
         kind = self._first(use)
         of = f"({self.scheme.name}: {self.scheme.words})" if self.scheme else None
@@ -244,9 +245,9 @@ class Potential(EvaluationContext):
         write_model(path, tree, self.source, more)
 
     def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":
-        """Energies, forces and virials as a program of `torch.export`, for any number of atoms, neighbours and systems.
+        """A `torch.export` program of energies, forces and virials, for any number of atoms, neighbours and systems.
 
-        It holds the weights of now, and runs on the model's device by the same evaluator as `evaluate`.
+        It contains the current weights, and runs on the model's device with the same evaluator as `evaluate`.
         `torch.export.save` writes it, and `torch._inductor.aoti_compile_and_package` compiles it; where it runs, the
         library of the ops has to be loaded, and nothing else of mdops (docs/how-to/compile.md).
 
@@ -353,7 +354,7 @@ class Potential(EvaluationContext):
         *,
         atom_virial: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """Energy, forces, virial and atom_energy (as `forward` gives them), without a graph: for simulation.
+        """Energy, forces, virial and atom_energy (as in `forward`), without an autograd graph: for simulation.
 
         With `atom_virial` also atom_virial (N, 3, 3), eV, in DeePMD-kit's convention: with e_i the energy of atom i
         and d = x_j - x_i, that of atom j is the sum over i of -de_i/dd (x) d, the force's component first. A pair's
@@ -368,7 +369,9 @@ class Potential(EvaluationContext):
             self.require_no_modifier("a virial of an atom")
             self.require_atom_virials()
         if self.model.spin is not None and not (system.paired or system.spins is not None):
-            raise InputError("the model has magnetic moments, and the system none: see `system_with_spins`")
+            raise InputError(
+                "the model has magnetic moments, but the system has none: see `system_with_spins`"
+            )
         near, aparam = self._listed(system, neighbors, aparam)
         answers, _ = self.own_evaluator()(system, near, fparam, aparam, atom_virial=atom_virial)
         found = self.with_sums({name: value.detach() for name, value in answers.items()}, system)
@@ -424,7 +427,7 @@ class Potential(EvaluationContext):
         *,
         atom_virial: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Answers for ASE Atoms, or a list of them, S systems with N atoms in all.
+        """Results for ASE Atoms, or a list of them: S systems with N atoms in all.
 
         Args:
             atoms: ase.Atoms or a list of them; elements are looked up in `type_map`, "X" is a virtual atom.

@@ -18,7 +18,7 @@ Self = TypeVar("Self", bound="StepProgress")
 def tell_restart(first: int, last: int) -> None:
     """Says on stderr where a run goes on that has `first` of `last` steps behind it."""
     if first:
-        print(f"going on from step {first} of {last}", file=sys.stderr, flush=True)
+        print(f"continuing from step {first} of {last}", file=sys.stderr, flush=True)
 
 
 class StepProgress:

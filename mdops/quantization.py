@@ -46,7 +46,7 @@ def quantize(potential: Potential, scheme: str, data: Dataset | None = None) -> 
         the copy, as `mdops.load` would give it; for dynamics its `allow_low_bit` must be set.
 
     Raises:
-        InputError: a scheme that there is not, a model without such nets, or one that is low-bit already.
+        InputError: an unknown scheme, a model without such nets, or one that is low-bit already.
     """
     found = copy.deepcopy(potential)
     of = _scheme(scheme)
@@ -146,7 +146,7 @@ def compare(
     picoseconds: float = 0.0,
     temperature: float = 300.0,
 ) -> list[QuantizationReport]:
-    """What models cost beside the full one, which comes first; with dynamics of `picoseconds` (at K) for each."""
+    """Compares models with the full one, which comes first; with dynamics of `picoseconds` (at K) for each."""
     models = {str(full.dtype).removeprefix("torch."): full, **others}
     answers = {name: evaluate(model, data) for name, model in models.items()}
     times = step_times(list(models.values()), first_frame(data))

@@ -229,9 +229,9 @@ def require_defaults(given: Sequence[tuple[str, Any]], defaults: Sequence[Sequen
             if not np.array_equal(value, expected):
                 by = "none" if default is None else f"{expected:g}"
                 raise InputError(
-                    f"the model takes `info['charge_spin'] = [charge, multiplicity]`, and `info` has {name!r} = "
-                    f"{value} in place of it, where the model's default is {by}: give charge_spin, or take the other "
-                    "away"
+                    "the model takes `info['charge_spin'] = [charge, multiplicity]`, and `info` has "
+                    f"{name!r} = {value} in place of it, where the model's default is {by}: give "
+                    "charge_spin, or remove the other"
                 )
 
 
@@ -279,7 +279,7 @@ def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:
     for atoms in frames:
         if not atoms.has("initial_magmoms"):
             raise InputError(
-                "the model has magnetic moments, and the atoms have none: give them by "
+                "the model has magnetic moments, but the atoms have none: give them by "
                 "`atoms.set_initial_magnetic_moments`, a vector or a number (along z) for each atom"
             )
         moments = atoms.arrays["initial_magmoms"].astype(np.float64)

@@ -14,7 +14,7 @@ _Identity = tuple[tuple[torch.Tensor, int], ...]
 
 
 class VerletList:
-    """The neighbours within `cutoff + skin`, built anew only when a pair within `cutoff` could be missing.
+    """The neighbours within `cutoff + skin`, rebuilt only when a pair within `cutoff` could be missing.
 
     That is when an atom has moved by more than skin / 2 since the last build, or when types, pbc, batch or
     the number of atoms have changed. A periodic cell may be strained: with F = h0^-1 h the homogeneous part
@@ -25,7 +25,7 @@ class VerletList:
 
     Attributes:
         cutoff, skin: A.
-        builds: how often the list was built.
+        builds: the number of times the list was built.
     """
 
     def __init__(self, cutoff: float, skin: float = 1.0, *, ntypes: int | None = None, sort: bool = False):

@@ -184,7 +184,9 @@ def test_near_pairs_are_told_once_and_the_advice_can_be_followed(single):
 
 def test_spline_options_of_a_potential_are_refused(single):
     for options, says in (({"r_min": 1.0}, r"r_min=1\.0"), ({"spline": False}, "spline=False")):
-        with pytest.raises(InputError, match=rf"{says} is for model files, .* mdops\.load\(\.\.\., {says}\)"):
+        with pytest.raises(
+            InputError, match=rf"{says} applies to model files only: .* mdops\.load\(\.\.\., {says}\)"
+        ):
             MDOps([MODEL, single], **options)
     exact = load(MODEL, spline=False)
     assert MDOps(exact, spline=False).models == [exact]
@@ -365,7 +367,7 @@ class TestParameters:
             MDOps(single).set(skin=2.0)
         needless = alloy(repeat=1)
         needless.calc, needless.info["fparam"] = MDOps(single), [1.0]
-        with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+        with pytest.raises(InputError, match="fparam is given, but the model takes none"):
             needless.get_potential_energy()
 
     @pytest.mark.parametrize("name", ["fparam", "aparam"])

@@ -97,7 +97,7 @@ def test_too_many_neighbours_are_nan_or_count():
 def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     model = DATA / "reference" / "base" / "model.dp"
     potential = mdops.load(model, overflow="truncate")
-    with pytest.raises(InputError, match="overflow='truncate' drops neighbours"):
+    with pytest.raises(InputError, match="overflow='truncate' depends on the neighbours"):
         potential.export()
     with pytest.raises(InputError, match="capacity of the list is 0"):
         mdops.load(model).export(capacity=0)
@@ -105,7 +105,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     assert "ends with .pt2" in capsys.readouterr().err
     (tmp_path / "there.pt2").touch()
     assert main(["export", str(model), str(tmp_path / "there.pt2")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 FRESH = """

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _load_kinds(args.kinds)
         return args.run(args)
     except KeyboardInterrupt:
-        advice = "; the same command with --restart goes on" if "restart" in args else ""
+        advice = "; the same command with --restart continues" if "restart" in args else ""
         return _fail(args, f"interrupted{advice}", 130)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; Python must not flush into the closed pipe at exit.
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    text = "a Python file or module with kinds of models of your own (models.md); may be given several times"
+    text = "a Python file or module with your own model types (models.md); may be given several times"
     common.add_argument("--kinds", action="append", default=[], metavar="FILE", help=text)
     commands = parser.add_subparsers(metavar="command", required=True)
     for name in COMMANDS:

@@ -29,7 +29,7 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str = "OUT") -> None:
 def require_absent(path: Path, *, overwrite: bool) -> None:
     """Raises InputError where the file to write is there, and was not said to be replaced."""
     if path.exists() and not overwrite:
-        raise InputError(f"{path} is there already; --overwrite replaces it")
+        raise InputError(f"{path} exists already; --overwrite replaces it")
 
 
 def add_type_map(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_type_map(parser: argparse.ArgumentParser) -> None:
         "-t",
         nargs="+",
         metavar="ELEMENT",
-        help="the elements in order; those of the data unless given",
+        help="the elements, in order; default: those of the data",
     )
 
 
@@ -49,7 +49,7 @@ def add_head(parser: argparse.ArgumentParser) -> None:
         "--head",
         "--model-branch",
         metavar="NAME",
-        help="which model of a file of several, of a multi-task training",
+        help="name of the model in a multi-task file",
     )
 
 
@@ -103,7 +103,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         "--overflow",
         choices=("truncate", "error", "extend"),
         default="truncate",
-        help="with more neighbours than the model's sel; truncate: as DeePMD-kit",
+        help="if there are more neighbours than the model's sel; truncate: as DeePMD-kit",
     )
 
 

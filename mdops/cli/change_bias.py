@@ -63,7 +63,8 @@ def _take(model: "Potential", values: list[float]) -> None:
 
     if len(values) != len(model.type_map):
         raise InputError(
-            f"--bias-value has {len(values)} energies, and the model's elements are {', '.join(model.type_map)}"
+            f"--bias-value has {len(values)} energies, but the model's elements are "
+            f"{', '.join(model.type_map)}"
         )
     model.model.out_bias.copy_(torch.tensor(values, dtype=torch.float64))
 

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--core",
         nargs="*",
         metavar="PRECISION",
-        help="precisions of what C programs and LAMMPS compute with (core.md): float32, float64, both (no word) "
-        "or none. By default a .safetensors OUT has it where the model can be computed so; with --core it is an "
-        "error where it cannot",
+        help="precisions of the data for C programs and LAMMPS (core.md): float32, float64, both (no value) "
+        "or none. By default a .safetensors OUT has the data if the C core supports the model; with "
+        "--core it is an error if it does not",
     )
     add_head(parser)
     text = "of a model of many elements, those that C programs and LAMMPS may use; all by default"
@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     require_writable(args.output)
     is_left_out = args.core == ["none"]
     if args.elements and is_left_out:
-        raise InputError("--elements is of what --core none leaves out")
+        raise InputError("--elements selects types of data that --core none leaves out")
     takes_core = args.output.suffix == ".safetensors"
     if not takes_core and not is_left_out and (args.core is not None or args.elements):
-        raise InputError(f"--core and --elements are of .safetensors, not {args.output.name}")
+        raise InputError(f"--core and --elements apply to .safetensors only, not to {args.output.name}")
     require_absent(args.output, overwrite=args.overwrite)
     file = read_model(args.input, args.head)
     model = _renamed(file, args.rename) if args.rename else file.model
@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
     size = args.output.stat().st_size
     print(f"wrote {args.output} ({size:,} bytes): {describe(model)}, from {file.source['format']}")
     if file.source.get("compressed"):
-        print("its tables of compression are left out: the nets that they were made from are there")
+        print("its compression tables are left out; the nets from which they were made are kept")
     if why_not:
-        print(f"C programs and LAMMPS cannot have it: {why_not}")
+        print(f"C programs and LAMMPS cannot use it: {why_not}")
     return 0
 
 
@@ -87,12 +87,13 @@ def _renamed(file: "ModelFile", words: list[str]) -> "Tree":
         raise InputError(f"--rename: two types of the model would be {twice[0]}")
     if file.source.get("modifier"):
         raise InputError(
-            "--rename is not for a model of charges (a modifier), whose dipole model has the names, too"
+            "--rename does not work for a model with charges (a modifier), because its dipole model has the "
+            "names, too"
         )
     model: Tree = with_type_names(file.model, names)
     numbers = dict(model_of_tree(model, torch.float64).named_buffers())
     if not all(torch.equal(value, numbers[name]) for name, value in before.named_buffers()):
-        raise InputError("--rename: the model computes with what its elements are, by their names")
+        raise InputError("--rename: the model uses properties of its elements, which it finds by their names")
     return model
 
 

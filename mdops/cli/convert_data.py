@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if any(
         Path(name).exists() and args.output.exists() and args.output.samefile(name) for name in args.input
     ):
-        raise InputError(f"{args.output} is what is to be converted: give another name")
+        raise InputError(f"{args.output} is also the input: give another name")
     data = load_dataset(
         args.input, args.type_map or elements_of(args.input), names=label_names(args.names), labelled=False
     )
@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
         partly = data.pbc.any(1) != data.pbc.all(1)
         if partly.any():
             raise InputError(
-                f"{data.name(int(partly.argmax()))}: is periodic in some directions alone, which LMDB has no place "
-                "for: write .extxyz"
+                f"{data.name(int(partly.argmax()))}: is periodic in only some directions, which LMDB cannot "
+                "represent: write .extxyz"
             )
         write_lmdb(args.output, data)
     else:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--atom-virial", action="store_true", help="answer with the virials of atoms, too")
     add("--dtype", default="float32", choices=["float32", "float64"], help="of the computation")
     add("--device", default="cpu", help="cpu or cuda: where it will run")
-    text = "with more neighbours than the model has places for: NaN, or count them all"
+    text = "if there are more neighbours than the model's sel: NaN, or keep all"
     add("--overflow", default="error", choices=["error", "extend"], help=text)
     add_overwrite(parser)
     add_head(parser)

@@ -35,5 +35,7 @@ def run(args: argparse.Namespace) -> int:
         + (f" and {result.report}" if result.report else "; the report needs matplotlib")
     )
     if not result.reached:
-        print("the targets were not reached: raise budget.calls, and the same command goes on")
+        print(
+            "the targets were not reached: raise budget.calls and give the same command again, which continues"
+        )
     return 0 if result.reached else 1

@@ -142,11 +142,11 @@ def check_outputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> Non
         if path is None or not path.is_file():
             continue
         if any(source.exists() and path.samefile(source) for source in inputs):
-            raise InputError(f"{path} is what the run starts with: give its output another name")
+            raise InputError(f"{path} is the input of the run: give the output another name")
         if any(os.path.samestat(path.stat(), stream) for stream in printed):
             raise InputError(
-                f"{path} is where the shell puts what this command prints (> or 2>), and the name of a file of the "
-                "run: give one of them another name, as by --log FILE"
+                f"{path} is where the shell redirects the output of this command (> or 2>), and also a file "
+                "of the run: rename one of them, for example with --log FILE"
             )
 
 
@@ -161,7 +161,8 @@ def read_structure(structure: str) -> "Atoms":
         raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
     if isinstance(atoms, list):
         raise InputError(
-            f"{structure} names several frames; choose one, as in FILE@0 (from Python, mdops.md.BatchEngine moves many)"
+            f"{structure} names several frames; choose one, as in FILE@0 (from Python, mdops.md.BatchEngine "
+            "simulates many)"
         )
     return atoms
 

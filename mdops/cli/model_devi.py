@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
     from mdops.train import load_dataset
 
     if len(args.models) < 2 and not args.real_error:
-        raise InputError("the deviation is of several models: give at least two")
+        raise InputError("a deviation needs several models: give at least two")
     if args.output.is_dir() or not args.output.parent.is_dir():
-        raise InputError(f"--output {args.output}: must be a file in a folder that is there")
+        raise InputError(f"--output {args.output}: must be a file in an existing folder")
     models = [
         load(
             path, head=args.head, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min,

@@ -102,12 +102,12 @@ def _require_outputs(args: argparse.Namespace) -> Path:
     output: Path = args.output or Path(f"{args.model.stem}_{args.scheme}.safetensors")
     require_writable(output)
     if output.exists() and args.model.exists() and output.samefile(args.model):
-        raise InputError(f"{output} is the model to begin with: give another name with --output")
+        raise InputError(f"{output} is also the input model: give another name with --output")
     require_absent(output, overwrite=args.overwrite or args.restart)
     if args.steps < 0 or args.batch_size < 1 or args.checkpoint_every < 1 or not args.learning_rate > 0:
         raise InputError("--steps, --batch-size, --checkpoint-every and --learning-rate must be positive")
     if args.restart and not args.steps:
-        raise InputError("--restart goes on with a training, and there is none without --steps")
+        raise InputError("--restart continues a training, but without --steps there is none")
     if not 0 <= args.drift < float("inf"):
         raise InputError(f"--drift {args.drift}: expected ps")
     if not 0 < args.drift_temperature < float("inf"):

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     model = load(args.model, head=args.head, device=args.device, overflow=args.overflow)
     name = model.model.outputs[0].name
     if name not in ("dipole", "polarizability"):
-        raise InputError(f"{args.model} answers {name}: spectra are of dipoles and polarizabilities")
+        raise InputError(f"{args.model} answers {name}, but spectra need dipoles or polarizabilities")
     series = spectra.responses(model, frames)
     options: dict[str, float] = {"resolution": args.resolution, "limit": args.limit}
     if name == "dipole":

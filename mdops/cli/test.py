@@ -106,10 +106,10 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
             raise InputError(f"--table {args.table}: cannot be written: {args.table.parent} must be a folder, and "
                              "the table a file in it")  # fmt: skip
         if any(args.table.exists() and args.table.samefile(path) for path in (args.model, *args.data)):
-            raise InputError(f"--table {args.table}: would replace what is tested")
+            raise InputError(f"--table {args.table}: would overwrite tested data")
     if args.plots is None:
         if args.lcurve is not None:
-            raise InputError("--lcurve is drawn into the folder of --plots; give that too")
+            raise InputError("--lcurve needs --plots, the folder for the figure")
         return None
     require_matplotlib()
     beside = Path(args.model).with_name("lcurve.out")

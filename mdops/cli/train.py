@@ -1,7 +1,7 @@
 """Trains a model by an input file, DeePMD-kit's input.json of one model or of several that share
 weights, or by data alone: by mdops' own recipe,
 every tenth frame left out for validation. Writes the learning curve, checkpoints and model.safetensors; after a kill,
-the same command with --restart goes on. Several processes share the work under
+the same command with --restart continues. Several processes share the work under
 `torchrun --nproc-per-node N -m mdops train ...`."""
 
 import argparse
@@ -155,13 +155,13 @@ def read_input(args: argparse.Namespace) -> "tuple[Config | MultiTaskConfig, str
     if len(args.input) == 1 and _is_input(Path(args.input[0])):
         if given:
             raise InputError(
-                f"--{given[0]} is of a training by data alone: {args.input[0]} is an input; write it there, as "
-                f"{_KEYS[given[0]]}"
+                f"--{given[0]} works only for trainings from data: {args.input[0]} is an input; write it "
+                f"there, as {_KEYS[given[0]]}"
             )
         return read.read_input(args.input[0]), None
     inputs = [path for path in args.input if _is_input(Path(path))]
     if inputs:
-        raise InputError(f"{inputs[0]} is a training input: give it alone, or data alone")
+        raise InputError(f"{inputs[0]} is a training input: give one input, or only data")
     tree = data_input(
         args.input,
         args.elements or elements_of([*args.input, *(args.validation or [])]),
@@ -248,8 +248,8 @@ def earlier_files(
     existing = [path for path in [*found, *results] if path.exists()]
     if existing and not (args.restart or args.overwrite):
         raise InputError(
-            f"{existing[0]} is of an earlier training: go on with it by --restart, replace it by --overwrite, "
-            "or choose another folder with --output"
+            f"{existing[0]} belongs to an earlier training: continue it with --restart, replace it with "
+            "--overwrite, or choose another folder with --output"
         )
     return found
 

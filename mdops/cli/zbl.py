@@ -14,16 +14,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("output", type=Path, metavar="OUT", help="the text file to write")
     parser.add_argument("elements", nargs="+", metavar="ELEMENT", help="in the order of the model's type_map")
     parser.add_argument(
-        "--step", type=float, default=0.01, metavar="A", help="between two rows; also the first distance"
+        "--step", type=float, default=0.01, metavar="A", help="distance between rows; also the first distance"
     )
     parser.add_argument(
-        "--cutoff", type=float, default=6.0, metavar="A", help="where the energies end, at zero"
+        "--cutoff", type=float, default=6.0, metavar="A", help="distance at which the energies end, at zero"
     )
     parser.add_argument(
         "--smooth-from",
         type=float,
         metavar="A",
-        help="where they begin to fall to zero by a quintic; None: at 0.8 of the cutoff",
+        help="distance at which a quintic begins to take them to zero; None: 0.8 of the cutoff",
     )
     add_overwrite(parser)
 

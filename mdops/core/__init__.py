@@ -21,12 +21,12 @@ def library() -> Path:
 
 
 def compile_flags() -> list[str]:
-    """What a C compiler has to be told."""
+    """The flags for a C compiler."""
     return [f"-I{get_include()}"]
 
 
 def link_flags() -> list[str]:
-    """What links a program with the library, which it then finds where it is now."""
+    """The flags that link a program with the library at its current path."""
     folder = library().parent
     return [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-l:{LIBRARY}"]
 

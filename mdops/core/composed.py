@@ -161,8 +161,8 @@ def _refusal(part: EvaluationContext, splines: SplineModel, is_all: bool) -> str
             )
         if one.descriptor.mixed and bool((one.mean != 0).any()):
             return (
-                "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which a "
-                "program that numbers atoms anew does not know"
+                "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
+                "which a program that reorders atoms does not know"
             )
         if not is_all and not one.descriptor.mixed:
             return "elements are chosen, and its neighbours of each type have places of their own"

@@ -68,15 +68,15 @@ def core_arrays(
     if knows(exact):
         if _answers_dipoles(exact):
             raise UnsupportedModelError(
-                "the C core does not evaluate this model: of models of dipoles it has those of one descriptor of sums "
-                f"(se_e2_a, DPA-1 without attention), and this is {exact.kind}; {_ELSEWHERE}"
+                "the C core does not support this model: it supports dipole models with one descriptor, "
+                f"se_e2_a or DPA-1 without attention, and this is {exact.kind}; {_ELSEWHERE}"
             )
         try:
             return composed_arrays(
                 exact, types, r_min, tolerances, lambda t: _use_spline(exact, r_min, t, types)
             )
         except UnsupportedModelError as error:
-            raise type(error)(f"the C core does not evaluate this model: {error}; {_ELSEWHERE}") from None
+            raise type(error)(f"the C core does not support this model: {error}; {_ELSEWHERE}") from None
     arrays: dict[str, np.ndarray] = {}
     grids: dict[str, dict[str, float]] = {}
 
@@ -175,7 +175,8 @@ def _with_bias(splines: SplineModel, layers: list[list[LayerTensors]]) -> list[l
     bias = splines.fitting.bias.view(len(splines.fitting.bias), -1)[splines.kinds.index]
     if len(layers) == 1 and bool((bias != bias[:1]).any()):
         raise UnsupportedModelError(
-            f"the C core does not evaluate this model: one net serves types of different biases; {_ELSEWHERE}"
+            "the C core does not support this model: one net serves types with different biases; "
+            f"{_ELSEWHERE}"
         )
     found = []
     for net, own in zip(layers, bias, strict=False):
@@ -212,26 +213,27 @@ def _splines(exact: EvaluationContext, r_min: float, tolerance: float, types: tu
     else:
         problem = Fused.why_not(exact)
     if problem is not None:
-        raise UnsupportedModelError(f"the C core does not evaluate this model: {problem}; {_ELSEWHERE}")
+        raise UnsupportedModelError(f"the C core does not support this model: {problem}; {_ELSEWHERE}")
     if model.descriptor.mixed:
         splines = SplineModel(exact, types)
     elif types == tuple(range(len(exact.type_map))):
         splines = SplineModel(exact)
     else:
         raise UnsupportedModelError(
-            "elements are chosen of models whose neighbours of all types share places (DPA-1), and this is "
-            f"{exact.kind}: give it all of its elements"
+            "elements can be selected only for models whose `sel` counts all types together (DPA-1), and "
+            f"this is {exact.kind}: use all of its elements"
         )
     part = splines.sums[0]
     if model.descriptor.mixed and bool((part.mean != 0).any()):
         raise UnsupportedModelError(
-            "the C core does not evaluate this model: its absent neighbours have the type of a system's first atom "
-            f"(`set_davg_zero` is false), which a program that numbers atoms anew does not know; {_ELSEWHERE}"
+            "the C core does not support this model: its absent neighbours have the type of a system's "
+            "first atom (`set_davg_zero` is false), which a program that reorders atoms does not know; "
+            f"{_ELSEWHERE}"
         )
     beyond = splines.why_not
     if beyond is not None:
         advice = "choose fewer `elements` (--elements)" if model.descriptor.mixed else _ELSEWHERE
-        raise UnsupportedModelError(f"the C core does not evaluate this model: {beyond}; {advice}")
+        raise UnsupportedModelError(f"the C core does not support this model: {beyond}; {advice}")
     return splines
 
 

@@ -35,8 +35,8 @@ def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bo
         return "its directions fade as in DeePMD-kit's TensorFlow backend (shortest_row), which the core does not know"
     if bool(other.mean.any()):
         return (
-            "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which a program "
-            "that numbers atoms anew does not know"
+            "its absent neighbours have the type of a system's first atom (`set_davg_zero` is false), which "
+            "a program that reorders atoms does not know"
         )
     if other.cutoff < cutoff and not other.options.is_smooth:
         return f"neighbours beyond the cutoff of its {other.kind} take part in attention"

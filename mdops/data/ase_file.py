@@ -92,8 +92,9 @@ def _block(
         labels["virial"] = virial
     if labelled and not any(label in labels for label in known):
         raise DataError(
-            f"{where}: has none of {', '.join(names[label] for label in known)}, and so nothing to learn from; it "
-            f"has {', '.join(_found(atoms)) or 'positions alone'} (`names` tells other names of labels)"
+            f"{where}: has none of {', '.join(names[label] for label in known)}, so there is nothing to "
+            f"learn from; it has {', '.join(_found(atoms)) or 'positions alone'} (give other names of "
+            "labels with `names`)"
         )
     return FrameSet(
         str(path),

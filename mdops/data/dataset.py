@@ -185,7 +185,7 @@ def load_dataset(
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks and left_out:
         raise NothingLeftOutError(
-            f"{paths}: no system has {leave_out} frames, so that none is left out of the training"
+            f"{paths}: no system has {leave_out} frames, so none is left out of the training"
         )
     if not blocks:
         raise DataError(f"there are no frames in {paths}")

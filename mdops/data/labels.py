@@ -152,7 +152,7 @@ def warn_of_moments(source: str, known: Labels) -> None:
     """Of data with magnetic forces for a model of energies that has no magnetic moments."""
     if known is LABELS:
         warnings.warn(
-            f"{source} has magnetic forces (force_mag), which a model without the section 'spin' leaves out",
+            f"{source} has magnetic forces (force_mag), which a model without the section 'spin' ignores",
             stacklevel=2,
         )
 

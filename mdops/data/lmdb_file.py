@@ -85,7 +85,7 @@ class _Reader:
         # What is behind the end of the file would end the process when it is read.
         if (path / "data.mdb").stat().st_size < (last + 1) * page:
             self._file.close()
-            raise DataError(f"{path}: is cut short: data.mdb has not all the pages that it speaks of")
+            raise DataError(f"{path}: is truncated: data.mdb lacks pages that it refers to")
         self._transaction = self._file.begin()
         head = self._unpacked(HEAD, "__metadata__")
         frames, self._format = head.get("nframes"), head.get("frame_idx_fmt", "012d")
@@ -187,7 +187,7 @@ class _Frame:
             lost = (self.types < 0) & (own >= 0)
             if lost.any():
                 raise DataError(
-                    f"{place}: has {elements[int(own[lost][0])]}, which the model's type_map has not"
+                    f"{place}: has {elements[int(own[lost][0])]}, which the model's type_map lacks"
                 )
 
         def shaped(name: str, shape: tuple[int, ...]) -> np.ndarray:

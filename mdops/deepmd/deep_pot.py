@@ -39,8 +39,8 @@ class _Frames(NamedTuple):
 class DeepPot:
     """`DeepPot("model.dp").eval(coords, cells, atom_types)`, for programs that were written for DeePMD-kit.
 
-    Numbers are DeePMD-kit's: computed in float64, and of more neighbours than the model's `sel` the farthest are
-    dropped, unless `overflow` says otherwise. Frames are evaluated many at a time.
+    Numbers are DeePMD-kit's: computed in float64; if there are more neighbours than the model's `sel`, the farthest are
+    dropped, unless `overflow` says otherwise. Many frames are computed together.
 
     Attributes:
         potential: the model.
@@ -173,19 +173,19 @@ class DeepPot:
         return self.potential.cutoff
 
     def get_dim_fparam(self) -> int:
-        """How many frame parameters the model takes."""
+        """The number of frame parameters that the model takes."""
         return self.potential.parameter_sizes["fparam"]
 
     def get_dim_aparam(self) -> int:
-        """How many atomic parameters the model takes: a mask is one."""
+        """The number of atomic parameters that the model takes; a mask is one."""
         return 1 if self.potential.model.masks else self.potential.parameter_sizes["aparam"]
 
     def has_default_fparam(self) -> bool:
-        """Whether frame parameters need not be given."""
+        """Whether the model has default frame parameters."""
         return "fparam" in self.potential.model.default_parameters
 
     def get_sel_type(self) -> list[int]:
-        """The types that have an answer: empty, all."""
+        """The types that have an output; empty: all."""
         return []
 
     def get_ntypes_spin(self) -> int:
@@ -230,7 +230,7 @@ class DeepPot:
         p, q = self.get_dim_fparam(), self.get_dim_aparam()
         for name, value, size in (("fparam", fparam, p), ("aparam", aparam, q)):
             if value is not None and size == 0:
-                raise InputError(f"{name} is given, and the model takes none")
+                raise InputError(f"{name} is given, but the model takes none")
         return _Frames(
             x.reshape(f, n, 3),
             h,

@@ -212,11 +212,11 @@ class EvaluationContext(SplinedModel, ABC):
         does."""
         if ENERGY not in self.model.outputs:
             names = ", ".join(output.name for output in self.model.outputs)
-            raise UnsupportedModelError(f"{what} needs energies and forces, and this model answers {names}")
+            raise UnsupportedModelError(f"{what} needs energies and forces, but this model answers {names}")
         if self.model.spin is not None:
             raise UnsupportedModelError(
-                f"{what} has no place for the magnetic moments of this model: `Potential.compute` and the ASE "
-                "calculator have"
+                f"{what} does not support the magnetic moments of this model: `Potential.compute` and the "
+                "ASE calculator do"
             )
         if not adds_charges:
             self.require_no_modifier(what)
@@ -225,8 +225,9 @@ class EvaluationContext(SplinedModel, ABC):
         """Raises UnsupportedModelError, naming what it is that would lack them, where there are charges to add."""
         if self.modifier is not None:
             raise UnsupportedModelError(
-                f"{what} has no charges beyond the cutoff, which the modifier dipole_charge of this model adds: "
-                "`Potential.compute` and the ASE calculator have (mdops.load(..., modifier=False): the model alone)"
+                f"{what} does not support the long-range charges (modifier dipole_charge) of this model: "
+                "`Potential.compute` and the ASE calculator do (mdops.load(..., modifier=False) loads the "
+                "model without them)"
             )
 
     def truncated(self, near: Neighborhood) -> Neighborhood:

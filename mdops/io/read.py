@@ -28,10 +28,9 @@ _UNREADABLE = (
 def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFile:
     """Read a model file of any format that formats.md lists; the first bytes say which, not the name.
 
-    `head` says which model of a file of several (of a multi-task training) it is, by its name or another one of it; a
-    file of one model needs none.
+    `head` selects a model of a multi-task file, by its name or an alias; a file of one model needs none.
 
-    Nothing in the file is run. Weights come back with the bits they have in the file.
+    No code in the file is run. Weights keep the bits they have in the file.
 
     Raises:
         HeadError: the file has several models and `head` is none of them, or has one that is not of that name.
@@ -90,8 +89,8 @@ def _refuse_others(path: Path, head: bytes) -> None:
     """Tell apart files that are something else, and files too short to tell."""
     if head[0] == 0x80 and 0 < head[1:2][0:1].ljust(1, b"\0")[0] <= _PICKLE_MAX:
         raise ModelFileError(
-            "it is a pickle, which could run anything when opened, so that it is not; "
-            "save it again with a PyTorch from after 2020, which writes zip archives"
+            "it is a pickle, which could run any code when opened, so mdops does not open it; save it again "
+            "with a PyTorch from after 2020, which writes zip archives"
         )
     if path.suffix == ".pb":
         raise ModelFileError("it is damaged: a TensorFlow graph begins with a node, and this does not")

@@ -57,7 +57,8 @@ def write_model(
     own = _own_kind(model) if path.suffix in _DEEPMD else None
     if own:
         raise ModelFileError(
-            f"{path}: not written: {own}, for which DeePMD-kit's files have no place; .safetensors and .json have"
+            f"{path}: not written: {own}, which DeePMD-kit's files cannot represent; .safetensors and .json "
+            "can"
         )
     if path.suffix in _DEEPMD:
         model = _without(model, "shortest_row")  # as DeePMD-kit converts its graphs

@@ -52,17 +52,18 @@ _warned: set[str] = set()
 
 
 def build(model: EvaluationContext, *, always: bool = False) -> Build | None:
-    """Rebuild the kernels for a model, where it is now, and take them into use if they are faster.
+    """Rebuild the kernels for a model on its device, and use them if they are faster.
 
     The first time compiles for some seconds (a minute for a GPU), and measures; later the cache has both. Models of the
     same sizes then find them there by themselves.
 
     Args:
         model: of the evaluator `fused`; other models have no such kernels.
-        always: use them even where they are not faster.
+        always: use them even if they are not faster.
 
     Returns:
-        What was built; None, with one warning that says why, where nothing can be built: the prebuilt kernels go on.
+        What was built; None, with one warning that gives the reason, if nothing can be built: then the
+        prebuilt kernels are used.
     """
     try:
         return rebuild(model, always=always)

@@ -38,8 +38,8 @@ def adapt(top: Path, now: Mapping[str, Any], identity: str) -> list[str]:
     before = read(path)
     if before.get("teacher") != identity:
         raise InputError(
-            f"{top}: its labels are of the teacher {before.get('teacher')}, not of {identity}, and cannot be mixed: "
-            "choose another folder with --output"
+            f"{top}: its labels come from the teacher {before.get('teacher')}, not from {identity}, and "
+            "cannot be mixed: choose another folder with --output"
         )
     changed = [name for name in told if told[name] != before.get(name)]
     if not changed:

@@ -216,8 +216,8 @@ def parse_config(tree: Mapping[str, Any], folder: str | os.PathLike[str] = ".") 
     least = start.frames + config.select.fresh + config.targets.frames
     if config.budget.calls < least:
         raise ConfigError(
-            f"budget.calls: is {config.budget.calls}, and the first set, the fresh frames of one round and those of "
-            f"the last test are {least}"
+            f"budget.calls: is {config.budget.calls}, but the first set, the fresh frames of one round and "
+            f"those of the last test need {least}"
         )
     _check_input(config.students.input or {})
     return config

@@ -32,13 +32,13 @@ from mdops.loading import load
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it.
+    """The result of `learn`.
 
     Attributes:
         model: the file of the student. report: the page about it; None without matplotlib.
         errors: root mean square errors on fresh frames of its own dynamics: "forces" (eV/A), "energy" (eV/atom).
         reached: whether these are within the targets, and no run was stopped.
-        calls: structures that the teacher was given.
+        calls: the number of structures given to the teacher.
     """
 
     model: Path
@@ -49,7 +49,7 @@ class Result:
 
 
 def learn(config: Config, folder: str | os.PathLike[str]) -> Result:
-    """Makes a potential of what a teacher says, in a folder; a run that ended, however it did, goes on there.
+    """Learns a potential from a teacher, in a folder, and continues an earlier run there.
 
     It starts processes: a script that calls it needs `if __name__ == "__main__":` around the call.
 
@@ -220,8 +220,8 @@ class _Loop:
         summary.stopped, summary.runs = sum(run.stopped for run in runs), len(runs)
         if not frames:
             raise InputError(
-                f"{now.folder}: no run came to its first frame: let explore.interval or explore.timestep be shorter, "
-                "or give more first labels (start.frames)"
+                f"{now.folder}: no run came to its first frame: make explore.interval or explore.timestep "
+                "shorter, or give more initial labels (start.frames)"
             )
         return frames, runs
 

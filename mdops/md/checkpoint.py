@@ -75,8 +75,8 @@ def read(path: Path) -> Checkpoint:
             head = json.loads(str(file["head"]))
             if head.pop("version") != _VERSION:
                 raise InputError(
-                    f"{path} is a checkpoint of another version of mdops: go on with that version, or start anew "
-                    "with --overwrite"
+                    f"{path} is a checkpoint of another version of mdops: continue with that version, or "
+                    "start again with --overwrite"
                 )
             parts: dict[str, dict[str, np.ndarray]] = {"atoms": {}, "inner": {}}
             for name in file.files:

@@ -95,8 +95,8 @@ def require_beginning(output: Output, write: Callable[[Output], object]) -> None
         for path, written in zip(given, own, strict=True):
             if path and written and path.exists() and not begins_like(path, written):
                 raise InputError(
-                    f"{path} is of another run: {output.checkpoint} is of one that had not written anything; "
-                    "start anew with --overwrite or under other names"
+                    f"{path} is of another run: {output.checkpoint} is from one that had not written "
+                    "anything; start again with --overwrite or other names"
                 )
 
 

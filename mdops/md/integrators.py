@@ -30,7 +30,7 @@ def make_integrator(
         if physics.ensemble == "npt":
             raise InputError(f"npt cannot keep constraints: nve and {langevin}")
         raise InputError(f"a Nose-Hoover chain cannot keep constraints: {langevin}")
-    raise InputError("Nose-Hoover chains and npt are the engine's alone, not ASE's integrators'")
+    raise InputError("only the engine has Nose-Hoover chains and npt, not ASE's integrators")
 
 
 def conserved_energy(dynamics: VelocityVerlet | Langevin) -> float | None:

@@ -20,21 +20,21 @@ class EnsembleSettings:
 
     Attributes:
         ensemble: nve (velocity Verlet), nvt, or npt (Martyna-Tobias-Klein).
-        temperature: K; for nve of the first velocities only.
+        temperature: K; for nve only that of the initial velocities.
         timestep: fs.
-        thermostat: of nvt: a Nose-Hoover chain or Langevin dynamics.
-        friction: of Langevin dynamics, 1/ps.
+        thermostat: for nvt: a Nose-Hoover chain or Langevin dynamics.
+        friction: for Langevin dynamics, 1/ps.
         tdamp: period of the Nose-Hoover chain, fs.
         pressure: GPa.
         pdamp: period of the barostat, fs.
-        flexible: npt changes all of the cell, not only its volume.
-        final_temperature: K, final_pressure: GPa: where the thermostats' and the barostat's goals are after
-            `ramp_steps` steps, having gone there at a steady rate, in stages: 100 of them, or fewer, of 100 steps.
-            None: they stay. With a ramp nothing is conserved.
-        ramp_steps: how long that takes.
-        seed: of the first velocities and Langevin's noise.
-        checkpoint_every: steps from one checkpoint to the next; 0 chooses by the number of atoms. Neighbour
-            lists start anew there, so it is part of what decides the last bits of a trajectory.
+        flexible: npt changes the whole cell, not only its volume.
+        final_temperature: K, final_pressure: GPa: the targets of the thermostats and the barostat after `ramp_steps`
+            steps. They change linearly, in 100 stages, or fewer, of 100 steps. None: they stay constant. With a ramp
+            no energy is conserved.
+        ramp_steps: the number of steps of the ramp.
+        seed: for the initial velocities and Langevin's noise.
+        checkpoint_every: steps between checkpoints; 0 chooses by the number of atoms. Neighbour lists are rebuilt
+            there, so this number affects the last bits of a trajectory.
     """
 
     ensemble: Ensemble = "nve"
@@ -139,14 +139,14 @@ class EnsembleSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Relaxation:
-    """What a minimiser looks for; a restart must have the same.
+    """The target of a relaxation; a restart must have the same.
 
     Attributes:
         fmax: eV/A: a structure is relaxed when no force is larger. Where its cell moves the force on that counts,
             too (the virial of an atom on average, row by row, eV), and forces are those by the positions in the
             strain of the beginning, as of ASE's `FrechetCellFilter`.
-        cell: "fixed", or what of it moves: its "volume", or "all".
-        pressure: GPa, on a cell that moves.
+        cell: "fixed", or the part that changes: its "volume", or "all".
+        pressure: GPa, for a cell that changes.
     """
 
     fmax: float = 0.01
@@ -171,16 +171,16 @@ def same_file(a: Path, b: Path) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Where a run writes, and how often.
+    """The files of a run, and how often they are written.
 
     Attributes:
-        steps: of the whole run, those before a restart included.
-        interval: steps from one frame and log line to the next.
+        steps: steps of the whole run, including those before a restart.
+        interval: steps between frames, and between lines of the log.
         trajectory: .traj or .xyz/.extxyz, or None.
         log: a text file, or None.
-        checkpoint: the state that a restart goes on from.
-        restart: go on from the checkpoint; start if there is none and no output either.
-        overwrite: start anew over files that are there.
+        checkpoint: the state from which a restart continues.
+        restart: continue from the checkpoint; start a new run if there is neither a checkpoint nor output.
+        overwrite: start a new run and replace existing files.
     """
 
     steps: int

@@ -176,8 +176,8 @@ def _require_same(path: Path, mark: Mark | None) -> None:
     header = base64.b64decode(mark["header"]) if mark is not None and "header" in mark else None
     if mark is not None and length and _digest(path, length, header) != mark["digest"]:
         raise InputError(
-            f"{path} is not what this run wrote before its checkpoint: it is of another run, or was changed. Nothing "
-            "was cut off; start anew with --overwrite or under other names"
+            f"{path} is not what this run wrote before its checkpoint: it belongs to another run, or was "
+            "changed. It was left as it is; start again with --overwrite or other names"
         )
 
 

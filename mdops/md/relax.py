@@ -68,16 +68,16 @@ def relax(
     what is killed and goes on by `output.restart` ends with the same bits.
 
     Args:
-        relaxation, output: what is looked for, and the files.
-        result: where the structures go at the end, in a format of ASE, whether all have converged or not; replaced
-            as a whole.
+        relaxation, output: the target, and the files.
+        result: the file of the final structures, in a format of ASE, whether all have converged or not; replaced
+            atomically.
         skin: A.
-        show: is given each line of the log.
+        show: called with each line of the log.
         restraints: of each structure, `mdops.md.Tether` and `Distance`; tethers hold atoms where they start.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
-        UnstableRunError: a structure fell apart.
+        UnstableRunError: the relaxation of a structure failed.
     """
     _check_result(result, output, len(structures))
     with one_run(output):
@@ -242,7 +242,7 @@ def _check_result(result: Path | None, output: Output, structures: int) -> None:
     if not result.absolute().parent.is_dir():
         raise InputError(f"there is no folder {result.absolute().parent} to write into")
     if result.exists() and not (output.overwrite or output.restart):
-        raise InputError(f"{result}: already there; give --overwrite to replace it")
+        raise InputError(f"{result}: exists already; give --overwrite to replace it")
     format = _format(result)
     if structures > 1 and format.single:
         raise InputError(

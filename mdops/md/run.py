@@ -50,7 +50,7 @@ def run(
     engine: bool | None = None,
     restraints: Sequence[Restraint] = (),
 ) -> Summary:
-    """Run atoms that have an `MDOps` calculator; they end up in the last state.
+    """Simulate atoms that have an `MDOps` calculator; afterwards they are in the last state.
 
     Every `physics.checkpoint_steps` steps, and more often in the beginning, the files are brought to the disk, the
     state is saved, and neighbour lists are built anew. A restart cuts trajectory and log back to the last checkpoint
@@ -61,8 +61,8 @@ def run(
         new_velocities: draw velocities even if the structure has some.
         engine: run on the model's device (`mdops.md.engine`), or through ASE's integrators (nve and Langevin
             dynamics); by default those run structures with constraints, and the engine all others.
-        restraints: `Tether` and `Distance`, which the engine alone has. Tethers hold atoms where the run, before any
-            restart, finds them.
+        restraints: `Tether` and `Distance`, which only the engine supports. Tethers hold atoms at their positions at
+            the start of the run, before any restart.
 
     Raises:
         InputError: a structure, option or file that does not fit, or a file that another run writes.
@@ -176,10 +176,10 @@ class _AseRun(_Run):
     def __init__(self, simulation: _Simulation) -> None:
         if simulation.physics.has_ramp:
             raise InputError(
-                "temperature and pressure are ramped by the engine, which moves no structures with constraints"
+                "ramps of temperature and pressure need the engine, which does not support constraints"
             )
         if simulation.restraints:
-            raise InputError("restraints are the engine's, which moves no structures with constraints")
+            raise InputError("restraints need the engine, which does not support constraints")
         super().__init__(simulation)
         atoms = self.atoms
         check_masses(atoms)
@@ -373,14 +373,14 @@ def last_checkpoint(output: Output) -> Checkpoint | None:
 
 def _refuse_overwriting(written: list[Path], checkpoint: Path) -> None:
     names = ", ".join(str(f) for f in written)
-    go_on = "--restart to go on with that run, or " if checkpoint.exists() else ""
-    raise InputError(f"{names}: already there; give {go_on}--overwrite to start anew")
+    go_on = "--restart to continue that run, or " if checkpoint.exists() else ""
+    raise InputError(f"{names}: exists already; give {go_on}--overwrite to start again")
 
 
 def check_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
     changed = [f"{name} ({saved.get(name)}, now {now[name]})" for name in now if saved.get(name) != now[name]]
     if changed:
         raise InputError(
-            f"{path} is of a run with other {', '.join(changed)}: a restart must have the same; give what the run "
-            "started with, or start anew with --overwrite or under other names"
+            f"{path} is of a run with other {', '.join(changed)}: a restart must have the same; give the "
+            "options of the first run, or start again with --overwrite or other names"
         )

@@ -841,7 +841,7 @@ class AtomicModel(ModelComponent, ABC):
         """Raises InputError for parameters that are given, and the model takes none."""
         for name, value in (("fparam", fparam), ("aparam", aparam)):
             if value is not None and not self.parameter_sizes[name]:
-                raise InputError(f"{name} is given, and the model takes none")
+                raise InputError(f"{name} is given, but the model takes none")
 
     @classmethod
     @abstractmethod

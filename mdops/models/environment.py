@@ -88,7 +88,7 @@ class EnvironmentOptions(Options):
             ratio = automatic_sel_ratio(self.sel, f"{place}.sel")
             return dataclasses.replace(self, sel=self.automatic_sel(*most(self.rcut), ratio))  # type: ignore[arg-type]
         if not np.any(self.sel):
-            raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")
+            raise ConfigError(f"{place}.sel: {self.sel} has no slot for a neighbour")
         return self
 
     def automatic_sel(self, of_types: Sequence[int], together: int, ratio: float) -> list[int] | int:

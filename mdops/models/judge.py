@@ -69,8 +69,9 @@ def judge(
             if overflow == "truncate":
                 if spec.mixed and model.spin is not None and not all(model.spin.use_spin):
                     raise InputError(
-                        f"there are more neighbours than the model's sel of {sum(spec.sel or ())}. Which of them "
-                        "DeePMD-kit drops depends on its placeholders for atoms without a moment, which mdops has not: "
+                        f"there are more neighbours than the model's sel of {sum(spec.sel or ())}. Which of "
+                        "them DeePMD-kit drops depends on its placeholders for atoms without a moment, "
+                        "which mdops does not have: "
                         'overflow="extend" keeps all neighbours'
                     )
                 return True

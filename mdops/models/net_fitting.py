@@ -96,7 +96,7 @@ class Parameters(nn.Module):
         """
         if self.size == 0:
             if value is not None:
-                raise InputError(f"{self.name} is given, and the model takes none")
+                raise InputError(f"{self.name} is given, but the model takes none")
             return self.average.new_empty(rows, 0)
         if value is None:
             raise InputError(f"the model needs {self.name}, {self.size} a row, and none was given")

@@ -65,7 +65,7 @@ class PairTableOptions(ModelOptions):
             sel = rounded(together * automatic_sel_ratio(self.sel, f"{place}.sel"))
             return dataclasses.replace(self, sel=sel)
         if not self.sel:
-            raise ConfigError(f"{place}.sel: {self.sel} has no place for a neighbour")
+            raise ConfigError(f"{place}.sel: {self.sel} has no slot for a neighbour")
         return self
 
 

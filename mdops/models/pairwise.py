@@ -206,8 +206,8 @@ def _groups(near: Neighborhood, aparam: torch.Tensor | None) -> torch.Tensor:
         raise InputError(f"aparam is {what}, expected ({system.atoms}, 1), {_RESIDUES}")
     if bool(system.pbc.any()):
         raise InputError(
-            "a model of pairwise_dprc knows no periodic images: give the atoms around the quantum region without a "
-            "cell (DeePMD-kit leaves the cell out without a word)"
+            "a model of pairwise_dprc knows no periodic images: give the atoms around the quantum region "
+            "without a cell (DeePMD-kit ignores the cell silently)"
         )
     residue = aparam.detach().reshape(-1)
     whole = residue.round().long()

@@ -180,8 +180,9 @@ def _require_memory(positions: torch.Tensor, capacity: int, cutoff: float) -> No
     size = 8 * positions.shape[0] * capacity  # a neighbour and an image
     if not positions.is_cuda and size > memory():
         raise InputError(
-            f"the neighbour list of {positions.shape[0]} atoms would take {size / 2**30:.3g} GiB, more than there is: "
-            f"an atom has up to {capacity} neighbours within {cutoff:g} A. Are positions and cell in A?"
+            f"the neighbour list of {positions.shape[0]} atoms would take {size / 2**30:.3g} GiB, more than "
+            f"is available: an atom has up to {capacity} neighbours within {cutoff:g} A. Are positions and "
+            "cell in A?"
         )
 
 

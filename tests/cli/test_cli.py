@@ -194,7 +194,7 @@ def test_a_run_does_not_write_over_what_it_begins_with(crystal, capsys, output):
     before = Path("start.xyz").read_bytes()
     run = ["md", "start.xyz", "-m", MODEL, "-T", "300", "--steps", "2", "--overwrite", output, "./start.xyz"]
     assert main(run) == 2
-    assert "start.xyz is what the run starts with" in capsys.readouterr().err
+    assert "start.xyz is the input of the run" in capsys.readouterr().err
     assert Path("start.xyz").read_bytes() == before
 
 
@@ -213,7 +213,7 @@ def test_a_run_does_not_write_into_what_is_printed(crystal, capsys, command, str
         os.dup2(kept, stream)
         os.close(kept)
     assert status == 2
-    assert "run.log is where the shell puts what this command prints" in capsys.readouterr().err
+    assert "run.log is where the shell redirects the output of this command" in capsys.readouterr().err
     assert not Path("run.xyz").exists()
 
 
@@ -334,7 +334,7 @@ def test_files_are_named_after_the_trajectory_and_the_log_is_drawn(crystal, caps
     first = plt.imread("a.png")
     assert main([*command, "--steps", "60", "--restart"]) == 0
     shown = capsys.readouterr()
-    assert "mean temperature of all 60 steps" in shown.out and "going on from step 20 of 60" in shown.err
+    assert "mean temperature of all 60 steps" in shown.out and "continuing from step 20 of 60" in shown.err
     assert first.shape == plt.imread("a.png").shape and (first != plt.imread("a.png")).any()
     assert main([*command, "--steps", "60", "--restart", "--plot", "a.nonsense"]) == 2
     assert "a.nonsense" in capsys.readouterr().err

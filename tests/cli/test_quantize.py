@@ -119,7 +119,7 @@ def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, m
         assert command(*steps, "-o", "run.safetensors", "--restart") == 130
     assert not Path("run.safetensors").exists()
     assert command(*steps, "-o", "run.safetensors") == 2
-    assert "is of an earlier training: go on with it by --restart" in capsys.readouterr().err
+    assert "belongs to an earlier training: continue it with --restart" in capsys.readouterr().err
     assert command(*steps, "-o", "run.safetensors", "--restart", scheme="w8") == 2
     assert "has a training of w8a8, and --scheme is w8" in capsys.readouterr().err
     assert command(*steps, "-o", "run.safetensors", "--restart") == 0
@@ -136,12 +136,12 @@ def test_a_training_that_is_stopped_goes_on_to_the_same_model(command, capsys, m
 def test_what_does_not_fit_is_refused_before_the_work(command, trained, capsys):
     Path("there.safetensors").write_text("of somebody")
     for more, says in (
-        (["-o", "there.safetensors"], "there.safetensors is there already; --overwrite replaces it"),
+        (["-o", "there.safetensors"], "there.safetensors exists already; --overwrite replaces it"),
         (["-o", "model.pb"], "the suffix '.pb' cannot be written"),
-        (["-o", trained], "is the model to begin with"),
-        (["-o", trained, "--overwrite"], "is the model to begin with"),
+        (["-o", trained], "is also the input model"),
+        (["-o", trained, "--overwrite"], "is also the input model"),
         (["--steps", "-1"], "must be positive"),
-        (["--restart"], "there is none without --steps"),
+        (["--restart"], "without --steps there is none"),
         (["--drift", "-1"], "--drift -1.0: expected ps"),
         (["--drift-temperature", "0"], "--drift-temperature 0.0: expected K"),
         (["--report", "no/folder.json"], "--report no/folder.json: cannot be written there"),

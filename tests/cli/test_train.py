@@ -82,7 +82,7 @@ def test_restart_goes_on_to_the_same_model(inputs, capsys, monkeypatch):
 
     with interrupted(7):
         assert main([*whole, "run", "--restart"]) == 130
-    assert "mdops: interrupted; the same command with --restart goes on\n" in capsys.readouterr().err
+    assert "mdops: interrupted; the same command with --restart continues\n" in capsys.readouterr().err
     assert main([*whole, "run", "--restart"]) == 0
     assert "from step 4 of 12" in capsys.readouterr().err
     assert torch.equal(weights("run/model.safetensors"), weights("whole/model.safetensors"))
@@ -95,7 +95,7 @@ def test_an_earlier_training_is_replaced_only_when_told(inputs, capsys):
     assert main(command) == 0
     before = Path("run/model.safetensors").read_bytes()
     assert main(command) == 2
-    assert "run/model.ckpt-4.pt is of an earlier training" in capsys.readouterr().err
+    assert "run/model.ckpt-4.pt belongs to an earlier training" in capsys.readouterr().err
     assert Path("run/model.safetensors").read_bytes() == before
     inputs(numb_steps=2)
     assert main([*command, "--overwrite"]) == 0
@@ -307,7 +307,7 @@ def test_the_table_replaces_nothing_that_is_tested(tmp_path, capsys):
     data = tmp_path / "frames.extxyz"
     data.write_text("what is tested")
     assert main(["test", "-m", MODEL, "-d", str(data), "--table", str(data)]) == 2
-    assert "would replace what is tested" in capsys.readouterr().err and data.read_text() == "what is tested"
+    assert "would overwrite tested data" in capsys.readouterr().err and data.read_text() == "what is tested"
 
 
 def test_labels_under_other_names_are_trained_on_and_tested(inputs, capsys):
@@ -395,7 +395,7 @@ def test_data_alone_is_trained_on(copper_file, capsys):
     assert main(["train", "run/input.json", "-o", "again"]) == 0
     assert mdops.load("again/model.safetensors").cutoff == 4
     assert main(command) == 2
-    assert "of an earlier training" in capsys.readouterr().err
+    assert "to an earlier training" in capsys.readouterr().err
     assert main([*command, "--restart"]) == 0
     assert json.loads(Path("run/input.json").read_text()) == written
     Path("own").mkdir()
@@ -408,9 +408,9 @@ def test_options_of_data_alone_are_refused_with_an_input(copper_file, capsys):
     Path("input.json").write_text(json.dumps(SMALL))
     assert main(["train", "input.json", "--cutoff", "5"]) == 2
     error = capsys.readouterr().err
-    assert "--cutoff is of a training by data alone" in error and "as model.descriptor.rcut" in error
+    assert "--cutoff works only for trainings from data" in error and "as model.descriptor.rcut" in error
     assert main(["train", "input.json", "copper.extxyz"]) == 2
-    assert "input.json is a training input: give it alone" in capsys.readouterr().err
+    assert "input.json is a training input: give one input" in capsys.readouterr().err
 
 
 def test_a_training_ends_with_the_errors_of_its_saved_model(copper_file, capsys):
@@ -455,7 +455,7 @@ def test_labels_without_a_weight_are_counted_and_remembered(copper_file, capsys)
     Path("input.json").write_text(json.dumps({**SMALL, "loss": {"type": "ener"}}))
     assert main(["train", "input.json", "-o", "run"]) == 0
     err = capsys.readouterr().err
-    assert "9 frames with virial, which nothing is learned from" in err
+    assert "9 frames with virial, which the training does not use" in err
     model = "run/model.safetensors"
     assert main(["convert", model, "model.dp"]) == 0
     assert main(["info", "model.dp"]) == 0
@@ -471,6 +471,6 @@ def test_labels_without_a_weight_are_counted_and_remembered(copper_file, capsys)
     assert "not on virials" in capsys.readouterr().err
     Path("input.json").write_text(json.dumps(SMALL))
     assert main(["train", "input.json", "-o", "all"]) == 0
-    assert "nothing is learned from" not in capsys.readouterr().err
+    assert "training does not use" not in capsys.readouterr().err
     assert main(["md", "start.extxyz", "-m", "all/model.safetensors", *command[4:], "--overwrite"]) == 0
     assert "not on virials" not in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_command(tmp_path, capsys):
     near = r < 4.0
     np.testing.assert_allclose(middle[near], energy("Cu", "Al", r[near]), rtol=1e-4)
     assert n == 999
-    assert main(["zbl", str(path), "Cu"]) == 2 and "is there already" in capsys.readouterr().err
+    assert main(["zbl", str(path), "Cu"]) == 2 and "exists already" in capsys.readouterr().err
     assert main(["zbl", str(path), "Cu", "--overwrite"]) == 0
 
 

@@ -312,7 +312,7 @@ def test_what_the_fused_step_does_not_cover_is_refused_with_the_reason(case, tmp
 
 @pytest.mark.parametrize("case", ["dpa1_attn2", "dpa1_concat_attn0"])
 def test_other_kinds_are_refused_by_name(case, tmp_path):
-    with pytest.raises(UnsupportedModelError, match=r"the C core does not evaluate this model: .*mdops md"):
+    with pytest.raises(UnsupportedModelError, match=r"the C core does not support this model: .*mdops md"):
         written(KINDS / case, tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())
 
@@ -417,7 +417,7 @@ def test_what_is_saved_is_for_the_core_if_it_can_be(case, precisions, tmp_path, 
             return
         assert cli.main(["convert", str(source), str(path), "--overwrite"]) == 0
     told = capsys.readouterr().out
-    assert ("C programs and LAMMPS cannot have it" in told) == (not precisions)
+    assert ("C programs and LAMMPS cannot use it" in told) == (not precisions)
     for precision in precisions:
         Model(path, precision)
     assert cli.main(["convert", str(source), str(path), "--overwrite", "--core", "none"]) == 0

@@ -119,12 +119,12 @@ def test_a_file_of_a_model_with_charges_has_both_of_its_models(tmp_path):
 def test_convert_writes_both(tmp_path, capsys):
     with_charges(tmp_path)
     assert main(["convert", str(tmp_path / "alone.safetensors"), str(tmp_path / "again.safetensors")]) == 0
-    assert "cannot have it" not in capsys.readouterr().out
+    assert "cannot use it" not in capsys.readouterr().out
     assert Model(tmp_path / "again.safetensors", part=DIPOLES).info().beta == 0.4
     (tmp_path / "dw.dp").unlink()
     assert main(["convert", str(tmp_path / "alone.safetensors"), str(tmp_path / "third.safetensors")]) == 0
     told = capsys.readouterr().out
-    assert "C programs and LAMMPS cannot have it" in told and "dw.dp" in told
+    assert "C programs and LAMMPS cannot use it" in told and "dw.dp" in told
     with pytest.raises(CoreError, match="no part for this library"):
         Model(tmp_path / "third.safetensors", part=SHORT_RANGE)
     with pytest.raises(UnsupportedModelError, match="model of dipoles the core's part has in it"):
@@ -154,5 +154,5 @@ def test_wrong_parts_and_arguments_are_refused(tmp_path):
 
 def test_models_that_the_core_has_not_say_why():
     hybrid = {"type": "hybrid", "list": [SE_E2_A, SE_E2_A | {"rcut": 3.0}]}
-    with pytest.raises(UnsupportedModelError, match="it has those of one descriptor of sums"):
+    with pytest.raises(UnsupportedModelError, match="it supports dipole models with one descriptor"):
         dipole_model(hybrid).save("never.safetensors", core=["float64"])

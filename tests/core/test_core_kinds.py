@@ -306,6 +306,6 @@ def test_what_a_gpu_refuses(tmp_path):
     ],
 )
 def test_what_it_cannot_have_is_refused_with_the_reason(case, reason, tmp_path):
-    with pytest.raises(UnsupportedModelError, match=rf"does not evaluate this model: .*{reason}.*mdops md"):
+    with pytest.raises(UnsupportedModelError, match=rf"does not support this model: .*{reason}.*mdops md"):
         written(KINDS / case, tmp_path / "model.safetensors")
     assert not list(tmp_path.iterdir())

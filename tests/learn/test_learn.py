@@ -90,7 +90,9 @@ def test_more_calls_go_on_with_all_labels(learned, tmp_path, capsys):
 def test_labels_of_two_teachers_are_not_mixed(learned):
     out, _, place = learned
     teacher = {"calculator": "ase.calculators.lj.LennardJones"}
-    with pytest.raises(InputError, match=r"of the teacher ase\.calculators\.emt\.EMT\(\), not of .*Lennard"):
+    with pytest.raises(
+        InputError, match=r"from the teacher ase\.calculators\.emt\.EMT\(\), not from .*Lennard"
+    ):
         learn(tiny(place, teacher=teacher), out)
 
 

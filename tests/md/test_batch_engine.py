@@ -147,7 +147,7 @@ def test_what_a_batch_cannot_have(models):
     for wrong, message in (
         (fixed, "system 1: .*constraints"),
         (Atoms(), "system 1: .*no atoms"),
-        (single, r'system 1: a Nose-Hoover chain has no motion .*\(thermostat="langevin"\)'),
+        (single, r'system 1: a Nose-Hoover chain has no free momenta .*\(thermostat="langevin"\)'),
         (molecule("H2O"), "does not know H, O"),
     ):
         with pytest.raises(InputError, match=message):

@@ -116,7 +116,7 @@ def test_parameters_go_to_those_that_take_them():
     atoms.calc = MDOps([others, takers], fparam=fparam, aparam=np.tile(aparam, (len(atoms), 1)))
     assert frame.energy == pytest.approx(atoms.get_potential_energy(), abs=1e-10)
     assert frame.energy_std == pytest.approx(atoms.calc.results["energy_std"], abs=1e-10)
-    with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+    with pytest.raises(InputError, match="fparam is given, but the model takes none"):
         Engine(atoms, [others, others], physics, fparam=fparam)
     with pytest.raises(InputError, match="fparam is 'warm', expected numbers"):
         Engine(atoms, takers, physics, fparam="warm", aparam=aparam)

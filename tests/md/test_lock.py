@@ -82,7 +82,7 @@ def test_another_name_of_a_file_that_a_run_writes_is_refused(alloy, tmp_path, ru
 def test_a_run_that_fails_gives_its_files_back(alloy, tmp_path):
     run(alloy, PHYSICS, output(tmp_path, "md"))
     for _ in range(2):
-        with pytest.raises(InputError, match="already there"):
+        with pytest.raises(InputError, match="exists already"):
             run(alloy, PHYSICS, output(tmp_path, "md"))
     assert not list(tmp_path.glob(".*.lock"))
 

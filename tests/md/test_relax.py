@@ -65,7 +65,7 @@ def test_files(folder, capsys, models):
     before = contents(folder, *FILES)
     options = ("--cell", "all", "--pressure", "1", "--trajectory", "way.traj")
     assert main(command(*options)) == 2
-    assert "relaxed.extxyz: already there" in capsys.readouterr().err
+    assert "relaxed.extxyz: exists already" in capsys.readouterr().err
     assert main(command(*options, "--restart")) == 0
     assert contents(folder, *FILES)[1:] == before[1:]
 
@@ -144,7 +144,7 @@ def test_fixed_atoms_stay_fixed(folder, capsys):
         (["-o", "relaxed.nonsense"], "ASE has no format for it"),
         (["-o", "relaxed.cube"], "holds one structure, not 3"),
         (["-o", "relax.log"], "the name of the result, and of another file"),
-        (["-o", "start.extxyz", "--overwrite"], "start.extxyz is what the run starts with"),
+        (["-o", "start.extxyz", "--overwrite"], "start.extxyz is the input of the run"),
         (["-o", "nowhere/relaxed.extxyz", "--checkpoint", "r"], "there is no folder"),
         (["--pressure", "1"], "a pressure acts on a cell that moves"),
     ],
@@ -170,7 +170,7 @@ def test_two_in_one_folder_and_where_one_goes_on(folder, capsys):
     assert Path("a.log").read_bytes() == Path("b.log").read_bytes()
     capsys.readouterr()
     assert main(command("--steps", "30", "-o", "b.extxyz", "--restart")) == 1
-    assert "going on from step 20 of 30" in capsys.readouterr().err
+    assert "continuing from step 20 of 30" in capsys.readouterr().err
 
 
 def test_a_restart_must_be_of_the_same(folder, models):

@@ -96,7 +96,7 @@ def test_parameters_go_to_the_parts_that_take_them():
     assert abs(a - b) > 1e-6
     with pytest.raises(InputError, match="needs fparam, 2 a row"):
         potential.compute(atoms, **more)
-    with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+    with pytest.raises(InputError, match="fparam is given, but the model takes none"):
         blends.potential_of("linear_tables_mean").compute(atoms, fparam=[1.0])
 
 

@@ -221,7 +221,7 @@ def test_models_of_different_outputs_are_refused_together():
 def test_what_needs_energies_says_so(use):
     model = load(OUTPUTS / "dipole.dp", dtype="float64", spline=False)
     with pytest.raises(
-        UnsupportedModelError, match="needs energies and forces, and this model answers dipole"
+        UnsupportedModelError, match="needs energies and forces, but this model answers dipole"
     ):
         use(model, atoms_of("dipole")[0])
 
@@ -238,7 +238,7 @@ def test_mdops_md_says_that_there_are_no_energies(tmp_path, capsys):
 
 def test_benchmarks_say_that_there_are_no_energies(capsys):
     assert main(["bench", str(OUTPUTS / "dos.dp")]) == 2
-    assert "needs energies and forces, and this model answers dos" in capsys.readouterr().err
+    assert "needs energies and forces, but this model answers dos" in capsys.readouterr().err
 
 
 def test_data_without_labels_of_the_output_is_refused(capsys):

@@ -182,7 +182,7 @@ def test_nan_stays_nan():
 
 
 def test_parameters_are_refused():
-    with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+    with pytest.raises(InputError, match="fparam is given, but the model takes none"):
         build(table_tree()).compute(alloy(), fparam=[1.0])
 
 
@@ -235,11 +235,11 @@ def test_options(tmp_path):
     for name in ("tab_file", "rcut", "sel"):
         with pytest.raises(ConfigError, match=rf"model\.{name}: is missing"):
             config_of({k: v for k, v in model_section(tmp_path).items() if k != name})
-    with pytest.raises(ConfigError, match="has no place for a neighbour"):
+    with pytest.raises(ConfigError, match="has no slot for a neighbour"):
         config_of(model_section(tmp_path, sel=0)).model.resolve_sel(None, "model")
 
 
 @pytest.mark.filterwarnings("ignore:.*table.txt")
 def test_nothing_to_train_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no weights that are trained"):
+    with pytest.raises(ConfigError, match="no trainable weights"):
         Trainer(config_of(model_section(tmp_path)), tmp_path / "run")

@@ -148,7 +148,7 @@ def test_parameters_that_the_model_does_not_take_are_refused(name, spline):
         {name: torch.ones(1, dtype=torch.float64)},
     )
     assert isinstance(potential.evaluator(), Fused) == spline
-    message = f"{name} is given, and the model takes none"
+    message = f"{name} is given, but the model takes none"
     with pytest.raises(InputError, match=message):
         potential(X, TYPES, **parameters)
     with pytest.raises(InputError, match=message):

@@ -65,7 +65,7 @@ def test_other_names_are_refused():
 
 def test_a_calculator_does_not_change_a_potential():
     potential = load(ALLOY)
-    with pytest.raises(InputError, match=r"not that of the Potential: call its use_matmul\('tf32'\)"):
+    with pytest.raises(InputError, match=r"the Potential has another: call its use_matmul\('tf32'\)"):
         MDOps(potential, matmul="tf32")
     assert potential.matmul == "float32"
 

@@ -112,7 +112,7 @@ def test_arguments_that_do_not_fit_are_named(arguments, says):
 
 
 def test_parameters_of_a_model_without_any_are_refused():
-    with pytest.raises(InputError, match="fparam is given, and the model takes none"):
+    with pytest.raises(InputError, match="fparam is given, but the model takes none"):
         DeepPot(ALLOY).eval(np.arange(6.0), None, [0, 1], fparam=[1.0])
 
 
@@ -286,9 +286,7 @@ def test_model_devi_says_what_is_wrong(committee, tmp_path, capsys):
     out = ["-o", str(tmp_path / "x.out")]
     fails("-m", committee[0], "-s", str(EMT), *out, says="at least two")
     fails("-m", *committee, "-s", str(tmp_path), *out, says="no system of DeePMD-kit")
-    fails(
-        "-m", *committee, "-s", str(EMT), "-o", str(tmp_path / "no" / "x"), says="in a folder that is there"
-    )
+    fails("-m", *committee, "-s", str(EMT), "-o", str(tmp_path / "no" / "x"), says="in an existing folder")
     shutil.copytree(EMT, tmp_path / "bare")
     (tmp_path / "bare/set.000/virial.npy").unlink()
     fails(
@@ -452,7 +450,7 @@ class TestChangeBias:
         assert main(["change-bias", "model.pth", "-b", "-1.5", "2"]) == 2
         assert "--overwrite" in capsys.readouterr().err
         assert main(["change-bias", "model.pth", "-b", "1", "-o", "other.dp"]) == 2
-        assert "has 1 energies, and the model's elements are Cu, Al" in capsys.readouterr().err
+        assert "has 1 energies, but the model's elements are Cu, Al" in capsys.readouterr().err
 
     def test_data_without_energies_is_refused(self, tmp_path, capsys):
         shutil.copytree(EMT, tmp_path / "bare")

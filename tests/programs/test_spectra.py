@@ -113,7 +113,7 @@ def test_the_command_writes_a_table_and_a_picture(tmp_path, capsys):
     for kept in ([*files[:2], *others[2:]], [*others[:2], *files[2:]]):
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         assert main([*arguments, "--resolution", "800", *kept]) == 2
-        assert "is there already; --overwrite replaces it" in capsys.readouterr().err
+        assert "exists already; --overwrite replaces it" in capsys.readouterr().err
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

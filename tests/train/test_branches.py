@@ -184,7 +184,7 @@ def test_the_command_trains_them_and_one_is_fine_tuned(data, tmp_path, capsys):
     assert (
         main(["train", str(tmp_path / "input.json"), "-o", str(tmp_path / "run")]) == 2
     )  # there is one already
-    assert "is of an earlier training" in capsys.readouterr().err
+    assert "belongs to an earlier training" in capsys.readouterr().err
     model = tmp_path / "run/one/model.safetensors"
     assert main(["info", str(model), "--head", "Default"]) == 0
 
@@ -243,7 +243,7 @@ def test_a_new_head_shares_the_fitting_of_those_of_a_file(data, tmp_path):
         ),
         (
             lambda t: t["model"]["model_dict"]["one"].update(descriptor="shared:1"),
-            "level 0, and no other way",
+            "only level 0 is supported",
         ),
         (lambda t: t["training"]["data_dict"].pop("two"), r"training\.data_dict\.two: is missing"),
         (

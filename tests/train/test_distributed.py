@@ -145,7 +145,7 @@ def refused_again(folder):
     told = io.StringIO()
     with contextlib.redirect_stderr(told):
         assert main(["train", "input.json", "--output", "two"]) == 2
-    assert "is of an earlier training" in told.getvalue()
+    assert "belongs to an earlier training" in told.getvalue()
 
 
 @pytest.mark.long

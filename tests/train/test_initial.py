@@ -203,13 +203,13 @@ def test_a_file_that_is_no_model_and_one_that_is_not_supported(tmp_path):
 
 
 def test_beginnings_exclude_each_other(tmp_path):
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="cannot be combined"):
         Trainer(config(), tmp_path, init_model=MODEL, finetune=MODEL)
     with pytest.raises(InputError, match="use_pretrain_script needs a model"):
         Trainer(config(), tmp_path, use_pretrain_script=True)
 
 
-@pytest.mark.filterwarnings("ignore:the data has .* nothing is learned from")
+@pytest.mark.filterwarnings("ignore:the data has .* training does not use")
 def test_energies_of_atoms_that_the_loss_is_not_of_are_not_those_of_types(tmp_path):
     """As in DeePMD-kit."""
     folder = tmp_path / "data"

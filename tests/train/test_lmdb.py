@@ -125,7 +125,7 @@ def test_other_names_of_deepmd_kit(tmp_path):
         ([record(coord={"type": "O", "data": b"12345678"})], {}, "coord is not an array"),
         ([record(coord={"type": "<f8", "data": b"123"})], {}, "coord is not an array"),
         ([record()], {"type_map": ["H"]}, "has an atom of type 1, and type_map has 1 elements"),
-        ([record()], {"type_map": ["H", "Xe"]}, "has Xe, which the model's type_map has not"),
+        ([record()], {"type_map": ["H", "Xe"]}, "has Xe, which the model's type_map lacks"),
         ([record()], {"type_map": 3}, "its type_map is 3"),
         ([record()], {"nframes": 2}, "has no frame 1"),
         ([record()], {"nframes": "two"}, "tells of 'two' frames"),

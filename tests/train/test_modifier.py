@@ -212,7 +212,7 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
     out = str(tmp_path / "y.safetensors")
     assert main(["convert", str(path), out, "--core"]) == 2
     assert main(["convert", str(path), out]) == 0
-    assert "C programs and LAMMPS cannot have it: of its model of dipoles" in capsys.readouterr().out
+    assert "C programs and LAMMPS cannot use it: of its model of dipoles" in capsys.readouterr().out
 
 
 def test_a_training_goes_on_beside_the_same_charges(folder, tmp_path):
@@ -225,7 +225,7 @@ def test_a_training_goes_on_beside_the_same_charges(folder, tmp_path):
     np.testing.assert_allclose(again.compute(atoms)["energy"], expected, atol=1e-9)
     without = tree(tmp_path)
     del without["model"]["modifier"]
-    with pytest.raises(ConfigError, match="was trained beside charges"):
+    with pytest.raises(ConfigError, match="was trained with charges"):
         Trainer(parse_config(without), tmp_path / "b", init_model=path)
 
 
@@ -235,7 +235,7 @@ def test_inputs_that_make_no_sense_are_refused(tmp_path):
         (dict(modifier={"type": "other"}), r"modifier\.type: is 'other'"),
         (dict(modifier={"sys_charge_map": [6]}), "sys_charge_map: has 1 charges for the types O, H"),
         (dict(modifier={"ewald_h": 0}), r"ewald_h: is 0\.0, expected more than 0"),
-        (dict(model={"fitting_net": dipoles}), "this model answers no energies"),
+        (dict(model={"fitting_net": dipoles}), "this model has no energies"),
         (dict(model={"spin": {"use_spin": [True, False], "virtual_scale": [0.3]}}), "magnetic moments"),
     ]
     for keys, message in wrong:

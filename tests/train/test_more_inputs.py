@@ -46,7 +46,7 @@ def test_the_mean_of_frozen_models_is_written_without_a_step(files, tmp_path):
     Trainer(linear(parts, 0), tmp_path).run()
     expected = (energies(files[0]) + energies(files[1])) / 2
     np.testing.assert_allclose(energies(tmp_path / "model.safetensors"), expected, rtol=1e-10)
-    with pytest.raises(ConfigError, match="has no weights that are trained"):
+    with pytest.raises(ConfigError, match="has no trainable weights"):
         Trainer(linear(parts, 1), tmp_path / "steps")
 
 

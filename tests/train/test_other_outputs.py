@@ -218,7 +218,7 @@ def test_a_batch_without_labels_of_the_loss_has_no_gradients(folder, tmp_path):
     write_labels(folder / "a", {"dos": POINTS})
     write_labels(folder / "b", {"atom_dos": POINTS})
     zeros = {f"{end}_pref_{term}": 0 for end in ("start", "limit") for term in ("dos", "cdf", "acdf")}
-    with pytest.warns(UserWarning, match="3 frames with dos, which nothing is learned from"):
+    with pytest.warns(UserWarning, match="3 frames with dos, which the training does not use"):
         trainer = Trainer(config_of("dos", folder, loss=zeros, numb_steps=4), tmp_path / "out")
     trainer.run()  # with batches of both systems
     assert all(bool(p.isfinite().all()) for p in trainer.potential.parameters())

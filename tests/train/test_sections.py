@@ -169,7 +169,7 @@ def test_keys_are_found_where_earlier_versions_of_deepmd_kit_had_them(old, new, 
 
 def test_keys_in_their_old_and_in_their_new_place():
     tree = edited("training.systems", "a")
-    with pytest.raises(ConfigError, match=r"training\.systems: and training_data exclude each other"):
+    with pytest.raises(ConfigError, match=r"training\.systems: cannot be combined with training_data"):
         parse_config(tree)
     tree = edited("training.warmup_steps", 3)
     with pytest.warns(
@@ -248,7 +248,7 @@ def test_nvnmd_is_refused_unless_it_is_off():
         (
             "model.descriptor",
             {"type": "dpa3", "nlayers": 2},
-            "model.descriptor.nlayers: there is no such key here; it belongs into 'repflow'",
+            "model.descriptor.nlayers: there is no such key here; it belongs in 'repflow'",
         ),
         ("trainning", {}, "trainning: there is no such key; the nearest is 'training'"),
         ("training.training_data.batchsize", 1, "nearest is 'batch_size'"),
@@ -270,8 +270,8 @@ def test_nvnmd_is_refused_unless_it_is_off():
             "model.spin.virtual_scale: is -1.0",
         ),
         ("loss.relative_f", 1, "loss.relative_f: is 1; this is not supported, only None is"),
-        ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "exclude each other"),
-        ("training.numb_epoch", 3, "and numb_epoch exclude each other"),
+        ("learning_rate", {"stop_lr": 1e-8, "stop_lr_ratio": 0.1}, "cannot be combined"),
+        ("training.numb_epoch", 3, "cannot be combined with numb_epoch"),
         ("training.stop_batch", 3, "is given twice"),
         ("loss.huber_delta", [1.0], "expected one number, or three"),
         ("loss.huber_delta", -0.01, "loss.huber_delta: is -0.01, expected more than 0"),

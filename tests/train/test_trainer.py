@@ -296,7 +296,7 @@ def test_a_training_that_diverges_stops_and_keeps_its_good_checkpoints(tmp_path)
                 next(trainer.potential.parameters()).fill_(np.nan)
 
     with pytest.raises(
-        DivergedError, match=r"up to step 12: the loss is nan; .*model\.ckpt-6\.pt is from before"
+        DivergedError, match=r"up to step 12: the loss is nan; .*model\.ckpt-6\.pt is the last good one"
     ):
         trainer.run(on_step=ruin)
     with pytest.raises(DivergedError, match="weights are not finite"):

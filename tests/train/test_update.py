@@ -231,12 +231,12 @@ def test_parts_of_a_configuration(data):
         require_labels(make_loss(c, data), data)
     c.loss = EnergyLossOptions()  # DeePMD-kit's defaults
     with pytest.warns(
-        UserWarning, match="20 frames with virial, which nothing is learned from: loss.start_pref_v"
+        UserWarning, match="20 frames with virial, which the training does not use: loss.start_pref_v"
     ):
         require_labels(make_loss(c, data), data)
     with pytest.raises(DataError, match="the loss is of atom_energy"):
         require_labels(EnergyLoss({"atom_energy": Prefactor(1.0, 1.0)}), data)
-    more = "20 frames with forces, 20 frames with virial, which nothing is learned from"
+    more = "20 frames with forces, 20 frames with virial, which the training does not use"
     text = "the loss is of atom_energy, too, and no frame has that label"
     with pytest.warns(UserWarning, match=text), pytest.warns(UserWarning, match=more):
         require_labels(EnergyLoss({"energy": Prefactor(1.0, 1.0), "atom_energy": Prefactor(1.0, 1.0)}), data)
@@ -265,5 +265,5 @@ def test_a_model_that_sees_no_neighbours_is_refused(data):
         DataError, match=r"no atom has a neighbour within the model's cutoff \(rcut\) = 1 A: are positions"
     ):
         random_potential(config(rcut=1.0, rcut_smth=0.5), data, PairLists(data, 1.0))
-    with pytest.raises(ConfigError, match=r"model\.descriptor\.sel: \[0, 0\] has no place for a neighbour"):
+    with pytest.raises(ConfigError, match=r"model\.descriptor\.sel: \[0, 0\] has no slot for a neighbour"):
         random_potential(config(sel=[0, 0]), data, PairLists(data, 4.0))

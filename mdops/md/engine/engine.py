@@ -12,7 +12,7 @@ from mdops.md.engine.simulation import Simulation
 
 
 class Engine(Simulation[Atoms, Frame]):
-    """A simulation of one structure; `Simulation` says how it works, and what the arguments are.
+    """A simulation of one structure. `Simulation` describes how it works, and its arguments.
 
     engine = Engine(atoms, mdops.load("model.dp", device="cuda"), EnsembleSettings("nvt", 300))
     for frame in engine.run(10_000, every=100):
@@ -21,7 +21,7 @@ class Engine(Simulation[Atoms, Frame]):
 
     def _frames(self, structures: Atoms) -> list[Atoms]:
         if not isinstance(structures, Atoms):
-            raise InputError("the engine moves one ase.Atoms; for a list of them there is BatchEngine")
+            raise InputError("Engine simulates one ase.Atoms; use BatchEngine for a list of them")
         return [structures]
 
     def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
@@ -47,8 +47,8 @@ class Engine(Simulation[Atoms, Frame]):
 
 class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
     """Simulations of S structures side by side, each as if it were alone: with its own cell and pbc, temperature,
-    thermostats, barostat and conserved energy. They share the time step, the ensemble and the device, whose time
-    they fill where one small structure cannot. `Simulation` says what the arguments are.
+    thermostats, barostat and conserved energy. They share the time step, the ensemble and the device, of which one
+    small structure would use only a part. `Simulation` describes the arguments.
 
         engine = BatchEngine(molecules, mdops.load("model.dp", device="cuda"), EnsembleSettings("nvt", 300))
         for frames in engine.run(10_000, every=100):
@@ -57,7 +57,7 @@ class BatchEngine(Simulation[Sequence[Atoms], BatchFrame]):
 
     def _frames(self, structures: Sequence[Atoms]) -> list[Atoms]:
         if isinstance(structures, Atoms) or not all(isinstance(atoms, Atoms) for atoms in structures):
-            raise InputError("the batch engine moves a list of ase.Atoms; for one of them there is Engine")
+            raise InputError("BatchEngine simulates a list of ase.Atoms; use Engine for one of them")
         return list(structures)
 
     def _of_each(self, values: Sequence[Any]) -> Sequence[Sequence[Any]]:

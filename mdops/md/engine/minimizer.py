@@ -104,7 +104,7 @@ class Minimizer(Simulation[Sequence[Atoms], BatchFrame]):
     def _restrained(self, restraints: Sequence[Any]) -> Restraints:
         found = super()._restrained(restraints)
         if self.relaxation.cell != "fixed" and found.tethered.any():
-            raise InputError("a tether holds atoms to places, which a cell that relaxes moves")
+            raise InputError("a tether holds atoms at fixed positions, which a relaxing cell would move")
         return found
 
     def _make_guard(self) -> Guard:

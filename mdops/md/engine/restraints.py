@@ -16,10 +16,10 @@ from mdops.system import System
 
 @dataclasses.dataclass(frozen=True)
 class Tether:
-    """E = k/2 sum_i |x_i - x0_i|^2: each atom of a group is held near a place.
+    """E = k/2 sum_i |x_i - x0_i|^2: each atom of a group is held near a position.
 
     Attributes:
-        atoms: their numbers in the structure.
+        atoms: their indices in the structure.
         stiffness: k, eV/A^2.
         places: x0, (n, 3), A, as the atoms' positions are, not wrapped; None: where the atoms are at first.
     """
@@ -37,7 +37,7 @@ class Distance:
     atoms' positions are taken as they are, not wrapped.
 
     Attributes:
-        first, second: the atoms' numbers in the structure.
+        first, second: indices of the atoms in the structure.
         stiffness: k, eV/A^2.
         length: A.
         side: "both", or only where R is "above" the length, or "below" it: a wall.

@@ -170,7 +170,8 @@ class Simulation(ABC, Generic[G, F]):
         found = Restraints(self._of_each(restraints), s.starts, s.positions, s.masses)
         if self.physics.ensemble == "npt" and found.tethered.any():
             raise InputError(
-                "a tether holds atoms to places, and npt scales all places: take nvt or nve, or distances"
+                "a tether holds atoms at fixed positions, but npt scales all positions: use nvt or nve, or "
+                "distance restraints"
             )
         self._freedom = np.where(found.tethered, 3 * np.diff(s.starts), self._freedom)
         return found

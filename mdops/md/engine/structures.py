@@ -54,7 +54,7 @@ class Structures:
             if physics.ensemble == "npt":
                 raise InputError(f"{name}npt has no motion of atoms to act on here: repeat the cell")
             raise InputError(
-                f"{name}a Nose-Hoover chain has no motion to act on here: take Langevin dynamics "
+                f"{name}a Nose-Hoover chain has no free momenta to act on here: use Langevin dynamics "
                 '(thermostat="langevin")'
             )
         self.starts = np.cumsum([0, *(len(atoms) for atoms in frames)])
@@ -164,12 +164,10 @@ def _check(atoms: Atoms, physics: EnsembleSettings, name: str, *, may_fix: bool)
     others = [type(c).__name__ for c in atoms.constraints if not isinstance(c, FixAtoms)]
     if may_fix and others:
         raise InputError(
-            f"{name}the minimiser knows FixAtoms of ASE's constraints, and this has {', '.join(others)}: relax it with "
-            "ASE's optimizers and mdops.calculator.MDOps"
+            f"{name}of ASE's constraints the minimiser supports only FixAtoms, but this structure has "
+            f"{', '.join(others)}: relax it with ASE's optimizers and mdops.calculator.MDOps"
         )
     if atoms.constraints and not may_fix:
-        raise InputError(
-            f"{name}the engine moves all atoms: run structures with constraints through ASE's integrators"
-        )
+        raise InputError(f"{name}the engine does not support constraints: use ASE's integrators")
     if physics.ensemble == "npt":
         check_npt(atoms, name)

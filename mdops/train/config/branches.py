@@ -99,9 +99,9 @@ def _taken(
     def of(key: str, place: str, where: Place | None) -> Any:
         own, _, level = key.partition(":")
         if own not in shared:
-            raise ConfigError(f"{place}: is {key!r}, which model.shared_dict has not")
+            raise ConfigError(f"{place}: is {key!r}, which model.shared_dict lacks")
         if level not in ("", "0"):
-            raise ConfigError(f"{place}: is {key!r}; parts are shared as a whole, level 0, and no other way")
+            raise ConfigError(f"{place}: is {key!r}; only level 0 is supported: parts are shared as a whole")
         if where is not None:
             places.setdefault(own, []).append(where)
         return copy.deepcopy(shared[own])
@@ -147,5 +147,5 @@ def numbers_of(tree: Mapping[str, Any], name: str, branches: list[str]) -> dict[
     if unknown:
         raise ConfigError(f"training.{name}.{unknown[0]}: there is no such model in model.model_dict")
     if not sum(found.values()):
-        raise ConfigError(f"training.{name}: all numbers are 0, so that there is nothing to do")
+        raise ConfigError(f"training.{name}: all numbers are 0, so there is nothing to do")
     return found

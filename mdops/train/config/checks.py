@@ -17,11 +17,11 @@ def check(config: Config) -> None:
     _require_energies(config)
     rate, training = config.learning_rate, config.training
     if None not in (rate.stop_lr, rate.stop_lr_ratio):
-        raise ConfigError("learning_rate.stop_lr: and stop_lr_ratio exclude each other")
+        raise ConfigError("learning_rate.stop_lr: cannot be combined with stop_lr_ratio")
     if rate.warmup_steps and rate.warmup_ratio is not None:
-        raise ConfigError("learning_rate.warmup_steps: and warmup_ratio exclude each other")
+        raise ConfigError("learning_rate.warmup_steps: cannot be combined with warmup_ratio")
     if None not in (training.numb_steps, training.numb_epoch):
-        raise ConfigError("training.numb_steps: and numb_epoch exclude each other")
+        raise ConfigError("training.numb_steps: cannot be combined with numb_epoch")
     _check_full_validation(config)
     spin = spin_of(config.model, config.model.type_map)
     LOSSES[config.loss.KIND].make(config.loss, labels_of(registry.outputs_of(config.model), spin is not None))
@@ -30,7 +30,7 @@ def check(config: Config) -> None:
 def _require_energies(config: Config) -> None:
     """Of parts of blends, which are sums of energies, and of models beside charges."""
     if getattr(config.model, "modifier", None) and registry.outputs_of(config.model) != (ENERGY,):
-        raise ConfigError("model.modifier: adds the energy of charges, and this model answers no energies")
+        raise ConfigError("model.modifier: adds the energy of charges, but this model has no energies")
     for i, part in enumerate(getattr(config.model, "models", [config.model])):
         fitting = getattr(part, "fitting_net", None)
         if fitting is None or registry.outputs_of(config.model) != (ENERGY,):

@@ -27,7 +27,7 @@ def updated(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     training, result = dict(training), dict(tree)
     if "systems" in training:
         if "training_data" in training:
-            raise ConfigError("training.systems: and training_data exclude each other")
+            raise ConfigError("training.systems: cannot be combined with training_data")
         training["training_data"] = _taken(training, {name: name for name in _DATA}, "training.training_data")
     rate, found = tree.get("learning_rate"), [name for name in _WARMUP if name in training]
     if found and isinstance(rate, Mapping):
@@ -74,6 +74,6 @@ def _taken(training: dict[str, Any], names: Mapping[str, str], place: str) -> di
     found = {new: training.pop(old) for old, new in names.items() if old in training}
     shown = ", ".join(old for old, new in names.items() if new in found)
     warnings.warn(
-        f"training: {shown} belong in {place} now, and are taken as if they stood there", stacklevel=3
+        f"training: {shown} belong in {place} now, and are read as if they were there", stacklevel=3
     )
     return found

@@ -49,7 +49,7 @@ def updated0(tree: Mapping[str, Any]) -> dict[str, Any]:
     missing = [name for name in ("sel_a", "rcut", "systems") if name not in tree]
     if missing:
         raise ConfigError(f"{missing[0]}: is missing")
-    warnings.warn("the input is of DeePMD-kit 0; its keys are taken as those of today", stacklevel=3)
+    warnings.warn("the input is of DeePMD-kit 0; its keys are translated to the current ones", stacklevel=3)
     if tree.get("use_smooth"):
         descriptor = {"type": "se_e2_a", "rcut_smth": tree["rcut"], "resnet_dt": False}
         descriptor |= _of(tree, _DESCRIPTOR)

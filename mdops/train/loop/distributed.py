@@ -155,7 +155,7 @@ def join_processes(device: str | torch.device) -> torch.device:
     backend, kind = "gloo", torch.device(device)
     if kind.type == "cuda":
         if kind.index is not None:
-            raise InputError(f"device is {device}: several processes share no GPU, give cuda")
+            raise InputError(f"device is {device}: several processes cannot share one GPU: give cuda")
         device, backend = f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "cpu:gloo,cuda:nccl"
     found = check_device(device)
     if found.type == "cuda":

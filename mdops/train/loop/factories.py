@@ -73,8 +73,8 @@ def require_labels(loss: Loss, data: Dataset) -> None:
         every = ", or leave out the section loss: then they are trained on"
         every = "" if any(loss.labels[name].weighs for name in unused) else every
         warnings.warn(
-            f"the data has {counts}, which nothing is learned from: {', '.join(ends)} are to be above 0{every}"
-            f"{without}",
+            f"the data has {counts}, which the training does not use: {', '.join(ends)} are to be above "
+            f"0{every}{without}",
             stacklevel=2,
         )
 
@@ -128,7 +128,7 @@ def make_optimizer(
     if not trained and not steps:
         trained = [torch.nn.Parameter(torch.zeros(1))]
     if not trained:
-        raise ConfigError("model: has no weights that are trained, so that there is nothing to do")
+        raise ConfigError("model: has no trainable weights, so there is nothing to do")
     on_gpu = bool(trained) and trained[0].is_cuda
     rate: Any = config.learning_rate.start_lr
     rate = torch.tensor(rate, dtype=torch.float32, device=trained[0].device) if on_gpu else rate

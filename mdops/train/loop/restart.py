@@ -35,8 +35,8 @@ def require_unchanged(before: Mapping[str, Any], config: Config | MultiTaskConfi
         changed += _changes(before["branches"][branch], tree["branches"][branch], f"{branch}: ")
     if changed:
         raise ConfigError(
-            f"{name} is of a training with another input: {'; '.join(changed)}. A restart keeps these: put "
-            "them back, or begin a new training with this model's weights (--init-model)"
+            f"{name} is of a training with another input: {'; '.join(changed)}. A restart cannot change "
+            "these: restore them, or begin a new training with this model's weights (--init-model)"
         )
 
 

@@ -362,7 +362,11 @@ class Trainer:
     def _diverged(self, what: str) -> DivergedError:
         """What to raise, with what to do."""
         found = checkpoints(self.folder, self.config.training.save_ckpt)
-        last = f"; {found[-1]} is from before: go on with it by --restart" if found else "; begin again"
+        last = (
+            f"; {found[-1]} is the last good one: continue from it with --restart"
+            if found
+            else "; begin again"
+        )
         return DivergedError(
             f"the training diverged up to step {self.step}: {what}{last}, with a lower learning_rate.start_lr or "
             "with training.gradient_max_norm, or look for wrong labels in the data"
@@ -402,7 +406,7 @@ def _only_one(
 ) -> str | os.PathLike[str] | Potential | None:
     """The model to begin with; a training has one beginning."""
     if restart + (init_model is not None) + (finetune is not None) > 1:
-        raise InputError("restart, init_model and finetune exclude each other")
+        raise InputError("restart, init_model and finetune cannot be combined")
     return finetune if init_model is None else init_model
 
 

@@ -64,7 +64,7 @@ class DosLoss(Loss):
         prefactors = {t: Prefactor(*(getattr(options, f"{end}_pref_{t}") for end in ends)) for t in _TERMS}
         found = cls(prefactors, labels)
         if not found.terms:
-            raise ConfigError("loss: all of its prefactors are 0, so that there is nothing to learn")
+            raise ConfigError("loss: all of its prefactors are 0, so there is nothing to learn")
         return found
 
     def keys(self, label: str) -> list[str]:

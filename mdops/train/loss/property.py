@@ -59,7 +59,8 @@ class PropertyLoss(Loss):
         self._deviation = model.out_std[0].detach().reshape(1, -1)
         if not bool((self._deviation > 0).all()):
             raise DataError(
-                f"{self._label.name} is the same in all frames of the statistics, so that there is nothing to learn"
+                f"{self._label.name} is the same in all frames of the statistics, so there is nothing to "
+                "learn"
             )
 
     def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:

@@ -45,7 +45,7 @@ class TensorLoss(Loss):
                 f"{', '.join(labels)}"
             )
         if not options.pref and not options.pref_atomic:
-            raise ConfigError("loss.pref: and pref_atomic are 0, so that there is nothing to learn")
+            raise ConfigError("loss.pref: and pref_atomic are 0, so there is nothing to learn")
         weights = {name: getattr(options, _KEYS[label.of_atom]) for name, label in labels.items()}
         return cls(weights, labels)
 

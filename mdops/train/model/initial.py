@@ -110,7 +110,7 @@ def read_pretrained(
     require_types(potential.model, config.model, name)
     if potential.source.get("modifier") and not getattr(config.model, "modifier", None):
         raise ConfigError(
-            f"{name} was trained beside charges (modifier), and the input has no section model.modifier"
+            f"{name} was trained with charges (modifier), but the input has no section model.modifier"
         )
     if not use_pretrain_script:
         require_same(potential.model, config.model, name, descriptor_alone=is_new)
