@@ -202,7 +202,7 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
         "a differentiable energy": lambda: model(torch.tensor(atoms.positions), torch.tensor([0] * 7)),
     }
     for call in calls.values():
-        with pytest.raises(UnsupportedModelError, match="charges beyond the cutoff"):
+        with pytest.raises(UnsupportedModelError, match="long-range charges"):
             call()
     # The core has them; not of this model of dipoles.
     with pytest.raises(
