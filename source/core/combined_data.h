@@ -80,17 +80,12 @@ std::array<const Parameters*, 2> read_members(const Json& about, const Make& mak
 // The atoms of a call, on the CPU or a GPU, as the kernels of pair tables read them.
 template <class Call>
 ListArgs list_of(const Call& call, int ntypes) {
-  return {call.positions,
-          call.cell,
-          call.systems,
-          call.types,
-          call.rows.neighbors.data(),
-          call.rows.images.data(),
-          call.rows.counts.data(),
-          call.all,
-          1,
-          call.rows.width,
-          ntypes};
+  ListArgs list{};
+  list.positions = call.positions, list.cell = call.cell, list.batch = call.systems, list.types = call.types;
+  list.neighbors = call.rows.neighbors.data(), list.images = call.rows.images.data();
+  list.counts = call.rows.counts.data(), list.atoms = call.all, list.systems = 1;
+  list.list_width = call.rows.width, list.ntypes = ntypes;
+  return list;
 }
 
 // The number, which must be above zero.

@@ -1,7 +1,6 @@
 // Models of several descriptors, of several models, and of pair tables, on the CPU: each part by its kernels,
 // over one list.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/combined_data.h"

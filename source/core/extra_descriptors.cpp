@@ -1,7 +1,6 @@
 #include "core/extra_descriptors.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "angle_moment/shape.h"
 #include "attention_layer/attention_layer.h"
@@ -40,16 +39,11 @@ class Angles : public ExtraDescriptor<T> {
 
  private:
   AngleArgs<T> args(const Block<T>& block) const {
-    return {block.displacements.data(),
-            block.counts.data(),
-            block.types.data(),
-            own_.std.data(),
-            own_.pair_mask.get(),
-            own_.cutoff,
-            own_.grid,
-            block.width,
-            own_.ntypes,
-            false};
+    AngleArgs<T> a{};
+    a.displacements = block.displacements.data(), a.counts = block.counts.data();
+    a.types = block.types.data(), a.std = own_.std.data(), a.pair_mask = own_.pair_mask.get();
+    a.cutoff = own_.cutoff, a.grid = own_.grid, a.width = block.width, a.ntypes = own_.ntypes;
+    return a;
   }
 
   class Worker : public ExtraDescriptor<T>::Worker {

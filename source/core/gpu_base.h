@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "core/gpu_list.h"
 #include "core/gpu_memory.h"

@@ -111,15 +111,11 @@ PairRows GpuExtraDescriptors<T>::pair_rows(const GpuCall& call, int64_t first, i
 template <class T>
 GpuBlock<T> GpuExtraDescriptors<T>::block(const GpuCall& call, int64_t first, int64_t count,
                                           const TypeRows* rows) const {
-  return {first,
-          count,
-          call.rows.width,
-          displacements_.data(),
-          call.rows.counts.data() + first * ntypes_,
-          call.types + first,
-          ntypes_,
-          rows,
-          call.systems};
+  GpuBlock<T> found{};
+  found.first = first, found.atoms = count, found.width = call.rows.width;
+  found.displacements = displacements_.data(), found.counts = call.rows.counts.data() + first * ntypes_;
+  found.types = call.types + first, found.ntypes = ntypes_, found.rows = rows, found.zeros = call.systems;
+  return found;
 }
 
 template <class T>

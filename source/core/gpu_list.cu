@@ -1,7 +1,6 @@
 #include "core/gpu_list.h"
 
 #include <algorithm>
-#include <string>
 
 #include "core/error.h"
 #include "neighbor/gpu_rows.h"
@@ -51,21 +50,14 @@ void GpuSearch::run(const mdops_input& input, const double* positions, double cu
   const Box box(input);
   const int32_t* const types = types_.copy(input.types, all, stream);
   check_cuda(cudaMemsetAsync(systems_.resize(all), 0, 4 * all, stream));
-  const GpuAtoms atoms{all,
-                       1,
-                       ntypes_,
-                       positions,
-                       cell_.copy(box.cell, 9, stream),
-                       periodic_.copy(box.periodic, 3, stream),
-                       systems_.data(),
-                       types,
-                       cutoff,
-                       centers};
+  GpuAtoms atoms{};
+  atoms.size = all, atoms.num_systems = 1, atoms.num_types = ntypes_, atoms.positions = positions;
+  atoms.cell = cell_.copy(box.cell, 9, stream), atoms.pbc = periodic_.copy(box.periodic, 3, stream);
+  atoms.batch = systems_.data(), atoms.types = types, atoms.cutoff = cutoff, atoms.centers = centers;
   SortedCells sorted(gpu, atoms);
   sorted.sort(cells_.resize(sorted.bytes()));
   // Before what is waited for below: other models read the list in streams of their own.
-  gpu.launch(centers_kernel, blocks_for(all, kThreads), kThreads, 0, types, centers, all,
-             rows.types.resize(all));
+  gpu.launch_for(all, kThreads, centers_kernel, types, centers, all, rows.types.resize(all));
   Word* const longest = longest_.resize(1);
   int64_t *const needed = needed_.resize(2), *const told = needed_here_.resize(3);
   for (;;) {

@@ -1,8 +1,6 @@
 // Neighbours in a GPU's memory, and the search for them there.
 #pragma once
 
-#include <memory>
-
 #include "core/gpu_memory.h"
 #include "core/list.h"
 

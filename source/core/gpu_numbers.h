@@ -41,7 +41,7 @@ static __global__ void to_atoms_kernel(TypeRows rows, const T* from, int64_t fro
 // A thread each of `count` numbers.
 template <class... Parameters, class... Args>
 void launch_numbers(const Gpu& gpu, void (*kernel)(Parameters...), int64_t count, const Args&... args) {
-  gpu.launch(kernel, blocks_for(count, kNumberThreads), kNumberThreads, 0, args...);
+  gpu.launch_for(count, kNumberThreads, kernel, args...);
 }
 
 }  // namespace mdops::core

@@ -1,9 +1,6 @@
 // What the host wants to know of a step's answers: their energy, and whether the neighbours are in order.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "common/gpu.h"

@@ -13,6 +13,10 @@ struct GpuLimits {
   int multiprocessors, capability, shared_bytes;
 };
 
+inline int64_t blocks_for(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
+
 class Gpu {
  public:
   explicit Gpu(const GpuLimits& limits) : limits_(limits) {}
@@ -21,6 +25,10 @@ class Gpu {
   void launch(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
               const Args&... args) const {
     run([&] { kernel(static_cast<Parameters>(args)...); }, blocks, threads, shared);
+  }
+  template <class... Parameters, class... Args>
+  void launch_for(int64_t n, int threads, void (*kernel)(Parameters...), const Args&... args) const {
+    launch(kernel, blocks_for(n, threads), threads, 0, args...);
   }
   // One kernel after the other, all the same.
   template <class... Parameters, class... Args>
@@ -42,9 +50,5 @@ class Gpu {
   void run(const std::function<void()>& thread, int64_t blocks, int threads, int64_t shared) const;
   GpuLimits limits_;
 };
-
-inline int64_t blocks_for(int64_t n, int64_t size) {
-  return (n + size - 1) / size;
-}
 
 }  // namespace mdops

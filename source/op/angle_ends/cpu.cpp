@@ -9,9 +9,8 @@ constexpr int64_t kAngleEndRows = 64;  // a piece of work, at least
 // make(row, column, not a number) of each number.
 template <class T, class F>
 static void for_end_numbers(const AngleEndsArgs<T>& args, int64_t rows, int64_t columns, const F& make) {
-  parallel(rows, kAngleEndRows, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      for (int64_t c = 0; c < columns; ++c) make(args, row, c, std::numeric_limits<T>::quiet_NaN());
+  parallel_each(rows, kAngleEndRows, [&](int64_t row) {
+    for (int64_t c = 0; c < columns; ++c) make(args, row, c, std::numeric_limits<T>::quiet_NaN());
   });
 }
 
@@ -28,6 +27,4 @@ static void run_angle_end_gradients(const Op&, const AngleEndsArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AngleEndsOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AngleEndsOps)

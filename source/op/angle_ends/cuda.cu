@@ -2,6 +2,4 @@
 #include "angle_ends/ops.h"
 #include "common/cuda.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AngleEndsOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AngleEndsOps)

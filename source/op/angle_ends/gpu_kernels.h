@@ -8,9 +8,7 @@
 #include "angle_ends/angle_ends.h"
 #include "message/gpu_tensor.h"
 
-namespace mdops {
-
-namespace gpu_angle_ends {
+namespace mdops::gpu_angle_ends {
 
 using namespace gpu_message;
 
@@ -212,8 +210,7 @@ __global__ void __launch_bounds__(kThreads, kEndBlocks)
 template <class T, class F>
 void by_numbers(const Gpu& gpu, const AngleEndsArgs<T>& args, int64_t rows, int64_t columns, const F& make) {
   if (rows * columns)
-    gpu.launch(number_kernel<T, F>, blocks_for(rows * columns, kThreads), kThreads, 0, args, rows * columns,
-               columns, make);
+    gpu.launch_for(rows * columns, kThreads, number_kernel<T, F>, args, rows * columns, columns, make);
 }
 
 // f.operator()<eights>() where there are kernels by tensor cores, or whether there are none.
@@ -267,9 +264,9 @@ void run_angle_end_gradients(const Gpu& gpu, const AngleEndsArgs<T>& args) {
   by_numbers(gpu, args, args.atoms, args.columns, MakeByAtom<T>{});
 }
 
-}  // namespace gpu_angle_ends
+}  // namespace mdops::gpu_angle_ends
 
+namespace mdops {
 using gpu_angle_ends::run_angle_end_gradients;
 using gpu_angle_ends::run_angle_ends;
-
 }  // namespace mdops

@@ -1,9 +1,6 @@
-// The ops on what messages along angles add for their edges, their arguments checked at entry. What a device
-// does are overloads of `run_angle_ends` and `run_angle_end_gradients` on the call of an op.
+// The ops on what messages along angles add for their edges. A device has `run_angle_ends` and
+// `run_angle_end_gradients`.
 #pragma once
-
-#include <string>
-#include <tuple>
 
 #include "angle_ends/angle_ends.h"
 #include "common/bind.h"
@@ -13,15 +10,12 @@ namespace mdops {
 
 struct AngleEndsInputs {
   Tensor weight;
-  ScalarType dtype;
-  int64_t inputs, columns;
+  ScalarType dtype = weight.scalar_type();
+  int64_t inputs = weight.size(0), columns = weight.size(1) / 2;
   RowIndex of;
 
   AngleEndsInputs(const Op& op, const Tensor& weight_, const Tensor& index, const Tensor& offsets)
       : weight(float_input(op, "weight", weight_, {kAny, kAny})),
-        dtype(weight.scalar_type()),
-        inputs(weight.size(0)),
-        columns(weight.size(1) / 2),
         of(op, index, std::nullopt, offsets, index.dim() == 1 ? index.size(0) : 0) {
     if (weight.size(1) % 2)
       fail(op,
@@ -42,10 +36,8 @@ struct AngleEndsInputs {
 
 template <class Device>
 struct AngleEndsOps {
-  using Two = std::tuple<Tensor, Tensor>;
-
-  static Two angle_ends(const Tensor& x_, const Tensor& of_atom_, const Tensor& weight, const Tensor& index,
-                        const Tensor& offsets) {
+  static Outputs<2> angle_ends(const Tensor& x_, const Tensor& of_atom_, const Tensor& weight,
+                               const Tensor& index, const Tensor& offsets) {
     const auto op = Device::make("angle_ends", "x", x_);
     const AngleEndsInputs in(op, Device::placed(weight), index, offsets);
     const Tensor x = Device::placed(in.rows(op, "x", x_, in.inputs));
@@ -63,8 +55,8 @@ struct AngleEndsOps {
   }
 
   // By x and of_atom.
-  static Two angle_ends_backward(const Tensor& grad_p_, const Tensor& grad_q_, const Tensor& weight,
-                                 const Tensor& index, const Tensor& offsets) {
+  static Outputs<2> angle_ends_backward(const Tensor& grad_p_, const Tensor& grad_q_, const Tensor& weight,
+                                        const Tensor& index, const Tensor& offsets) {
     const auto op = Device::make("angle_ends_backward", "grad_p", grad_p_);
     const AngleEndsInputs in(op, Device::placed(weight), index, offsets);
     const Tensor grad_p = Device::placed(in.rows(op, "grad_p", grad_p_, in.columns));

@@ -71,6 +71,4 @@ static void make_angle_gradients(const Op& op, const AngleArgs<T>& args, const A
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AngleMomentOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AngleMomentOps)

@@ -1,7 +1,6 @@
 #include "angle_moment/passes.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 int64_t angle_scratch_size(const AngleArgs<T>& args, int channels) {
@@ -68,13 +67,7 @@ void angle_features_backward(const AngleArgs<T>& args, const AngleTables<T>& tab
     features_backward<Gate::none>(args, memory, tables, grad, begin, end, pair_grad);
 }
 
-MDOPS_INSTANTIATE(angle_scratch_size)
-MDOPS_INSTANTIATE(angle_forward)
-MDOPS_INSTANTIATE(angle_backward)
-MDOPS_INSTANTIATE(angle_jvp)
-MDOPS_INSTANTIATE(angle_hvp)
-MDOPS_INSTANTIATE(angle_features)
-MDOPS_INSTANTIATE(angle_features_backward)
+MDOPS_INSTANTIATE(angle_scratch_size, angle_forward, angle_backward, angle_jvp, angle_hvp, angle_features,
+                  angle_features_backward)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -85,6 +85,4 @@ static void make_angle_gradients(const CudaOp& op, const AngleArgs<T>& args, con
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AngleMomentOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AngleMomentOps)

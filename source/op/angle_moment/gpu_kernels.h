@@ -8,9 +8,7 @@
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 
-namespace mdops {
-
-namespace gpu_angle {
+namespace mdops::gpu_angle {
 
 enum class Gate { none, alone, beside };
 
@@ -495,6 +493,4 @@ __global__ void features_pull_kernel(AngleArgs<T> args, AngleTables<T> tables, i
   });
 }
 
-}  // namespace gpu_angle
-
-}  // namespace mdops
+}  // namespace mdops::gpu_angle

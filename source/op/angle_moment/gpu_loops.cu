@@ -59,9 +59,6 @@ void run_angle_gradients(const Gpu& gpu, const AngleArgs<T>& args, const AngleTa
   });
 }
 
-MDOPS_INSTANTIATE(angle_features_bytes)
-MDOPS_INSTANTIATE(angle_gradients_bytes)
-MDOPS_INSTANTIATE(run_angle_features)
-MDOPS_INSTANTIATE(run_angle_gradients)
+MDOPS_INSTANTIATE(angle_features_bytes, angle_gradients_bytes, run_angle_features, run_angle_gradients)
 
 }  // namespace mdops

@@ -6,9 +6,7 @@
 #include "angle_moment/gpu_kernels.h"
 #include "common/gpu.h"
 
-namespace mdops {
-
-namespace gpu_angle {
+namespace mdops::gpu_angle {
 
 // Blocks, of one warp each, that go through all atoms where their memory is global: enough to keep a GPU
 // busy.
@@ -26,6 +24,4 @@ struct WarpMemory {
   char* of(void* memory) const { return shared ? nullptr : static_cast<char*>(memory); }
 };
 
-}  // namespace gpu_angle
-
-}  // namespace mdops
+}  // namespace mdops::gpu_angle

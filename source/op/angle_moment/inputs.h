@@ -23,8 +23,7 @@ struct AngleInputs : DescriptorInputs {
     const std::string refusal = angle_grid_refusal(exponent, octaves, fineness);
     if (!refusal.empty()) fail(op, refusal);
     if (ntypes > kMostAngleTypes)
-      fail(op, "argument `counts` has " + std::to_string(ntypes) + " types, expected " +
-                   std::to_string(kMostAngleTypes) + " at most");
+      fail(op, "argument `counts` has ", ntypes, " types, expected ", kMostAngleTypes, " at most");
   }
 
   int64_t pairs() const { return ntypes * (ntypes + 1) / 2; }
@@ -35,16 +34,12 @@ struct AngleInputs : DescriptorInputs {
 
   template <class T>
   AngleArgs<T> args() const {
-    return {data_of(displacements),
-            data_of(counts),
-            data_of(types),
-            data_of(std),
-            data_of(pair_mask),
-            cutoff_as<T>(),
-            {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)},
-            width,
-            static_cast<int>(ntypes),
-            gated};
+    AngleArgs<T> a{};
+    a.displacements = data_of(displacements), a.counts = data_of(counts), a.types = data_of(types);
+    a.std = data_of(std), a.pair_mask = data_of(pair_mask), a.cutoff = cutoff_as<T>();
+    a.grid = {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)};
+    a.width = width, a.ntypes = static_cast<int>(ntypes), a.gated = gated;
+    return a;
   }
 };
 
@@ -53,7 +48,7 @@ struct AngleFeatureInputs : AngleInputs {
   using Given = Listed<Times<7, const Tensor&>, Times<3, double>, Times<3, int64_t>>;
 
   Tensor plain, gates;
-  int64_t channels;
+  int64_t channels = plain.size(2);
 
   AngleFeatureInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
                      const Tensor& std, const Tensor& pair_mask, const Tensor& tables, const Tensor& gates_,
@@ -61,15 +56,13 @@ struct AngleFeatureInputs : AngleInputs {
                      int64_t octaves, int64_t fineness)
       : AngleInputs(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
                     exponent, octaves, fineness, false),
-        plain(input(op, "tables", tables, dtype, {pairs(), pieces(), kAny, kAngleRow})),
-        channels(plain.size(2)) {
+        plain(input(op, "tables", tables, dtype, {pairs(), pieces(), kAny, kAngleRow})) {
     if (channels < 1 || channels > kMostAngleChannels)
-      fail(op, "argument `tables` has " + std::to_string(channels) + " channels, expected one or more, " +
-                   std::to_string(kMostAngleChannels) + " at most");
+      fail(op, "argument `tables` has ", channels, " channels, expected one or more, ", kMostAngleChannels,
+           " at most");
     gates = input(op, "gates", gates_, dtype, {kAny, pieces(), channels, kAngleRow});
     if (gates.size(0) != 0 && gates.size(0) != pairs())
-      fail(op, "argument `gates` has " + std::to_string(gates.size(0)) +
-                   " pairs of types, expected none or " + std::to_string(pairs()));
+      fail(op, "argument `gates` has ", gates.size(0), " pairs of types, expected none or ", pairs());
   }
 
   template <class T>

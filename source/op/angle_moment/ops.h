@@ -1,8 +1,5 @@
-// The ops on moments of angles, their arguments checked at entry. A device has `make(name, argument,
-// tensor)`, a call of an op; what is done are overloads on that call.
+// The ops on moments of angles.
 #pragma once
-
-#include <tuple>
 
 #include "angle_moment/inputs.h"
 #include "common/bind.h"
@@ -13,13 +10,12 @@ template <class Device>
 struct AngleMomentOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor, Tensor> angle_moment(const Call& op, const AngleInputs& in) {
+  static Outputs<3> angle_moment(const Call& op, const AngleInputs& in) {
     Tensor moments = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moments(op, in.args<T>(), in.atoms, moments.mutable_data_ptr<T>(),
-                        within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
+      run_angle_moments<T>(op, in.args<T>(), in.atoms, data_of(moments), data_of(within), data_of(nearest));
     });
     return {moments, within, nearest};
   }
@@ -28,8 +24,7 @@ struct AngleMomentOps {
     const Tensor grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
-                                 result.mutable_data_ptr<T>());
+      run_angle_moment_gradients<T>(op, in.args<T>(), in.atoms, data_of(grad), data_of(result));
     });
     return result;
   }
@@ -38,8 +33,7 @@ struct AngleMomentOps {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
     Tensor result = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_tangents(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                                result.mutable_data_ptr<T>());
+      run_angle_moment_tangents<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(result));
     });
     return result;
   }
@@ -49,20 +43,20 @@ struct AngleMomentOps {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_seconds(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                               grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
+      run_angle_moment_seconds<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(grad),
+                                  data_of(result));
     });
     return result;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> angle_features(const Call& op, AngleFeatureInputs& in) {
+  static Outputs<3> angle_features(const Call& op, AngleFeatureInputs& in) {
     in.plain = Device::placed(in.plain), in.gates = Device::placed(in.gates);  // GPUs read 16 bytes at once
     Tensor features = empty(op, {in.atoms, in.channels}, in.dtype);
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      make_angle_features(op, in.args<T>(), in.tables<T>(), in.atoms, features.mutable_data_ptr<T>(),
-                          within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
+      make_angle_features<T>(op, in.args<T>(), in.tables<T>(), in.atoms, data_of(features), data_of(within),
+                             data_of(nearest));
     });
     return {features, within, nearest};
   }
@@ -71,8 +65,7 @@ struct AngleMomentOps {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.channels});
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      make_angle_gradients(op, in.args<T>(), in.tables<T>(), in.atoms, grad.const_data_ptr<T>(),
-                           result.mutable_data_ptr<T>());
+      make_angle_gradients<T>(op, in.args<T>(), in.tables<T>(), in.atoms, data_of(grad), data_of(result));
     });
     return result;
   }

@@ -6,8 +6,7 @@
 #include "angle_moment/angle_moment.h"
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // What multiplies theta's functions: nothing; w_j w_l; or nothing for some and w_j w_l for others beside
 // them.
@@ -255,5 +254,4 @@ inline void add_to_switches(const Chunk<T>& chunk, const T* f, const T* b, T* a)
   }
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

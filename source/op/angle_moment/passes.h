@@ -7,8 +7,7 @@
 #include "angle_moment/pairs.h"
 #include "angle_moment/pull.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 struct PieceVector;
@@ -508,5 +507,4 @@ inline void features_backward(const AngleArgs<T>& args, const Memory<T>& memory,
   }
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -2,6 +2,4 @@
 #include "angle_products/ops.h"
 #include "common/cuda.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AngleProductOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AngleProductOps)

@@ -6,9 +6,7 @@
 #include "common/rows.h"
 #include "common/vector.h"
 
-namespace mdops {
-
-namespace gpu_angle_products {
+namespace mdops::gpu_angle_products {
 
 constexpr int kThreads = 256, kLanes = 8;
 
@@ -34,17 +32,17 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const AngleProductAr
 
 template <class T>
 void run_angle_products(const Gpu& gpu, const AngleProductArgs<T>& args) {
-  gpu.launch(product_kernel<T>, blocks_for(args.rows, kThreads), kThreads, 0, args);
+  gpu.launch_for(args.rows, kThreads, product_kernel<T>, args);
 }
 
 template <class T>
 void run_angle_gradients(const Gpu& gpu, const AngleProductArgs<T>& args) {
-  gpu.launch(gradient_kernel<T>, blocks_for(args.things * kLanes, kThreads), kThreads, 0, args);
+  gpu.launch_for(args.things * kLanes, kThreads, gradient_kernel<T>, args);
 }
 
-}  // namespace gpu_angle_products
+}  // namespace mdops::gpu_angle_products
 
+namespace mdops {
 using gpu_angle_products::run_angle_gradients;
 using gpu_angle_products::run_angle_products;
-
 }  // namespace mdops

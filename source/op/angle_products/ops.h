@@ -1,9 +1,5 @@
-// The ops on products of pairs, their arguments checked at entry. What a device does are overloads of
-// `run_angle_products` and `run_angle_gradients` on the call of an op.
+// The ops on products of pairs. A device has `run_angle_products` and `run_angle_gradients`.
 #pragma once
-
-#include <optional>
-#include <tuple>
 
 #include "angle_products/angle_products.h"
 #include "common/bind.h"
@@ -16,14 +12,13 @@ struct AngleProductInputs {
   using Given = Listed<Times<4, const Tensor&>, const std::optional<Tensor>&, const Tensor&>;
 
   Tensor u;
-  ScalarType dtype;
+  ScalarType dtype = u.scalar_type();
   RowIndex first, second;
 
   AngleProductInputs(const Op& op, const Tensor& u_, const Tensor& first_, const Tensor& first_offsets,
                      const Tensor& second_, const std::optional<Tensor>& second_order,
                      const Tensor& second_offsets)
       : u(float_input(op, "u", u_, {kAny, 4})),
-        dtype(u.scalar_type()),
         first(op, first_, std::nullopt, first_offsets, first_.dim() == 1 ? first_.size(0) : 0,
               {"first", "", "first_offsets"}),
         second(op, second_, second_order, second_offsets, first.rows,
@@ -50,13 +45,12 @@ struct AngleProductInputs {
 template <class Device>
 struct AngleProductOps {
   using Call = typename Device::Call;
-  using Two = std::tuple<Tensor, Tensor>;
 
-  static Two angle_products(const Call& op, const AngleProductInputs& in) {
+  static Outputs<2> angle_products(const Call& op, const AngleProductInputs& in) {
     return products(op, in, nullptr);
   }
 
-  static Two angle_products_along(const Call& op, const AngleProductInputs& in, const Tensor& v) {
+  static Outputs<2> angle_products_along(const Call& op, const AngleProductInputs& in, const Tensor& v) {
     const Tensor along = input(op, "v", v, in.dtype, {in.first.targets, 4});
     return products(op, in, &along);
   }
@@ -79,7 +73,7 @@ struct AngleProductOps {
   MDOPS_IMPLEMENT(AngleProductOps, angle_products, angle_products_along, angle_products_backward)
 
  private:
-  static Two products(const Call& op, const AngleProductInputs& in, const Tensor* v) {
+  static Outputs<2> products(const Call& op, const AngleProductInputs& in, const Tensor* v) {
     Tensor cosines = empty(op, {in.first.rows}, in.dtype), weights = empty(op, {in.first.rows}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();

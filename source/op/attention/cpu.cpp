@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <numeric>
-#include <tuple>
-#include <vector>
 
 #include "attention/cpu_kernel.h"
 #include "attention/ops.h"
@@ -21,22 +19,20 @@ constexpr int64_t kJobRows = 128;
 // What the values of the offsets must be; and where the sequences begin in a head's bias.
 std::vector<int64_t> check_offsets(const Op& op, const AttentionInputs& in) {
   const int32_t* offsets = in.offsets.const_data_ptr<int32_t>();
-  if (offsets[0] < 0) fail(op, "argument `offsets` begins with " + std::to_string(offsets[0]));
+  if (offsets[0] < 0) fail(op, "argument `offsets` begins with ", offsets[0]);
   if (offsets[in.sequences] > in.rows)
-    fail(op, "argument `offsets` ends with " + std::to_string(offsets[in.sequences]) + ", and there are " +
-                 std::to_string(in.rows) + " rows");
+    fail(op, "argument `offsets` ends with ", offsets[in.sequences], ", and there are ", in.rows, " rows");
   std::vector<int64_t> bias_begin(in.sequences + 1);
   for (int64_t b = 0; b < in.sequences; ++b) {
     const int64_t length = int64_t{offsets[b + 1]} - offsets[b];
-    if (length < 0) fail(op, "argument `offsets` falls after sequence " + std::to_string(b));
+    if (length < 0) fail(op, "argument `offsets` falls after sequence ", b);
     if (length > in.max_length)
-      fail(op, "argument `offsets` has a sequence of " + std::to_string(length) +
-                   " rows, and `max_length` is " + std::to_string(in.max_length));
+      fail(op, "argument `offsets` has a sequence of ", length, " rows, and `max_length` is ", in.max_length);
     bias_begin[b + 1] = bias_begin[b] + length * length;
   }
   if (in.bias && in.bias_size() != bias_begin[in.sequences])
-    fail(op, "argument `bias` has " + std::to_string(in.bias_size()) + " numbers a head, expected " +
-                 std::to_string(bias_begin[in.sequences]) + ", the sum of the sequences' squared lengths");
+    fail(op, "argument `bias` has ", in.bias_size(), " numbers a head, expected ", bias_begin[in.sequences],
+         ", the sum of the sequences' squared lengths");
   return bias_begin;
 }
 
@@ -165,8 +161,8 @@ auto dispatch(const AttentionInputs& in, const F& f) {
 
 }  // namespace
 
-static std::tuple<Tensor, Tensor> attend(const Op& op, const AttentionInputs& in) {
-  return dispatch(in, [&](auto zero) -> std::tuple<Tensor, Tensor> {
+static Outputs<2> attend(const Op& op, const AttentionInputs& in) {
+  return dispatch(in, [&](auto zero) -> Outputs<2> {
     using T = decltype(zero);
     const AttentionRun<T> pass(op, in, AttentionPass::forward);
     const Tensor out = pass.rows(in.value_width);
@@ -197,6 +193,4 @@ static auto attention_seconds(const Op& op, const AttentionInputs& in, const Att
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AttentionOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AttentionOps)

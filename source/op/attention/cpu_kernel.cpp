@@ -2,8 +2,7 @@
 
 #include "attention/passes.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -63,9 +62,6 @@ void attention_sum(const AttentionArgs<T>& args, const T* parts, int64_t count, 
   }
 }
 
-MDOPS_INSTANTIATE(attention_scratch_size)
-MDOPS_INSTANTIATE(attention_run)
-MDOPS_INSTANTIATE(attention_sum)
+MDOPS_INSTANTIATE(attention_scratch_size, attention_run, attention_sum)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,6 +1,3 @@
-#include <optional>
-#include <tuple>
-
 #include "attention/gpu_passes.h"
 #include "attention/ops.h"
 #include "common/cuda.h"
@@ -134,7 +131,7 @@ void with_memory(const CudaOp& op, const AttentionInputs& in, const AttentionSav
 
 }  // namespace
 
-static std::tuple<Tensor, Tensor> attend(const CudaOp& op, const AttentionInputs& given) {
+static Outputs<2> attend(const CudaOp& op, const AttentionInputs& given) {
   const AttentionInputs in = aligned_rows(given);
   Tensor out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
   Tensor logsumexp = empty(op, {in.rows, in.heads}, in.sums);
@@ -169,9 +166,8 @@ static AttentionGradients attention_gradients(const CudaOp& op, const AttentionI
   return {to.q, to.k, to.v, to.bias, to.gate, to.switches};
 }
 
-static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attention_seconds(
-    const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved,
-    const AttentionDirections& along) {
+static Outputs<7> attention_seconds(const CudaOp& op, const AttentionInputs& in, const AttentionSaved& saved,
+                                    const AttentionDirections& along) {
   Gradients to(op, in);
   Tensor grad_grad_out = empty(op, {in.rows, in.heads, in.value_width}, in.dtype);
   if (in.rows > 0)
@@ -192,6 +188,4 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attent
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AttentionOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AttentionOps)

@@ -1,11 +1,9 @@
 #include "attention/gpu_run.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 MDOPS_FORWARD_PASS(__nv_bfloat16)
 MDOPS_BACKWARD_PASS(__nv_bfloat16)
 MDOPS_SECOND_PASS(__nv_bfloat16)
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

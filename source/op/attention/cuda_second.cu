@@ -1,9 +1,7 @@
 #include "attention/gpu_run.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 MDOPS_SECOND_PASS(float)
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

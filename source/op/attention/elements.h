@@ -6,8 +6,7 @@
 #include "attention/attention.h"
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class To, class From>
 inline __attribute__((always_inline)) To bits_as(From from) {
@@ -66,5 +65,4 @@ inline void store_numbers(const T* numbers, int64_t count, Element element, void
   for (int64_t k = 0; k < count; ++k) p[k] = narrowed(static_cast<float>(numbers[k]), element);
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

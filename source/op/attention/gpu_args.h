@@ -13,8 +13,7 @@
 #include "common/gpu.h"
 #include "common/rows.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 // In what sums and the softmax are for tensors of T.
 template <class T>
@@ -287,5 +286,4 @@ __device__ __forceinline__ PairChange<A> pair_change(const PairInputs<A>& i, A s
   return {mean * i.c * i.a + p * (i.c1 * i.a + i.c * i.a1), p * i.c * i.a, mean};
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -20,8 +20,7 @@
 
 #include "attention/gpu_forward.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 // Queries at a time: where the sums of wide heads leave few registers, half as many as else.
 template <class N, int D>
@@ -598,5 +597,4 @@ __global__ void __launch_bounds__(Warps* kWarp, kBackwardBlocks<N, D>)
   }
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

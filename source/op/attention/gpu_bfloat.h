@@ -16,8 +16,7 @@
 
 #include "attention/gpu_group_backward.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 constexpr int kTileRows = 64;
 
@@ -371,5 +370,4 @@ __global__ void __launch_bounds__(BfloatMemory<D>::kThreads, BfloatMemory<D>::kB
 #endif
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -13,8 +13,7 @@
 
 #include "attention/gpu_tiles.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 constexpr int kKeyStep = 32, kMostWarps = 8;
 
@@ -469,5 +468,4 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, D <= 64 ? 2 : 1)
   }
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

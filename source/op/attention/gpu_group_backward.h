@@ -21,8 +21,7 @@
 
 #include "attention/gpu_backward.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 constexpr int kTileWidth = 128;  // of a head, zeros behind its own
 
@@ -404,5 +403,4 @@ __global__ void __launch_bounds__(GroupMemory::kThreads, 1)
 #endif
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -11,8 +11,7 @@
 #include "gemm/gpu_parts.h"
 #include "gemm/gpu_tile.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 // The shared memory that the launch asks for.
 __device__ __forceinline__ char* block_memory() {
@@ -125,5 +124,4 @@ __device__ __forceinline__ void each_product(const F& f) {
   }
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -1,7 +1,6 @@
 #include "attention/gpu_run.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 MDOPS_FORWARD_PASS(float)
 
@@ -12,5 +11,4 @@ void add_gate_parts(const Gpu& gpu, const TensorArgs<float>& args, const int32_t
   launch_sum_of_parts(gpu, p, parts, count, grad_gate, grad_switch);
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

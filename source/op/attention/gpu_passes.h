@@ -6,8 +6,7 @@
 
 #include "attention/gpu_args.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 // `parts`: 2 for the accuracy of float32's products, 1 for that of tf32's. `bad`: memory for kPrepareBlocks
 // integers, which are judged anew unless `args` has them; `bias_at`: for one a sequence where there is a
@@ -46,5 +45,4 @@ void second_pass(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* 
 void add_gate_parts(const Gpu& gpu, const TensorArgs<float>& args, const int32_t* bad, const float* parts,
                     int count, float* grad_gate, float* grad_switch);
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -11,8 +11,7 @@
 
 #include "attention/gpu_args.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 constexpr int kSide = 16, kPlainThreads = kSide * kSide, kChunk = 32;
 constexpr int kSubtiles = kPlanTile / kSide;
@@ -361,5 +360,4 @@ __global__ void __launch_bounds__(kPlainThreads)
       put(column < p.gates ? grad_gate + row * p.gates + column : grad_switch + row, sum[column]);
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -8,8 +8,7 @@
 #include "attention/gpu_plain.h"
 #include "attention/gpu_second.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 // How many parts tensor cores make of a number: none where they do not serve.
 template <class T>
@@ -30,8 +29,7 @@ template <class T>
 void launch_sum_of_parts(const Gpu& gpu, const TensorArgs<T>& p, const Sums<T>* parts, int count,
                          T* grad_gate, T* grad_switch) {
   if (!grad_gate && !grad_switch) return;
-  gpu.launch(sum_parts_kernel<T>, blocks_for(p.rows, kPlainThreads), kPlainThreads, 0, p, parts, count,
-             grad_gate, grad_switch);
+  gpu.launch_for(p.rows, kPlainThreads, sum_parts_kernel<T>, p, parts, count, grad_gate, grad_switch);
 }
 
 // The memory that the passes need: floats where dQ is summed over tiles of keys, and so on.
@@ -121,7 +119,7 @@ class Attention {
 
   void delta(const GradientArgs<T>& g) const {
     const int64_t rows = static_cast<int64_t>(p_.rows) * p_.heads;
-    gpu_.launch(delta_kernel<T>, blocks_for(rows * kWarp, kPlainThreads), kPlainThreads, 0, p_, g);
+    gpu_.launch_for(rows * kWarp, kPlainThreads, delta_kernel<T>, p_, g);
   }
 
   template <bool Second>
@@ -424,5 +422,4 @@ void second_pass(const Gpu& gpu, const TensorArgs<T>& args, int parts, int32_t* 
   template void second_pass<T>(const Gpu&, const TensorArgs<T>&, int, int32_t*, int64_t*, \
                                const GradientArgs<T>&, const Directions<T>&, T*, T*, const SumsMemory&);
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

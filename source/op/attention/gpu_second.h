@@ -17,8 +17,7 @@
 
 #include "attention/gpu_backward.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 enum class SecondPass { change, second };
 
@@ -444,5 +443,4 @@ __global__ void __launch_bounds__(kPlainThreads)
   for (int tile = 1; tile < tiles; ++tile) g.parts[at] += sums.numbers_of(tile)[at];
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

@@ -13,8 +13,7 @@
 
 #include "attention/gpu_instructions.h"
 
-namespace mdops {
-namespace gpu_attention {
+namespace mdops::gpu_attention {
 
 constexpr int kGroup = 16;  // rows that share a scale: the depth of one product
 constexpr int kBlockRow = 128, kBlockColumns = kBlockRow / 2;  // of a block for products of warpgroups: bytes
@@ -396,5 +395,4 @@ __device__ __forceinline__ void add_row_of_units(const float* row, int column, i
   }
 }
 
-}  // namespace gpu_attention
-}  // namespace mdops
+}  // namespace mdops::gpu_attention

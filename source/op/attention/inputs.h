@@ -1,9 +1,6 @@
 // The arguments of the ops on attention, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "attention/attention.h"
 #include "gemm/matmul.h"
 
@@ -12,7 +9,8 @@ namespace mdops {
 struct AttentionInputs {
   Tensor q, k, v, offsets, plan;
   std::optional<Tensor> bias, gate, switches, absent;
-  ScalarType dtype, sums;  // of the tensors; of logsumexp and absent: float32 but for float64
+  // of the tensors; of logsumexp and absent: float32 but for float64
+  ScalarType dtype, sums = dtype == ScalarType::Double ? dtype : ScalarType::Float;
   Matmul matmul;
   double scale, shift;
   int64_t rows, heads, width, value_width, sequences, gates, max_length;
@@ -27,7 +25,6 @@ struct AttentionInputs {
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
         plan(input(op, "plan", plan_, ScalarType::Int, {kAny, kPlanColumns})),
         dtype(q_.scalar_type()),
-        sums(dtype == ScalarType::Double ? dtype : ScalarType::Float),
         matmul(matmul_of(op, matmul_)),
         scale(scale_),
         shift(shift_),
@@ -42,8 +39,8 @@ struct AttentionInputs {
     value_width = v.size(2);
     if (heads < 1) fail(op, "argument `q` has no heads");
     if (width < 1 || width > kMostAttentionWidth || value_width < 1 || value_width > kMostAttentionWidth)
-      fail(op, "arguments `q`, `k` and `v` have heads of width " + std::to_string(width) + " and " +
-                   std::to_string(value_width) + ", expected 1 to " + std::to_string(kMostAttentionWidth));
+      fail(op, "arguments `q`, `k` and `v` have heads of width ", width, " and ", value_width,
+           ", expected 1 to ", kMostAttentionWidth);
     if (offsets.size(0) < 1)
       fail(op, "argument `offsets` is empty, expected one more than there are sequences");
     if (plan.size(0) < 1) fail(op, "argument `plan` is empty");
@@ -54,8 +51,7 @@ struct AttentionInputs {
     if (gate_) {
       gate = input(op, "gate", *gate_, dtype, {rows, kAny});
       if (gate->size(1) < 1 || gate->size(1) > kMostGate)
-        fail(op, "argument `gate` has " + std::to_string(gate->size(1)) + " columns, expected 1 to " +
-                     std::to_string(kMostGate));
+        fail(op, "argument `gate` has ", gate->size(1), " columns, expected 1 to ", kMostGate);
     }
     gates = gate ? gate->size(1) : 0;
     if (switch_) switches = input(op, "switch", *switch_, dtype, {rows});

@@ -1,8 +1,5 @@
-// The ops on attention, their arguments checked at entry. What a device does are overloads on the call of an
-// op: `attend`, `attention_gradients` and `attention_seconds`.
+// The ops on attention. A device has `attend`, `attention_gradients` and `attention_seconds`.
 #pragma once
-
-#include <tuple>
 
 #include "attention/inputs.h"
 #include "common/bind.h"
@@ -10,18 +7,16 @@
 namespace mdops {
 
 // By q, k, v, bias, gate and switch; of no elements where the latter three are absent.
-using AttentionGradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using AttentionGradients = Outputs<6>;
 
 template <class Device>
 struct AttentionOps {
   using Optional = std::optional<Tensor>;
 
-  static std::tuple<Tensor, Tensor> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                                     const Tensor& offsets, const Tensor& plan,
-                                                     const Optional& bias, const Optional& gate,
-                                                     const Optional& switches, const Optional& absent,
-                                                     double scale, double shift, int64_t max_length,
-                                                     const std::string& matmul) {
+  static Outputs<2> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
+                                     const Tensor& plan, const Optional& bias, const Optional& gate,
+                                     const Optional& switches, const Optional& absent, double scale,
+                                     double shift, int64_t max_length, const std::string& matmul) {
     const auto op = Device::make("ragged_attention", "q", q);
     return attend(op, AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
                                       max_length, matmul));
@@ -41,15 +36,12 @@ struct AttentionOps {
   }
 
   // By grad_out, and the others.
-  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>
-  ragged_attention_backward_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv,
-                                     const Optional& dbias, const Optional& dgate, const Optional& dswitch,
-                                     const Tensor& grad_out, const Tensor& q, const Tensor& k,
-                                     const Tensor& v, const Tensor& out, const Tensor& logsumexp,
-                                     const Tensor& offsets, const Tensor& plan, const Optional& bias,
-                                     const Optional& gate, const Optional& switches, const Optional& absent,
-                                     double scale, double shift, int64_t max_length,
-                                     const std::string& matmul) {
+  static Outputs<7> ragged_attention_backward_backward(
+      const Tensor& dq, const Tensor& dk, const Tensor& dv, const Optional& dbias, const Optional& dgate,
+      const Optional& dswitch, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
+      const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
+      const Optional& bias, const Optional& gate, const Optional& switches, const Optional& absent,
+      double scale, double shift, int64_t max_length, const std::string& matmul) {
     const auto op = Device::make("ragged_attention_backward_backward", "q", q);
     const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
                              max_length, matmul);

@@ -9,8 +9,7 @@
 #include "common/exp_lanes.h"
 #include "gemm/product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // Rows of numbers in memory.
 template <class T>
@@ -521,5 +520,4 @@ struct AttentionPasses : AttentionBlock<T> {
   }
 };
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
 #include "attention_layer/ops.h"
 #include "common/scratch.h"
@@ -60,6 +59,4 @@ static void run_layer_gradients(const Op& op, const LayerInputs& in, const Atten
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AttentionLayerOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AttentionLayerOps)

@@ -3,8 +3,7 @@
 #include "attention/passes.h"
 #include "attention_layer/attention_layer.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -69,18 +68,12 @@ struct LayerPasses : AttentionPasses<T, kGates> {
   using Base::tile;
 
   const AttentionLayerArgs<T>& layer;
-  const int64_t width, features, columns, wide, wide_features;
-  LayerSaved<T> saved;
+  const int64_t width = layer.attention.width, features = layer.features, columns = layer.columns,
+                wide = padded<T>(width), wide_features = padded<T>(features);
+  LayerSaved<T> saved{layer, this->begin, n};
 
   LayerPasses(const AttentionLayerArgs<T>& layer_, int64_t neighbors, int64_t atom, void* scratch)
-      : Base(layer_.attention, neighbors, atom, 0, scratch),
-        layer(layer_),
-        width(layer.attention.width),
-        features(layer.features),
-        columns(layer.columns),
-        wide(padded<T>(width)),
-        wide_features(padded<T>(features)),
-        saved(layer, this->begin, n) {
+      : Base(layer_.attention, neighbors, atom, 0, scratch), layer(layer_) {
     for (int k = 0; k < 3 && layer.in_place(); ++k)
       saved.part[k] = take_panels<T>(arena, n, wide), saved.shrink[k] = this->numbers(n);
   }
@@ -405,11 +398,7 @@ void attention_layer_backward(const AttentionLayerArgs<T>& args, int64_t atom,
   with_passes(args, args.attention.length(atom), atom, scratch, [&](auto& passes) { passes.backward(out); });
 }
 
-MDOPS_INSTANTIATE(attention_layer_packed_size)
-MDOPS_INSTANTIATE(attention_layer_pack)
-MDOPS_INSTANTIATE(attention_layer_scratch_size)
-MDOPS_INSTANTIATE(attention_layer_forward)
-MDOPS_INSTANTIATE(attention_layer_backward)
+MDOPS_INSTANTIATE(attention_layer_packed_size, attention_layer_pack, attention_layer_scratch_size,
+                  attention_layer_forward, attention_layer_backward)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,5 +1,3 @@
-#include <string>
-
 #include "attention_layer/cuda_call.h"
 #include "attention_layer/ops.h"
 
@@ -24,6 +22,4 @@ static void run_layer_gradients(const CudaOp& op, const LayerInputs& in, const A
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AttentionLayerOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AttentionLayerOps)

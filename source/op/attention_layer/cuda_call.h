@@ -2,7 +2,6 @@
 // and memory.
 #pragma once
 
-#include <string>
 #include <type_traits>
 
 #include "attention_layer/gpu_loops.h"
@@ -13,8 +12,7 @@ namespace mdops {
 // `name`: the argument that has the rows.
 template <class Inputs>
 void check_planned(const CudaOp& op, const Inputs& in, const char* name, int64_t rows) {
-  if (in.dtype != ScalarType::Float)
-    fail(op, std::string("argument `") + name + "` must be of float32 on a GPU");
+  if (in.dtype != ScalarType::Float) fail(op, "argument `", name, "` must be of float32 on a GPU");
   if (!in.plan) fail(op, "argument `plan` is needed on a GPU");
   if (rows > INT32_MAX - kPlanTile) fail(op, "rows must fit into 32-bit indices");
 }

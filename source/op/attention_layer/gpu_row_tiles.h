@@ -11,8 +11,7 @@
 #include "attention/gpu_tiles.h"
 #include "rowwise/normalize.h"
 
-namespace mdops {
-namespace gpu_attention_layer {
+namespace mdops::gpu_attention_layer {
 
 using gpu_attention::kGroup;
 using Parts = gpu_attention::Numbers<float, 2>;
@@ -354,5 +353,4 @@ __device__ __forceinline__ void lengthen(Rows<Units>& dx, const Rows<Units>& x, 
     for (int k = 0; k < 4; ++k) dx[unit][k] = (dx[unit][k] - along[k / 2] * x[unit][k]) * shrink[k / 2];
 }
 
-}  // namespace gpu_attention_layer
-}  // namespace mdops
+}  // namespace mdops::gpu_attention_layer

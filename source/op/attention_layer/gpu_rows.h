@@ -15,8 +15,7 @@
 #include "attention_layer/attention_layer.h"
 #include "attention_layer/gpu_row_tiles.h"
 
-namespace mdops {
-namespace gpu_attention_layer {
+namespace mdops::gpu_attention_layer {
 
 constexpr int kLightBlocks = 4;  // a multiprocessor, of kernels without factors
 
@@ -291,5 +290,4 @@ __global__ void __launch_bounds__(kRowThreads, kLightBlocks)
   });
 }
 
-}  // namespace gpu_attention_layer
-}  // namespace mdops
+}  // namespace mdops::gpu_attention_layer

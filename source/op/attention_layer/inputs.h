@@ -1,14 +1,9 @@
 // The arguments of the ops on a layer of attention, checked; for the CPU and for GPUs.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "attention_layer/attention_layer.h"
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 
 namespace mdops {
 
@@ -21,10 +16,10 @@ struct LayerInputs {
 
   Tensor g, offsets, out, out_bias, norm, norm_bias;
   std::optional<Tensor> project, project_bias, factors, gate, switches, absent, plan;
-  ScalarType dtype;
+  ScalarType dtype = g.scalar_type();
   double scale, shift, eps;
   bool normalize;
-  int64_t rows, columns, features, width, atoms, max_length;
+  int64_t rows = g.size(0), columns = g.size(1), features, width, atoms, max_length;
 
   LayerInputs(const Op& op, const Tensor& g_, const Tensor& offsets_, const std::optional<Tensor>& project_,
               const std::optional<Tensor>& project_bias_, const Tensor& out_, const Tensor& out_bias_,
@@ -34,13 +29,10 @@ struct LayerInputs {
               bool normalize_, const std::optional<Tensor>& plan_, int64_t max_length_)
       : g(float_input(op, "g", g_, {kAny, kAny})),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
-        dtype(g.scalar_type()),
         scale(scale_),
         shift(shift_),
         eps(eps_),
         normalize(normalize_),
-        rows(g.size(0)),
-        columns(g.size(1)),
         max_length(max_length_) {
     out = input(op, "out_weight", out_, dtype, {kAny, kAny});
     width = out.size(0), features = out.size(1);
@@ -51,14 +43,13 @@ struct LayerInputs {
       project = input(op, "project_weight", *project_, dtype, {features, 3 * width});
       project_bias = input(op, "project_bias", *project_bias_, dtype, {3 * width});
     } else if (width % kLayerLanes) {
-      fail(op, "without `project_weight`, argument `out_weight` has " + std::to_string(width) +
-                   " rows, expected a multiple of " + std::to_string(kLayerLanes));
+      fail(op, "without `project_weight`, argument `out_weight` has ", width,
+           " rows, expected a multiple of ", kLayerLanes);
     }
     if (factors_) factors = input(op, "factors", *factors_, dtype, {width});
     const int64_t least = features + (project ? 0 : 3 * width);
     if (columns < least || (project && columns > least))
-      fail(op, "argument `g` has " + std::to_string(columns) + " columns, expected " +
-                   (project ? "" : "at least ") + std::to_string(least));
+      fail(op, "argument `g` has ", columns, " columns, expected ", (project ? "" : "at least "), least);
     out_bias = input(op, "out_bias", out_bias_, dtype, {features});
     norm = input(op, "norm_weight", norm_, dtype, {features});
     norm_bias = input(op, "norm_bias", norm_bias_, dtype, {features});

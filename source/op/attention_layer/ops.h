@@ -1,8 +1,5 @@
-// The ops on a layer of attention, their arguments checked at entry. What a device does are overloads on the
-// call of an op; it has `check_layer`, which refuses what its kernels do not have.
+// The ops on a layer of attention. A device has `check_layer`, which refuses what its kernels do not have.
 #pragma once
-
-#include <tuple>
 
 #include "attention_layer/inputs.h"
 #include "common/bind.h"
@@ -13,21 +10,20 @@ template <class Device>
 struct AttentionLayerOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor> attention_layer(const Call& op, const LayerInputs& in) {
+  static Outputs<2> attention_layer(const Call& op, const LayerInputs& in) {
     check_layer(op, in);
     Tensor result = empty(op, {in.rows, in.features}, in.dtype);
     Tensor saved = empty(op, {in.rows, in.kept()}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionLayerArgs<T> args = in.args<T>();
       args.saved = data_of(saved);
-      run_layer(op, in, args, result.mutable_data_ptr<T>());
+      run_layer<T>(op, in, args, data_of(result));
     });
     return {result, saved};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> attention_layer_backward(const Call& op, const LayerInputs& in,
-                                                                     const Tensor& grad,
-                                                                     const Tensor& saved) {
+  static Outputs<3> attention_layer_backward(const Call& op, const LayerInputs& in, const Tensor& grad,
+                                             const Tensor& saved) {
     check_layer(op, in);
     const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
     const Tensor kept = input(op, "saved", saved, in.dtype, {in.rows, in.kept()});

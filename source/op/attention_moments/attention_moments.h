@@ -19,8 +19,6 @@
 // (gpu_end.h).
 #pragma once
 
-#include <algorithm>
-
 #include "attention/attention.h"
 #include "common/isa.h"
 #include "rowwise/normalize.h"

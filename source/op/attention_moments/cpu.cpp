@@ -43,6 +43,4 @@ static void run_moments_gradients(const Op& op, const MomentsInputs&, const Atte
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AttentionMomentsOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AttentionMomentsOps)

@@ -4,8 +4,7 @@
 
 #include "attention_moments/attention_moments.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -297,9 +296,6 @@ void attention_moments_backward(const AttentionMomentsArgs<T>& args, int64_t ato
   AtomPasses<T>(args, atom).backward(out, scratch);
 }
 
-MDOPS_INSTANTIATE(attention_moments_scratch)
-MDOPS_INSTANTIATE(attention_moments_forward)
-MDOPS_INSTANTIATE(attention_moments_backward)
+MDOPS_INSTANTIATE(attention_moments_scratch, attention_moments_forward, attention_moments_backward)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

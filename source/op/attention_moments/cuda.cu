@@ -1,5 +1,3 @@
-#include <string>
-
 #include "attention_layer/cuda_call.h"
 #include "attention_moments/gpu_loops.h"
 #include "attention_moments/ops.h"
@@ -27,6 +25,4 @@ static void run_moments_gradients(const CudaOp& op, const MomentsInputs& in,
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AttentionMomentsOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AttentionMomentsOps)

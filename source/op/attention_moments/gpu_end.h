@@ -9,8 +9,7 @@
 
 #include "attention_moments/gpu_kernels.h"
 
-namespace mdops {
-namespace gpu_attention_moments {
+namespace mdops::gpu_attention_moments {
 
 using gpu_attention_layer::column_of;
 using gpu_attention_layer::FeatureRows;
@@ -525,5 +524,4 @@ __global__ void __launch_bounds__(kEndThreads, 1) end_back_kernel(BackArgs p) {
   });
 }
 
-}  // namespace gpu_attention_moments
-}  // namespace mdops
+}  // namespace mdops::gpu_attention_moments

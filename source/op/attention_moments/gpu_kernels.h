@@ -13,8 +13,7 @@
 #include "attention_layer/gpu_row_tiles.h"
 #include "attention_moments/attention_moments.h"
 
-namespace mdops {
-namespace gpu_attention_moments {
+namespace mdops::gpu_attention_moments {
 
 using gpu_attention_layer::add_product;
 using gpu_attention_layer::ask_for_rows;
@@ -287,5 +286,4 @@ __global__ void __launch_bounds__(kRowThreads, 1) join_back_kernel(BackArgs p) {
   });
 }
 
-}  // namespace gpu_attention_moments
-}  // namespace mdops
+}  // namespace mdops::gpu_attention_moments

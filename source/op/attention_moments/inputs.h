@@ -1,14 +1,9 @@
 // The arguments of the ops on sums behind layers of attention, checked; for the CPU and for GPUs.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "attention_moments/attention_moments.h"
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 
 namespace mdops {
 
@@ -102,12 +97,9 @@ struct MomentsInputs {
   void take_layers(const Op& op, const MomentsGiven& given) {
     const size_t layers = given.inner.size();
     if (layers < 1 || layers > kMostJoinedLayers)
-      fail(op, "argument `inner` has " + std::to_string(layers) + " layers, expected 1 to " +
-                   std::to_string(kMostJoinedLayers));
+      fail(op, "argument `inner` has ", layers, " layers, expected 1 to ", kMostJoinedLayers);
     const auto check = [&](const char* name, size_t size, size_t expected) {
-      if (size != expected)
-        fail(op, std::string("argument `") + name + "` has " + std::to_string(size) + " entries, expected " +
-                     std::to_string(expected));
+      if (size != expected) fail(op, "argument `", name, "` has ", size, " entries, expected ", expected);
     };
     check("out", given.out.size(), layers), check("bias", given.bias.size(), layers);
     check("scale", scale.size(), layers), check("project", given.project.size(), layers - 1);
@@ -130,9 +122,7 @@ struct MomentsInputs {
       width = to;
     }
     const int64_t expected = inner[0].size(0) + 3 * out[0].size(0);
-    if (columns != expected)
-      fail(op, "argument `rows` has " + std::to_string(columns) + " columns, expected " +
-                   std::to_string(expected));
+    if (columns != expected) fail(op, "argument `rows` has ", columns, " columns, expected ", expected);
   }
 
   AttentionMomentsArgs<double> args_of_sizes() const {

@@ -1,8 +1,6 @@
-// The ops on sums behind layers of attention, their arguments checked at entry. What a device does are
-// overloads on the call of an op; it has `check_moments`, which refuses what its kernels do not have.
+// The ops on sums behind layers of attention. A device has `check_moments`, which refuses what its kernels do
+// not have.
 #pragma once
-
-#include <tuple>
 
 #include "attention_moments/inputs.h"
 #include "common/bind.h"
@@ -13,22 +11,20 @@ template <class Device>
 struct AttentionMomentsOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor> attention_moments(const Call& op, MomentsInputs& in) {
+  static Outputs<2> attention_moments(const Call& op, MomentsInputs& in) {
     prepare(op, in);
     Tensor moments = empty(op, {in.atoms, 4, in.features}, in.dtype);
     Tensor saved = empty(op, {in.count, in.kept()}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       AttentionMomentsArgs<T> args = in.args<T>();
       args.saved = data_of(saved);
-      run_moments(op, in, args, moments.mutable_data_ptr<T>());
+      run_moments<T>(op, in, args, data_of(moments));
     });
     return {moments, saved};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> attention_moments_backward(const Call& op,
-                                                                               MomentsInputs& in,
-                                                                               const Tensor& grad,
-                                                                               const Tensor& saved) {
+  static Outputs<4> attention_moments_backward(const Call& op, MomentsInputs& in, const Tensor& grad,
+                                               const Tensor& saved) {
     prepare(op, in);
     const Tensor by = Device::placed(input(op, "grad", grad, in.dtype, {in.atoms, 4, in.features}));
     const Tensor kept = Device::placed(input(op, "saved", saved, in.dtype, {in.count, in.kept()}));

@@ -18,6 +18,4 @@ static void run_axis_gradients(const Op&, const AxisArgs<T> args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::AxisProductOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(AxisProductOps)

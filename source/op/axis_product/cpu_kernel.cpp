@@ -5,8 +5,7 @@
 #include "common/panels.h"
 #include "common/some_lanes.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -101,8 +100,6 @@ void axis_gradients(const AxisArgs<T>& args, int64_t begin, int64_t end) {
   });
 }
 
-MDOPS_INSTANTIATE(axis_features)
-MDOPS_INSTANTIATE(axis_gradients)
+MDOPS_INSTANTIATE(axis_features, axis_gradients)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

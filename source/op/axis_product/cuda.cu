@@ -2,6 +2,4 @@
 #include "axis_product/ops.h"
 #include "common/cuda.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::AxisProductOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(AxisProductOps)

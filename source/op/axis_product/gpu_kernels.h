@@ -6,9 +6,7 @@
 #include "axis_product/axis_product.h"
 #include "common/rows.h"
 
-namespace mdops {
-
-namespace gpu_axis {
+namespace mdops::gpu_axis {
 
 constexpr int kThreads = 256;
 constexpr int kLanes = 8;  // that share a sum over a column of G
@@ -160,6 +158,4 @@ __global__ void __launch_bounds__(kFourThreads) four_gradient_kernel(AxisArgs<T>
   }
 }
 
-}  // namespace gpu_axis
-
-}  // namespace mdops
+}  // namespace mdops::gpu_axis

@@ -45,7 +45,6 @@ void run_axis_gradients(const Gpu& gpu, const AxisArgs<T>& args) {
          args.t_size() + args.width * int64_t{shared_stride(args.axis)});
 }
 
-MDOPS_INSTANTIATE(run_axis_features)
-MDOPS_INSTANTIATE(run_axis_gradients)
+MDOPS_INSTANTIATE(run_axis_features, run_axis_gradients)
 
 }  // namespace mdops

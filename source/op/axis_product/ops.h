@@ -1,13 +1,8 @@
-// The ops on the features T^T T_<, their arguments checked at entry. What a device does are overloads on the
-// call of an op.
+// The ops on the features T^T T_<.
 #pragma once
-
-#include <optional>
-#include <string>
 
 #include "axis_product/axis_product.h"
 #include "common/bind.h"
-#include "common/tensor.h"
 
 namespace mdops {
 
@@ -28,8 +23,7 @@ struct AxisInputs {
         width(t.size(2)),
         axis(axis_) {
     if (axis < 1 || axis > width)
-      fail(op, "argument `axis` is " + std::to_string(axis) + ", expected 1 to t.shape[2], " +
-                   std::to_string(width));
+      fail(op, "argument `axis` is ", axis, ", expected 1 to t.shape[2], ", width);
     if (rows > kMost || width > kMost || rows * width > kMost || width * axis > kMost)
       fail(op, "argument `t` has too many numbers for an atom");
     if (!behind_) return;
@@ -41,8 +35,7 @@ struct AxisInputs {
     grad = input(op, "grad", grad_, dtype, {atoms, kAny});
     more = grad.size(1) - width * axis;
     if (more < 0)
-      fail(op, "argument `grad` has " + std::to_string(grad.size(1)) + " columns, expected at least " +
-                   std::to_string(width * axis));
+      fail(op, "argument `grad` has ", grad.size(1), " columns, expected at least ", width * axis);
     if (more > kMost) fail(op, "argument `grad` has too many numbers for an atom");
   }
 
@@ -50,15 +43,11 @@ struct AxisInputs {
 
   template <class T>
   AxisArgs<T> args(Tensor& out, bool backward) const {
-    return {atoms,
-            static_cast<int>(rows),
-            static_cast<int>(width),
-            static_cast<int>(axis),
-            data_of(t),
-            data_of(backward ? &grad : nullptr),
-            data_of(out),
-            more,
-            data_of(behind)};
+    AxisArgs<T> a{};
+    a.atoms = atoms, a.rows = static_cast<int>(rows), a.width = static_cast<int>(width);
+    a.axis = static_cast<int>(axis), a.t = data_of(t), a.grad = data_of(backward ? &grad : nullptr);
+    a.out = data_of(out), a.more = more, a.behind = data_of(behind);
+    return a;
   }
 };
 

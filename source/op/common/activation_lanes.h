@@ -2,13 +2,10 @@
 // own, of half the instructions of `activate`: layers of messages spend as long in it as in products.
 #pragma once
 
-#include <cstring>
-
 #include "common/activation.h"
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // 1 / x to rounding.
 inline __attribute__((always_inline)) Vector<float> reciprocal(const Vector<float>& x) {
@@ -93,5 +90,4 @@ inline void with_activation_lanes(Activation kind, T threshold, bool is_below, c
     work(ActivationLanes<T, false>{kind, threshold});
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,5 +1,7 @@
-// From an op's schema to its function. An op takes arguments of its own, then those of its inputs, which are
-// checked when they are made:
+// From an op's schema to its function. The ops of a family are a template over the device (ops.h), which
+// checks their arguments at entry and makes their results; what a device does are overloads on the call of an
+// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. An op takes arguments of its own, then those of its inputs,
+// which are checked when they are made:
 //
 //   struct XInputs {
 //     static constexpr const char* kFirst = "x";                    // a tensor on the op's device
@@ -15,6 +17,7 @@
 
 #include <type_traits>
 
+#include "common/each.h"
 #include "common/tensor.h"
 
 namespace mdops {
@@ -51,6 +54,16 @@ template <class A>
 struct RepeatedType<0, A> : JoinedTypes<> {};
 template <int N, class A>
 using Times = typename RepeatedType<N, A>::type;
+
+template <class List>
+struct TupleOf;
+template <class... A>
+struct TupleOf<TypeList<A...>> {
+  using type = std::tuple<A...>;
+};
+// So many tensors, as ops return them.
+template <int N>
+using Outputs = typename TupleOf<Times<N, Tensor>>::type;
 
 template <class F>
 struct OpSignature {
@@ -97,14 +110,6 @@ void bind(Library& m) {
     m.impl(Name.text, TORCH_BOX(Function));
 }
 
-// what(x) of each x, as often as the preprocessor looks again.
-#define MDOPS_EACH(what, x, ...) what(x) __VA_OPT__(MDOPS_NEXT MDOPS_LATER(what, __VA_ARGS__))
-#define MDOPS_NEXT() MDOPS_EACH
-#define MDOPS_LATER ()
-#define MDOPS_LOOK(...) MDOPS_LOOK_4(MDOPS_LOOK_4(MDOPS_LOOK_4(MDOPS_LOOK_4(__VA_ARGS__))))
-#define MDOPS_LOOK_4(...) MDOPS_LOOK_1(MDOPS_LOOK_1(MDOPS_LOOK_1(MDOPS_LOOK_1(__VA_ARGS__))))
-#define MDOPS_LOOK_1(...) __VA_ARGS__
-
 // In a template `Ops` over the device: its functions of these names implement the ops of these names.
 #define MDOPS_IMPLEMENT(Ops, ...)                   \
   static void implement(Library& m) {               \
@@ -112,5 +117,24 @@ void bind(Library& m) {
     MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND, __VA_ARGS__)) \
   }
 #define MDOPS_BIND(name) bind<Device, #name, &Own::name>(m);
+
+// In cpu.cpp: name(op, args, others...) is kernel(args, begin, end, others...) of pieces of `count` things,
+// in threads.
+#define MDOPS_IN_PIECES(name, kernel, count, grain)                                                 \
+  template <class T, template <class> class Args, class... Others>                                  \
+  static void name(const Op&, const Args<T>& args, const Others&... more) {                         \
+    parallel(count, grain,                                                                          \
+             [&](int64_t begin, int64_t end) { MDOPS_RUN(kernel<T>, args, begin, end, more...); }); \
+  }
+
+// The ops of such a template on a CPU, in cpu.cpp, and on a GPU, in cuda.cu.
+#define MDOPS_ON_CPU(Ops)                    \
+  STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) { \
+    mdops::Ops<mdops::OnCpu>::implement(m);  \
+  }
+#define MDOPS_ON_GPU(Ops)                     \
+  STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) { \
+    mdops::Ops<mdops::OnGpu>::implement(m);   \
+  }
 
 }  // namespace mdops

@@ -1,5 +1,4 @@
 // What the CPU library says of itself.
-#include <string>
 
 #include "common/isa.h"
 #include "common/tensor.h"

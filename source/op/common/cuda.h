@@ -3,8 +3,6 @@
 
 #include <torch/csrc/stable/accelerator.h>
 
-#include <string>
-
 #include "common/gpu.h"
 #include "common/tensor.h"
 
@@ -26,8 +24,7 @@ class CudaOp : public Op, public Gpu {
  private:
   static int32_t device_of(const char* name, const char* argument, const Tensor& on) {
     if (!on.is_cuda())
-      fail(name, std::string("argument `") + argument + "` is on another device than the op's other " +
-                     "arguments (cuda)");
+      fail(name, "argument `", argument, "` is on another device than the op's other arguments (cuda)");
     return on.get_device_index();
   }
   static cudaStream_t stream_of(int32_t gpu) {

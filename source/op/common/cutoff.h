@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "common/op.h"
 
@@ -11,10 +10,10 @@ namespace mdops {
 // Refuses cutoffs that are not cutoff_smooth < cutoff, cutoff > 0, protection >= 0, all finite; A.
 inline void check_cutoff(const Op& op, double cutoff, double cutoff_smooth, double protection) {
   if (!(cutoff > 0) || !std::isfinite(cutoff) || !(cutoff_smooth < cutoff) || !std::isfinite(cutoff_smooth))
-    fail(op, "arguments `cutoff` and `cutoff_smooth` are " + std::to_string(cutoff) + " and " +
-                 std::to_string(cutoff_smooth) + " A, expected cutoff > 0 and cutoff_smooth < cutoff");
+    fail(op, "arguments `cutoff` and `cutoff_smooth` are ", cutoff, " and ", cutoff_smooth,
+         " A, expected cutoff > 0 and cutoff_smooth < cutoff");
   if (!(protection >= 0) || !std::isfinite(protection))
-    fail(op, "argument `protection` is " + std::to_string(protection) + " A, expected a number >= 0");
+    fail(op, "argument `protection` is ", protection, " A, expected a number >= 0");
 }
 
 }  // namespace mdops

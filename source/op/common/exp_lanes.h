@@ -4,8 +4,7 @@
 #include "common/activation.h"
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // exp(x) for x up to 0 and a little above, to rounding; 0 below -87 (-700 in float64).
 template <class T>
@@ -36,5 +35,4 @@ inline __attribute__((always_inline)) Vector<T> larger(const Vector<T>& a, const
   return (Vector<T>)(((I)a & first) | ((I)b & ~first));
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

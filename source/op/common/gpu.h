@@ -36,6 +36,11 @@ inline int limited_shared_bytes(int bytes) {
   return most > 0 && most < bytes ? most : bytes;
 }
 
+// Blocks of `size` for n items.
+inline int64_t blocks_for(int64_t n, int64_t size) {
+  return (n + size - 1) / size;
+}
+
 class Gpu {
  public:
   Gpu(const char* op, int index, cudaStream_t stream) : op_(op), index_(index), stream_(stream) {
@@ -50,6 +55,11 @@ class Gpu {
   void launch(void (*kernel)(Parameters...), int64_t blocks, int threads, int64_t shared,
               const Args&... args) const {
     launch_with(nullptr, 0, kernel, blocks, threads, shared, args...);
+  }
+  // With a thread for each of n items, in blocks of so many.
+  template <class... Parameters, class... Args>
+  void launch_for(int64_t n, int threads, void (*kernel)(Parameters...), const Args&... args) const {
+    launch(kernel, blocks_for(n, threads), threads, 0, args...);
   }
 
   // The same for a kernel that calls `follow_kernels` (common/early.h): its blocks may begin while the kernel
@@ -189,10 +199,5 @@ class Gpu {
   cudaStream_t stream_;
   GpuLimits limits_ = device_limits();
 };
-
-// Blocks of `size` for n items.
-inline int64_t blocks_for(int64_t n, int64_t size) {
-  return (n + size - 1) / size;
-}
 
 }  // namespace mdops

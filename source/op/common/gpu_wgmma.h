@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/gpu_copy.h"
+#include "common/gpu_warp.h"
 
 namespace mdops {
 

@@ -2,14 +2,17 @@
 // a model, for one.
 #pragma once
 
+#include "common/each.h"
+
 #ifdef MDOPS_MODEL_FLOAT
 #define MDOPS_FOR_FLOATS(one, ...) one(MDOPS_MODEL_FLOAT, __VA_ARGS__)
 #else
 #define MDOPS_FOR_FLOATS(one, ...) one(float, __VA_ARGS__) one(double, __VA_ARGS__)
 #endif
 
-// The one function of a name.
-#define MDOPS_INSTANTIATE(name) MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_NAME, name)
+// Functions, each the one of its name.
+#define MDOPS_INSTANTIATE(...) MDOPS_LOOK(MDOPS_EACH(MDOPS_INSTANTIATE_ONE, __VA_ARGS__))
+#define MDOPS_INSTANTIATE_ONE(name) MDOPS_FOR_FLOATS(MDOPS_INSTANTIATE_NAME, name)
 #define MDOPS_INSTANTIATE_NAME(T, name) template decltype(name<T>) name<T>;
 
 // function(op, arguments, ...), which are of a template `Args`.

@@ -5,8 +5,7 @@
 
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <int H, class V, int... Lane>
 inline __attribute__((always_inline)) auto sum_halves(const V& v, std::integer_sequence<int, Lane...> all) {
@@ -23,5 +22,4 @@ inline __attribute__((always_inline)) T sum_in_registers(const Vector<T>& v) {
   return sum_halves<kLanes<T> / 2>(v, std::make_integer_sequence<int, kLanes<T>>());
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -73,7 +73,7 @@ int64_t size_of(ScalarType dtype) {
 
 Block new_block(const Op& op, int64_t bytes) {
   const Block block{std::aligned_alloc(kLargePage, bytes), bytes};
-  if (!block.data) fail(op, "out of memory for a result of " + std::to_string(bytes) + " bytes");
+  if (!block.data) fail(op, "out of memory for a result of ", bytes, " bytes");
   ask_for_large_pages(block.data, bytes);
   return block;
 }

@@ -20,4 +20,16 @@ struct Op {
 // Throws "mdops::<op>: <message>".
 [[noreturn]] void fail(const Op& op, const std::string& message);
 
+// The same with texts and numbers as they follow each other in the message.
+template <class First, class Second, class... Rest>
+[[noreturn]] void fail(const Op& op, const First& first, const Second& second, const Rest&... rest) {
+  const auto text = [](const auto& part) {
+    if constexpr (requires { std::to_string(part); })
+      return std::to_string(part);
+    else
+      return std::string(part);
+  };
+  fail(op, ((text(first) + text(second)) + ... + text(rest)));
+}
+
 }  // namespace mdops

@@ -5,11 +5,7 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
-
-}  // namespace
 
 void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high) {
   if (!op.on_cpu()) return;
@@ -24,8 +20,7 @@ void check_range(const Op& op, const char* name, const Tensor& values, int64_t l
     }
     if (!(signs >> 31)) return;
     const int32_t* wrong = std::find_if(v + begin, v + end, [&](int32_t x) { return x < least || x > most; });
-    fail(op, std::string("argument `") + name + "` holds " + std::to_string(*wrong) +
-                 ", expected values in [" + std::to_string(low) + ", " + std::to_string(high) + ")");
+    fail(op, "argument `", name, "` holds ", *wrong, ", expected values in [", low, ", ", high, ")");
   });
 }
 
@@ -45,9 +40,8 @@ void check_counts(const Op& op, const Tensor& counts, int64_t capacity) {
       sum += c[i * types + t];
     }
     if (negative || sum > capacity)
-      fail(op, "argument `counts` has a row, of atom " + std::to_string(i) +
-                   ", that is negative or sums to " + std::to_string(sum) + ", more than the " +
-                   std::to_string(capacity) + " slots of a row");
+      fail(op, "argument `counts` has a row, of atom ", i, ", that is negative or sums to ", sum,
+           ", more than the ", capacity, " slots of a row");
   }
 }
 
@@ -57,11 +51,10 @@ void check_offsets(const Op& op, const Tensor& offsets, int64_t rows, const char
   if (!op.on_cpu()) return;
   const int32_t* o = offsets.const_data_ptr<int32_t>();
   if (o[0] != 0 || (leaves ? o[atoms] > rows : o[atoms] != rows))
-    fail(op, "argument `offsets` goes from " + std::to_string(o[0]) + " to " + std::to_string(o[atoms]) +
-                 ", expected from 0 to " + (leaves ? "at most " : "") + "the " + std::to_string(rows) +
-                 " rows of `" + of + "`");
+    fail(op, "argument `offsets` goes from ", o[0], " to ", o[atoms], ", expected from 0 to ",
+         (leaves ? "at most " : ""), "the ", rows, " rows of `", of, "`");
   for (int64_t i = 0; i < atoms; ++i)
-    if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom " + std::to_string(i));
+    if (o[i + 1] < o[i]) fail(op, "argument `offsets` falls after atom ", i);
 }
 
 PairList::PairList(const Op& op, const Tensor& batch_, const Tensor& neighbors_, int64_t systems)

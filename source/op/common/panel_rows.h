@@ -6,8 +6,7 @@
 
 #include "common/panels.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // Rows of numbers in panels, zeros in the lanes that are left.
 template <class T>
@@ -44,5 +43,4 @@ inline bool are_panels(int64_t width) {
   return width % kLanes<T> == 0 && width <= Panels<T>::kWide;
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

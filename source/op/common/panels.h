@@ -12,8 +12,7 @@
 #include "common/math.h"
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 #if defined(MDOPS_ISA_LEVEL_v4)
 constexpr int kRows = 8, kPanel = 3;
@@ -189,5 +188,4 @@ inline void transpose(const Panels<T>& from, const Panels<T>& to) {
   });
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -38,4 +38,13 @@ void parallel(int64_t n, int64_t grain, const F& f) {
   if (pieces.error) std::rethrow_exception(pieces.error);
 }
 
+// f(k) of each k below n.
+template <class F>
+void parallel_each(int64_t n, int64_t grain, const F& f) {
+  parallel(n, grain, [&](int64_t begin, int64_t end) {
+    const F& each = f;  // where it is, is read once
+    for (int64_t k = begin; k < end; ++k) each(k);
+  });
+}
+
 }  // namespace mdops

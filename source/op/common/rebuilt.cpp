@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <memory>
 #include <mutex>
 
 namespace mdops {

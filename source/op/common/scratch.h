@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <string>
 
 #include "common/large_pages.h"
 #include "common/op.h"
@@ -28,7 +27,7 @@ class KeptMemory {
     if (bytes_ < wanted) {
       release();
       data_ = std::aligned_alloc(unit, wanted);
-      if (!data_) fail(op, "out of memory for " + std::to_string(wanted) + " bytes of scratch");
+      if (!data_) fail(op, "out of memory for ", wanted, " bytes of scratch");
       bytes_ = wanted;
       if (large) ask_for_large_pages(data_, wanted);
     }

@@ -6,8 +6,7 @@
 
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // The first numbers of a vector, or all of them; zeros in the others.
 template <class T, bool Whole>
@@ -37,5 +36,4 @@ inline void with_lanes(int64_t count, const Work& work) {
     work(SomeLanes<T, false>{count});
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

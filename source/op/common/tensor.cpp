@@ -20,15 +20,14 @@ void check_shape(const Op& op, const char* name, const Tensor& tensor, std::init
   for (size_t i = 0; same && i < shape.size(); ++i)
     same = shape.begin()[i] < 0 || shape.begin()[i] == tensor.size(i);
   if (!same)
-    fail(op, std::string("argument `") + name + "` has shape " + shape_name(tensor.sizes()) + ", expected " +
-                 shape_name(shape));
+    fail(op, "argument `", name, "` has shape ", shape_name(tensor.sizes()), ", expected ",
+         shape_name(shape));
 }
 
 void check_device(const Op& op, const char* name, const Tensor& tensor) {
   if (op.on_cpu() ? tensor.is_cpu() : tensor.is_cuda() && tensor.get_device_index() == op.gpu) return;
   const std::string place = op.on_cpu() ? "cpu" : "cuda:" + std::to_string(op.gpu);
-  fail(op, std::string("argument `") + name + "` is on another device than the op's other arguments (" +
-               place + ")");
+  fail(op, "argument `", name, "` is on another device than the op's other arguments (", place, ")");
 }
 
 }  // namespace
@@ -37,8 +36,8 @@ Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dt
              std::initializer_list<int64_t> shape) {
   check_device(op, name, tensor);
   if (tensor.scalar_type() != dtype)
-    fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(tensor.scalar_type()) +
-                 ", expected " + dtype_name(dtype));
+    fail(op, "argument `", name, "` has dtype ", dtype_name(tensor.scalar_type()), ", expected ",
+         dtype_name(dtype));
   check_shape(op, name, tensor, shape);
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
@@ -47,8 +46,8 @@ Tensor float_input(const Op& op, const char* name, const Tensor& tensor,
                    std::initializer_list<int64_t> shape) {
   const ScalarType dtype = tensor.scalar_type();
   if (dtype != ScalarType::Float && dtype != ScalarType::Double)
-    fail(op, std::string("argument `") + name + "` has dtype " + dtype_name(dtype) +
-                 ", expected Float (float32) or Double (float64)");
+    fail(op, "argument `", name, "` has dtype ", dtype_name(dtype),
+         ", expected Float (float32) or Double (float64)");
   return input(op, name, tensor, dtype, shape);
 }
 

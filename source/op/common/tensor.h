@@ -1,4 +1,5 @@
-// Tensors at an op's entry: checked, contiguous, with errors that name op and argument.
+// Tensors at an op's entry: checked, contiguous, with errors that name op and argument. With it come the
+// standard headers of what ops take and return, which those that include it do not repeat.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

@@ -24,8 +24,7 @@
 #define MDOPS_SHUFFLE(Index, a, b, ...) __builtin_shuffle(a, b, Index{__VA_ARGS__})
 #endif
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 #if defined(MDOPS_ISA_LEVEL_v4)
 constexpr int kVectorBytes = 64;
@@ -158,5 +157,4 @@ inline T dot(const T* a, const T* b, int64_t width) {
   return sum;
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -7,13 +7,9 @@ constexpr int64_t kNormAtoms = 16;  // a piece of work, at least
 
 template <class T>
 static void run_norm(const Op&, const NormArgs<T>& args) {
-  parallel(args.atoms, kNormAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) norm_atom(args, n, Alone());
-  });
+  parallel_each(args.atoms, kNormAtoms, [&](int64_t n) { norm_atom(args, n, Alone()); });
 }
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::DegreeNormOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(DegreeNormOps)

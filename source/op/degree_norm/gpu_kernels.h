@@ -6,9 +6,7 @@
 #include "common/rows.h"
 #include "degree_norm/degree_norm.h"
 
-namespace mdops {
-
-namespace gpu_degree_norm {
+namespace mdops::gpu_degree_norm {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
@@ -23,8 +21,8 @@ void run_norm(const Gpu& gpu, const NormArgs<T>& args) {
   gpu.launch(norm_kernel<T>, blocks_for(args.atoms, kWarps), kThreads, 0, args);
 }
 
-}  // namespace gpu_degree_norm
+}  // namespace mdops::gpu_degree_norm
 
+namespace mdops {
 using gpu_degree_norm::run_norm;
-
-}  // namespace mdops
+}

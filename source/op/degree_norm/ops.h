@@ -1,37 +1,27 @@
-// The ops on norms of atoms' rows, their arguments checked at entry. What a device does are overloads of
-// `run_norm` on the call of an op.
+// The ops on norms of atoms' rows. A device has `run_norm`.
 #pragma once
-
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "degree_norm/degree_norm.h"
 
 namespace mdops {
 
 struct NormInputs {
   Tensor x, shares;
-  ScalarType dtype;
-  int64_t atoms, rows, channels;
+  ScalarType dtype = x.scalar_type();
+  int64_t atoms = x.size(0), rows = x.size(1), channels = x.size(2);
   bool centered;
   double eps;
 
   NormInputs(const Op& op, const Tensor& x_, const Tensor& shares_, double eps_, bool centered_)
       : x(float_input(op, "x", x_, {kAny, kAny, kAny})),
         shares(input(op, "shares", shares_, x.scalar_type(), {x.size(1)})),
-        dtype(x.scalar_type()),
-        atoms(x.size(0)),
-        rows(x.size(1)),
-        channels(x.size(2)),
         centered(centered_),
         eps(eps_) {
     if (rows < 1 || channels < 1)
-      fail(op, "argument `x` has " + std::to_string(rows) + " rows of " + std::to_string(channels) +
-                   " channels, expected 1 or more of both");
-    if (!(eps > 0)) fail(op, "argument `eps` is " + std::to_string(eps) + ", expected more than 0");
+      fail(op, "argument `x` has ", rows, " rows of ", channels, " channels, expected 1 or more of both");
+    if (!(eps > 0)) fail(op, "argument `eps` is ", eps, ", expected more than 0");
   }
 
   Tensor factors(const Op& op, const Tensor& given) const {
@@ -98,9 +88,9 @@ struct DegreeNormOps {
     return terms;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> degree_norm_backward_backward(
-      const Tensor& direction_, const Tensor& grad_, const Tensor& x, const Tensor& factors_,
-      const Tensor& shares, double eps, bool centered) {
+  static Outputs<3> degree_norm_backward_backward(const Tensor& direction_, const Tensor& grad_,
+                                                  const Tensor& x, const Tensor& factors_,
+                                                  const Tensor& shares, double eps, bool centered) {
     const auto op = Device::make("degree_norm_backward_backward", "x", x);
     const NormInputs in(op, x, shares, eps, centered);
     const Tensor factors = in.factors(op, factors_), grad = in.of_atoms(op, "grad", grad_);

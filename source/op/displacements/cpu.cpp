@@ -29,6 +29,4 @@ static void write_pair_force_grads(const Op&, const PairRows& rows, const PairFo
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::DisplacementOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(DisplacementOps)

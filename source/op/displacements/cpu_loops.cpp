@@ -33,16 +33,14 @@ template <class Add>
 void sum_over_atoms(int64_t threads, int64_t atoms, int64_t systems, const Sums& results, const Add& add) {
   const int64_t rows = 3 * atoms, matrices = results.matrices ? 9 * atoms : 0;
   std::vector<std::vector<double>> own(threads - 1);  // the first thread has the results
-  parallel(threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t thread = begin; thread < end; ++thread) {
-      Sums sums = results;
-      if (thread > 0) {
-        own[thread - 1].assign(rows + matrices + 9 * systems, 0.0);
-        double* at = own[thread - 1].data();
-        sums = {at, matrices ? at + rows : nullptr, at + rows + matrices};
-      }
-      for (int64_t i = atoms * thread / threads; i < atoms * (thread + 1) / threads; ++i) add(i, sums);
+  parallel_each(threads, 1, [&](int64_t thread) {
+    Sums sums = results;
+    if (thread > 0) {
+      own[thread - 1].assign(rows + matrices + 9 * systems, 0.0);
+      double* at = own[thread - 1].data();
+      sums = {at, matrices ? at + rows : nullptr, at + rows + matrices};
     }
+    for (int64_t i = atoms * thread / threads; i < atoms * (thread + 1) / threads; ++i) add(i, sums);
   });
   if (threads == 1) return;
   const auto collect = [&](int64_t from, int64_t begin, int64_t end, double* to) {
@@ -64,9 +62,8 @@ void add_to(double* to, const double* values) {
 // work(i, p) for every atom i and each of its neighbours' places p.
 template <class Work>
 void for_pairs(const PairRows& rows, const Work& work) {
-  parallel(rows.atoms, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t p = i * rows.width; p < (i + 1) * rows.width; ++p) work(i, p);
+  parallel_each(rows.atoms, kGrain, [&](int64_t i) {
+    for (int64_t p = i * rows.width; p < (i + 1) * rows.width; ++p) work(i, p);
   });
 }
 
@@ -127,9 +124,6 @@ void write_pair_force_grads(const PairRows& rows, const PairForceGrads& of, cons
   });
 }
 
-MDOPS_INSTANTIATE(write_displacements)
-MDOPS_INSTANTIATE(sum_displacement_grads)
-MDOPS_INSTANTIATE(sum_pair_forces)
-MDOPS_INSTANTIATE(write_pair_force_grads)
+MDOPS_INSTANTIATE(write_displacements, sum_displacement_grads, sum_pair_forces, write_pair_force_grads)
 
 }  // namespace mdops

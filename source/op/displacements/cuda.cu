@@ -32,6 +32,4 @@ static void write_pair_force_grads(const CudaOp& op, const PairRows& rows, const
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::DisplacementOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(DisplacementOps)

@@ -4,9 +4,7 @@
 #include "common/rows.h"
 #include "displacements/args.h"
 
-namespace mdops {
-
-namespace gpu_displacements {
+namespace mdops::gpu_displacements {
 
 constexpr int kThreads = 256;
 
@@ -67,6 +65,4 @@ __global__ void pair_forces_backward_kernel(PairRows rows, PairForceGrads of, co
   }
 }
 
-}  // namespace gpu_displacements
-
-}  // namespace mdops
+}  // namespace mdops::gpu_displacements

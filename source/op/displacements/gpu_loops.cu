@@ -33,8 +33,6 @@ void run_pair_forces(const Gpu& gpu, const PairRows& rows, const T* grad, const 
     PairSums<PairForce<T, false>>{gpu, rows}.run({grad, displacements}, words, forces, virial, nullptr);
 }
 
-MDOPS_INSTANTIATE(run_displacements)
-MDOPS_INSTANTIATE(pair_forces_bytes)
-MDOPS_INSTANTIATE(run_pair_forces)
+MDOPS_INSTANTIATE(run_displacements, pair_forces_bytes, run_pair_forces)
 
 }  // namespace mdops

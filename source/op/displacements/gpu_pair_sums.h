@@ -324,8 +324,7 @@ struct PairSums {
     const int64_t numbers = rows.atoms * Terms::kNeighbor;
     const int64_t items =
         rows.systems == 1 ? whole_warps(numbers) + kSystem * kWarp : numbers + rows.systems * kSystem;
-    gpu.launch(finish_sums<Terms>, blocks_for(items, kThreads), kThreads, 0, rows, space, row_sums,
-               of_systems, others);
+    gpu.launch_for(items, kThreads, finish_sums<Terms>, rows, space, row_sums, of_systems, others);
   }
 
  private:

@@ -1,8 +1,5 @@
-// The ops on pair vectors and what is summed over pairs, their arguments checked at entry. A device has
-// `make(name, argument, tensor)`, a call of an op; what is done are overloads on that call.
+// The ops on pair vectors and what is summed over pairs.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "displacements/inputs.h"
@@ -20,16 +17,15 @@ struct DisplacementOps {
     const Tensor positions = input(op, "positions", positions_, ScalarType::Double, {pairs.atoms, 3});
     Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
     dispatch_float(op, dtype, [&]<class T>(T) {
-      run_displacements(op, positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
-                        pair_rows(pairs, cell.size(0)), images.const_data_ptr<int32_t>(),
-                        result.mutable_data_ptr<T>());
+      run_displacements<T>(op, positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
+                           pair_rows(pairs, cell.size(0)), data_of(images), data_of(result));
     });
     return result;
   }
 
-  static std::tuple<Tensor, Tensor> displacements_backward(const Tensor& grad_, const Tensor& batch_,
-                                                           const Tensor& neighbors_, const Tensor& images_,
-                                                           int64_t num_systems) {
+  static Outputs<2> displacements_backward(const Tensor& grad_, const Tensor& batch_,
+                                           const Tensor& neighbors_, const Tensor& images_,
+                                           int64_t num_systems) {
     const auto op = Device::make("displacements_backward", "grad", grad_);
     const PairList pairs(op, batch_, neighbors_, num_systems);
     const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
@@ -44,9 +40,8 @@ struct DisplacementOps {
     return {grad_positions, grad_cell};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> pair_forces(const Tensor& grad_, const Tensor& displacements_,
-                                                        const Tensor& batch_, const Tensor& neighbors_,
-                                                        int64_t num_systems, bool of_atoms) {
+  static Outputs<3> pair_forces(const Tensor& grad_, const Tensor& displacements_, const Tensor& batch_,
+                                const Tensor& neighbors_, int64_t num_systems, bool of_atoms) {
     const auto op = Device::make("pair_forces", "grad", grad_);
     const PairList pairs(op, batch_, neighbors_, num_systems);
     const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
@@ -63,11 +58,10 @@ struct DisplacementOps {
     return {forces, virial, atom_virial};
   }
 
-  static std::tuple<Tensor, Tensor> pair_forces_backward(const Tensor& grad_forces_,
-                                                         const Tensor& grad_virial_,
-                                                         const Tensor& grad_atom_virial_, const Tensor& grad_,
-                                                         const Tensor& displacements_, const Tensor& batch_,
-                                                         const Tensor& neighbors_) {
+  static Outputs<2> pair_forces_backward(const Tensor& grad_forces_, const Tensor& grad_virial_,
+                                         const Tensor& grad_atom_virial_, const Tensor& grad_,
+                                         const Tensor& displacements_, const Tensor& batch_,
+                                         const Tensor& neighbors_) {
     const auto op = Device::make("pair_forces_backward", "grad", grad_);
     const PairForcesBackward in(op, grad_forces_, grad_virial_, grad_atom_virial_, grad_, displacements_,
                                 batch_, neighbors_);

@@ -1,8 +1,6 @@
 // The arguments of both halves of a step in a cell that moves, at the ops' entry, and their results.
 #pragma once
 
-#include <tuple>
-
 #include "dynamics/cell_args.h"
 #include "dynamics/inputs.h"
 
@@ -36,23 +34,16 @@ struct CellInputs {
   }
 
   CellArgs args() {
-    return {{data_of(plain.eta), data_of(plain.eta_momenta), data_of(plain.new_eta),
-             data_of(plain.new_eta_momenta)},
-            {data_of(xi), data_of(xi_momenta), data_of(new_xi), data_of(new_xi_momenta)},
-            data_of(plain.freedom),
-            data_of(inertia),
-            data_of(virial),
-            data_of(cell),
-            data_of(momenta),
-            data_of(new_momenta),
-            barostat,
-            plain.tau};
+    CellArgs a{};
+    a.of_atoms = {data_of(plain.eta), data_of(plain.eta_momenta), data_of(plain.new_eta),
+                  data_of(plain.new_eta_momenta)};
+    a.of_cell = {data_of(xi), data_of(xi_momenta), data_of(new_xi), data_of(new_xi_momenta)};
+    a.freedom = data_of(plain.freedom), a.inertia = data_of(inertia), a.virial = data_of(virial);
+    a.cell = data_of(cell), a.momenta = data_of(momenta), a.new_momenta = data_of(new_momenta);
+    a.barostat = barostat, a.tau = plain.tau;
+    return a;
   }
 };
-
-using BegunInCell = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-using EndedInCell =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 struct CellFirstHalfInputs {
   static constexpr const char* kFirst = "positions";
@@ -94,7 +85,7 @@ struct CellFirstHalfInputs {
             data_of(moves),     data_of(new_positions), data_of(new_momenta)};
   }
 
-  BegunInCell results() const {
+  Outputs<9> results() const {
     return {new_positions,       new_momenta,           new_cell,
             systems.new_momenta, systems.new_xi,        systems.new_xi_momenta,
             plain.new_eta,       plain.new_eta_momenta, moves};
@@ -142,7 +133,7 @@ struct CellSecondHalfInputs {
     return {{systems.args()}, atoms.results(), data_of(reference_cell), data_of(new_flow), cutoff};
   }
 
-  EndedInCell results() const {
+  Outputs<11> results() const {
     return {atoms.new_momenta,     atoms.scale,
             atoms.kinetic,         new_flow,
             atoms.energies,        systems.new_momenta,

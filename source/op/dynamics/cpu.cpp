@@ -27,6 +27,4 @@ static void begin_cells(const Op&, const SortedAtoms& s, const Start& start, con
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::DynamicsOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(DynamicsOps)

@@ -26,9 +26,7 @@ void move_atoms(const FirstHalfArgs& a, const Thermostats<Links>& bath) {
     else
       bath.keep(k);
   }
-  parallel(s.atoms, kStepGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) a.move(i, factor[s.batch[i]]);
-  });
+  parallel_each(s.atoms, kStepGrain, [&](int64_t i) { a.move(i, factor[s.batch[i]]); });
 }
 
 template <class Start>
@@ -39,9 +37,7 @@ void move_cells(const SortedAtoms& s, const Start& start, const CellFirstHalf& h
     for (int which = 0; which < 2; ++which)
       real ? start.set(which, k, of_atoms, of_cell) : start.keep(which, k);
   }
-  parallel(s.atoms, kStepGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) half.move(i, s.batch[i]);
-  });
+  parallel_each(s.atoms, kStepGrain, [&](int64_t i) { half.move(i, s.batch[i]); });
 }
 
 // The second half of a step: what is measured of the atoms of each system goes into its results.

@@ -55,6 +55,4 @@ static void begin_cells(const CudaOp& op, const SortedAtoms& s, const Start& sta
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::DynamicsOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(DynamicsOps)

@@ -7,9 +7,7 @@
 #include "dynamics/args.h"
 #include "dynamics/cell.h"
 
-namespace mdops {
-
-namespace gpu_dynamics {
+namespace mdops::gpu_dynamics {
 
 constexpr int kThreads = 256;
 constexpr int kFewParts = 64;                      // of a system, that one warp sums
@@ -265,6 +263,4 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace gpu_dynamics
-
-}  // namespace mdops
+}  // namespace mdops::gpu_dynamics

@@ -4,23 +4,17 @@
 
 #include <cmath>
 #include <limits>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "dynamics/args.h"
 
 namespace mdops {
 
-using NextStep = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                            Tensor>;  // what `next_step` gives
-
 // Atoms that are sorted by their systems, and the thermostats of these.
 struct SystemInputs {
   Tensor batch, eta, eta_momenta, freedom;
-  int64_t atoms, systems, links;
+  int64_t atoms = batch.size(0), systems = eta.size(0), links = eta.size(1);
   double kT, tau;
   Tensor new_eta, new_eta_momenta;
 
@@ -30,9 +24,6 @@ struct SystemInputs {
         eta(input(op, "eta", eta_, ScalarType::Double, {kAny, kAny})),
         eta_momenta(input(op, "eta_momenta", eta_momenta_, ScalarType::Double, {eta.size(0), eta.size(1)})),
         freedom(input(op, "freedom", freedom_, ScalarType::Double, {eta.size(0)})),
-        atoms(batch.size(0)),
-        systems(eta.size(0)),
-        links(eta.size(1)),
         kT(kT_),
         tau(tau_),
         new_eta(empty(op, {systems, links}, ScalarType::Double)),
@@ -40,8 +31,7 @@ struct SystemInputs {
     constexpr int64_t most = std::numeric_limits<int32_t>::max();
     if (atoms > most || systems > most) fail(op, "atoms and systems must fit into 32-bit indices");
     if (links > kMostLinks)
-      fail(op, "argument `eta` has chains of " + std::to_string(links) + " thermostats, expected at most " +
-                   std::to_string(kMostLinks));
+      fail(op, "argument `eta` has chains of ", links, " thermostats, expected at most ", kMostLinks);
     if (links > 0) check_positive(op, "kT", kT), check_positive(op, "tau", tau);
     check_range(op, "batch", batch, 0, systems);
     if (op.on_cpu()) check_values(op);
@@ -52,19 +42,15 @@ struct SystemInputs {
   }
 
   ThermostatArgs thermostats(double time) {
-    return {data_of(eta),
-            data_of(eta_momenta),
-            data_of(freedom),
-            data_of(new_eta),
-            data_of(new_eta_momenta),
-            kT,
-            tau,
-            time};
+    ThermostatArgs a{};
+    a.eta = data_of(eta), a.p = data_of(eta_momenta), a.freedom = data_of(freedom);
+    a.new_eta = data_of(new_eta), a.new_p = data_of(new_eta_momenta), a.kT = kT, a.tau = tau, a.time = time;
+    return a;
   }
 
   static void check_positive(const Op& op, const std::string& name, double value) {
     if (!(value > 0 && std::isfinite(value)))
-      fail(op, "argument `" + name + "` is " + std::to_string(value) + ", expected more than 0");
+      fail(op, "argument `", name, "` is ", value, ", expected more than 0");
   }
 
  private:
@@ -72,16 +58,15 @@ struct SystemInputs {
     const int32_t* s = batch.const_data_ptr<int32_t>();
     for (int64_t i = 1; i < atoms; ++i)
       if (s[i] < s[i - 1])
-        fail(op, "argument `batch` falls from atom " + std::to_string(i - 1) +
-                     " to the next: the atoms must "
-                     "be sorted by system");
+        fail(op, "argument `batch` falls from atom ", i - 1,
+             " to the next: the atoms must be sorted by system");
     for (int64_t k = 0; k < systems && links > 0; ++k)
       check_positive(op, "freedom[" + std::to_string(k) + "]", freedom.const_data_ptr<double>()[k]);
   }
 };
 
 inline void check_finite(const Op& op, const char* name, double value) {
-  if (!std::isfinite(value)) fail(op, std::string("argument `") + name + "` is not finite");
+  if (!std::isfinite(value)) fail(op, "argument `", name, "` is not finite");
 }
 
 struct FirstHalfInputs {
@@ -110,25 +95,18 @@ struct FirstHalfInputs {
         new_momenta(empty(op, {systems.atoms, 3}, ScalarType::Double)) {
     check_finite(op, "dt", dt);
     if (noise.size(0) != 0 && noise.size(0) != systems.atoms)
-      fail(op, "argument `noise` has " + std::to_string(noise.size(0)) + " rows, expected " +
-                   std::to_string(systems.atoms) + ", or none");
+      fail(op, "argument `noise` has ", noise.size(0), " rows, expected ", systems.atoms, ", or none");
     if (noise.size(0) != 0 && !(keep >= 0 && keep <= 1 && kT >= 0 && std::isfinite(kT)))
-      fail(op, "arguments `keep` and `kT` are " + std::to_string(keep) + " and " + std::to_string(kT) +
-                   ", expected 0 to 1, and not negative");
+      fail(op, "arguments `keep` and `kT` are ", keep, " and ", kT, ", expected 0 to 1, and not negative");
   }
 
   FirstHalfArgs args() {
-    return {data_of(positions),
-            data_of(momenta),
-            data_of(forces),
-            data_of(inverse_mass),
-            data_of(scale),
-            data_of(kinetic),
-            data_of(noise.size(0) ? &noise : nullptr),
-            systems.sorted(),
-            half,
-            data_of(new_positions),
-            data_of(new_momenta)};
+    FirstHalfArgs a{};
+    a.positions = data_of(positions), a.momenta = data_of(momenta), a.forces = data_of(forces);
+    a.inverse_mass = data_of(inverse_mass), a.scale = data_of(scale), a.kinetic = data_of(kinetic);
+    a.noise = data_of(noise.size(0) ? &noise : nullptr), a.sorted = systems.sorted(), a.half = half;
+    a.new_positions = data_of(new_positions), a.new_momenta = data_of(new_momenta);
+    return a;
   }
 };
 
@@ -168,18 +146,12 @@ struct SecondHalfInputs {
 
   template <class Real>
   SecondHalf<Real> half() {
-    return {data_of(positions),
-            data_of(reference),
-            data_of(momenta),
-            data_of(forces),
-            data_of(inverse_mass),
-            data_of(energy),
-            data_of(nearest),
-            data_of(within),
-            data_of(sel),
-            within.size(1),
-            dt,
-            data_of(new_momenta)};
+    SecondHalf<Real> a{};
+    a.positions = data_of(positions), a.reference = data_of(reference), a.momenta = data_of(momenta);
+    a.forces = data_of(forces), a.inverse_mass = data_of(inverse_mass), a.energy = data_of(energy);
+    a.nearest = data_of(nearest), a.within = data_of(within), a.sel = data_of(sel), a.ntypes = within.size(1);
+    a.dt = dt, a.new_momenta = data_of(new_momenta);
+    return a;
   }
 
   SystemResults results() {
@@ -211,7 +183,7 @@ struct NextStepInputs {
               end.kinetic, end.systems.new_eta, end.systems.new_eta_momenta, end.systems.freedom, noise, dt,
               kT, tau, keep) {}
 
-  NextStep results() const {
+  Outputs<11> results() const {
     return {end.new_momenta,
             end.scale,
             end.kinetic,

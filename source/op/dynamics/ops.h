@@ -1,9 +1,5 @@
-// The ops on the steps of dynamics, their arguments checked at entry. A device has `make(name, argument,
-// tensor)`, a call of an op; what is done are overloads on that call: begin_systems, end_systems,
-// end_and_begin and begin_cells.
+// The ops on the steps of dynamics. A device has begin_systems, end_systems, end_and_begin and begin_cells.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "dynamics/cell_inputs.h"
@@ -14,7 +10,7 @@ template <class Device>
 struct DynamicsOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> begin_step(const Call& op, FirstHalfInputs& in) {
+  static Outputs<4> begin_step(const Call& op, FirstHalfInputs& in) {
     SystemInputs& s = in.systems;
     const FirstHalfArgs args = in.args();
     const ThermostatArgs baths = s.thermostats(in.half.dt / 2);
@@ -22,8 +18,7 @@ struct DynamicsOps {
     return {in.new_positions, in.new_momenta, s.new_eta, s.new_eta_momenta};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> end_step(const Call& op,
-                                                                                     SecondHalfInputs& in) {
+  static Outputs<7> end_step(const Call& op, SecondHalfInputs& in) {
     SystemInputs& s = in.systems;
     dispatch_float(op, in.nearest.scalar_type(), [&]<class T>(T) {
       dispatch_links(s.links,
@@ -32,7 +27,7 @@ struct DynamicsOps {
     return {in.new_momenta, in.scale, in.kinetic, in.energies, s.new_eta, s.new_eta_momenta, in.new_tally};
   }
 
-  static NextStep next_step(const Call& op, NextStepInputs& in) {
+  static Outputs<11> next_step(const Call& op, NextStepInputs& in) {
     const SortedAtoms s = in.end.systems.sorted();
     const FirstHalfArgs args = in.begin.args();
     const ThermostatArgs baths = in.begin.systems.thermostats(in.begin.half.dt / 2);
@@ -45,13 +40,13 @@ struct DynamicsOps {
     return in.results();
   }
 
-  static BegunInCell begin_cell_step(const Call& op, CellFirstHalfInputs& in) {
+  static Outputs<9> begin_cell_step(const Call& op, CellFirstHalfInputs& in) {
     const SortedAtoms s = in.plain.sorted();
     dispatch_links(in.plain.links, [&](auto links) { begin_cells(op, s, in.start<links>(), in.half()); });
     return in.results();
   }
 
-  static EndedInCell end_cell_step(const Call& op, CellSecondHalfInputs& in) {
+  static Outputs<11> end_cell_step(const Call& op, CellSecondHalfInputs& in) {
     dispatch_float(op, in.atoms.nearest.scalar_type(), [&]<class T>(T) {
       dispatch_links(in.atoms.systems.links, [&](auto links) {
         end_systems(op, in.atoms.systems.sorted(), in.half<T>(), in.finish<links>());

@@ -18,6 +18,4 @@ static void run_edge_attention(const Op& op, const EdgeAttentionArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeAttentionOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeAttentionOps)

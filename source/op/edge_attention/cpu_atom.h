@@ -10,8 +10,7 @@
 #include "edge_attention/edge_attention.h"
 #include "gemm/product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // C (+)= A^T B, A (depth, C's rows) in panels.
 template <class T>
@@ -306,5 +305,4 @@ class AtomAttention {
   T *own_[kSums], *change_[kSums], *by_own_[kSums];  // (n H,)
 };
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,26 +1,25 @@
 // An atom's edges at a time.
 #include "edge_attention/cpu_atom.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
 template <class T>
 AtomEdges<T> edges_of(const EdgeAttentionArgs<T>& args, int64_t first, int64_t n, T absent) {
   const auto at = [&](const T* rows, int64_t width) { return rows ? rows + first * width : nullptr; };
-  return {n,
-          args.heads,
-          args.keys,
-          args.values,
-          at(args.x, args.values),
-          at(args.r, 3),
-          at(args.w, 1),
-          at(args.along_x, args.values),
-          at(args.along_r, 3),
-          at(args.along_w, 1),
-          absent,
-          args.shift};
+  return {.n = n,
+          .heads = args.heads,
+          .keys = args.keys,
+          .values = args.values,
+          .x = at(args.x, args.values),
+          .r = at(args.r, 3),
+          .w = at(args.w, 1),
+          .along_x = at(args.along_x, args.values),
+          .along_r = at(args.along_r, 3),
+          .along_w = at(args.along_w, 1),
+          .absent = absent,
+          .shift = args.shift};
 }
 
 template <class T, bool gated>
@@ -57,8 +56,6 @@ void edge_attention_atoms(const EdgeAttentionArgs<T>& args, int64_t from, int64_
     args.gated ? run_atom<T, true>(args, i, scratch) : run_atom<T, false>(args, i, scratch);
 }
 
-MDOPS_INSTANTIATE(edge_attention_bytes)
-MDOPS_INSTANTIATE(edge_attention_atoms)
+MDOPS_INSTANTIATE(edge_attention_bytes, edge_attention_atoms)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

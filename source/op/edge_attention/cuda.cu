@@ -13,6 +13,4 @@ static void run_edge_attention(const CudaOp& op, const EdgeAttentionArgs<T>& arg
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::EdgeAttentionOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(EdgeAttentionOps)

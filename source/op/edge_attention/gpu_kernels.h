@@ -15,9 +15,7 @@
 #include "edge_attention/gpu_tensor.h"
 #include "gemm/gpu_memory.h"
 
-namespace mdops {
-
-namespace gpu_edge_attention {
+namespace mdops::gpu_edge_attention {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kHeads = 4;
 constexpr int64_t kBlocks = 16;  // of a multiprocessor, where most have nothing to do
@@ -503,6 +501,4 @@ void run(const Gpu& gpu, const EdgeAttentionArgs<T>& args, const Plan<T>& plan, 
   launch<T, Pass::forward>(gpu, args, plan, memory);
 }
 
-}  // namespace gpu_edge_attention
-
-}  // namespace mdops
+}  // namespace mdops::gpu_edge_attention

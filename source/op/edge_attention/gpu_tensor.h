@@ -11,7 +11,6 @@
 
 #include <math_constants.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/gpu.h"
@@ -21,9 +20,7 @@
 #include "edge_attention/edge_attention.h"
 #include "gemm/gpu_memory.h"
 
-namespace mdops {
-
-namespace gpu_edge_attention {
+namespace mdops::gpu_edge_attention {
 
 struct TensorLayout {
   int64_t most, size;  // edges; nothing in global memory
@@ -435,6 +432,4 @@ inline bool by_tensor_cores(const Gpu& gpu, const EdgeAttentionArgs<float>& args
   return gpu.limits().capability >= 80 && is_placed && !args.along_q && args.keys == 32 && args.values == 32;
 }
 
-}  // namespace gpu_edge_attention
-
-}  // namespace mdops
+}  // namespace mdops::gpu_edge_attention

@@ -1,11 +1,7 @@
-// The ops of attention among edges, their arguments checked at entry. What a device does is an overload of
-// `run_edge_attention` on the call of an op.
+// The ops of attention among edges. A device has `run_edge_attention`.
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/given.h"
@@ -20,10 +16,10 @@ struct EdgeAttentionInputs {
   using Given = Listed<Times<6, const Tensor&>, double, bool, int64_t>;
 
   Tensor q;
-  ScalarType dtype;
-  int64_t rows, heads, keys;
+  ScalarType dtype = q.scalar_type();
+  int64_t rows = q.size(0), heads = q.size(1), keys = q.size(2);
   Tensor x;
-  int64_t values;
+  int64_t values = x.size(1);
   Tensor r, w, offsets, absent;
   double shift;
   bool gated;
@@ -33,12 +29,7 @@ struct EdgeAttentionInputs {
                       const Tensor& absent_, const Tensor& offsets_, double shift_, bool gated_,
                       int64_t longest_)
       : q(float_input(op, "q", q_, {kAny, kAny, kAny})),
-        dtype(q.scalar_type()),
-        rows(q.size(0)),
-        heads(q.size(1)),
-        keys(q.size(2)),
         x(input(op, "x", x_, dtype, {rows, kAny})),
-        values(x.size(1)),
         r(input(op, "r", r_, dtype, {rows, 3})),
         w(input(op, "w", w_, dtype, {rows})),
         offsets(offsets_input(op, offsets_, rows)),
@@ -47,16 +38,15 @@ struct EdgeAttentionInputs {
         gated(gated_),
         longest(longest_) {
     if (keys > values)
-      fail(op, "argument `x` has " + std::to_string(values) + " numbers an edge, expected the " +
-                   std::to_string(keys) + " of `q` or more");
+      fail(op, "argument `x` has ", values, " numbers an edge, expected the ", keys, " of `q` or more");
     if (longest < 0 || longest > INT32_MAX)
-      fail(op, "argument `longest` is " + std::to_string(longest) + ", expected 0 to 2^31 - 1");
+      fail(op, "argument `longest` is ", longest, ", expected 0 to 2^31 - 1");
     if (!op.on_cpu()) return;
     const int32_t* o = offsets.const_data_ptr<int32_t>();
     for (int64_t i = 0; i + 1 < offsets.size(0); ++i)
       if (o[i + 1] - o[i] > longest)
-        fail(op, "argument `offsets` has " + std::to_string(o[i + 1] - o[i]) + " edges of atom " +
-                     std::to_string(i) + ", and `longest` is " + std::to_string(longest));
+        fail(op, "argument `offsets` has ", o[i + 1] - o[i], " edges of atom ", i, ", and `longest` is ",
+             longest);
   }
 
   Tensor like_q(const Op& op, const char* name, const Tensor& t) const {
@@ -81,22 +71,21 @@ struct EdgeAttentionInputs {
 template <class Device>
 struct EdgeAttentionOps {
   using Call = typename Device::Call;
-  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-  using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
   static Tensor edge_attention(const Call& op, const EdgeAttentionInputs& in) {
     Tensor out = empty(op, {in.rows, in.heads, in.values}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.out = out.mutable_data_ptr<T>();
+      args.out = data_of(out);
       run_edge_attention(op, args);
     });
     return out;
   }
 
-  static Four edge_attention_backward(const Call& op, const EdgeAttentionInputs& in, const Tensor& grad) {
+  static Outputs<4> edge_attention_backward(const Call& op, const EdgeAttentionInputs& in,
+                                            const Tensor& grad) {
     const Tensor of_out = in.like_out(op, "grad", grad);
-    Gradients by(op, in);
+    Gradients by{op, in};
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(of_out);
@@ -106,16 +95,16 @@ struct EdgeAttentionOps {
     return {by.q, by.x, by.r, by.w};
   }
 
-  static Five edge_attention_backward_backward(const Call& op, const EdgeAttentionInputs& in,
-                                               const Tensor& along_q_, const Tensor& along_x_,
-                                               const Tensor& along_r_, const Tensor& along_w_,
-                                               const Tensor& grad) {
+  static Outputs<5> edge_attention_backward_backward(const Call& op, const EdgeAttentionInputs& in,
+                                                     const Tensor& along_q_, const Tensor& along_x_,
+                                                     const Tensor& along_r_, const Tensor& along_w_,
+                                                     const Tensor& grad) {
     const Tensor of_out = in.like_out(op, "grad", grad), along_q = in.like_q(op, "along_q", along_q_);
     const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.values});
     const Tensor along_r = input(op, "along_r", along_r_, in.dtype, {in.rows, 3});
     const Tensor along_w = input(op, "along_w", along_w_, in.dtype, {in.rows});
     Tensor by_grad = empty(op, {in.rows, in.heads, in.values}, in.dtype);
-    Gradients by(op, in);
+    Gradients by{op, in};
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
       args.grad = given<T>(of_out);
@@ -132,13 +121,11 @@ struct EdgeAttentionOps {
 
  private:
   struct Gradients {
-    Tensor q, x, r, w;
-
-    Gradients(const Op& op, const EdgeAttentionInputs& in)
-        : q(empty(op, {in.rows, in.heads, in.keys}, in.dtype)),
-          x(empty(op, {in.rows, in.values}, in.dtype)),
-          r(empty(op, {in.rows, 3}, in.dtype)),
-          w(empty(op, {in.rows}, in.dtype)) {}
+    const Op& op;
+    const EdgeAttentionInputs& in;
+    Tensor q = empty(op, {in.rows, in.heads, in.keys}, in.dtype);
+    Tensor x = empty(op, {in.rows, in.values}, in.dtype);
+    Tensor r = empty(op, {in.rows, 3}, in.dtype), w = empty(op, {in.rows}, in.dtype);
 
     template <class T>
     void write_to(EdgeAttentionArgs<T>& args) {

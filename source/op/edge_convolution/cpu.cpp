@@ -5,12 +5,8 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kConvolutionNodes = 16, kConvolutionEdges = 256;  // a piece of work, at least
 constexpr int64_t kConvolutionShare = 512, kConvolutionShares = 64;
-
-}  // namespace
 
 template <ConvolutionPass pass, class T>
 static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {

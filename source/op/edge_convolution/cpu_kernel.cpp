@@ -6,8 +6,7 @@
 #include "edge_convolution/edge_convolution.h"
 #include "gemm/product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -398,12 +397,7 @@ void convolution_weight_sum(const EdgeConvolutionArgs<T>& args, const T* sums, i
   }
 }
 
-MDOPS_INSTANTIATE(convolution_sizes)
-MDOPS_INSTANTIATE(convolution_pack)
-MDOPS_INSTANTIATE(convolution_nodes)
-MDOPS_INSTANTIATE(convolution_edges)
-MDOPS_INSTANTIATE(convolution_weight)
-MDOPS_INSTANTIATE(convolution_weight_sum)
+MDOPS_INSTANTIATE(convolution_sizes, convolution_pack, convolution_nodes, convolution_edges,
+                  convolution_weight, convolution_weight_sum)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

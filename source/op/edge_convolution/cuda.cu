@@ -21,6 +21,4 @@ static void run_convolution(const CudaOp& op, const EdgeConvolutionArgs<T>& args
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::EdgeConvolutionOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(EdgeConvolutionOps)

@@ -13,9 +13,7 @@
 #include "edge_convolution/gpu_nodes.h"
 #include "edge_convolution/gpu_tensor.h"
 
-namespace mdops {
-
-namespace gpu_edge_convolution {
+namespace mdops::gpu_edge_convolution {
 
 constexpr int kColumns = 128, kThreads = kColumns, kWarps = kThreads / kWarp;
 constexpr int kInputs = 32;  // rows of W that a thread has at once
@@ -360,6 +358,4 @@ void run_weight(const Gpu& gpu, const EdgeConvolutionArgs<T>& args, T* sums) {
              static_cast<const T*>(sums));
 }
 
-}  // namespace gpu_edge_convolution
-
-}  // namespace mdops
+}  // namespace mdops::gpu_edge_convolution

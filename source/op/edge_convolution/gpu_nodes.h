@@ -8,9 +8,7 @@
 #include "edge_convolution/edge_convolution.h"
 #include "graph/gpu_rows.h"
 
-namespace mdops {
-
-namespace gpu_edge_convolution {
+namespace mdops::gpu_edge_convolution {
 
 using gpu_graph_rows::row_at;
 
@@ -41,6 +39,4 @@ __device__ __forceinline__ void stage_ends(const EdgeConvolutionArgs<T>& args, i
   a = wrong ? kWrong : none ? kNone : of_a, x = wrong ? kWrong : none ? kNone : of_x;
 }
 
-}  // namespace gpu_edge_convolution
-
-}  // namespace mdops
+}  // namespace mdops::gpu_edge_convolution

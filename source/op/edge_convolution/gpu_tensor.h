@@ -15,9 +15,7 @@
 #include "edge_convolution/gpu_nodes.h"
 #include "gemm/gpu_memory.h"
 
-namespace mdops {
-
-namespace gpu_edge_convolution {
+namespace mdops::gpu_edge_convolution {
 
 constexpr int kTensorInputs = 32, kTensorWidth = 128;
 constexpr int kQuarter = 32, kQuarters = kTensorWidth / kQuarter;  // columns of a warp where nodes are summed
@@ -385,6 +383,4 @@ inline void run_tensor_edges(const Gpu& gpu, const EdgeConvolutionArgs<float>& a
   });
 }
 
-}  // namespace gpu_edge_convolution
-
-}  // namespace mdops
+}  // namespace mdops::gpu_edge_convolution

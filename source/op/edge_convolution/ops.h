@@ -1,10 +1,5 @@
-// The ops of convolutions along edges, their arguments checked at entry. What a device does are overloads of
-// `run_convolution` on the call of an op, one for each of what a pass gives.
+// The ops of convolutions along edges. A device has `run_convolution`, one for each of what a pass gives.
 #pragma once
-
-#include <optional>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "edge_convolution/edge_convolution.h"
@@ -41,7 +36,6 @@ template <class Device>
 struct EdgeConvolutionOps {
   using Index = const Tensor&;
   using Order = const std::optional<Tensor>&;
-  using Three = std::tuple<Tensor, Tensor, Tensor>;
 
   static Tensor edge_convolution(const Tensor& x_, const Tensor& b, const Tensor& w, const Tensor& t,
                                  const Tensor& weight, Index x_index, Order x_order, Index x_offsets,
@@ -62,19 +56,19 @@ struct EdgeConvolutionOps {
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
-  static Three edge_convolution_edges(const Tensor& a, const Tensor& x, const Tensor& b, const Tensor& w,
-                                      const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
-                                      Index x_index, Order x_order, Index x_offsets) {
+  static Outputs<3> edge_convolution_edges(const Tensor& a, const Tensor& x, const Tensor& b, const Tensor& w,
+                                           const Tensor& weight, Index a_index, Order a_order,
+                                           Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
     const auto op = Device::make("edge_convolution_edges", "a", a);
     return by_edges(op, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index, x_order,
                     x_offsets);
   }
 
   // The same with sums of the edges' own numbers.
-  static Three edge_convolution_own(const Tensor& a, const Tensor& own, const Tensor& x, const Tensor& b,
-                                    const Tensor& w, const Tensor& t, const Tensor& weight, Index a_index,
-                                    Order a_order, Index a_offsets, Index x_index, Order x_order,
-                                    Index x_offsets) {
+  static Outputs<3> edge_convolution_own(const Tensor& a, const Tensor& own, const Tensor& x, const Tensor& b,
+                                         const Tensor& w, const Tensor& t, const Tensor& weight,
+                                         Index a_index, Order a_order, Index a_offsets, Index x_index,
+                                         Order x_order, Index x_offsets) {
     const auto op = Device::make("edge_convolution_own", "a", a);
     return by_edges(op, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
                     x_offsets);
@@ -107,10 +101,10 @@ struct EdgeConvolutionOps {
 
  private:
   template <class Call>
-  static Three by_edges(const Call& op, const Tensor& a_, const Tensor* own_, const Tensor& x_,
-                        const Tensor& b_, const Tensor& w_, const Tensor* t_, const Tensor& weight_,
-                        Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
-                        Index x_offsets) {
+  static Outputs<3> by_edges(const Call& op, const Tensor& a_, const Tensor* own_, const Tensor& x_,
+                             const Tensor& b_, const Tensor& w_, const Tensor* t_, const Tensor& weight_,
+                             Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
+                             Index x_offsets) {
     const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
     const ScalarType dtype = a.scalar_type();
     const int64_t turns = turns_of(op, a), width = a.size(2);

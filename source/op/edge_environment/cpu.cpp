@@ -6,13 +6,10 @@ template <class T>
 static void run_edge_environment(const Op&, const EdgeEnvironmentArgs<T>& args) {
   constexpr int64_t kPiece = 1024;  // edges or slots, at least
   const bool back = args.by_displacements != nullptr;
-  parallel(back ? args.atoms * args.width : args.edges, kPiece, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) back ? args.run_slot(n) : args.run_edge(n);
-  });
+  parallel_each(back ? args.atoms * args.width : args.edges, kPiece,
+                [&](int64_t n) { back ? args.run_slot(n) : args.run_edge(n); });
 }
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeEnvironmentOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeEnvironmentOps)

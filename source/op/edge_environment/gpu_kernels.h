@@ -4,9 +4,7 @@
 #include "common/gpu.h"
 #include "edge_environment/edge_environment.h"
 
-namespace mdops {
-
-namespace gpu_edge_environment {
+namespace mdops::gpu_edge_environment {
 
 constexpr int kThreads = 256;
 
@@ -23,13 +21,13 @@ __global__ void __launch_bounds__(kThreads) environment_kernel(EdgeEnvironmentAr
 template <class T>
 void run_edge_environment(const Gpu& gpu, const EdgeEnvironmentArgs<T>& args) {
   if (args.by_displacements)
-    gpu.launch(environment_kernel<T, true>, blocks_for(args.atoms * args.width, kThreads), kThreads, 0, args);
+    gpu.launch_for(args.atoms * args.width, kThreads, environment_kernel<T, true>, args);
   else
-    gpu.launch(environment_kernel<T, false>, blocks_for(args.edges, kThreads), kThreads, 0, args);
+    gpu.launch_for(args.edges, kThreads, environment_kernel<T, false>, args);
 }
 
-}  // namespace gpu_edge_environment
+}  // namespace mdops::gpu_edge_environment
 
+namespace mdops {
 using gpu_edge_environment::run_edge_environment;
-
-}  // namespace mdops
+}

@@ -1,14 +1,10 @@
-// The ops on environments of edges, their arguments checked at entry. What a device does are overloads of
-// `run_edge_environment` on the call of an op.
+// The ops on environments of edges. A device has `run_edge_environment`.
 #pragma once
 
 #include <cmath>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "edge_environment/edge_environment.h"
 
 namespace mdops {
@@ -18,8 +14,8 @@ struct EdgeEnvironmentInputs {
   using Given = Listed<Times<6, const Tensor&>, Times<5, double>>;
 
   Tensor displacements, slots, edge_of_slot, types, mean, std;
-  ScalarType dtype;
-  int64_t atoms, width, edges;
+  ScalarType dtype = displacements.scalar_type();
+  int64_t atoms = displacements.size(0), width = displacements.size(1), edges = slots.size(0);
   EnvironmentForm<double> form;
 
   EdgeEnvironmentInputs(const Op& op, const Tensor& displacements_, const Tensor& slots_,
@@ -33,16 +29,11 @@ struct EdgeEnvironmentInputs {
         types(input(op, "types", types_, ScalarType::Int, {displacements.size(0)})),
         mean(input(op, "mean", mean_, displacements.scalar_type(), {kAny})),
         std(input(op, "std", std_, displacements.scalar_type(), {mean.size(0), 2})),
-        dtype(displacements.scalar_type()),
-        atoms(displacements.size(0)),
-        width(displacements.size(1)),
-        edges(slots.size(0)),
         form{smooth, cutoff, protection, of_means, of_turning} {
     if (!(form.smooth < form.cutoff) || !std::isfinite(form.cutoff))
-      fail(op, "argument `smooth` is " + std::to_string(form.smooth) + " A, expected less than `cutoff`, " +
-                   std::to_string(form.cutoff) + " A");
+      fail(op, "argument `smooth` is ", form.smooth, " A, expected less than `cutoff`, ", form.cutoff, " A");
     if (!(form.protection >= 0))
-      fail(op, "argument `protection` is " + std::to_string(form.protection) + " A, expected 0 or more");
+      fail(op, "argument `protection` is ", form.protection, " A, expected 0 or more");
     check_range(op, "slots", slots, -1, atoms * width);
     check_range(op, "edge_of_slot", edge_of_slot, -1, edges);
     check_range(op, "types", types, -1, mean.size(0));
@@ -54,11 +45,11 @@ struct EdgeEnvironmentInputs {
     args.atoms = atoms, args.width = width, args.edges = edges, args.kinds = mean.size(0);
     args.form = {static_cast<T>(form.smooth), static_cast<T>(form.cutoff), static_cast<T>(form.protection),
                  static_cast<T>(form.of_means), static_cast<T>(form.of_turning)};
-    args.displacements = displacements.const_data_ptr<T>();
+    args.displacements = data_of(displacements);
     args.slots = slots.const_data_ptr<int32_t>();
     args.edge_of_slot = edge_of_slot.const_data_ptr<int32_t>();
     args.types = types.const_data_ptr<int32_t>();
-    args.mean = mean.const_data_ptr<T>(), args.std = std.const_data_ptr<T>();
+    args.mean = data_of(mean), args.std = data_of(std);
     return args;
   }
 };
@@ -66,17 +57,16 @@ struct EdgeEnvironmentInputs {
 template <class Device>
 struct EdgeEnvironmentOps {
   using Call = typename Device::Call;
-  using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-  static Five edge_environment(const Call& op, const EdgeEnvironmentInputs& in) {
+  static Outputs<5> edge_environment(const Call& op, const EdgeEnvironmentInputs& in) {
     Tensor lengths = empty(op, {in.edges, 1}, in.dtype), vectors = empty(op, {in.edges, 3}, in.dtype);
     Tensor weight = empty(op, {in.edges, 1}, in.dtype), means = empty(op, {in.edges, 1}, in.dtype);
     Tensor turning = empty(op, {in.edges, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.lengths = lengths.mutable_data_ptr<T>(), args.vectors = vectors.mutable_data_ptr<T>();
-      args.weight = weight.mutable_data_ptr<T>(), args.means = means.mutable_data_ptr<T>();
-      args.turning = turning.mutable_data_ptr<T>();
+      args.lengths = data_of(lengths), args.vectors = data_of(vectors);
+      args.weight = data_of(weight), args.means = data_of(means);
+      args.turning = data_of(turning);
       run_edge_environment(op, args);
     });
     return {lengths, vectors, weight, means, turning};
@@ -95,10 +85,10 @@ struct EdgeEnvironmentOps {
     if (in.atoms * in.width == 0) return found;  // null would tell kernels to go forward
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>();
-      args.by_lengths = by_lengths.const_data_ptr<T>(), args.by_vectors = by_vectors.const_data_ptr<T>();
-      args.by_weight = by_weight.const_data_ptr<T>(), args.by_means = by_means.const_data_ptr<T>();
-      args.by_turning = by_turning.const_data_ptr<T>();
-      args.by_displacements = found.mutable_data_ptr<T>();
+      args.by_lengths = data_of(by_lengths), args.by_vectors = data_of(by_vectors);
+      args.by_weight = data_of(by_weight), args.by_means = data_of(by_means);
+      args.by_turning = data_of(by_turning);
+      args.by_displacements = data_of(found);
       run_edge_environment(op, args);
     });
     return found;

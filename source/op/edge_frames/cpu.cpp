@@ -10,9 +10,7 @@ template <int kDegree, class Frame>
 static void each_frame(const FrameShape& shape, const Frame& frame) {
   constexpr int columns = frame_columns(kDegree);
   const int numbers = frame_rows(kDegree, shape.order) * columns;
-  parallel(shape.edges, kFrameEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e) frame(e, e * columns, e * numbers);
-  });
+  parallel_each(shape.edges, kFrameEdges, [&](int64_t e) { frame(e, e * columns, e * numbers); });
 }
 
 template <int kDegree, class T>
@@ -40,6 +38,4 @@ MDOPS_INSTANTIATE_OF(make_frames, Op, FrameBackwardArgs, int64_t)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeFrameOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeFrameOps)

@@ -10,6 +10,4 @@ MDOPS_INSTANTIATE_OF(make_frames, CudaOp, FrameBackwardArgs, int64_t)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::EdgeFrameOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(EdgeFrameOps)

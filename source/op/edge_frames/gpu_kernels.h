@@ -8,9 +8,7 @@
 #include "edge_frames/edge_frames.h"
 #include "gemm/gpu_memory.h"
 
-namespace mdops {
-
-namespace gpu_frames {
+namespace mdops::gpu_frames {
 
 // Of a block.
 template <int kDegree>
@@ -103,7 +101,7 @@ __global__ void __launch_bounds__(kBlock<kDegree>) twice_kernel(const FrameTwice
 template <int kDegree, class T>
 void run_frames(const Gpu& gpu, const FrameTwiceArgs<T>& args) {
   constexpr int threads = kBlock<kDegree>;
-  gpu.launch(twice_kernel<kDegree, T>, blocks_for(args.shape.edges, threads), threads, 0, args);
+  gpu.launch_for(args.shape.edges, threads, twice_kernel<kDegree, T>, args);
 }
 
 template <int kDegree, class T>
@@ -120,8 +118,8 @@ void run_frames(const Gpu& gpu, const FrameBackwardArgs<T>& args) {
              kStaged<kDegree> ? threads * stride_of<kDegree>(args.shape.order) * sizeof(T) : 0, args);
 }
 
-}  // namespace gpu_frames
+}  // namespace mdops::gpu_frames
 
+namespace mdops {
 using gpu_frames::run_frames;
-
-}  // namespace mdops
+}

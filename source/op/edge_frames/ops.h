@@ -1,13 +1,8 @@
-// The ops on frames of edges, their arguments checked at entry. What a device does are overloads of
-// `run_frames` on the call of an op.
+// The ops on frames of edges. A device has `run_frames`.
 #pragma once
-
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/instantiate.h"
-#include "common/tensor.h"
 #include "edge_frames/edge_frames.h"
 #include "edge_frames/frames.h"
 
@@ -18,21 +13,17 @@ struct FrameInputs {
   using Given = Listed<const Tensor&, Times<2, int64_t>>;
 
   Tensor vectors;
-  ScalarType dtype;
+  ScalarType dtype = vectors.scalar_type();
   FrameShape shape;
-  int64_t degree, edges, rows, columns;
+  int64_t degree, edges = shape.edges, rows, columns;
 
   FrameInputs(const Op& op, const Tensor& vectors_, int64_t degree_, int64_t order)
       : vectors(float_input(op, "vectors", vectors_, {kAny, 3})),
-        dtype(vectors.scalar_type()),
         shape{vectors.size(0), static_cast<int>(order)},
-        degree(degree_),
-        edges(shape.edges) {
+        degree(degree_) {
     if (degree < 0 || degree > kMostDegree)
-      fail(op, "argument `degree` is " + std::to_string(degree) + ", expected 0 to " +
-                   std::to_string(kMostDegree));
-    if (order < -1 || order > 1)
-      fail(op, "argument `order` is " + std::to_string(order) + ", expected -1, 0 or 1");
+      fail(op, "argument `degree` is ", degree, ", expected 0 to ", kMostDegree);
+    if (order < -1 || order > 1) fail(op, "argument `order` is ", order, ", expected -1, 0 or 1");
     rows = frame_rows(static_cast<int>(degree), shape.order), columns = (degree + 1) * (degree + 1);
   }
 
@@ -48,7 +39,7 @@ template <class Device>
 struct EdgeFrameOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor> edge_frames(const Call& op, const FrameInputs& in) {
+  static Outputs<2> edge_frames(const Call& op, const FrameInputs& in) {
     Tensor harmonics = empty(op, {in.edges, in.columns}, in.dtype);
     Tensor turn = empty(op, {in.edges, in.rows, in.columns}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -70,11 +61,9 @@ struct EdgeFrameOps {
     return by_vectors;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> edge_frames_backward_backward(const Call& op,
-                                                                          const FrameInputs& in,
-                                                                          const Tensor& changes_,
-                                                                          const Tensor& by_harmonics_,
-                                                                          const Tensor& by_turn_) {
+  static Outputs<3> edge_frames_backward_backward(const Call& op, const FrameInputs& in,
+                                                  const Tensor& changes_, const Tensor& by_harmonics_,
+                                                  const Tensor& by_turn_) {
     const Tensor changes = input(op, "changes", changes_, in.dtype, {in.edges, 3});
     const Tensor by_harmonics = in.of_harmonics(op, by_harmonics_), by_turn = in.of_turn(op, by_turn_);
     Tensor harmonics = empty(op, {in.edges, in.columns}, in.dtype);

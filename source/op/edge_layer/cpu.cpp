@@ -22,6 +22,4 @@ static void run_edge_layer(const Op& op, const EdgeLayerArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeLayerOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeLayerOps)

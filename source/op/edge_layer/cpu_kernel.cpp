@@ -6,8 +6,7 @@
 #include "edge_layer/edge_layer.h"
 #include "rowwise/add_norm.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -112,18 +111,18 @@ class LayerOfAtom {
 
  private:
   AtomEdges<T> edges(T absent) const {
-    return {n_,
-            args_.heads,
-            args_.width,
-            args_.width,
-            of_edges(args_.e),
-            args_.r + 3 * first_,
-            args_.w + first_,
-            nullptr,
-            nullptr,
-            nullptr,
-            absent,
-            args_.shift};
+    return {.n = n_,
+            .heads = args_.heads,
+            .keys = args_.width,
+            .values = args_.width,
+            .x = of_edges(args_.e),
+            .r = args_.r + 3 * first_,
+            .w = args_.w + first_,
+            .along_x = nullptr,
+            .along_r = nullptr,
+            .along_w = nullptr,
+            .absent = absent,
+            .shift = args_.shift};
   }
   template <class U>
   U* of_edges(U* rows) const {
@@ -279,9 +278,6 @@ void edge_layer_atoms(const EdgeLayerArgs<T>& args, int64_t from, int64_t to, co
     args.gated ? run_atom<T, true>(args, i, packed, scratch) : run_atom<T, false>(args, i, packed, scratch);
 }
 
-MDOPS_INSTANTIATE(edge_layer_sizes)
-MDOPS_INSTANTIATE(edge_layer_pack)
-MDOPS_INSTANTIATE(edge_layer_atoms)
+MDOPS_INSTANTIATE(edge_layer_sizes, edge_layer_pack, edge_layer_atoms)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,9 +1,5 @@
-// The ops of a layer's edges, their arguments checked at entry.
+// The ops of a layer's edges.
 #pragma once
-
-#include <algorithm>
-#include <string>
-#include <tuple>
 
 #include "common/activation_code.h"
 #include "common/bind.h"
@@ -19,10 +15,10 @@ struct EdgeLayerInputs {
   using Given = Listed<Times<14, const Tensor&>, Times<2, double>, bool, double, int64_t, double>;
 
   Tensor e;
-  ScalarType dtype;
-  int64_t rows, width;
+  ScalarType dtype = e.scalar_type();
+  int64_t rows = e.size(0), width = e.size(1);
   Tensor r, w, offsets, absent, own, own_bias, own_factor, queries;
-  int64_t heads, of_norm;
+  int64_t heads = queries.size(0), of_norm = heads ? width : 0;
   Tensor values, out_bias, norm, norm_bias, out_factor;
   double keep, shift, eps, threshold;
   bool gated;
@@ -35,9 +31,6 @@ struct EdgeLayerInputs {
                   const Tensor& out_factor_, double keep_, double shift_, bool gated_, double eps_,
                   int64_t activation_, double threshold_)
       : e(float_input(op, "e", e_, {kAny, kAny})),
-        dtype(e.scalar_type()),
-        rows(e.size(0)),
-        width(e.size(1)),
         r(input(op, "r", r_, dtype, {rows, 3})),
         w(input(op, "w", w_, dtype, {rows})),
         offsets(offsets_input(op, offsets_, rows)),
@@ -46,8 +39,6 @@ struct EdgeLayerInputs {
         own_bias(input(op, "own_bias", own_bias_, dtype, {width})),
         own_factor(input(op, "own_factor", own_factor_, dtype, {width})),
         queries(input(op, "queries", queries_, dtype, {kAny, width, width})),
-        heads(queries.size(0)),
-        of_norm(heads ? width : 0),
         values(input(op, "values", values_, dtype, {heads, width, width})),
         out_bias(input(op, "out_bias", out_bias_, dtype, {of_norm})),
         norm(input(op, "norm", norm_, dtype, {of_norm})),
@@ -82,7 +73,7 @@ template <class Device>
 struct EdgeLayerOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor> edge_layer(const Call& op, const EdgeLayerInputs& in) {
+  static Outputs<2> edge_layer(const Call& op, const EdgeLayerInputs& in) {
     Tensor out = empty(op, {in.rows, in.width}, in.dtype);
     Tensor saved = empty(op, {in.heads ? in.rows : 0, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -93,8 +84,8 @@ struct EdgeLayerOps {
     return {out, saved};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> edge_layer_backward(const Call& op, const EdgeLayerInputs& in,
-                                                                const Tensor& grad, const Tensor& saved) {
+  static Outputs<3> edge_layer_backward(const Call& op, const EdgeLayerInputs& in, const Tensor& grad,
+                                        const Tensor& saved) {
     const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
     const Tensor kept = input(op, "saved", saved, in.dtype, {in.heads ? in.rows : 0, in.width});
     Tensor by_e = empty(op, {in.rows, in.width}, in.dtype), by_r = empty(op, {in.rows, 3}, in.dtype);

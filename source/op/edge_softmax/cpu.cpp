@@ -42,18 +42,12 @@ struct OneThread : Alone {
 
 template <class T>
 static void run_edge_softmax(const Op&, const EdgeSoftmaxArgs<T>& args) {
-  parallel(args.atoms, kSoftmaxAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) softmax_atom(args, n, OneThread());
-  });
+  parallel_each(args.atoms, kSoftmaxAtoms, [&](int64_t n) { softmax_atom(args, n, OneThread()); });
   clear_rest(args, OneThread());
   if (!args.grad) return;
-  parallel(args.nodes, kSoftmaxAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) softmax_node(args, m, OneThread());
-  });
+  parallel_each(args.nodes, kSoftmaxAtoms, [&](int64_t m) { softmax_node(args, m, OneThread()); });
 }
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeSoftmaxOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeSoftmaxOps)

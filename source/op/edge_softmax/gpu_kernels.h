@@ -7,9 +7,7 @@
 #include "common/vector.h"
 #include "edge_softmax/edge_softmax.h"
 
-namespace mdops {
-
-namespace gpu_edge_softmax {
+namespace mdops::gpu_edge_softmax {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
@@ -107,8 +105,8 @@ void run_edge_softmax(const Gpu& gpu, const EdgeSoftmaxArgs<T>& args) {
   if (args.grad) gpu.launch(node_kernel<T>, args.nodes, kThreads, 0, args);
 }
 
-}  // namespace gpu_edge_softmax
+}  // namespace mdops::gpu_edge_softmax
 
+namespace mdops {
 using gpu_edge_softmax::run_edge_softmax;
-
-}  // namespace mdops
+}

@@ -1,14 +1,8 @@
-// The ops on weights of edges, their arguments checked at entry. What a device does are overloads of
-// `run_edge_softmax` on the call of an op.
+// The ops on weights of edges. A device has `run_edge_softmax`.
 #pragma once
-
-#include <optional>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "edge_softmax/edge_softmax.h"
 #include "graph/row_index.h"
 
@@ -19,7 +13,7 @@ struct EdgeSoftmaxInputs {
   using Given = Listed<Times<8, const Tensor&>, const std::optional<Tensor>&, const Tensor&, double>;
 
   Tensor q, k;
-  ScalarType dtype;
+  ScalarType dtype = q.scalar_type();
   RowIndex of_atom, of_node;
   Tensor bias, fades, nothing;
   double scale;
@@ -30,7 +24,6 @@ struct EdgeSoftmaxInputs {
                     const std::optional<Tensor>& node_order, const Tensor& node_offsets, double scale_)
       : q(float_input(op, "q", q_, {kAny, kAny})),
         k(input(op, "k", k_, q.scalar_type(), {kAny, q.size(1)})),
-        dtype(q.scalar_type()),
         of_atom(op, atom_index, std::nullopt, atom_offsets, kAny,
                 {"atom_index", "atom_order", "atom_offsets"}),
         of_node(op, node_index, node_order, node_offsets, of_atom.rows,
@@ -41,30 +34,20 @@ struct EdgeSoftmaxInputs {
         scale(scale_) {
     check_nodes(op, "q", q, of_atom), check_nodes(op, "k", k, of_node);
     if (bias.size(1) < 1 || q.size(1) % bias.size(1))
-      fail(op, "argument `bias` is of " + std::to_string(bias.size(1)) +
-                   " heads, expected a divisor of the " + std::to_string(q.size(1)) + " channels of `q`");
+      fail(op, "argument `bias` is of ", bias.size(1), " heads, expected a divisor of the ", q.size(1),
+           " channels of `q`");
   }
 
   template <class T>
   EdgeSoftmaxArgs<T> args(Tensor& y) const {
-    return {of_atom.rows,
-            of_atom.targets,
-            of_node.targets,
-            bias.size(1),
-            q.size(1),
-            static_cast<T>(scale),
-            data_of(q),
-            data_of(k),
-            data_of(bias),
-            data_of(fades),
-            data_of(nothing),
-            data_of(of_atom.offsets),
-            data_of(of_atom.index),
-            data_of(of_node.index),
-            of_node.order_data(),
-            data_of(of_node.offsets),
-            nullptr,
-            data_of(y)};
+    EdgeSoftmaxArgs<T> a{};
+    a.edges = of_atom.rows, a.atoms = of_atom.targets, a.nodes = of_node.targets, a.heads = bias.size(1);
+    a.width = q.size(1), a.scale = static_cast<T>(scale), a.q = data_of(q), a.k = data_of(k);
+    a.bias = data_of(bias), a.fades = data_of(fades), a.nothing = data_of(nothing);
+    a.offsets = data_of(of_atom.offsets), a.atom_of = data_of(of_atom.index);
+    a.node_of = data_of(of_node.index), a.order = of_node.order_data(), a.ends = data_of(of_node.offsets);
+    a.y = data_of(y);
+    return a;
   }
 };
 
@@ -78,9 +61,7 @@ struct EdgeSoftmaxOps {
     return y;
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> edge_softmax_backward(const Call& op,
-                                                                          const EdgeSoftmaxInputs& in,
-                                                                          const Tensor& grad_) {
+  static Outputs<4> edge_softmax_backward(const Call& op, const EdgeSoftmaxInputs& in, const Tensor& grad_) {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.of_atom.rows, in.bias.size(1)});
     Tensor by_bias = empty(op, {in.of_atom.rows, in.bias.size(1)}, in.dtype);
     Tensor by_fades = empty(op, {in.of_atom.rows, 1}, in.dtype);

@@ -4,14 +4,8 @@ namespace mdops {
 
 constexpr int64_t kSplineEdges = 128;  // a piece of work, at least
 
-template <class T>
-static void run_edge_splines(const Op&, const EdgeSplineArgs<T>& args) {
-  parallel(args.edges, kSplineEdges,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(edge_spline_rows, args, begin, end); });
-}
+MDOPS_IN_PIECES(run_edge_splines, edge_spline_rows, args.edges, kSplineEdges)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeSplineOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeSplineOps)

@@ -5,8 +5,7 @@
 #include "common/some_lanes.h"
 #include "edge_splines/edge_splines.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -71,5 +70,4 @@ void edge_spline_rows(const EdgeSplineArgs<T>& args, int64_t from, int64_t to) {
 
 MDOPS_INSTANTIATE(edge_spline_rows)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -5,9 +5,7 @@
 #include "edge_splines/edge_splines.h"
 #include "graph/gpu_rows.h"
 
-namespace mdops {
-
-namespace gpu_edge_splines {
+namespace mdops::gpu_edge_splines {
 
 using gpu_graph_rows::all_of;
 using gpu_graph_rows::kThreads;
@@ -67,13 +65,13 @@ template <class T>
 void run_edge_splines(const Gpu& gpu, const EdgeSplineArgs<T>& args) {
   gpu_graph_rows::with_lanes<T>(args.functions, 0, [&]<int size>(int all) {
     const int lanes = all > 0 ? all - 1 : 0;
-    gpu.launch(args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
-               blocks_for(args.edges << lanes, kThreads), kThreads, 0, args, lanes);
+    gpu.launch_for(args.edges << lanes, kThreads, args.grad ? slope_kernel<T, size> : value_kernel<T, size>,
+                   args, lanes);
   });
 }
 
-}  // namespace gpu_edge_splines
+}  // namespace mdops::gpu_edge_splines
 
+namespace mdops {
 using gpu_edge_splines::run_edge_splines;
-
-}  // namespace mdops
+}

@@ -1,14 +1,11 @@
-// The ops on splines of lengths, their arguments checked at entry. What a device does are overloads of
-// `run_edge_splines` on the call of an op.
+// The ops on splines of lengths. A device has `run_edge_splines`.
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "common/bind.h"
 #include "common/given.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "edge_splines/edge_splines.h"
 
 namespace mdops {
@@ -18,38 +15,33 @@ struct EdgeSplineInputs {
   using Given = Listed<Times<3, const Tensor&>, double>;
 
   Tensor lengths, kinds, table;
-  ScalarType dtype;
+  ScalarType dtype = lengths.scalar_type();
   double cutoff;
-  int64_t edges, functions;
+  int64_t edges = lengths.size(0), functions;
 
   EdgeSplineInputs(const Op& op, const Tensor& lengths_, const Tensor& kinds_, const Tensor& table_,
                    double cutoff_)
       : lengths(float_input(op, "lengths", lengths_, {kAny, 1})),
         kinds(input(op, "kinds", kinds_, ScalarType::Int, {lengths.size(0)})),
         table(input(op, "table", table_, lengths.scalar_type(), {kAny, kAny, kAny})),
-        dtype(lengths.scalar_type()),
         cutoff(cutoff_),
-        edges(lengths.size(0)),
         functions(table.size(2)) {
     if (table.size(1) < kSplineSupport)
-      fail(op, "argument `table` has " + std::to_string(table.size(1)) + " splines, expected 6 or more");
+      fail(op, "argument `table` has ", table.size(1), " splines, expected 6 or more");
     if (!(cutoff > 0) || !std::isfinite(cutoff))
-      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + " A, expected a finite one above 0");
+      fail(op, "argument `cutoff` is ", cutoff, " A, expected a finite one above 0");
     check_range(op, "kinds", kinds, -1, table.size(0));
   }
 
   template <class T>
   EdgeSplineArgs<T> args(const Tensor* grad, Tensor& out) const {
     const int intervals = static_cast<int>(table.size(1) - 5);
-    return {edges,
-            functions,
-            table.size(0),
-            {static_cast<T>(intervals / cutoff), intervals},
-            data_of(lengths),
-            data_of(kinds),
-            data_of(table),
-            grad ? given<T>(*grad) : nullptr,
-            data_of(out)};
+    EdgeSplineArgs<T> a{};
+    a.edges = edges, a.functions = functions, a.kinds = table.size(0);
+    a.grid = {static_cast<T>(intervals / cutoff), intervals}, a.lengths = data_of(lengths);
+    a.of_edges = data_of(kinds), a.table = data_of(table), a.grad = grad ? given<T>(*grad) : nullptr;
+    a.out = data_of(out);
+    return a;
   }
 };
 

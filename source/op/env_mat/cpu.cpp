@@ -21,6 +21,4 @@ static void run_env_mat_seconds(const Op&, const EnvMatArgs<T>& args, int64_t, c
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EnvMatOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EnvMatOps)

@@ -14,19 +14,17 @@ constexpr int64_t kGrain = 32;  // atoms a piece of work, at least
 template <class T, class Work>
 void for_slots(const EnvMatArgs<T>& a, const Work& work) {
   const T cutoff2 = a.cutoff.cutoff * a.cutoff.cutoff;
-  parallel(a.atoms, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int32_t type = a.types[i];
-      const Normalisation<T> norm = a.normalisation(type);
-      int64_t slot = i * a.width;
-      const auto row = [&](int64_t count, bool present) {
-        for (int64_t last = slot + count; slot < last; ++slot)
-          work(slot, norm, present && within_cutoff(squared_length(a.displacements + 3 * slot), cutoff2));
-      };
-      for (int t = 0; type >= 0 && t < a.ntypes; ++t)
-        row(a.counts[i * a.ntypes + t], !a.pair_mask[static_cast<int64_t>(type) * a.ntypes + t]);
-      row((i + 1) * a.width - slot, false);
-    }
+  parallel_each(a.atoms, kGrain, [&](int64_t i) {
+    const int32_t type = a.types[i];
+    const Normalisation<T> norm = a.normalisation(type);
+    int64_t slot = i * a.width;
+    const auto row = [&](int64_t count, bool present) {
+      for (int64_t last = slot + count; slot < last; ++slot)
+        work(slot, norm, present && within_cutoff(squared_length(a.displacements + 3 * slot), cutoff2));
+    };
+    for (int t = 0; type >= 0 && t < a.ntypes; ++t)
+      row(a.counts[i * a.ntypes + t], !a.pair_mask[static_cast<int64_t>(type) * a.ntypes + t]);
+    row((i + 1) * a.width - slot, false);
   });
 }
 
@@ -61,8 +59,6 @@ void env_mat_second(const EnvMatArgs<T>& a, const T* tangents, const T* grad, T*
   });
 }
 
-MDOPS_INSTANTIATE(env_mat_rows)
-MDOPS_INSTANTIATE(env_mat_gradients)
-MDOPS_INSTANTIATE(env_mat_second)
+MDOPS_INSTANTIATE(env_mat_rows, env_mat_gradients, env_mat_second)
 
 }  // namespace mdops

@@ -26,6 +26,4 @@ static void run_env_mat_seconds(const CudaOp& op, const EnvMatArgs<T>& args, int
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::EnvMatOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(EnvMatOps)

@@ -4,9 +4,7 @@
 #include "common/rows.h"
 #include "env_mat/args.h"
 
-namespace mdops {
-
-namespace gpu_env_mat {
+namespace mdops::gpu_env_mat {
 
 constexpr int kWarps = 8;
 
@@ -94,6 +92,4 @@ __global__ void env_mat_second_kernel(EnvMatArgs<T> rows, const T* tangent, cons
   });
 }
 
-}  // namespace gpu_env_mat
-
-}  // namespace mdops
+}  // namespace mdops::gpu_env_mat

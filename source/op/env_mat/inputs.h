@@ -24,17 +24,11 @@ struct EnvMatInputs : DescriptorInputs {
   // `mean` may be null: 0.
   template <class T>
   EnvMatArgs<T> args(const T* mean) const {
-    return {data_of(displacements),
-            data_of(counts),
-            data_of(types),
-            mean,
-            data_of(std),
-            data_of(pair_mask),
-            cutoff_as<T>(),
-            atoms,
-            width,
-            static_cast<int>(ntypes),
-            columns};
+    EnvMatArgs<T> a{};
+    a.displacements = data_of(displacements), a.counts = data_of(counts), a.types = data_of(types);
+    a.mean = mean, a.std = data_of(std), a.pair_mask = data_of(pair_mask), a.cutoff = cutoff_as<T>();
+    a.atoms = atoms, a.width = width, a.ntypes = static_cast<int>(ntypes), a.columns = columns;
+    return a;
   }
 };
 

@@ -1,8 +1,5 @@
-// The ops on rows of environments, their arguments checked at entry. A device has `make(name, argument,
-// tensor)`, a call of an op; what is done are overloads on that call.
+// The ops on rows of environments.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "env_mat/inputs.h"
@@ -22,7 +19,7 @@ struct EnvMatOps {
     const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
     Tensor result = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat(op, in.args(mean.const_data_ptr<T>()), in.atoms, result.mutable_data_ptr<T>());
+      run_env_mat<T>(op, in.args<T>(data_of(mean)), in.atoms, data_of(result));
     });
     return result;
   }
@@ -31,22 +28,20 @@ struct EnvMatOps {
     const Tensor grad = in.grad(op, grad_);
     Tensor result = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat_gradients(op, in.args<T>(nullptr), in.atoms, grad.const_data_ptr<T>(),
-                            result.mutable_data_ptr<T>());
+      run_env_mat_gradients<T>(op, in.args<T>(nullptr), in.atoms, data_of(grad), data_of(result));
     });
     return result;
   }
 
-  static std::tuple<Tensor, Tensor> env_mat_backward_backward(const Call& op, const EnvMatInputs& in,
-                                                              const Tensor& tangent_, const Tensor& grad_) {
+  static Outputs<2> env_mat_backward_backward(const Call& op, const EnvMatInputs& in, const Tensor& tangent_,
+                                              const Tensor& grad_) {
     const Tensor grad = in.grad(op, grad_);
     const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});
     Tensor grad_grad = Device::summed(op, {in.atoms, in.width, in.columns}, in.dtype);
     Tensor grad_d = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat_seconds(op, in.args<T>(nullptr), in.atoms, tangent.const_data_ptr<T>(),
-                          grad.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
-                          grad_d.mutable_data_ptr<T>());
+      run_env_mat_seconds<T>(op, in.args<T>(nullptr), in.atoms, data_of(tangent), data_of(grad),
+                             data_of(grad_grad), data_of(grad_d));
     });
     return {grad_grad, grad_d};
   }

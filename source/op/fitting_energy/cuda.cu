@@ -35,7 +35,7 @@ static void run_fitting(const CudaOp& op, const FittingInputs& in, Tensor& energ
   const HybridOut out{in.weights(), data_of(gradient), nullptr};
   Tensor memory = empty(op, {hybrid_bytes(op, parts, 0, out)}, ScalarType::Byte);
   run_hybrid(op, parts, 0, out, memory.mutable_data_ptr());
-  op.launch(refuse_kernel, blocks_for(in.atoms, 256), 256, 0, p.types, in.atoms, p.ntypes, p.energy);
+  op.launch_for(in.atoms, 256, refuse_kernel, p.types, in.atoms, p.ntypes, p.energy);
 }
 
 }  // namespace mdops

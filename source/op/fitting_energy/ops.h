@@ -1,5 +1,4 @@
-// The op on a packed fitting net, its arguments checked at entry. What a device does is an overload on the
-// call of the op.
+// The op on a packed fitting net.
 #pragma once
 
 #include "hybrid_potential/shape.h"
@@ -11,18 +10,15 @@ namespace mdops {
 // further inputs without any descriptor.
 struct FittingInputs {
   Tensor features, types, nets, weight, scale, shift;
-  ScalarType dtype;
-  int64_t atoms, inputs, ntypes, net_count;
+  ScalarType dtype = features.scalar_type();
+  int64_t atoms = features.size(0), inputs = features.size(1), ntypes, net_count;
   NetShape net;
 
   FittingInputs(const Op& op, const Tensor& features_, const Tensor& types_, const Tensor& nets_,
                 const Tensor& weight_, const Tensor& scale_, const Tensor& shift_,
                 const std::vector<int64_t>& neurons, const std::vector<int64_t>& residual, int64_t activation,
                 double threshold)
-      : features(float_input(op, "features", features_, {kAny, kAny})),
-        dtype(features.scalar_type()),
-        atoms(features.size(0)),
-        inputs(features.size(1)) {
+      : features(float_input(op, "features", features_, {kAny, kAny})) {
     const std::string refusal = shape_refusal(1, 0, neurons, inputs);
     if (!refusal.empty()) fail(op, refusal);
     if (inputs == 0) fail(op, "argument `features` has no columns");
@@ -35,8 +31,7 @@ struct FittingInputs {
     shift = input(op, "shift", shift_, ScalarType::Double, {kAny});
     ntypes = shift.size(0), net_count = nets.size(0);
     if (net_count < 1 || (net_count != 1 && net_count != ntypes))
-      fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
-                   std::to_string(ntypes));
+      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
     scale = input(op, "scale", scale_, ScalarType::Double, {net_count});
     weight = input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? atoms : 0});
     check_range(op, "types", types, -1, ntypes);
@@ -55,10 +50,10 @@ struct FittingInputs {
 };
 
 template <class Device>
-std::tuple<Tensor, Tensor> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
-                                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
-                                          std::vector<int64_t> neurons, std::vector<int64_t> residual,
-                                          int64_t activation, double threshold) {
+Outputs<2> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
+                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
+                          std::vector<int64_t> neurons, std::vector<int64_t> residual, int64_t activation,
+                          double threshold) {
   const auto op = Device::make("fitting_energy", "features", features);
   FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation, threshold);
   in.nets = Device::placed(in.nets);

@@ -10,8 +10,7 @@
 #include "gemm/tiles.h"
 #endif
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -490,7 +489,6 @@ extern const Bf16Units bf16_units = {"amx", kBf16AtOnce, split, split_rows, mult
 extern const Bf16Units bf16_units = {"avx512_bf16", 128, split, split_rows, multiply, pack};
 #endif
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA
 
 #endif

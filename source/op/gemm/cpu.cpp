@@ -1,7 +1,4 @@
 #include <algorithm>
-#include <optional>
-#include <tuple>
-#include <vector>
 
 #include "common/large_results.h"
 #include "common/row_blocks.h"
@@ -122,7 +119,7 @@ static Tensor mlp_values(const Op& op, const MlpInputs& in) {
   return value;
 }
 
-static std::tuple<Tensor, Tensor> mlp_values_and_gradients(const Op& op, const MlpInputs& in) {
+static Outputs<2> mlp_values_and_gradients(const Op& op, const MlpInputs& in) {
   Tensor value = rows_of(op, in, in.outputs), gradient = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
@@ -144,9 +141,8 @@ static Tensor mlp_gradients(const Op& op, const MlpInputs& in, const Tensor& a, 
   return grad_x;
 }
 
-static std::tuple<Tensor, Tensor> mlp_seconds(const Op& op, const MlpInputs& in, const Tensor& u,
-                                              const Tensor& b, const Tensor& a, bool with_weights,
-                                              MlpGradients& grads) {
+static Outputs<2> mlp_seconds(const Op& op, const MlpInputs& in, const Tensor& u, const Tensor& b,
+                              const Tensor& a, bool with_weights, MlpGradients& grads) {
   Tensor tangent = rows_of(op, in, in.outputs), grad_x = rows_of(op, in, in.shape.features);
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     MlpTask<T> task{};
@@ -164,6 +160,4 @@ STABLE_TORCH_LIBRARY_IMPL(mdops, CompositeExplicitAutograd, m) {
   m.impl("cpu_bf16", TORCH_BOX(&mdops::cpu_bf16));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::MlpOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(MlpOps)

@@ -1,7 +1,6 @@
 #include "gemm/mlp_passes.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 int64_t mlp_scratch_size(const MlpArgs<T>& args, const MlpTask<T>& task) {
@@ -42,9 +41,6 @@ void mlp_collect(const MlpArgs<T>& args, int n, int64_t from, int64_t to, T* con
   }
 }
 
-MDOPS_INSTANTIATE(mlp_scratch_size)
-MDOPS_INSTANTIATE(mlp_rows)
-MDOPS_INSTANTIATE(mlp_collect)
+MDOPS_INSTANTIATE(mlp_scratch_size, mlp_rows, mlp_collect)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

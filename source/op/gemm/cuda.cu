@@ -1,9 +1,6 @@
 // Nets on a GPU. A value and its gradient in float32 go by the kernels of whole models' nets (gpu_own_rows.h)
 // where these take the net and are sooner done. Everything else, of any shape, float32 and float64, every
 // derivative, is products of layers (linear/cuda_call.h) with a kernel behind each.
-#include <optional>
-#include <tuple>
-#include <vector>
 
 #include "common/cuda.h"
 #include "gemm/gpu_mlp.h"
@@ -152,7 +149,7 @@ auto for_dtype(const CudaOp& op, const MlpInputs& in, MlpWanted wanted, const F&
   });
 }
 
-using ValueAndGradient = std::tuple<Tensor, Tensor>;
+using ValueAndGradient = Outputs<2>;
 
 // By the kernels of models' nets, if they run and pay.
 template <int Parts>
@@ -206,11 +203,10 @@ static Tensor mlp_gradients(const CudaOp& op, const MlpInputs& in, const Tensor&
                    [&](auto& call) { return call.backward(a, a, grads); });
 }
 
-static std::tuple<Tensor, Tensor> mlp_seconds(const CudaOp& op, const MlpInputs& in, const Tensor& u,
-                                              const Tensor& b, const Tensor& a, bool with_weights,
-                                              MlpGradients& grads) {
+static Outputs<2> mlp_seconds(const CudaOp& op, const MlpInputs& in, const Tensor& u, const Tensor& b,
+                              const Tensor& a, bool with_weights, MlpGradients& grads) {
   const MlpWanted wanted{.slopes = true, .second = true, .weights = with_weights};
-  return for_dtype(op, in, wanted, [&](auto& call) -> std::tuple<Tensor, Tensor> {
+  return for_dtype(op, in, wanted, [&](auto& call) -> Outputs<2> {
     call.tangents(u);
     const Tensor by_x = call.backward(a, b, grads);
     return {call.tangent(), by_x};
@@ -219,6 +215,4 @@ static std::tuple<Tensor, Tensor> mlp_seconds(const CudaOp& op, const MlpInputs&
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::MlpOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(MlpOps)

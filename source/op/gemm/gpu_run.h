@@ -2,7 +2,6 @@
 // memory, their launches.
 #pragma once
 
-#include <algorithm>
 #include <cstdlib>
 #include <vector>
 

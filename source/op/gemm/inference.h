@@ -3,8 +3,7 @@
 
 #include "gemm/layers.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // A block's memory.
 template <class T>
@@ -91,5 +90,4 @@ inline void net_backward(const Net<T>& net, const NetBlock<T>& block, const Scal
   hidden_backward(net, block, source, use);
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,10 +1,6 @@
 // The arguments of the ops on nets, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "common/activation_code.h"
 #include "gemm/matmul.h"
 #include "gemm/mlp.h"
@@ -16,10 +12,10 @@ constexpr int64_t kMostNeurons = 1 << 20;
 struct MlpInputs {
   Tensor x;
   std::vector<Tensor> weights, biases, timesteps;  // an empty one: none
-  NetShape shape;
-  ScalarType dtype;
+  NetShape shape{};
+  ScalarType dtype = x.scalar_type();
   Matmul matmul;
-  int64_t rows, outputs;
+  int64_t rows = x.size(0), outputs;
 
   MlpInputs(const Op& op, const Tensor& x_, std::vector<Tensor> weights_, std::vector<Tensor> biases_,
             std::vector<Tensor> timesteps_, const std::vector<int64_t>& residual,
@@ -29,14 +25,10 @@ struct MlpInputs {
         weights(std::move(weights_)),
         biases(std::move(biases_)),
         timesteps(std::move(timesteps_)),
-        shape{},
-        dtype(x.scalar_type()),
-        matmul(matmul_of(op, matmul_)),
-        rows(x.size(0)) {
+        matmul(matmul_of(op, matmul_)) {
     const size_t layers = weights.size();
     if (layers < 1 || layers > kMaxLayers)
-      fail(op, "argument `weights` has " + std::to_string(layers) + " layers, expected 1 to " +
-                   std::to_string(kMaxLayers));
+      fail(op, "argument `weights` has ", layers, " layers, expected 1 to ", kMaxLayers);
     if (biases.size() != layers || timesteps.size() != layers)
       fail(op, "arguments `biases` and `timesteps` must have one tensor a layer, an empty one for none");
     if (residual.size() != layers - 1 || activations.size() != layers - 1 || thresholds.size() != layers - 1)
@@ -48,7 +40,7 @@ struct MlpInputs {
       weights[n] = input(op, "weights", weights[n], dtype, {width, kAny});
       const int64_t outputs_of = weights[n].size(1);
       if (outputs_of < 1 || outputs_of > kMostNeurons)
-        fail(op, "argument `weights` has a layer of " + std::to_string(outputs_of) + " outputs");
+        fail(op, "argument `weights` has a layer of ", outputs_of, " outputs");
       biases[n] = vector(op, "biases", biases[n], outputs_of);
       timesteps[n] = vector(op, "timesteps", timesteps[n], outputs_of);
       shape.neurons[n] = static_cast<int>(outputs_of);

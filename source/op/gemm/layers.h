@@ -11,8 +11,7 @@
 #include "gemm/net.h"
 #include "gemm/product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 struct Net {
@@ -286,5 +285,4 @@ inline void output_gradient(const Net<T>& net, const T* scales, const Panels<T>&
   }
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,8 +1,6 @@
 // The accuracy of products, by name.
 #pragma once
 
-#include <string>
-
 #include "common/tensor.h"
 #include "gemm/bf16.h"
 
@@ -17,8 +15,8 @@ inline Matmul matmul_of(const Op& op, const std::string& name) {
   if (name == "bf16x6") return Matmul::bf16x6;
   if (name == "bf16x3") return Matmul::bf16x3;
   if (name == "bf16") return Matmul::bf16;
-  fail(op, "argument `matmul` is \"" + name +
-               "\", expected \"float32\", \"tf32\", \"bf16x6\", \"bf16x3\" or \"bf16\"");
+  fail(op, "argument `matmul` is \"", name,
+       "\", expected \"float32\", \"tf32\", \"bf16x6\", \"bf16x3\" or \"bf16\"");
 }
 
 // Of how many bfloat16 parts the CPU makes a number of a product in float32; 0: none, it is float32's.

@@ -4,8 +4,7 @@
 #include "gemm/layers.h"
 #include "gemm/mlp.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // A block's memory. What a task does not need has none.
 template <class T>
@@ -62,8 +61,8 @@ struct MlpBlock {
   const MlpTask<T>& task;
   int64_t first, count, lanes;  // rows [first, first + count) in so many lanes
   Arena arena;
-  MlpMemory<T> m;
-  const Net<T> net;
+  MlpMemory<T> m{args, task, lanes, arena};
+  const Net<T> net{args.shape, args.layers, args.bf16, m.split};
 
   MlpBlock(const MlpArgs<T>& args_, const MlpTask<T>& task_, int64_t first_, int64_t count_, int64_t lanes_,
            T* scratch)
@@ -72,9 +71,7 @@ struct MlpBlock {
         first(first_),
         count(count_),
         lanes(lanes_),
-        arena{reinterpret_cast<char*>(scratch)},
-        m(args, task, lanes, arena),
-        net{args.shape, args.layers, args.bf16, m.split} {}
+        arena{reinterpret_cast<char*>(scratch)} {}
 
   int64_t features() const { return args.shape.features; }
   int last() const { return args.last(); }
@@ -302,5 +299,4 @@ struct MlpBlock {
   }
 };
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

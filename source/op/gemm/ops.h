@@ -1,8 +1,5 @@
-// The ops on nets, their arguments checked at entry. What a device does are overloads on the call of an op:
-// `mlp_values`, `mlp_values_and_gradients`, `mlp_gradients` and `mlp_seconds`.
+// The ops on nets. A device has `mlp_values`, `mlp_values_and_gradients`, `mlp_gradients` and `mlp_seconds`.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "gemm/inputs.h"
@@ -22,10 +19,9 @@ struct MlpOps {
                       inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
   }
 
-  static std::tuple<Tensor, Tensor> mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases,
-                                                           Lists timesteps, Integers residual,
-                                                           Integers activations, Numbers thresholds,
-                                                           std::string matmul) {
+  static Outputs<2> mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases, Lists timesteps,
+                                           Integers residual, Integers activations, Numbers thresholds,
+                                           std::string matmul) {
     const auto op = Device::make("mlp_value_and_gradient", "x", x);
     return mlp_values_and_gradients(
         op, inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));

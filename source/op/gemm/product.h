@@ -3,8 +3,7 @@
 
 #include "common/panels.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // The left factor A. from(r) is what follows its first r rows; each(depth, work) calls work(column, stride)
 // for its columns, rows apart by `stride`.
@@ -115,5 +114,4 @@ inline void gemm(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, co
   });
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

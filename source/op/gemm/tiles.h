@@ -10,8 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -116,5 +115,4 @@ inline __attribute__((always_inline)) void tile_reload(const void* from, int64_t
 
 }  // namespace
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -2,13 +2,10 @@
 // tangent, and the adjoint of the tangent (training.md, "A step").
 #pragma once
 
-#include <utility>
-
 #include "gemm/layers.h"
 #include "gemm/training_block.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // One array of all blocks, `rows` numbers an atom.
 template <class T>
@@ -97,18 +94,11 @@ struct NetPasses {
   const NetMemory<T>& memory;
   const LaneBlock& block;
   T scale;
-  LayerPanels<T> h, y, grad_y;
+  LayerPanels<T> h = of_all(arrays.h), y = of_all(arrays.y), grad_y = of_all(arrays.grad_y);
 
   NetPasses(const Net<T>& net_, const NetArrays<T>& arrays_, const NetMemory<T>& memory_,
             const LaneBlock& block_, T scale_)
-      : net(net_),
-        arrays(arrays_),
-        memory(memory_),
-        block(block_),
-        scale(scale_),
-        h(of_all(arrays.h)),
-        y(of_all(arrays.y)),
-        grad_y(of_all(arrays.grad_y)) {}
+      : net(net_), arrays(arrays_), memory(memory_), block(block_), scale(scale_) {}
 
   LayerPanels<T> of_all(const BlockArray<T>* array) const {
     return {net.shape, [&](int n) { return array[n].of(block); }};
@@ -243,5 +233,4 @@ inline void net_pass_adjoint(const NetPasses<T>& p, const Source& source, const 
   first_backward(p.net, source, p.z(0), to, use);
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -6,8 +6,7 @@
 
 #include "gemm/training.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 constexpr int64_t kUnit = 48, kUnitFeatures = 64;
 
@@ -101,5 +100,4 @@ inline int64_t with_unit(const NetShape& net, int64_t unit, const Groups& each_g
   return count;
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

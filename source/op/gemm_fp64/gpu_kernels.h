@@ -21,9 +21,7 @@
 #include "common/rows.h"
 #include "gemm_fp64/gemm_fp64.h"
 
-namespace mdops {
-
-namespace gpu_gemm_fp64 {
+namespace mdops::gpu_gemm_fp64 {
 
 constexpr int kStageDepth = 16;
 
@@ -308,6 +306,4 @@ template <int Stages>
 using TileOf = ProductTile<2, 2, 4, 5, Stages, 2>;
 using Tile = TileOf<4>;
 
-}  // namespace gpu_gemm_fp64
-
-}  // namespace mdops
+}  // namespace mdops::gpu_gemm_fp64

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <vector>
 
 #include "common/team.h"
 #include "graph/ops.h"
@@ -81,14 +79,12 @@ static void run_graph(const Op&, const EdgeListArgs<T>& args) {
   const int64_t all = sum_before(starts.data(), atoms), edges = all > args.capacity ? 0 : all;
   starts[atoms] = all;
   args.needed[0] = all, args.needed[1] = -1;
-  parallel(atoms, kGraphAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      args.offsets[i] = static_cast<int32_t>(std::min(starts[i], edges));
-      std::fill_n(args.edge_of_slot + i * width, width, -1);
-      if (!edges) args.angle_neighbors[i] = 0;
-      for (int64_t e = starts[i]; edges && e < starts[i + 1]; ++e)
-        args.write_edge(e, i, picked[i * width + e - starts[i]]);
-    }
+  parallel_each(atoms, kGraphAtoms, [&](int64_t i) {
+    args.offsets[i] = static_cast<int32_t>(std::min(starts[i], edges));
+    std::fill_n(args.edge_of_slot + i * width, width, -1);
+    if (!edges) args.angle_neighbors[i] = 0;
+    for (int64_t e = starts[i]; edges && e < starts[i + 1]; ++e)
+      args.write_edge(e, i, picked[i * width + e - starts[i]]);
   });
   args.offsets[atoms] = static_cast<int32_t>(edges);
   for (int32_t* const of : {args.i, args.j, args.slots}) std::fill(of + edges, of + args.capacity, -1);
@@ -96,9 +92,7 @@ static void run_graph(const Op&, const EdgeListArgs<T>& args) {
 }
 
 static void run_graph(const Op&, const ReverseArgs& args) {
-  parallel(args.edges, kGraphRows, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e) args.run(e);
-  });
+  parallel_each(args.edges, kGraphRows, [&](int64_t e) { args.run(e); });
 }
 
 static void run_graph(const Op&, const OrderArgs& args) {
@@ -118,12 +112,10 @@ static void run_graph(const Op&, const EdgeAngleArgs& args) {
   const int64_t all = sum_before(starts.data(), args.atoms), angles = all > args.capacity ? 0 : all;
   starts[args.atoms] = all;
   args.needed[0] = all, args.needed[1] = -1;
-  parallel(args.atoms, kGraphAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t e = args.offsets[i]; e < args.offsets[i + 1]; ++e)
-        args.angle_offsets[e] = angles ? args.angles_before(i, starts[i], e - args.offsets[i]) : 0;
-      for (int64_t q = 0; angles && q < starts[i + 1] - starts[i]; ++q) args.write_angle(i, starts[i], q);
-    }
+  parallel_each(args.atoms, kGraphAtoms, [&](int64_t i) {
+    for (int64_t e = args.offsets[i]; e < args.offsets[i + 1]; ++e)
+      args.angle_offsets[e] = angles ? args.angles_before(i, starts[i], e - args.offsets[i]) : 0;
+    for (int64_t q = 0; angles && q < starts[i + 1] - starts[i]; ++q) args.write_angle(i, starts[i], q);
   });
   for (int64_t e = args.offsets[args.atoms]; e <= args.edges; ++e)
     args.angle_offsets[e] = static_cast<int32_t>(angles);
@@ -144,9 +136,8 @@ MDOPS_RUN_GRAPH(WeightedSumArgs, targets, kGraphAtoms, weighted_sums)
 
 template <class T>
 static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
-  parallel(args.segments, kGraphAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m)
-      for (int64_t c = 0; c < args.columns; ++c) softmax_column(args, m, c);
+  parallel_each(args.segments, kGraphAtoms, [&](int64_t m) {
+    for (int64_t c = 0; c < args.columns; ++c) softmax_column(args, m, c);
   });
   const int64_t first = args.offsets[args.segments] * args.columns;
   std::fill(args.of_x + first, args.of_x + args.rows * args.columns, T(0));
@@ -155,9 +146,8 @@ static void run_graph(const Op&, const SoftmaxArgs<T>& args) {
 
 template <class T>
 static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
-  parallel(args.segments, kGraphAtoms, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m)
-      for (int64_t c = 0; c < args.columns; ++c) weigh_segment(args, m, c, Alone());
+  parallel_each(args.segments, kGraphAtoms, [&](int64_t m) {
+    for (int64_t c = 0; c < args.columns; ++c) weigh_segment(args, m, c, Alone());
   });
   for (int64_t at = args.offsets[args.segments] * args.columns; at < args.rows * args.columns; ++at)
     args.fill(at, T(0));
@@ -165,6 +155,4 @@ static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::GraphOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(GraphOps)

@@ -2,8 +2,7 @@
 
 #include "graph/rows.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 void gather_rows(const GatherArgs<T>& args, int64_t from, int64_t to) {
@@ -70,10 +69,6 @@ void weighted_sums(const WeightedSumArgs<T>& args, int64_t from, int64_t to) {
   }
 }
 
-MDOPS_INSTANTIATE(gather_rows)
-MDOPS_INSTANTIATE(scatter_rows)
-MDOPS_INSTANTIATE(row_products)
-MDOPS_INSTANTIATE(weighted_sums)
+MDOPS_INSTANTIATE(gather_rows, scatter_rows, row_products, weighted_sums)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

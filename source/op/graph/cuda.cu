@@ -35,6 +35,4 @@ static void run_graph(const CudaOp& op, const EdgeAngleArgs& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::GraphOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(GraphOps)

@@ -9,9 +9,7 @@
 #include "common/rows.h"
 #include "graph/edges.h"
 
-namespace mdops {
-
-namespace gpu_graph {
+namespace mdops::gpu_graph {
 
 constexpr int kWarps = 4, kThreads = 256;
 
@@ -261,7 +259,7 @@ void run_edge_list(const Gpu& gpu, const EdgeListArgs<T>& args, EdgeMemory<T> me
   gpu.launch(pick_kernel<T>, blocks, kWarps * kWarp, 0, args, memory);
   memory.scan.run(gpu, atoms);
   gpu.launch(write_edges_kernel<T>, blocks, kWarps * kWarp, 0, args, memory);
-  gpu.launch(end_edges_kernel<T>, blocks_for(args.capacity + 1, kThreads), kThreads, 0, args, memory);
+  gpu.launch_for(args.capacity + 1, kThreads, end_edges_kernel<T>, args, memory);
 }
 
 static __global__ void __launch_bounds__(kThreads) reverse_kernel(ReverseArgs args) {
@@ -270,7 +268,7 @@ static __global__ void __launch_bounds__(kThreads) reverse_kernel(ReverseArgs ar
 }
 
 inline void run_graph(const Gpu& gpu, const ReverseArgs& args) {
-  gpu.launch(reverse_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args);
+  gpu.launch_for(args.edges, kThreads, reverse_kernel, args);
 }
 
 // Keys to sort edges by: what is no number of a row comes last.
@@ -320,12 +318,11 @@ struct OrderMemory {
 
 inline void run_order(const Gpu& gpu, const OrderArgs& args, OrderMemory memory) {
   const int64_t most = args.rows + 1 > args.edges ? args.rows + 1 : args.edges;
-  gpu.launch(order_keys_kernel, blocks_for(args.edges, kThreads), kThreads, 0, args, memory.keys,
-             memory.edges);
+  gpu.launch_for(args.edges, kThreads, order_keys_kernel, args, memory.keys, memory.edges);
   if (args.edges > 0)  // stable: the edges of a row stay in their order
     gpu.check(sort_pairs(memory.memory, memory.bytes, memory.keys, memory.sorted, memory.edges, args.order,
                          args.edges, memory.bits, gpu.stream()));
-  gpu.launch(order_starts_kernel, blocks_for(most, kThreads), kThreads, 0, args, memory.sorted);
+  gpu.launch_for(most, kThreads, order_starts_kernel, args, memory.sorted);
 }
 
 static __global__ void __launch_bounds__(kThreads) count_angles_kernel(EdgeAngleArgs args, Scan scan) {
@@ -360,14 +357,14 @@ static __global__ void __launch_bounds__(kThreads) end_angles_kernel(EdgeAngleAr
 inline void run_angles(const Gpu& gpu, const EdgeAngleArgs& args, Scan scan) {
   const int64_t most = args.edges > args.capacity ? args.edges : args.capacity;
   scan.begin(gpu);
-  gpu.launch(count_angles_kernel, blocks_for(args.atoms, kThreads), kThreads, 0, args, scan);
+  gpu.launch_for(args.atoms, kThreads, count_angles_kernel, args, scan);
   scan.run(gpu, args.atoms);
   gpu.launch(write_angles_kernel, blocks_for(args.atoms, kWarps), kWarps * kWarp, 0, args, scan);
-  gpu.launch(end_angles_kernel, blocks_for(most + 1, kThreads), kThreads, 0, args, scan);
+  gpu.launch_for(most + 1, kThreads, end_angles_kernel, args, scan);
 }
 
-}  // namespace gpu_graph
+}  // namespace mdops::gpu_graph
 
+namespace mdops {
 using gpu_graph::run_graph;
-
-}  // namespace mdops
+}

@@ -10,9 +10,7 @@
 #include "common/vector.h"
 #include "graph/rows.h"
 
-namespace mdops {
-
-namespace gpu_graph_rows {
+namespace mdops::gpu_graph_rows {
 
 constexpr int kThreads = 256, kAhead = 4;  // rows that a lane has on their way at once
 // What few nodes are, by the blocks of a multiprocessor, and how many rows are many for each.
@@ -224,7 +222,7 @@ void with_lanes(int64_t width, int64_t stride, const F& launch) {
 template <class T>
 void run_graph(const Gpu& gpu, const GatherArgs<T>& args) {
   with_lanes<T>(args.width, args.stride, [&]<int size>(int lanes) {
-    gpu.launch(gather_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
+    gpu.launch_for(args.rows << lanes, kThreads, gather_kernel<T, size>, args, lanes);
   });
 }
 
@@ -251,7 +249,7 @@ void run_graph(const Gpu& gpu, const ScatterArgs<T>& args) {
 template <class T>
 void run_graph(const Gpu& gpu, const ProductArgs<T>& args) {
   with_lanes<T>(args.width, 0, [&]<int size>(int lanes) {
-    gpu.launch(product_kernel<T, size>, blocks_for(args.rows << lanes, kThreads), kThreads, 0, args, lanes);
+    gpu.launch_for(args.rows << lanes, kThreads, product_kernel<T, size>, args, lanes);
   });
 }
 
@@ -262,8 +260,8 @@ void run_graph(const Gpu& gpu, const WeightedSumArgs<T>& args) {
   });
 }
 
-}  // namespace gpu_graph_rows
+}  // namespace mdops::gpu_graph_rows
 
+namespace mdops {
 using gpu_graph_rows::run_graph;
-
-}  // namespace mdops
+}

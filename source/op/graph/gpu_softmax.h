@@ -11,9 +11,7 @@
 #include "graph/segment_weights.h"
 #include "graph/softmax.h"
 
-namespace mdops {
-
-namespace gpu_softmax {
+namespace mdops::gpu_softmax {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 
@@ -99,12 +97,12 @@ void run_graph(const Gpu& gpu, const SegmentWeightArgs<T>& args) {
 
 template <class T>
 void run_graph(const Gpu& gpu, const SoftmaxArgs<T>& args) {
-  gpu.launch(rest_kernel<T>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0, args);
+  gpu.launch_for(args.rows * args.columns, kThreads, rest_kernel<T>, args);
   gpu.launch(softmax_kernel<T>, blocks_for(args.segments * args.columns, kWarps), kThreads, 0, args);
 }
 
-}  // namespace gpu_softmax
+}  // namespace mdops::gpu_softmax
 
+namespace mdops {
 using gpu_softmax::run_graph;
-
-}  // namespace mdops
+}

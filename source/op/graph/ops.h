@@ -1,15 +1,11 @@
-// The ops on graphs, their arguments checked at entry. What a device does are overloads of `run_graph` on the
-// call of an op and a kernel's arguments.
+// The ops on graphs. A device has `run_graph` for each kernel's arguments.
 #pragma once
 
 #include <cmath>
 #include <limits>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "graph/edges.h"
 #include "graph/row_index.h"
 #include "graph/rows.h"
@@ -22,8 +18,7 @@ namespace mdops {
 // A number of things that 32 bits count.
 inline int64_t count_of(const Op& op, const char* name, int64_t value) {
   if (value < 0 || value > INT32_MAX)
-    fail(op, std::string("argument `") + name + "` is " + std::to_string(value) +
-                 ", expected 0 or more, as 32 bits count");
+    fail(op, "argument `", name, "` is ", value, ", expected 0 or more, as 32 bits count");
   return value;
 }
 
@@ -51,60 +46,45 @@ struct EdgeListInputs {
         nodes(count_of(op, "nodes", nodes_)),
         capacity(count_of(op, "capacity", capacity_)) {
     if (!(cutoff > 0) || !std::isfinite(cutoff) || !(angle_cutoff >= 0) || !(angle_cutoff <= cutoff))
-      fail(op, "arguments `cutoff` and `angle_cutoff` are " + std::to_string(cutoff) + " and " +
-                   std::to_string(angle_cutoff) +
-                   " A, expected a finite cutoff > 0 and one of angles from 0 to it");
+      fail(op, "arguments `cutoff` and `angle_cutoff` are ", cutoff, " and ", angle_cutoff,
+           " A, expected a finite cutoff > 0 and one of angles from 0 to it");
     check_range(op, "neighbors", neighbors, -1, nodes);
   }
 };
 
 struct EdgeListTensors {
-  Tensor i, j, images, slots, offsets, edge_of_slot, angle_neighbors, within, needed;
+  const Op& op;
+  const EdgeListInputs& in;
+  Tensor i = of_edges(), j = of_edges(), images = of_edges(), slots = of_edges();
+  Tensor offsets = empty(op, {in.list.atoms + 1}, ScalarType::Int);
+  Tensor edge_of_slot = empty(op, {in.list.atoms, in.list.width}, ScalarType::Int);
+  Tensor angle_neighbors = empty(op, {in.list.atoms}, ScalarType::Int);
+  Tensor within = empty(op, {in.list.atoms, 2}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
 
-  EdgeListTensors(const Op& op, const EdgeListInputs& in)
-      : i(empty(op, {in.capacity}, ScalarType::Int)),
-        j(empty(op, {in.capacity}, ScalarType::Int)),
-        images(empty(op, {in.capacity}, ScalarType::Int)),
-        slots(empty(op, {in.capacity}, ScalarType::Int)),
-        offsets(empty(op, {in.list.atoms + 1}, ScalarType::Int)),
-        edge_of_slot(empty(op, {in.list.atoms, in.list.width}, ScalarType::Int)),
-        angle_neighbors(empty(op, {in.list.atoms}, ScalarType::Int)),
-        within(empty(op, {in.list.atoms, 2}, ScalarType::Int)),
-        needed(empty(op, {2}, ScalarType::Long)) {}
+  Tensor of_edges() const { return empty(op, {in.capacity}, ScalarType::Int); }
 
   template <class T>
-  EdgeListArgs<T> args(const EdgeListInputs& in) {
+  EdgeListArgs<T> args() {
     const T c = static_cast<T>(in.cutoff), a = static_cast<T>(in.angle_cutoff);
-    return {in.list.args<T>(),
-            data_of(in.neighbors),
-            data_of(in.images),
-            data_of(in.pair_mask),
-            c * c,
-            a * a,
-            in.edge_sel,
-            a > T(0) ? in.angle_sel : 0,
-            in.nodes,
-            in.capacity,
-            data_of(i),
-            data_of(j),
-            data_of(images),
-            data_of(slots),
-            data_of(offsets),
-            data_of(edge_of_slot),
-            data_of(angle_neighbors),
-            data_of(within),
-            data_of(needed)};
+    EdgeListArgs<T> e{};
+    e.list = in.list.args<T>(), e.neighbors = data_of(in.neighbors), e.images = data_of(in.images);
+    e.pair_mask = data_of(in.pair_mask), e.cutoff2 = c * c, e.angle_cutoff2 = a * a, e.edge_sel = in.edge_sel;
+    e.angle_sel = a > T(0) ? in.angle_sel : 0, e.nodes = in.nodes, e.capacity = in.capacity, e.i = data_of(i);
+    e.j = data_of(j), e.edge_images = data_of(images), e.slots = data_of(slots), e.offsets = data_of(offsets);
+    e.edge_of_slot = data_of(edge_of_slot), e.angle_neighbors = data_of(angle_neighbors);
+    e.within = data_of(within), e.needed = data_of(needed);
+    return e;
   }
 };
 
 template <class Device>
 struct GraphOps {
   using Call = typename Device::Call;
-  using Edges = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+  using Edges = Outputs<9>;
 
   static Edges neighbor_edges(const Call& op, const EdgeListInputs& in) {
-    EdgeListTensors out(op, in);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) { run_graph(op, out.args<T>(in)); });
+    EdgeListTensors out{op, in};
+    dispatch_float(op, in.list.dtype, [&]<class T>(T) { run_graph(op, out.args<T>()); });
     return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,
             out.within, out.needed};
   }
@@ -123,7 +103,7 @@ struct GraphOps {
     return reverse;
   }
 
-  static std::tuple<Tensor, Tensor> edge_order(const Tensor& index_, int64_t rows_) {
+  static Outputs<2> edge_order(const Tensor& index_, int64_t rows_) {
     const auto op = Device::make("edge_order", "index", index_);
     const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
     const int64_t edges = count_of(op, "index", index.size(0)), rows = count_of(op, "rows", rows_);
@@ -133,9 +113,8 @@ struct GraphOps {
     return {order, offsets};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> edge_angles(const Tensor& offsets_,
-                                                                        const Tensor& counts_, int64_t edges_,
-                                                                        int64_t capacity_) {
+  static Outputs<5> edge_angles(const Tensor& offsets_, const Tensor& counts_, int64_t edges_,
+                                int64_t capacity_) {
     const auto op = Device::make("edge_angles", "offsets", offsets_);
     const int64_t edges = count_of(op, "edges", edges_), capacity = count_of(op, "capacity", capacity_);
     const Tensor offsets = offsets_input(op, offsets_, edges);
@@ -149,8 +128,8 @@ struct GraphOps {
                              data_of(starts),  data_of(needed)};
     for (int64_t i = 0; op.on_cpu() && i < atoms; ++i)
       if (!args.fits(i))
-        fail(op, "argument `counts` has " + std::to_string(args.counts[i]) + " for atom " +
-                     std::to_string(i) + ", expected 0 to the number of its edges");
+        fail(op, "argument `counts` has ", args.counts[i], " for atom ", i,
+             ", expected 0 to the number of its edges");
     run_graph(op, args);
     return {first, second, mirror, starts, needed};
   }
@@ -241,16 +220,15 @@ struct GraphOps {
                                 const Tensor& offsets) {
     return weights("segment_weights", nullptr, nullptr, x, weight, nothing, offsets)[0];
   }
-  static std::tuple<Tensor, Tensor, Tensor> segment_weights_backward(const Tensor& grad, const Tensor& x,
-                                                                     const Tensor& weight,
-                                                                     const Tensor& nothing,
-                                                                     const Tensor& offsets) {
+  static Outputs<3> segment_weights_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                             const Tensor& nothing, const Tensor& offsets) {
     const auto all = weights("segment_weights_backward", nullptr, &grad, x, weight, nothing, offsets);
     return {all[0], all[1], all[2]};
   }
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> segment_weights_backward_backward(
-      const Tensor& along_x, const Tensor& along_weight, const Tensor& along_nothing, const Tensor& grad,
-      const Tensor& x, const Tensor& weight, const Tensor& nothing, const Tensor& offsets) {
+  static Outputs<4> segment_weights_backward_backward(const Tensor& along_x, const Tensor& along_weight,
+                                                      const Tensor& along_nothing, const Tensor& grad,
+                                                      const Tensor& x, const Tensor& weight,
+                                                      const Tensor& nothing, const Tensor& offsets) {
     const Tensor* const along[] = {&along_x, &along_weight, &along_nothing};
     const auto all = weights("segment_weights_backward_backward", along, &grad, x, weight, nothing, offsets);
     return {all[3], all[0], all[1], all[2]};
@@ -262,9 +240,8 @@ struct GraphOps {
   static Tensor segment_softmax_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets) {
     return softmax("segment_softmax_backward", nullptr, &grad, x, offsets)[0];
   }
-  static std::tuple<Tensor, Tensor> segment_softmax_backward_backward(const Tensor& direction,
-                                                                      const Tensor& grad, const Tensor& x,
-                                                                      const Tensor& offsets) {
+  static Outputs<2> segment_softmax_backward_backward(const Tensor& direction, const Tensor& grad,
+                                                      const Tensor& x, const Tensor& offsets) {
     const auto all = softmax("segment_softmax_backward_backward", &direction, &grad, x, offsets);
     return {all[1], all[0]};
   }
@@ -293,8 +270,7 @@ struct GraphOps {
 
   static void check_width(const Op& op, int64_t width, int64_t least, int64_t most) {
     if (width < least || width > most)
-      fail(op, "argument `width` is " + std::to_string(width) + ", expected " + std::to_string(least) +
-                   " to " + std::to_string(most));
+      fail(op, "argument `width` is ", width, ", expected ", least, " to ", most);
   }
 
   static void check_inverse(const Op& op, const char* name, const Tensor& index, const Tensor& inverse) {
@@ -303,8 +279,8 @@ struct GraphOps {
     const int32_t *to = index.const_data_ptr<int32_t>(), *back = inverse.const_data_ptr<int32_t>();
     for (int64_t k = 0; k < index.size(0); ++k)
       if (to[k] >= 0 && back[to[k]] != k)
-        fail(op, std::string("argument `") + name + "` has " + std::to_string(to[k]) + " at " +
-                     std::to_string(k) + ", from where the other leads to " + std::to_string(back[to[k]]));
+        fail(op, "argument `", name, "` has ", to[k], " at ", k, ", from where the other leads to ",
+             back[to[k]]);
   }
 
   // y, or the gradients by x, weight (of each column) and nothing (of each segment), and by the gradient by

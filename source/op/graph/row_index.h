@@ -1,9 +1,6 @@
 // Which thing each of many rows belongs to, and where the rows of each are, checked at an op's entry.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "common/pair_checks.h"
 #include "common/tensor.h"
 
@@ -15,15 +12,14 @@ inline Tensor offsets_input(const Op& op, const Tensor& offsets_, int64_t rows,
   const Tensor offsets = input(op, name.c_str(), offsets_, ScalarType::Int, {kAny});
   const int64_t segments = offsets.size(0) - 1;
   if (segments < 0)
-    fail(op, "argument `" + name + "` is empty, expected one number more than there are segments");
+    fail(op, "argument `", name, "` is empty, expected one number more than there are segments");
   if (!op.on_cpu()) return offsets;
   const int32_t* o = offsets.const_data_ptr<int32_t>();
   for (int64_t m = 0; m < segments; ++m)
-    if (o[m + 1] < o[m]) fail(op, "argument `" + name + "` falls after segment " + std::to_string(m));
+    if (o[m + 1] < o[m]) fail(op, "argument `", name, "` falls after segment ", m);
   if (o[0] != 0 || o[segments] > rows)
-    fail(op, "argument `" + name + "` goes from " + std::to_string(o[0]) + " to " +
-                 std::to_string(o[segments]) + ", expected from 0 to at most the " + std::to_string(rows) +
-                 " rows");
+    fail(op, "argument `", name, "` goes from ", o[0], " to ", o[segments],
+         ", expected from 0 to at most the ", rows, " rows");
   return offsets;
 }
 
@@ -35,7 +31,7 @@ struct RowIndex {
   Names names;
   Tensor index, order, offsets;
   bool ordered;
-  int64_t rows, targets;
+  int64_t rows = index.size(0), targets = offsets.size(0) - 1;
 
   RowIndex(const Op& op, const Tensor& index_, const std::optional<Tensor>& order_, const Tensor& offsets_,
            int64_t rows_, Names names_ = {"index", "order", "offsets"})
@@ -43,9 +39,7 @@ struct RowIndex {
         index(input(op, names.index, index_, ScalarType::Int, {rows_})),
         order(index),
         offsets(offsets_input(op, offsets_, index.size(0), names.offsets)),
-        ordered(order_.has_value()),
-        rows(index.size(0)),
-        targets(offsets.size(0) - 1) {
+        ordered(order_.has_value()) {
     if (ordered) order = input(op, names.order, *order_, ScalarType::Int, {rows});
     if (op.on_cpu()) check(op);
   }
@@ -64,11 +58,11 @@ struct RowIndex {
         for (int64_t p = begin[m]; p < begin[m + 1]; ++p) {
           const int64_t row = o ? o[p] : p;
           if (row <= before || row >= rows || of[row] != m)
-            fail(op, (o ? std::string("arguments `") + names.order + "` and `" + names.offsets + "` have"
-                        : std::string("argument `") + names.offsets + "` has") +
-                         " row " + std::to_string(row) + " at place " + std::to_string(p) +
-                         " as one of node " + std::to_string(m) + ", expected the rows of each node in `" +
-                         names.index + "`, rising");
+            fail(op,
+                 (o ? std::string("arguments `") + names.order + "` and `" + names.offsets + "` have"
+                    : std::string("argument `") + names.offsets + "` has"),
+                 " row ", row, " at place ", p, " as one of node ", m,
+                 ", expected the rows of each node in `", names.index, "`, rising");
           before = row;
         }
       }
@@ -76,16 +70,16 @@ struct RowIndex {
     int64_t named = 0;
     for (int64_t row = 0; row < rows; ++row) named += of[row] >= 0;
     if (named != begin[targets])
-      fail(op, std::string("argument `") + names.index + "` has " + std::to_string(named) +
-                   " rows of nodes, and `" + names.offsets + "` ends at " + std::to_string(begin[targets]));
+      fail(op, "argument `", names.index, "` has ", named, " rows of nodes, and `", names.offsets,
+           "` ends at ", begin[targets]);
   }
 };
 
 // That there is a row of `x` for each node that the rows may belong to.
 inline void check_nodes(const Op& op, const char* name, const Tensor& x, const RowIndex& of) {
   if (of.targets != x.size(0))
-    fail(op, std::string("argument `") + name + "` has " + std::to_string(x.size(0)) + " rows, and `" +
-                 of.names.offsets + "` is of " + std::to_string(of.targets));
+    fail(op, "argument `", name, "` has ", x.size(0), " rows, and `", of.names.offsets, "` is of ",
+         of.targets);
 }
 
 }  // namespace mdops

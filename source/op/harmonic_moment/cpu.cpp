@@ -1,4 +1,3 @@
-#include "common/parallel.h"
 #include "displacements/cpu_loops.h"
 #include "harmonic_moment/ops.h"
 
@@ -33,6 +32,4 @@ static void run_harmonic_forces(const Op& op, const HarmonicMomentArgs<T>& args,
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::HarmonicSumOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(HarmonicSumOps)

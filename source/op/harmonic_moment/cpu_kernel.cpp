@@ -4,8 +4,7 @@
 #include "env_mat/env_mat.h"
 #include "harmonic_moment/harmonic_moment.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -295,8 +294,6 @@ void harmonic_sums_backward(const HarmonicMomentArgs<T>& args, const HarmonicSum
   });
 }
 
-MDOPS_INSTANTIATE(harmonic_sums_forward)
-MDOPS_INSTANTIATE(harmonic_sums_backward)
+MDOPS_INSTANTIATE(harmonic_sums_forward, harmonic_sums_backward)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -1,5 +1,3 @@
-#include <optional>
-
 #include "common/cuda.h"
 #include "displacements/gpu_loops.h"
 #include "harmonic_moment/gpu_run.h"
@@ -52,6 +50,4 @@ static void run_harmonic_forces(const CudaOp& op, const HarmonicMomentArgs<T>& a
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::HarmonicSumOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(HarmonicSumOps)

@@ -11,9 +11,7 @@
 #include "harmonic_moment/harmonic_moment.h"
 #include "spline_moment/gpu_moments.h"
 
-namespace mdops {
-
-namespace gpu_harmonic {
+namespace mdops::gpu_harmonic {
 
 constexpr int kDirectWarps = 8, kWaiting = 2 * kWarp;
 template <class T>
@@ -393,6 +391,4 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Degree == 2 ? 3 : 1)
   });
 }
 
-}  // namespace gpu_harmonic
-
-}  // namespace mdops
+}  // namespace mdops::gpu_harmonic

@@ -13,9 +13,7 @@
 #include "displacements/gpu_force_sums.h"
 #include "harmonic_moment/harmonic_moment.h"
 
-namespace mdops {
-
-namespace gpu_harmonic {
+namespace mdops::gpu_harmonic {
 
 constexpr int kBoundWarps = 8, kBoundBlocks = 6;  // of a multiprocessor
 
@@ -52,6 +50,4 @@ inline __global__ void __launch_bounds__(kBoundWarps* kWarp)
   atomic_max(largest + threadIdx.x, threadIdx.x == 0 ? all : all * static_cast<double>(args.cutoff));
 }
 
-}  // namespace gpu_harmonic
-
-}  // namespace mdops
+}  // namespace mdops::gpu_harmonic

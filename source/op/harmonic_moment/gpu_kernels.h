@@ -5,17 +5,13 @@
 // row.
 #pragma once
 
-#include <type_traits>
-
 #include "common/rows.h"
 #include "env_mat/gpu_nearest.h"
 #include "gemm/gpu_memory.h"
 #include "harmonic_moment/harmonic_moment.h"
 #include "spline_moment/gpu_moments.h"
 
-namespace mdops {
-
-namespace gpu_harmonic {
+namespace mdops::gpu_harmonic {
 
 constexpr int kWarps = 4;
 
@@ -387,6 +383,4 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int64_t k = 3 * slot + threadIdx.x; k < 3 * args.width; k += threads) out[k] = T(0);
 }
 
-}  // namespace gpu_harmonic
-
-}  // namespace mdops
+}  // namespace mdops::gpu_harmonic

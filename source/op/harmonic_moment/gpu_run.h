@@ -9,9 +9,7 @@
 #include "harmonic_moment/gpu_kernels.h"
 #include "harmonic_moment/gpu_wide.h"
 
-namespace mdops {
-
-namespace gpu_harmonic {
+namespace mdops::gpu_harmonic {
 
 constexpr int64_t kBlockShared = 64 << 10;  // that blocks take where atoms can share one: several run at once
 
@@ -245,6 +243,4 @@ bool run_forces(const Gpu& gpu, const HarmonicMomentArgs<float>& args, const Har
   return true;
 }
 
-}  // namespace gpu_harmonic
-
-}  // namespace mdops
+}  // namespace mdops::gpu_harmonic

@@ -6,9 +6,7 @@
 
 #include "harmonic_moment/gpu_direct.h"
 
-namespace mdops {
-
-namespace gpu_harmonic {
+namespace mdops::gpu_harmonic {
 
 constexpr int kWideWarps = 16;
 
@@ -261,6 +259,4 @@ __global__ void __launch_bounds__(kWideWarps* kWarp)
   });
 }
 
-}  // namespace gpu_harmonic
-
-}  // namespace mdops
+}  // namespace mdops::gpu_harmonic

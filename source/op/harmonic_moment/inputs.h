@@ -1,10 +1,6 @@
 // The arguments of the ops on harmonic moments, checked at entry.
 #pragma once
 
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "harmonic_moment/harmonic_moment.h"
 #include "neighbor_rows/inputs.h"
 
@@ -27,11 +23,11 @@ struct HarmonicMomentInputs {
         intervals(intervals_),
         degree(degree_) {
     if (!(cutoff > 0) || !std::isfinite(cutoff))
-      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + " A, expected a finite number > 0");
+      fail(op, "argument `cutoff` is ", cutoff, " A, expected a finite number > 0");
     if (intervals < 1 || intervals > 100000)
-      fail(op, "argument `intervals` is " + std::to_string(intervals) + ", expected 1 .. 100000");
+      fail(op, "argument `intervals` is ", intervals, ", expected 1 .. 100000");
     if (degree < kLeastMomentDegree || degree > kMostDegrees)
-      fail(op, "argument `degree` is " + std::to_string(degree) + ", expected 2, 3 or 4");
+      fail(op, "argument `degree` is ", degree, ", expected 2, 3 or 4");
     if (list.ntypes * padded_basis(intervals) > INT32_MAX)
       fail(op, "argument `counts` has more types than 32 bits count splines of");
   }
@@ -40,17 +36,13 @@ struct HarmonicMomentInputs {
 
   template <class T>
   HarmonicMomentArgs<T> args() const {
-    return {data_of(list.displacements),
-            data_of(list.counts),
-            data_of(list.types),
-            data_of(pair_mask),
-            static_cast<T>(cutoff),
-            {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)},
-            list.atoms,
-            list.width,
-            padded_basis(intervals),
-            static_cast<int>(list.ntypes),
-            static_cast<int>(degree)};
+    HarmonicMomentArgs<T> a{};
+    a.displacements = data_of(list.displacements), a.counts = data_of(list.counts);
+    a.types = data_of(list.types), a.pair_mask = data_of(pair_mask), a.cutoff = static_cast<T>(cutoff);
+    a.grid = {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)}, a.atoms = list.atoms;
+    a.width = list.width, a.basis = padded_basis(intervals), a.ntypes = static_cast<int>(list.ntypes);
+    a.degree = static_cast<int>(degree);
+    return a;
   }
 };
 
@@ -71,13 +63,13 @@ struct HarmonicSumInputs : HarmonicMomentInputs {
                      {list.ntypes, list.ntypes, intervals, kSplineSupport, kAny})),
         seconds(seconds_) {
     if (seconds < kLeastSeconds || seconds > kMostSeconds || (seconds & (seconds - 1)))
-      fail(op, "argument `seconds` is " + std::to_string(seconds) + ", expected 4, 8, 16 or 32");
+      fail(op, "argument `seconds` is ", seconds, ", expected 4, 8, 16 or 32");
     if (table.size(2) < seconds)
-      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions, expected `seconds`, " +
-                   std::to_string(seconds) + ", at least");
+      fail(op, "argument `table` has ", table.size(2), " functions, expected `seconds`, ", seconds,
+           ", at least");
     if (pieces.size(4) != table.size(2) && pieces.size(4) != seconds)
-      fail(op, "argument `pieces` has " + std::to_string(pieces.size(4)) +
-                   " functions, expected those of `table` or `seconds` of them");
+      fail(op, "argument `pieces` has ", pieces.size(4),
+           " functions, expected those of `table` or `seconds` of them");
   }
 
   int64_t row() const { return list.ntypes * padded_basis(intervals); }

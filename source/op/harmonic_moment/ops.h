@@ -1,5 +1,4 @@
-// The ops on sums of harmonics, their arguments checked at entry. What a device does are overloads on the
-// call of an op.
+// The ops on sums of harmonics.
 #pragma once
 
 #include "common/bind.h"
@@ -12,8 +11,7 @@ template <class Device>
 struct HarmonicSumOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> harmonic_sums(const Call& op,
-                                                                  const HarmonicSumInputs& in) {
+  static Outputs<4> harmonic_sums(const Call& op, const HarmonicSumInputs& in) {
     const ScalarType dtype = in.list.dtype;
     Tensor first = empty(op, in.first_shape(), dtype), second = empty(op, in.second_shape(), dtype),
            within = empty(op, {in.list.atoms}, ScalarType::Int), nearest = empty(op, {in.list.atoms}, dtype);
@@ -35,11 +33,9 @@ struct HarmonicSumOps {
     return result;
   }
 
-  static std::tuple<Tensor, Tensor> harmonic_forces(const Call& op, const HarmonicSumInputs& in,
-                                                    const Tensor& by_first_, const Tensor& by_second_,
-                                                    const Tensor& most_, const Tensor& nearest_,
-                                                    const Tensor& batch, const Tensor& neighbors,
-                                                    int64_t num_systems) {
+  static Outputs<2> harmonic_forces(const Call& op, const HarmonicSumInputs& in, const Tensor& by_first_,
+                                    const Tensor& by_second_, const Tensor& most_, const Tensor& nearest_,
+                                    const Tensor& batch, const Tensor& neighbors, int64_t num_systems) {
     const int64_t n = in.list.atoms;
     const ScalarType dtype = in.list.dtype;
     const Tensor by_first = in.by_first(op, by_first_), by_second = in.by_second(op, by_second_);

@@ -57,7 +57,7 @@ static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in) {
   check_packed(op, in.nets, net_size(in.net));
   const PotentialInputs& first = in.first();
   const std::vector<double> places = four_columns(first.positions.const_data_ptr<double>(), first.atoms);
-  Answer answer(first);
+  Answer answer{first};
   Tensor within = zeros({first.atoms, in.count(), first.ntypes}, ScalarType::Int);
   Tensor of_atoms = empty({in.atom_virial ? first.atoms : 0, 3, 3}, ScalarType::Double);
   Tensor grad_extra = zeros({first.atoms, in.extra()}, first.dtype);  // of virtual atoms, too
@@ -89,6 +89,4 @@ static Tensor packed_net(const Op& op, const HybridNetInputs& in) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::HybridOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(HybridOps)

@@ -3,8 +3,7 @@
 #include "hybrid_potential/hybrid_potential.h"
 #include "spline_potential/atoms.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -196,8 +195,6 @@ void hybrid_potential(const HybridArgs<T>& args, const DenseLayer<T>* layers, co
   });
 }
 
-MDOPS_INSTANTIATE(hybrid_scratch_size)
-MDOPS_INSTANTIATE(hybrid_potential)
+MDOPS_INSTANTIATE(hybrid_scratch_size, hybrid_potential)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

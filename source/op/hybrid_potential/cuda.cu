@@ -92,6 +92,4 @@ static Tensor packed_net(const CudaOp& op, const HybridNetInputs& in) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::HybridOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(HybridOps)

@@ -41,8 +41,7 @@ class HybridCall {
     if (is_net()) return;
     launch_end(gpu_, p);
     if (!alone())
-      gpu_.launch(within_kernel, blocks_for(all, 256), 256, 0, within_, p.atoms, features_.count, p.ntypes,
-                  out_.within);
+      gpu_.launch_for(all, 256, within_kernel, within_, p.atoms, features_.count, p.ntypes, out_.within);
   }
 
  private:

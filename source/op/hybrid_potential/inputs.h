@@ -1,8 +1,6 @@
 // The op's arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <optional>
-
 #include "hybrid_potential/shape.h"
 #include "pair_table/inputs.h"
 #include "spline_potential/inputs.h"
@@ -47,8 +45,7 @@ struct HybridInputs {
       : atom_virial(atom_virial_) {
     const size_t count = tables.size();
     if (count < 1 || count > kMostParts)
-      fail(op, "argument `tables` has " + std::to_string(count) + " parts, expected 1 to " +
-                   std::to_string(kMostParts));
+      fail(op, "argument `tables` has ", count, " parts, expected 1 to ", kMostParts);
     for (const size_t size :
          {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(), padding.size(),
           absent_.size(), cutoff.size(), cutoff_smooth.size(), protection.size(), s_max.size(),
@@ -86,8 +83,7 @@ struct HybridInputs {
     nets = input(op, "nets", nets_, dtype, {kAny, kAny});
     const int64_t net_count = nets.size(0);
     if (net_count != 1 && net_count != ntypes)
-      fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
-                   std::to_string(ntypes));
+      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
     const bool blends = near_mask.size(0) > 0;
     const int64_t of = blends ? ntypes : 0;
     input(op, "near_mask", near_mask, ScalarType::Bool, {of, kAny});
@@ -97,8 +93,7 @@ struct HybridInputs {
       const NearInputs near(op, near_mask, ntypes, near_cutoff, decay, low, high);
       const double reach = parts[widest()].cutoff;
       if (near.high > reach)
-        fail(op, "argument `high` is " + std::to_string(near.high) + " A, expected at most the cutoff, " +
-                     std::to_string(reach));
+        fail(op, "argument `high` is ", near.high, " A, expected at most the cutoff, ", reach);
       if (weight_.size(0)) fail(op, "argument `weight` is given for a blend, which makes the weights");
       blend = {near, {op, table_mask, coefficients, ntypes, table_first, table_step, table_cutoff}};
     }
@@ -136,9 +131,8 @@ struct HybridNetInputs {
       : layers(op, std::move(weights), std::move(biases), std::move(timesteps), 1, 0),
         extra(layers.weights[0].size(0)) {
     if (width.size() > kMostParts || width.size() != axis.size())
-      fail(op, "arguments `width` and `axis` have " + std::to_string(width.size()) + " and " +
-                   std::to_string(axis.size()) + " numbers, expected as many, " + std::to_string(kMostParts) +
-                   " at most");
+      fail(op, "arguments `width` and `axis` have ", width.size(), " and ", axis.size(),
+           " numbers, expected as many, ", kMostParts, " at most");
     for (size_t p = 0; p < width.size(); ++p) {
       parts.push_back(fitting_shape(op, width[p], axis[p], {1}, 0));
       extra -= parts.back().features;
@@ -150,17 +144,12 @@ struct HybridNetInputs {
 
 // The atoms and their list, as the weights take them.
 inline ListArgs list_args(const PotentialInputs& in) {
-  return {data_of(in.positions),
-          data_of(in.cell),
-          data_of(in.batch),
-          data_of(in.types),
-          data_of(in.neighbors),
-          data_of(in.images),
-          data_of(in.counts),
-          in.atoms,
-          in.systems,
-          in.neighbors.size(1),
-          static_cast<int>(in.ntypes)};
+  ListArgs list{};
+  list.positions = data_of(in.positions), list.cell = data_of(in.cell), list.batch = data_of(in.batch);
+  list.types = data_of(in.types), list.neighbors = data_of(in.neighbors), list.images = data_of(in.images);
+  list.counts = data_of(in.counts), list.atoms = in.atoms, list.systems = in.systems;
+  list.list_width = in.neighbors.size(1), list.ntypes = static_cast<int>(in.ntypes);
+  return list;
 }
 
 }  // namespace mdops

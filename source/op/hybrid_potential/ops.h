@@ -1,15 +1,12 @@
-// The ops on a whole step of several descriptors, their arguments checked at entry. What a device does are
-// overloads on the call of an op: `hybrid_answer` and `packed_net`.
+// The ops on a whole step of several descriptors. A device has `hybrid_answer` and `packed_net`.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "hybrid_potential/inputs.h"
 
 namespace mdops {
 
-using HybridOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using HybridOutputs = Outputs<8>;
 
 template <class Device>
 struct HybridOps {

@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "common/large_results.h"
 #include "common/scratch.h"
 #include "lowbit/cpu_kernel.h"
@@ -41,14 +39,12 @@ float scale_of(LowBit kind, float size) {
 float scale_of_all(LowBit kind, const float* x, int64_t n) {
   const int64_t pieces = (n + kNumbers - 1) / kNumbers;
   std::vector<double> size(pieces);
-  parallel(pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const int64_t first = k * kNumbers, count = std::min(kNumbers, n - first);
-      if (kind != LowBit::ternary) {
-        size[k] = MDOPS_RUN(largest, x + first, count);
-      } else {
-        for (int64_t i = first; i < first + count; ++i) size[k] += std::fabs(static_cast<double>(x[i]));
-      }
+  parallel_each(pieces, 1, [&](int64_t k) {
+    const int64_t first = k * kNumbers, count = std::min(kNumbers, n - first);
+    if (kind != LowBit::ternary) {
+      size[k] = MDOPS_RUN(largest, x + first, count);
+    } else {
+      for (int64_t i = first; i < first + count; ++i) size[k] += std::fabs(static_cast<double>(x[i]));
     }
   });
   double all = 0;
@@ -91,13 +87,10 @@ void put_row(const float* x, int64_t n, const float* scale, int64_t step, float 
 
 template <class T>
 void times_scale(const QuantizeInputs& in, const T* values, const float* scale, float* x) {
-  parallel(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row)
-               for (int64_t n = 0; n < in.cols; ++n)
-                 x[row * in.cols + n] =
-                     static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
-           });
+  parallel_each(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)), [&](int64_t row) {
+    for (int64_t n = 0; n < in.cols; ++n)
+      x[row * in.cols + n] = static_cast<float>(values[row * in.cols + n]) * scale[in.scale_at(row, n)];
+  });
 }
 
 }  // namespace
@@ -138,26 +131,21 @@ static Quantized quantized_matrix(const Op& op, const QuantizeInputs& in) {
   if (in.per == QuantizeInputs::tensor) *scales = scale_of_all(in.kind, x, in.rows * in.cols);
   if (in.per == QuantizeInputs::column) scales_of_columns(in, x, scales);
   const float most = in.kind == LowBit::ternary ? 1.0f : most_of(in.kind);
-  parallel(
-      in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)),
-      [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const float* from = x + row * in.cols;
-          uint8_t* out = to + row * in.cols;
-          if (in.per == QuantizeInputs::row)
-            scales[row] = scale_of(in.kind, size_of_row(in.kind, from, in.cols));
-          const float* own = in.per == QuantizeInputs::tensor ? scales
-                             : in.per == QuantizeInputs::row  ? scales + row
-                                                              : scales + row / in.group * in.cols;
-          const int64_t step = in.per == QuantizeInputs::column ? 1 : 0;
-          if (in.kind == LowBit::e4m3)
-            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e4m3fn*>(out));
-          else if (in.kind == LowBit::e5m2)
-            put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e5m2*>(out));
-          else
-            MDOPS_RUN(quantise_row, from, in.cols, own, step, most, reinterpret_cast<int8_t*>(out));
-        }
-      });
+  parallel_each(in.rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, in.cols)), [&](int64_t row) {
+    const float* from = x + row * in.cols;
+    uint8_t* out = to + row * in.cols;
+    if (in.per == QuantizeInputs::row) scales[row] = scale_of(in.kind, size_of_row(in.kind, from, in.cols));
+    const float* own = in.per == QuantizeInputs::tensor ? scales
+                       : in.per == QuantizeInputs::row  ? scales + row
+                                                        : scales + row / in.group * in.cols;
+    const int64_t step = in.per == QuantizeInputs::column ? 1 : 0;
+    if (in.kind == LowBit::e4m3)
+      put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e4m3fn*>(out));
+    else if (in.kind == LowBit::e5m2)
+      put_row(from, in.cols, own, step, most, reinterpret_cast<torch::headeronly::Float8_e5m2*>(out));
+    else
+      MDOPS_RUN(quantise_row, from, in.cols, own, step, most, reinterpret_cast<int8_t*>(out));
+  });
   return {values, scale};
 }
 
@@ -176,34 +164,28 @@ static Tensor restored_matrix(const Op&, const QuantizeInputs& in, const Quantiz
 }
 
 static void run_pack(const Op& op, const int8_t* from, int64_t rows, int64_t cols, uint8_t* to) {
-  parallel(packed_rows(rows), std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, 4 * cols)),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row)
-               for (int64_t n = 0; n < cols; ++n) {
-                 unsigned byte = 0;
-                 for (int k = 0; k < 4 && 4 * row + k < rows; ++k) {
-                   const int8_t value = from[(4 * row + k) * cols + n];
-                   if (value < -1 || value > 1)
-                     fail(op, "argument `values` has " + std::to_string(value) + " in row " +
-                                  std::to_string(4 * row + k) + ", expected -1, 0 or 1");
-                   byte |= (static_cast<unsigned>(value) & 3) << (2 * k);
-                 }
-                 to[row * cols + n] = static_cast<uint8_t>(byte);
-               }
-           });
+  parallel_each(
+      packed_rows(rows), std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, 4 * cols)), [&](int64_t row) {
+        for (int64_t n = 0; n < cols; ++n) {
+          unsigned byte = 0;
+          for (int k = 0; k < 4 && 4 * row + k < rows; ++k) {
+            const int8_t value = from[(4 * row + k) * cols + n];
+            if (value < -1 || value > 1)
+              fail(op, "argument `values` has ", value, " in row ", 4 * row + k, ", expected -1, 0 or 1");
+            byte |= (static_cast<unsigned>(value) & 3) << (2 * k);
+          }
+          to[row * cols + n] = static_cast<uint8_t>(byte);
+        }
+      });
 }
 
 static void run_unpack(const Op&, const uint8_t* from, int64_t rows, int64_t cols, int8_t* to) {
-  parallel(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)),
-           [&](int64_t begin, int64_t end) {
-             for (int64_t row = begin; row < end; ++row)
-               for (int64_t n = 0; n < cols; ++n)
-                 to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
-           });
+  parallel_each(rows, std::max<int64_t>(1, kNumbers / std::max<int64_t>(1, cols)), [&](int64_t row) {
+    for (int64_t n = 0; n < cols; ++n)
+      to[row * cols + n] = ternary_of(from[row / 4 * cols + n], static_cast<int>(row % 4));
+  });
 }
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::LowBitOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(LowBitOps)

@@ -80,6 +80,4 @@ static void run_unpack(const CudaOp& op, const uint8_t* from, int64_t rows, int6
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::LowBitOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(LowBitOps)

@@ -3,8 +3,7 @@
 
 #ifdef MDOPS_HOPPER
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 namespace {
 
@@ -50,7 +49,6 @@ void multiply_thin(const Gpu& gpu, GemmKernel kernel, const Product& p) {
   return kernel == GemmKernel::thin ? multiply_thin_product(gpu, p) : multiply_thin_pair(gpu, p);
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit
 
 #endif

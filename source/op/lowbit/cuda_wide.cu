@@ -3,8 +3,7 @@
 
 #ifdef MDOPS_HOPPER
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 namespace {
 
@@ -49,7 +48,6 @@ void multiply_wide(const Gpu& gpu, GemmKernel kernel, const Product& p) {
   }
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit
 
 #endif

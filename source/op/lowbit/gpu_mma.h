@@ -22,8 +22,7 @@
 #include "common/gpu_warp.h"
 #include "lowbit/gpu_operands.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 constexpr int kStageDepth = 128;
 
@@ -438,5 +437,4 @@ __global__ void __launch_bounds__(T::kThreads) mma_kernel(const Product p, const
     }
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

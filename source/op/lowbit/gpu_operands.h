@@ -3,10 +3,10 @@
 #pragma once
 
 #include "common/gpu.h"
+#include "common/gpu_warp.h"
 #include "lowbit/lowbit.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 // A factor by lines: (lines, depth) with the depth contiguous, or (depth, lines) with the lines contiguous;
 // ternary numbers are (depth / 4, lines).
@@ -122,5 +122,4 @@ struct Product {
   __host__ __device__ bool is_float() const { return a_kind == LowBit::e4m3 || a_kind == LowBit::e5m2; }
 };
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

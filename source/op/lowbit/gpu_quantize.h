@@ -7,8 +7,7 @@
 #include "common/gpu_warp.h"
 #include "lowbit/lowbit.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 constexpr int kQuantizeThreads = 256;
 constexpr int kMostParts = 512;  // pieces that the numbers of one scale are cut into
@@ -182,5 +181,4 @@ inline void quantize_matrix(const Gpu& gpu, const Matrix& m, double* parts, uint
   gpu.launch(quantize_kernel, blocks_over(gpu, count), kQuantizeThreads, 0, m, values);
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

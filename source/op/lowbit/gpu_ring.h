@@ -9,8 +9,7 @@
 #include "common/gpu_wgmma.h"
 #include "lowbit/gpu_mma.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -142,5 +141,4 @@ inline void map_factor(const Gpu& gpu, const Factor& f, int64_t depth, int lines
     gpu.refuse("the driver maps no tensor for the copy engine");
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

@@ -10,8 +10,7 @@
 #include "lowbit/gpu_thin.h"
 #include "lowbit/gpu_wgmma.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 //      warps along rows, columns and depth, units of 16 x 32 a warp, stages
 using SmallTile = MmaTile<2, 1, 4, 1, 1, 8>;        // 32 x 32
@@ -215,5 +214,4 @@ inline void multiply(const Gpu& gpu, const Plan& plan, Product p, uint8_t* a_cop
   }
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

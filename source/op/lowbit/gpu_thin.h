@@ -11,8 +11,7 @@
 
 #include "lowbit/gpu_wgmma.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 // `Depths` blocks share the depth, or `Sharers` columns of B. Warpgroups multiply in turn, each whole stages;
 // a warp more fetches. Ternary numbers take three, by the registers that there are. Bytes of a shared depth
@@ -381,5 +380,4 @@ __global__ void __launch_bounds__(T::kThreads + 32, T::kResident)
 #endif
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

@@ -17,8 +17,7 @@
 #include "common/early.h"
 #include "lowbit/gpu_ring.h"
 
-namespace mdops {
-namespace gpu_lowbit {
+namespace mdops::gpu_lowbit {
 
 constexpr int kWideRows = 128, kWideThreads = 3 * kGroupThreads;
 
@@ -442,5 +441,4 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 #endif
 }
 
-}  // namespace gpu_lowbit
-}  // namespace mdops
+}  // namespace mdops::gpu_lowbit

@@ -1,9 +1,6 @@
 // The arguments of the low-bit ops, checked at entry.
 #pragma once
 
-#include <algorithm>
-#include <string>
-
 #include "common/tensor.h"
 #include "lowbit/lowbit.h"
 
@@ -26,8 +23,8 @@ inline int64_t packed_rows(int64_t rows) {
 
 inline void check_packed_rows(const Op& op, const Tensor& packed, int64_t rows) {
   if (rows < 0 || packed_rows(rows) != packed.size(0))
-    fail(op, "argument `rows` is " + std::to_string(rows) + ", expected a number that takes the " +
-                 std::to_string(packed.size(0)) + " rows of `packed`, four in each");
+    fail(op, "argument `rows` is ", rows, ", expected a number that takes the ", packed.size(0),
+         " rows of `packed`, four in each");
 }
 
 struct LowBitInputs {
@@ -47,9 +44,9 @@ struct LowBitInputs {
       fail(op,
            "argument `a` has dtype " + name_of(a_dtype) + ", expected int8, float8_e4m3fn or float8_e5m2");
     if (whole ? b_dtype != ScalarType::Char && b_dtype != ScalarType::Byte : !is_float8(b_dtype))
-      fail(op, "argument `b` has dtype " + name_of(b_dtype) + ", expected " +
-                   (whole ? "int8, or uint8 for packed ternary numbers," : "float8_e4m3fn or float8_e5m2") +
-                   " beside an `a` of " + name_of(a_dtype));
+      fail(op, "argument `b` has dtype ", name_of(b_dtype), ", expected ",
+           (whole ? "int8, or uint8 for packed ternary numbers," : "float8_e4m3fn or float8_e5m2"),
+           " beside an `a` of ", name_of(a_dtype));
     a_kind = low_bit_of(a_dtype), b_kind = low_bit_of(b_dtype);
     a = input(op, "a", a_, a_dtype, {kAny, kAny});
     rows = a.size(0), depth = a.size(1);
@@ -74,13 +71,12 @@ struct LowBitInputs {
     }
     group = groups > 0 ? depth / groups + (depth % groups != 0) : 0;
     if (groups > 1 ? depth <= (groups - 1) * group : groups == 0 && depth > 0)
-      fail(op, "argument `b_scale` has " + std::to_string(groups) +
-                   " groups, of which ceil(K / groups) = " + std::to_string(group) +
-                   " rows each leave some empty or rows over for K = " + std::to_string(depth));
+      fail(op, "argument `b_scale` has ", groups, " groups, of which ceil(K / groups) = ", group,
+           " rows each leave some empty or rows over for K = ", depth);
     const int64_t most = b_kind == LowBit::ternary ? kMostTernaryDepth : kMostInt8Depth;
     if (whole && group > most)
-      fail(op, "arguments `a` and `b` are summed over " + std::to_string(group) + " numbers, more than the " +
-                   std::to_string(most) + " whose sum fits into 32 bits: give `b_scale` for groups");
+      fail(op, "arguments `a` and `b` are summed over ", group, " numbers, more than the ", most,
+           " whose sum fits into 32 bits: give `b_scale` for groups");
   }
 
   int64_t b_row() const { return b_by_columns ? 1 : cols; }
@@ -101,7 +97,7 @@ struct LowBitInputs {
     if (out == ScalarType::Float) return LowBitOut::float32;
     if (out == ScalarType::BFloat16) return LowBitOut::bfloat16;
     if (out == ScalarType::Half) return LowBitOut::float16;
-    fail(op, "argument `out_dtype` is " + name_of(out) + ", expected float32, bfloat16 or float16");
+    fail(op, "argument `out_dtype` is ", name_of(out), ", expected float32, bfloat16 or float16");
   }
 };
 
@@ -110,24 +106,20 @@ struct QuantizeInputs {
   enum Per { tensor, row, column } per;
   LowBit kind;
   Tensor x;
-  int64_t rows, cols, groups, group;  // groups of rows, for scales of columns
+  int64_t rows = x.size(0), cols = x.size(1), groups, group;  // groups of rows, for scales of columns
 
   QuantizeInputs(const Op& op, const char* name, const Tensor& x_, const char* kind_name,
                  const std::string& kind_, const std::string& per_, int64_t groups_)
       : per(per_of(op, per_)),
         kind(kind_of(op, kind_name, kind_)),
         x(input(op, name, x_, ScalarType::Float, {kAny, kAny})),
-        rows(x.size(0)),
-        cols(x.size(1)),
         groups(groups_) {
     if (groups < 0 || (per != column && groups != 1))
-      fail(op, "argument `groups` is " + std::to_string(groups) +
-                   ", expected 1, or 0 or more for scales of columns");
+      fail(op, "argument `groups` is ", groups, ", expected 1, or 0 or more for scales of columns");
     group = groups > 0 ? rows / groups + (rows % groups != 0) : 0;
     if (groups > 1 ? rows <= (groups - 1) * group : groups == 0 && rows > 0)
-      fail(op, "argument `groups` is " + std::to_string(groups) +
-                   ", of which ceil(rows / groups) = " + std::to_string(group) +
-                   " rows each leave some empty or rows over for " + std::to_string(rows) + " rows");
+      fail(op, "argument `groups` is ", groups, ", of which ceil(rows / groups) = ", group,
+           " rows each leave some empty or rows over for ", rows, " rows");
   }
 
   // Where the scale of a number stands.
@@ -140,7 +132,7 @@ struct QuantizeInputs {
     if (name == "tensor") return tensor;
     if (name == "row") return row;
     if (name == "column") return column;
-    fail(op, "the scales are per " + name + ", expected per tensor, row or column");
+    fail(op, "the scales are per ", name, ", expected per tensor, row or column");
   }
   static LowBit kind_of(const Op& op, const char* argument, const std::string& name) {
     if (name == "int8") return LowBit::int8;
@@ -177,8 +169,8 @@ struct LinearInputs {
                weight_kind, weight_per, groups) {
     const auto is_float = [](LowBit kind) { return kind == LowBit::e4m3 || kind == LowBit::e5m2; };
     if (x.kind == LowBit::ternary || is_float(x.kind) != is_float(weight.kind))
-      fail(op, "arguments `x_kind` and `weight_kind` are " + x_kind + " and " + weight_kind +
-                   ", expected int8 beside int8 or ternary, or two float8");
+      fail(op, "arguments `x_kind` and `weight_kind` are ", x_kind, " and ", weight_kind,
+           ", expected int8 beside int8 or ternary, or two float8");
     if (weight.per == QuantizeInputs::row)
       fail(op, "argument `weight_per` is row, expected tensor or column");
   }

@@ -1,9 +1,6 @@
-// The low-bit ops, their arguments checked at entry. What a device does are overloads on the call of an op:
-// `low_bit_product`, `quantized_matrix`, `restored_matrix`, and `run_pack` and `run_unpack` of ternary
-// numbers.
+// The low-bit ops. A device has `low_bit_product`, `quantized_matrix`, `restored_matrix`, and `run_pack` and
+// `run_unpack` of ternary numbers.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "lowbit/inputs.h"
@@ -18,8 +15,7 @@ struct LowBitOps {
     return low_bit_product(op, LowBitInputs(op, a, b, a_scale, b_scale, out_dtype));
   }
 
-  static std::tuple<Tensor, Tensor> quantize(const Tensor& x, std::string kind, std::string per,
-                                             int64_t groups) {
+  static Outputs<2> quantize(const Tensor& x, std::string kind, std::string per, int64_t groups) {
     const auto op = Device::make("quantize", "x", x);
     const auto [values, scale] = quantized_matrix(op, QuantizeInputs(op, "x", x, "kind", kind, per, groups));
     return {values, scale};

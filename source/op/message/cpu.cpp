@@ -16,10 +16,7 @@ constexpr int64_t kMessageShare = 512, kMessageShares = 128;
 template <class T>
 class Shares {
  public:
-  explicit Shares(const MessageArgs<T>& args)
-      : args_(args),
-        rows_(args.first_offsets[args.firsts]),
-        count_(std::clamp<int64_t>(rows_ / kMessageShare, 1, kMessageShares)) {}
+  explicit Shares(const MessageArgs<T>& args) : args_(args), rows_(args.first_offsets[args.firsts]) {}
 
   int64_t count() const { return count_; }
 
@@ -42,7 +39,7 @@ class Shares {
   int64_t first_of(int64_t unit) const { return args_.group_offsets ? args_.group_offsets[unit] : unit; }
 
   const MessageArgs<T>& args_;
-  const int64_t rows_, count_;
+  const int64_t rows_, count_ = std::clamp<int64_t>(rows_ / kMessageShare, 1, kMessageShares);
 };
 
 // Rows behind the last first.
@@ -113,11 +110,7 @@ static Tensor message_product(const Op&, ProductForm form, const Tensor& a, cons
   return product_by_pytorch(form, on_a_line(a), on_a_line(b), nullptr);
 }
 
-template <class T>
-static void message_moments(const Op&, const RowMomentArgs<T>& args, T* out) {
-  parallel(args.atoms, 16,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(row_moments, args, begin, end, out); });
-}
+MDOPS_IN_PIECES(message_moments, row_moments, args.atoms, 16)
 
 template <class T>
 static void message_moment_gradients(const Op&, const RowMomentArgs<T>& args, const T* grad, T* by_frame,
@@ -130,19 +123,9 @@ static void message_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
   std::fill(by_x + last * args.channels, by_x + args.rows * args.channels, T(0));
 }
 
-template <class T>
-static void message_sums(const Op&, const ScatterArgs<T>& args) {
-  parallel(args.targets, 1024,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(scatter_rows, args, begin, end); });
-}
-
-template <class T>
-static void message_taken(const Op&, const GatherArgs<T>& args) {
-  parallel(args.rows, 1024, [&](int64_t begin, int64_t end) { MDOPS_RUN(gather_rows, args, begin, end); });
-}
+MDOPS_IN_PIECES(message_sums, scatter_rows, args.targets, 1024)
+MDOPS_IN_PIECES(message_taken, gather_rows, args.rows, 1024)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::MessageOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(MessageOps)

@@ -6,8 +6,7 @@
 #include "gemm/product.h"
 #include "message/message.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -392,10 +391,6 @@ void message_weights(const MessageArgs<T>& args, const T* sums, int64_t shares) 
   for (int64_t c = 0; c < args.kept; ++c) args.by_scale[c] = sum(of.scale + c);
 }
 
-MDOPS_INSTANTIATE(message_sizes)
-MDOPS_INSTANTIATE(message_pack)
-MDOPS_INSTANTIATE(message_rows)
-MDOPS_INSTANTIATE(message_weights)
+MDOPS_INSTANTIATE(message_sizes, message_pack, message_rows, message_weights)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

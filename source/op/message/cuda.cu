@@ -61,8 +61,8 @@ class MessageCall {
     return layer_product(op_, ProductForm::a_transposed, rows, values);
   }
   void write(const Tensor& a, const Tensor* b, T* to) const {
-    op_.launch(add_kernel<T>, blocks_for(a.numel(), kSumThreads), kSumThreads, 0, a.numel(),
-               a.const_data_ptr<T>(), b ? b->const_data_ptr<T>() : nullptr, to);
+    op_.launch_for(a.numel(), kSumThreads, add_kernel<T>, a.numel(), a.const_data_ptr<T>(),
+                   b ? b->const_data_ptr<T>() : nullptr, to);
   }
 
   const CudaOp& op_;
@@ -118,6 +118,4 @@ static void message_taken(const CudaOp& op, const GatherArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::MessageOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(MessageOps)

@@ -17,9 +17,7 @@
 #include "message/gpu_prefetch.h"
 #include "message/gpu_tensor.h"
 
-namespace mdops {
-
-namespace gpu_message {
+namespace mdops::gpu_message {
 
 constexpr int kGroupEights = 8;  // of wider rows weights and rows of Q do not fit into shared memory
 
@@ -966,6 +964,4 @@ void run_groups(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
              memory, team);
 }
 
-}  // namespace gpu_message
-
-}  // namespace mdops
+}  // namespace mdops::gpu_message

@@ -8,9 +8,7 @@
 #include "graph/rows.h"
 #include "message/message.h"
 
-namespace mdops {
-
-namespace gpu_message {
+namespace mdops::gpu_message {
 
 enum class Pass { forward, backward, second };
 
@@ -175,6 +173,4 @@ __device__ void finish_outer_rows(const MessageArgs<T>& args) {
   }
 }
 
-}  // namespace gpu_message
-
-}  // namespace mdops
+}  // namespace mdops::gpu_message

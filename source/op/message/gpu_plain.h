@@ -4,9 +4,7 @@
 #include "gemm/gpu_memory.h"
 #include "message/gpu_number.h"
 
-namespace mdops {
-
-namespace gpu_message {
+namespace mdops::gpu_message {
 
 constexpr int kPlainWarps = 4;
 
@@ -132,6 +130,4 @@ void run_plain(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memo
   }
 }
 
-}  // namespace gpu_message
-
-}  // namespace mdops
+}  // namespace mdops::gpu_message

@@ -8,9 +8,7 @@
 #include "message/gpu_plain.h"
 #include "message/gpu_tensor.h"
 
-namespace mdops {
-
-namespace gpu_message {
+namespace mdops::gpu_message {
 
 // f.operator()<eights, pass>(), of rows that tensor cores take.
 template <int kEights, class F>
@@ -92,6 +90,4 @@ void run(const Gpu& gpu, const MessageArgs<T>& args, const Memory<T>& memory) {
                                   args.seconds, args.columns(), args.columns(), args.by_q});
 }
 
-}  // namespace gpu_message
-
-}  // namespace mdops
+}  // namespace mdops::gpu_message

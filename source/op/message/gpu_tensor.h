@@ -27,9 +27,7 @@
 #include "gemm/gpu_parts.h"
 #include "message/gpu_number.h"
 
-namespace mdops {
-
-namespace gpu_message {
+namespace mdops::gpu_message {
 
 // Columns of a run.
 struct Columns {
@@ -746,6 +744,4 @@ void run_tensor(const Gpu& gpu, const MessageArgs<float>& args, const Memory<flo
   }
 }
 
-}  // namespace gpu_message
-
-}  // namespace mdops
+}  // namespace mdops::gpu_message

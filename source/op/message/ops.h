@@ -1,13 +1,9 @@
-// The ops on messages, their arguments checked at entry. What a device does are overloads on the call of an
-// op: `run_message`; `message_rows`, a new tensor of so many rows that it may be large; and, for frames,
-// `message_takes_frames`, whether that has them, else `message_moments`, `message_moment_gradients` and
-// `message_sums`, and `message_taken`; and for rows that are a number times a vector `message_takes_outer`,
-// whether it has these, else `message_product` makes them.
+// The ops on messages. A device has `run_message`; `message_rows`, a new tensor of so many rows that it may
+// be large; and, for frames, `message_takes_frames`, whether that has them, else `message_moments`,
+// `message_moment_gradients` and `message_sums`, and `message_taken`; and for rows that are a number times a
+// vector `message_takes_outer`, whether it has these, else `message_product` makes them.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <tuple>
 #include <utility>
 
 #include "common/activation_code.h"
@@ -28,14 +24,14 @@ struct MessageInputs {
   using Given = Listed<Exact, std::string>;
 
   Tensor x;
-  ScalarType dtype;
-  int64_t rows, inputs;
+  ScalarType dtype = x.scalar_type();
+  int64_t rows = x.size(0), inputs = x.size(1);
   Tensor weight;
-  int64_t columns;
+  int64_t columns = weight.size(1);
   RowIndex first, second;
   Tensor groups, p, q, row_weight, scale;
   bool grouped;
-  int64_t kept;
+  int64_t kept = scale.numel();
   Activation activation;
   double threshold;
   Matmul matmul;
@@ -48,11 +44,7 @@ struct MessageInputs {
                 double threshold_, const std::string& matmul_ = "float32", bool of_weights_ = false,
                 int64_t width = kAny)
       : x(float_input(op, "x", x_, {kAny, kAny})),
-        dtype(x.scalar_type()),
-        rows(x.size(0)),
-        inputs(x.size(1)),
         weight(input(op, "weight", weight_, dtype, {inputs, kAny})),
-        columns(weight.size(1)),
         first(op, first_, std::nullopt, first_offsets, rows, {"first", "", "first_offsets"}),
         second(op, second_, second_order, second_offsets, rows, {"second", "second_order", "second_offsets"}),
         groups(groups_ ? offsets_input(op, *groups_, first.targets, "groups") : first.offsets),
@@ -64,17 +56,15 @@ struct MessageInputs {
                      : width == kAny ? inputs
                                      : width})),
         grouped(groups_.has_value()),
-        kept(scale.numel()),
         activation(activation_of(op, activation_)),
         threshold(threshold_),
         matmul(matmul_of(op, matmul_)),
         of_weights(of_weights_) {
     if (kept > columns)
-      fail(op, "argument `weight` has " + std::to_string(columns) + " columns, expected the " +
-                   std::to_string(kept) + " that are kept or more");
+      fail(op, "argument `weight` has ", columns, " columns, expected the ", kept, " that are kept or more");
     if (grouped && second.targets != first.targets)
-      fail(op, "argument `second_offsets` is of " + std::to_string(second.targets) +
-                   ", and there are groups of " + std::to_string(first.targets));
+      fail(op, "argument `second_offsets` is of ", second.targets, ", and there are groups of ",
+           first.targets);
     if (!op.on_cpu()) return;
     refuse_tf32(op, matmul);
     check_rows(op);
@@ -115,7 +105,7 @@ struct MessageInputs {
     const int32_t* second_of = second.index.const_data_ptr<int32_t>();
     const int32_t* begin = first.offsets.const_data_ptr<int32_t>();
     for (int64_t r = begin[first.targets]; r < rows; ++r)
-      if (second_of[r] >= 0) fail(op, "row " + std::to_string(r) + " has a second and no first");
+      if (second_of[r] >= 0) fail(op, "row ", r, " has a second and no first");
     if (!grouped) return;
     const int32_t* group = groups.const_data_ptr<int32_t>();
     const int64_t count = groups.size(0) - 1;
@@ -126,19 +116,17 @@ struct MessageInputs {
         for (int64_t f = of_group; f < end; ++f) {
           const int64_t expected = f - of_group < size ? size : 0, found = begin[f + 1] - begin[f];
           if (found != expected || size > end - of_group)
-            fail(op, "first " + std::to_string(f) + " of argument `groups` has " + std::to_string(found) +
-                         " rows, and its group is of " + std::to_string(std::min(size, end - of_group)));
+            fail(op, "first ", f, " of argument `groups` has ", found, " rows, and its group is of ",
+                 std::min(size, end - of_group));
           for (int64_t k = 0; k < found; ++k)
             if (second_of[begin[f] + k] != of_group + k)
-              fail(op, "the second of row " + std::to_string(begin[f] + k) + " is " +
-                           std::to_string(second_of[begin[f] + k]) + ", expected " +
-                           std::to_string(of_group + k) + " of its group");
+              fail(op, "the second of row ", begin[f] + k, " is ", second_of[begin[f] + k], ", expected ",
+                   of_group + k, " of its group");
         }
       }
     });
     if (begin[first.targets] != begin[group[count]])
-      fail(op, "argument `groups` ends at first " + std::to_string(group[count]) +
-                   ", and there are rows behind it");
+      fail(op, "argument `groups` ends at first ", group[count], ", and there are rows behind it");
   }
 };
 
@@ -178,8 +166,7 @@ struct FrameInputs {
               {"taken", "", "taken_offsets"}),
         width(width_) {
     if (width < 0 || width > in.inputs)
-      fail(op, "argument `width` is " + std::to_string(width) + ", and rows have " +
-                   std::to_string(in.inputs) + " numbers");
+      fail(op, "argument `width` is ", width, ", and rows have ", in.inputs, " numbers");
     check_nodes(op, "x", in.x, taken);
   }
 
@@ -195,11 +182,6 @@ struct FrameInputs {
 template <class Device>
 struct MessageOps {
   using Call = typename Device::Call;
-  using Two = std::tuple<Tensor, Tensor>;
-  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-  using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-  using Six = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-  using Eight = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
   // Of `outer_message` and of its gradients.
   struct Outer {
@@ -240,7 +222,7 @@ struct MessageOps {
     }
   };
 
-  static Two message(const Call& op, const MessageInputs& in) {
+  static Outputs<2> message(const Call& op, const MessageInputs& in) {
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -253,8 +235,8 @@ struct MessageOps {
 
   // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
   // for.
-  static Six message_backward(const Call& op, const MessageGradientInputs& in, const Tensor& grad_sent,
-                              const Tensor& grad_kept) {
+  static Outputs<6> message_backward(const Call& op, const MessageGradientInputs& in, const Tensor& grad_sent,
+                                     const Tensor& grad_kept) {
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
     const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
     Gradients by(op, in, in.of_weights);
@@ -268,10 +250,10 @@ struct MessageOps {
   }
 
   // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights.
-  static Eight message_backward_backward(const Call& op, const MessageSecondInputs& in,
-                                         const Tensor& along_x_, const Tensor& along_p_,
-                                         const Tensor& along_q_, const Tensor& along_row_weight_,
-                                         const Tensor& grad_sent, const Tensor& grad_kept) {
+  static Outputs<8> message_backward_backward(const Call& op, const MessageSecondInputs& in,
+                                              const Tensor& along_x_, const Tensor& along_p_,
+                                              const Tensor& along_q_, const Tensor& along_row_weight_,
+                                              const Tensor& grad_sent, const Tensor& grad_kept) {
     const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
     const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
     const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.inputs});
@@ -294,7 +276,7 @@ struct MessageOps {
     return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
   }
 
-  static Four framed_message(const Call& op, const Framed& given) {
+  static Outputs<4> framed_message(const Call& op, const Framed& given) {
     const MessageInputs& in = given.in;
     const FrameInputs& of = given.of;
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
@@ -314,9 +296,9 @@ struct MessageOps {
   }
 
   // The gradients by x, p, q, row_weight and frame.
-  static Five framed_message_backward(const Call& op, const Framed& given, const Tensor& grad_sent,
-                                      const Tensor& grad_kept, const Tensor& grad_moments,
-                                      const Tensor& grad_rows) {
+  static Outputs<5> framed_message_backward(const Call& op, const Framed& given, const Tensor& grad_sent,
+                                            const Tensor& grad_kept, const Tensor& grad_moments,
+                                            const Tensor& grad_rows) {
     const MessageInputs& in = given.in;
     const FrameInputs& of = given.of;
     const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
@@ -349,7 +331,7 @@ struct MessageOps {
     return {by.x, by.p, by.q, by.row_weight, by_frame};
   }
 
-  static Two outer_message(const Call& op, const Outer& given) {
+  static Outputs<2> outer_message(const Call& op, const Outer& given) {
     const MessageInputs& in = given.in;
     const OuterInputs& of = given.of;
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
@@ -366,8 +348,8 @@ struct MessageOps {
   }
 
   // The gradients by number, p, q and row_weight.
-  static Four outer_message_backward(const Call& op, const Outer& given, const Tensor& grad_sent,
-                                     const Tensor& grad_kept) {
+  static Outputs<4> outer_message_backward(const Call& op, const Outer& given, const Tensor& grad_sent,
+                                           const Tensor& grad_kept) {
     const MessageInputs& in = given.in;
     const OuterInputs& of = given.of;
     const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));

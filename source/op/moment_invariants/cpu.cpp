@@ -1,15 +1,10 @@
-#include "common/parallel.h"
 #include "moment_invariants/ops.h"
 
 namespace mdops {
 
 constexpr int64_t kInvariantGrain = 64;  // atoms a piece of work, at least
 
-template <class T>
-static void run_invariants(const Op&, const InvariantArgs<T>& args, T* out) {
-  parallel(args.atoms, kInvariantGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(invariants_forward, args, begin, end, out); });
-}
+MDOPS_IN_PIECES(run_invariants, invariants_forward, args.atoms, kInvariantGrain)
 
 template <class T>
 static void run_invariant_gradients(const Op&, const InvariantArgs<T>& args, const T* grad, T* by_scalars,
@@ -21,6 +16,4 @@ static void run_invariant_gradients(const Op&, const InvariantArgs<T>& args, con
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::InvariantOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(InvariantOps)

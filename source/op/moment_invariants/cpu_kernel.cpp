@@ -3,8 +3,7 @@
 #include "common/vectors.h"
 #include "moment_invariants/moment_invariants.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -106,8 +105,6 @@ void invariants_backward(const InvariantArgs<T>& args, const T* grad, int64_t be
   each_group(args, begin, end, [&](Atoms<T>& atoms) { atoms.write_gradients(grad, by_scalars, by_others); });
 }
 
-MDOPS_INSTANTIATE(invariants_forward)
-MDOPS_INSTANTIATE(invariants_backward)
+MDOPS_INSTANTIATE(invariants_forward, invariants_backward)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -17,6 +17,4 @@ static void run_invariant_gradients(const CudaOp& op, const InvariantArgs<T>& ar
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::InvariantOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(InvariantOps)

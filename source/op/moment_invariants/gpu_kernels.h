@@ -8,9 +8,7 @@
 #include "gemm/gpu_memory.h"
 #include "moment_invariants/moment_invariants.h"
 
-namespace mdops {
-
-namespace gpu_invariants {
+namespace mdops::gpu_invariants {
 
 // What is computed: mixtures of r and what is made of these; backward what follows from y's gradients, and
 // else y. And what a row takes beside its terms, in terms.
@@ -340,6 +338,4 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   }
 }
 
-}  // namespace gpu_invariants
-
-}  // namespace mdops
+}  // namespace mdops::gpu_invariants

@@ -4,9 +4,7 @@
 #include "common/gpu.h"
 #include "moment_invariants/gpu_kernels.h"
 
-namespace mdops {
-
-namespace gpu_invariants {
+namespace mdops::gpu_invariants {
 
 // work(atoms of a block, its threads) with the most atoms whose numbers fit; blocks that have a
 // multiprocessor's shared memory for themselves have twice as many threads.
@@ -41,6 +39,4 @@ void run(const Gpu& gpu, const InvariantArgs<T>& args, const T* grad, T* by_scal
   });
 }
 
-}  // namespace gpu_invariants
-
-}  // namespace mdops
+}  // namespace mdops::gpu_invariants

@@ -1,13 +1,8 @@
-// The ops on invariants of moments, their arguments checked at entry. What a device does are overloads on the
-// call of an op.
+// The ops on invariants of moments.
 #pragma once
-
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "moment_invariants/moment_invariants.h"
 
 namespace mdops {
@@ -22,7 +17,7 @@ struct TermInputs {
         factor(input(op, (name + "_factor").c_str(), factor_, dtype, {index.size(0)})),
         offsets(input(op, (name + "_offsets").c_str(), offsets_, ScalarType::Int, {rows})) {
     if (rows < 0 && offsets.size(0) < 1)
-      fail(op, "argument `" + name + "_offsets` is empty, expected one number more than there are rows");
+      fail(op, "argument `", name, "_offsets` is empty, expected one number more than there are rows");
     check_offsets(op, offsets, index.size(0), (name + "_index").c_str());
   }
 
@@ -43,7 +38,7 @@ struct InvariantInputs {
   using Given = Listed<Times<10, const Tensor&>, Times<2, int64_t>>;
 
   Tensor scalars, others, types, behind;
-  ScalarType dtype;
+  ScalarType dtype = scalars.scalar_type();
   int64_t mixed, made;
   TermInputs forth, back;
 
@@ -55,7 +50,6 @@ struct InvariantInputs {
         others(input(op, "others", others_, scalars.scalar_type(), {scalars.size(0), kAny})),
         types(input(op, "types", types_, ScalarType::Int, {scalars.size(0)})),
         behind(input(op, "behind", behind_, scalars.scalar_type(), {kAny, kAny})),
-        dtype(scalars.scalar_type()),
         mixed(mixed_),
         made(made_),
         forth(op, "forth", forth_index, forth_factor, forth_offsets, dtype, kAny),
@@ -63,7 +57,7 @@ struct InvariantInputs {
              checked(op) + scalars.size(1) + others.size(1) + 1) {
     const auto args = this->args<float>();
     if (args.all_backward() > 4096)
-      fail(op, "it has " + std::to_string(args.all_backward()) + " numbers of an atom, expected up to 4096");
+      fail(op, "it has ", args.all_backward(), " numbers of an atom, expected up to 4096");
     forth.check(op, "forth", args.known());
     back.check(op, "back", args.all_backward());
     if (op.on_cpu()) check_range(op, "types", types, -1, behind.size(0));
@@ -72,28 +66,21 @@ struct InvariantInputs {
   template <class T>
   InvariantArgs<T> args() const {
     const auto data = [](const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); };
-    return {data(scalars),
-            data(others),
-            data_of(types),
-            data(behind),
-            forth.args<T>(),
-            back.args<T>(),
-            scalars.size(0),
-            scalars.size(1) - 2,
-            others.size(1),
-            behind.size(1),
-            mixed,
-            made,
-            static_cast<int>(behind.size(0))};
+    InvariantArgs<T> a{};
+    a.scalars = data(scalars), a.others = data(others), a.types = data_of(types), a.behind = data(behind);
+    a.forth = forth.args<T>(), a.back = back.args<T>(), a.atoms = scalars.size(0);
+    a.channels = scalars.size(1) - 2, a.components = others.size(1), a.extra = behind.size(1);
+    a.mixed = mixed, a.made = made, a.ntypes = static_cast<int>(behind.size(0));
+    return a;
   }
 
  private:
   int64_t checked(const Op& op) const {
     if (scalars.size(1) < 2)
-      fail(op, "argument `scalars` has " + std::to_string(scalars.size(1)) + " columns, expected at least 2");
+      fail(op, "argument `scalars` has ", scalars.size(1), " columns, expected at least 2");
     if (mixed < 0 || made < 0 || mixed > forth.offsets.size(0) - 1 - made)
-      fail(op, "arguments `mixed` and `made` are " + std::to_string(mixed) + " and " + std::to_string(made) +
-                   ", expected 0 to the rows of `forth_offsets` together");
+      fail(op, "arguments `mixed` and `made` are ", mixed, " and ", made,
+           ", expected 0 to the rows of `forth_offsets` together");
     return mixed + made;
   }
 };
@@ -108,8 +95,8 @@ struct InvariantOps {
     return out;
   }
 
-  static std::tuple<Tensor, Tensor> moment_invariants_backward(const Call& op, const InvariantInputs& in,
-                                                               const Tensor& grad_) {
+  static Outputs<2> moment_invariants_backward(const Call& op, const InvariantInputs& in,
+                                               const Tensor& grad_) {
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.scalars.size(0), in.args<float>().width()});
     Tensor by_scalars = empty(op, {in.scalars.size(0), in.scalars.size(1)}, in.dtype),
            by_others = empty(op, {in.others.size(0), in.others.size(1)}, in.dtype);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "common/scratch.h"
 #include "moment_product/ops.h"
@@ -36,6 +35,4 @@ static void run_moment_gradients(const Op& op, const MomentProductArgs<T>& args)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::MomentProductOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(MomentProductOps)

@@ -6,8 +6,7 @@
 #include "gemm/product.h"
 #include "moment_product/moment_product.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -95,5 +94,4 @@ MDOPS_DEFINE(float)
 MDOPS_DEFINE(double)
 #undef MDOPS_DEFINE
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -15,7 +15,7 @@ static void run_moment_gradients(const CudaOp& op, const MomentProductArgs<T>& p
   const int64_t blocks = p.out_size() > 0 ? blocks_for(p.atoms, 256) : 0;
   int32_t* const count = counts.mutable_data_ptr<int32_t>();
   if (some)
-    op.launch(gpu_moment_product::count_kernel<T>, blocks_for(p.rows, 256), 256, 0, p, count);
+    op.launch_for(p.rows, 256, gpu_moment_product::count_kernel<T>, p, count);
   else
     op.launch(gpu_moment_product::mark_kernel<T>, blocks, 256, 0, p.atoms, p.out_size(), p.out);
   Tensor memory = empty(op, {moment_gradients_bytes(p)}, ScalarType::Byte);
@@ -25,6 +25,4 @@ static void run_moment_gradients(const CudaOp& op, const MomentProductArgs<T>& p
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::MomentProductOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(MomentProductOps)

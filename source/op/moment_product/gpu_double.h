@@ -16,9 +16,7 @@
 #include "common/rows.h"
 #include "moment_product/moment_product.h"
 
-namespace mdops {
-
-namespace gpu_moment_product {
+namespace mdops::gpu_moment_product {
 
 constexpr int kRowWarps = 4, kDoubleThreads = 64 * kRowWarps;
 constexpr int kTileAtoms = 16, kTileRows = 4 * kTileAtoms;
@@ -139,6 +137,4 @@ __global__ void __launch_bounds__(kDoubleThreads, 2) double_kernel(MomentProduct
   }
 }
 
-}  // namespace gpu_moment_product
-
-}  // namespace mdops
+}  // namespace mdops::gpu_moment_product

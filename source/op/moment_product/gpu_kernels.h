@@ -5,9 +5,7 @@
 #include "common/rows.h"
 #include "moment_product/moment_product.h"
 
-namespace mdops {
-
-namespace gpu_moment_product {
+namespace mdops::gpu_moment_product {
 
 constexpr int kRows = 8, kDepth = 32;  // of a block at once
 constexpr int kMostThreads = 256;
@@ -103,6 +101,4 @@ __global__ void __launch_bounds__(kMostThreads) product_kernel(MomentProductArgs
     }
 }
 
-}  // namespace gpu_moment_product
-
-}  // namespace mdops
+}  // namespace mdops::gpu_moment_product

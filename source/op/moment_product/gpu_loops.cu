@@ -76,15 +76,12 @@ void run_moment_gradients(const Gpu& gpu, const MomentProductArgs<T>& args, void
   if (!has_cores(p)) {
     T* const to = static_cast<T*>(memory);
     // (tables, width, depth): the table's own rows and columns.
-    gpu.launch(transpose_kernel<T>, blocks_for(numbers_of(p), 256), 256, 0, p.table, numbers_of(p), p.width,
-               p.depth, to);
+    gpu.launch_for(numbers_of(p), 256, transpose_kernel<T>, p.table, numbers_of(p), p.width, p.depth, to);
     p.table = to;
   }
   launch<true>(gpu, p);
 }
 
-MDOPS_INSTANTIATE(run_moment_product)
-MDOPS_INSTANTIATE(moment_gradients_bytes)
-MDOPS_INSTANTIATE(run_moment_gradients)
+MDOPS_INSTANTIATE(run_moment_product, moment_gradients_bytes, run_moment_gradients)
 
 }  // namespace mdops

@@ -1,10 +1,8 @@
-// The ops on moments times tables, their arguments checked at entry. What a device does are overloads on the
-// call of an op.
+// The ops on moments times tables.
 #pragma once
 
 #include "common/bind.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "moment_product/moment_product.h"
 
 namespace mdops {
@@ -13,8 +11,8 @@ struct MomentProductInputs {
   static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
 
   Tensor in, tables, rows, kinds;  // in: moments (N, P, C), or the gradient (R, C, M)
-  ScalarType dtype;
-  int64_t atoms, count, basis, width, columns;
+  ScalarType dtype = in.scalar_type();
+  int64_t atoms, count = rows.size(0), basis = tables.size(1), width = tables.size(2), columns;
   bool back;
 
   MomentProductInputs(const Op& op, const char* name, const Tensor& in_, const Tensor& tables_,
@@ -23,11 +21,7 @@ struct MomentProductInputs {
         tables(input(op, "tables", tables_, in.scalar_type(), {kAny, kAny, kAny})),
         rows(input(op, "rows", rows_, ScalarType::Int, {kAny})),
         kinds(input(op, "kinds", kinds_, ScalarType::Int, {kAny})),
-        dtype(in.scalar_type()),
         atoms(kinds.size(0)),
-        count(rows.size(0)),
-        basis(tables.size(1)),
-        width(tables.size(2)),
         columns(in.size(back_ ? 1 : 2)),
         back(back_) {
     if (back)
@@ -36,7 +30,7 @@ struct MomentProductInputs {
       in = input(op, name, in, dtype, {atoms, basis, kAny});
     for (const int64_t size : {basis, width, columns, tables.size(0), basis * columns, width * columns})
       if (size > kMost || basis > kMost || width > kMost || columns > kMost)
-        fail(op, "argument `tables` or `" + std::string(name) + "` has too many numbers for an atom");
+        fail(op, "argument `tables` or `", name, "` has too many numbers for an atom");
     if (count > 0 && tables.size(0) == 0) fail(op, "argument `tables` has no table for the rows");
     check_range(op, "rows", rows, 0, atoms);
     check_range(op, "kinds", kinds, -1, tables.size(0));
@@ -49,17 +43,12 @@ struct MomentProductInputs {
 
   template <class T>
   MomentProductArgs<T> args(Tensor& out) const {
-    return {count,
-            atoms,
-            static_cast<int>(columns),
-            static_cast<int>(back ? width : basis),
-            static_cast<int>(back ? basis : width),
-            static_cast<int>(tables.size(0)),
-            data_of(rows),
-            data_of(kinds),
-            data_of(in),
-            data_of(tables),
-            data_of(out)};
+    MomentProductArgs<T> a{};
+    a.rows = count, a.atoms = atoms, a.columns = static_cast<int>(columns);
+    a.depth = static_cast<int>(back ? width : basis), a.width = static_cast<int>(back ? basis : width);
+    a.tables = static_cast<int>(tables.size(0)), a.row_atom = data_of(rows), a.kinds = data_of(kinds);
+    a.in = data_of(in), a.table = data_of(tables), a.out = data_of(out);
+    return a;
   }
 
  private:
@@ -70,8 +59,7 @@ struct MomentProductInputs {
     for (int64_t r = 0; r < count; ++r) {
       if (kind[atom[r]] < 0) fail(op, "argument `rows` holds an atom without a kind");
       if (seen[atom[r]])
-        fail(op, "argument `rows` holds atom " + std::to_string(atom[r]) +
-                     " more than once, expected every atom once at most");
+        fail(op, "argument `rows` holds atom ", atom[r], " more than once, expected every atom once at most");
       seen[atom[r]] = true;
     }
   }

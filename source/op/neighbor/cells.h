@@ -146,19 +146,17 @@ inline void fill_sorted(const Atoms& atoms, const std::vector<int32_t>& order, C
   // Padding: vector loads read beyond the end.
   for (std::vector<double>* v : {&cells.x, &cells.y, &cells.z}) v->resize(n + kPadding);
   for (std::vector<int32_t>* v : {&cells.atom, &cells.image}) v->resize(n + kPadding);
-  parallel(n, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const int32_t i = order[k];
-      const int32_t* w = &cells.wrap[3 * static_cast<int64_t>(i)];
-      double wrapped[3];
-      wrap_position(cells.systems[atoms.batch[i]].grid, atoms.positions + 3 * static_cast<int64_t>(i), w,
-                    wrapped);
-      cells.x[k] = wrapped[0];
-      cells.y[k] = wrapped[1];
-      cells.z[k] = wrapped[2];
-      cells.atom[k] = i;
-      cells.image[k] = pack_image(-w[0], -w[1], -w[2]);
-    }
+  parallel_each(n, 4096, [&](int64_t k) {
+    const int32_t i = order[k];
+    const int32_t* w = &cells.wrap[3 * static_cast<int64_t>(i)];
+    double wrapped[3];
+    wrap_position(cells.systems[atoms.batch[i]].grid, atoms.positions + 3 * static_cast<int64_t>(i), w,
+                  wrapped);
+    cells.x[k] = wrapped[0];
+    cells.y[k] = wrapped[1];
+    cells.z[k] = wrapped[2];
+    cells.atom[k] = i;
+    cells.image[k] = pack_image(-w[0], -w[1], -w[2]);
   });
 }
 
@@ -175,14 +173,12 @@ inline Cells sort_into_cells(const Atoms& atoms) {
 
   std::vector<int64_t> key(atoms.size, -1);
   cells.wrap.resize(3 * atoms.size);
-  parallel(atoms.size, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (atoms.types[i] < 0) continue;
-      const System& system = cells.systems[atoms.batch[i]];
-      const int32_t type = atoms.num_types > 0 ? atoms.types[i] : 0;
-      key[i] = system.first_key + slots[system.index * num_types + type] * system.grid.num_bins +
-               find_bin(system.grid, atoms.positions + 3 * i, &cells.wrap[3 * i]);
-    }
+  parallel_each(atoms.size, 4096, [&](int64_t i) {
+    if (atoms.types[i] < 0) return;
+    const System& system = cells.systems[atoms.batch[i]];
+    const int32_t type = atoms.num_types > 0 ? atoms.types[i] : 0;
+    key[i] = system.first_key + slots[system.index * num_types + type] * system.grid.num_bins +
+             find_bin(system.grid, atoms.positions + 3 * i, &cells.wrap[3 * i]);
   });
 
   // Counting sort: stable, so that the order does not depend on the threads. After the last loop start[k] is

@@ -1,6 +1,5 @@
 // Neighbour lists in their two forms: rows of fixed capacity, and pairs.
 #include <limits>
-#include <vector>
 
 #include "neighbor/cpu_loops.h"
 #include "neighbor/ops.h"
@@ -15,9 +14,9 @@ static Atoms atoms_of(const Op& op, const NeighborInputs& in, int64_t num_types)
           in.cutoff,        num_types};
 }
 
-static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const Op& op, const NeighborInputs& in,
-                                                                int64_t ntypes, int64_t capacity, bool sort) {
-  if (ntypes < 1) fail(op, "argument `ntypes` is " + std::to_string(ntypes) + ", expected at least 1");
+static Outputs<4> search_matrix(const Op& op, const NeighborInputs& in, int64_t ntypes, int64_t capacity,
+                                bool sort) {
+  if (ntypes < 1) fail(op, "argument `ntypes` is ", ntypes, ", expected at least 1");
   const Atoms atoms = atoms_of(op, in, ntypes);
   const Cells cells = sort_into_cells(atoms);
 
@@ -31,7 +30,7 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const Op& op, co
   return {neighbors, images, counts, needed};
 }
 
-static std::tuple<Tensor, Tensor, Tensor> search_pairs(const Op& op, const NeighborInputs& in) {
+static Outputs<3> search_pairs(const Op& op, const NeighborInputs& in) {
   const Atoms atoms = atoms_of(op, in, 0);
   const Cells cells = sort_into_cells(atoms);
 
@@ -46,6 +45,4 @@ static std::tuple<Tensor, Tensor, Tensor> search_pairs(const Op& op, const Neigh
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::NeighborOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(NeighborOps)

@@ -1,7 +1,6 @@
 // Neighbour lists on a GPU, in their two forms. `neighbor_matrix` never asks the host, so that it can be
 // captured in a graph.
 #include <array>
-#include <vector>
 
 #include "common/cuda.h"
 #include "neighbor/gpu_rows.h"
@@ -18,16 +17,12 @@ constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 GpuAtoms atoms_of(const CudaOp& op, const NeighborInputs& in, int64_t num_types) {
   if (in.atoms > (1 << 29) || in.systems > (1 << 29))
     fail(op, "argument `positions` or `cell` holds more than 2^29 atoms or systems");
-  return {in.atoms,
-          op.int32_of("cell", in.systems),
-          op.int32_of("ntypes", num_types),
-          data_of(in.positions),
-          data_of(in.cell),
-          data_of(in.pbc),
-          data_of(in.batch),
-          data_of(in.types),
-          in.cutoff,
-          in.atoms};
+  GpuAtoms a{};
+  a.size = in.atoms, a.num_systems = op.int32_of("cell", in.systems);
+  a.num_types = op.int32_of("ntypes", num_types), a.positions = data_of(in.positions);
+  a.cell = data_of(in.cell), a.pbc = data_of(in.pbc), a.batch = data_of(in.batch);
+  a.types = data_of(in.types), a.cutoff = in.cutoff, a.centers = in.atoms;
+  return a;
 }
 
 // The cells of a call, in memory that lives as long as this.
@@ -50,8 +45,8 @@ Rows sort_matrix(const CudaOp& op, const GpuAtoms& atoms, int64_t capacity, cons
   Tensor distance2 = empty(op, shape, ScalarType::Double);
   Rows sorted{empty(op, shape, ScalarType::Int), empty(op, shape, ScalarType::Int)};
   const int32_t *neighbors = rows[0].const_data_ptr<int32_t>(), *images = rows[1].const_data_ptr<int32_t>();
-  op.launch(measure_rows, blocks_for(atoms.size * capacity, kSearchBlock), kSearchBlock, 0, atoms, capacity,
-            neighbors, images, distance2.mutable_data_ptr<double>());
+  op.launch_for(atoms.size * capacity, kSearchBlock, measure_rows, atoms, capacity, neighbors, images,
+                distance2.mutable_data_ptr<double>());
   op.launch(sort_rows, capacity > 0 ? blocks_for(atoms.size * kWarp, kSearchBlock) : 0, kSearchBlock, 0,
             atoms.size, capacity, atoms.num_types, counts.const_data_ptr<int32_t>(),
             distance2.const_data_ptr<double>(), neighbors, images, sorted[0].mutable_data_ptr<int32_t>(),
@@ -75,8 +70,8 @@ int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status,
 
 }  // namespace
 
-static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const CudaOp& op, const NeighborInputs& in,
-                                                                int64_t ntypes, int64_t capacity, bool sort) {
+static Outputs<4> search_matrix(const CudaOp& op, const NeighborInputs& in, int64_t ntypes, int64_t capacity,
+                                bool sort) {
   if (ntypes < 1 || ntypes > kMostKinds)
     fail(op,
          "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
@@ -97,7 +92,7 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> search_matrix(const CudaOp& op
   return {rows[0], rows[1], counts, needed};
 }
 
-static std::tuple<Tensor, Tensor, Tensor> search_pairs(const CudaOp& op, const NeighborInputs& in) {
+static Outputs<3> search_pairs(const CudaOp& op, const NeighborInputs& in) {
   const GpuAtoms atoms = atoms_of(op, in, 0);
   const Sorted sorted(op, atoms);
   const auto search = [&](const PairWriter& writer) {
@@ -123,6 +118,4 @@ static std::tuple<Tensor, Tensor, Tensor> search_pairs(const CudaOp& op, const N
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::NeighborOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(NeighborOps)

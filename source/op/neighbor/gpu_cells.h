@@ -378,14 +378,14 @@ class SortedCells {
     if (n <= kFew && systems * atoms_.slots() <= kFew)
       return gpu_.launch(sort_few, 1, kFew, 0, atoms_, cells_);
     gpu_.check(cudaMemsetAsync(cells_.status, 0xff, sizeof(Word), gpu_.stream()));
-    gpu_.launch(set_lattices, blocks_for(systems, kThreads), kThreads, 0, atoms_, cells_);
-    gpu_.launch(survey, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_);
+    gpu_.launch_for(systems, kThreads, set_lattices, atoms_, cells_);
+    gpu_.launch_for(n, kThreads, survey, atoms_, cells_);
     gpu_.launch(set_grids, systems > 0, kSystemThreads, 0, atoms_, cells_);
-    gpu_.launch(find_keys, blocks_for(n, kThreads), kThreads, 0, atoms_, cells_, key_, atom_);
+    gpu_.launch_for(n, kThreads, find_keys, atoms_, cells_, key_, atom_);
     if (n > 0)  // stable, so that the order is the atoms' own inside a bin
       gpu_.check(
           sort_pairs(sort_, sort_bytes_, key_, cells_.key, atom_, cells_.atom, n, key_bits(), gpu_.stream()));
-    gpu_.launch(fill_sorted, blocks_for(atoms_.last_key() + 2, kThreads), kThreads, 0, atoms_, cells_);
+    gpu_.launch_for(atoms_.last_key() + 2, kThreads, fill_sorted, atoms_, cells_);
   }
 
   int key_bits() const { return gpu_cells::bits_of(static_cast<uint64_t>(atoms_.last_key())); }

@@ -6,9 +6,7 @@
 
 #include "neighbor/gpu_cells.h"
 
-namespace mdops {
-
-namespace gpu_search {
+namespace mdops::gpu_search {
 
 constexpr int kWarps = 4;  // a block
 
@@ -187,6 +185,4 @@ __global__ void __launch_bounds__(kWarps* kWarp) search(GpuAtoms atoms, GpuCells
   writer.finish(i, found);
 }
 
-}  // namespace gpu_search
-
-}  // namespace mdops
+}  // namespace mdops::gpu_search

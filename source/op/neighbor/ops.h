@@ -1,12 +1,8 @@
-// The ops on neighbour lists, their arguments checked at entry in all but their values. What a device does
-// are overloads on the call of an op: `search_matrix` and `search_pairs`.
+// The ops on neighbour lists, their arguments checked at entry in all but their values. A device has
+// `search_matrix` and `search_pairs`.
 #pragma once
 
-#include <string>
-#include <tuple>
-
 #include "common/bind.h"
-#include "common/tensor.h"
 #include "neighbor/neighbor.h"
 
 namespace mdops {
@@ -17,7 +13,7 @@ struct NeighborInputs {
 
   Tensor positions, cell, pbc, batch, types;
   double cutoff;
-  int64_t atoms, systems;
+  int64_t atoms = positions.size(0), systems = cell.size(0);
 
   NeighborInputs(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& pbc_,
                  const Tensor& batch_, const Tensor& types_, double cutoff_)
@@ -26,11 +22,9 @@ struct NeighborInputs {
         pbc(input(op, "pbc", pbc_, ScalarType::Bool, {cell.size(0), 3})),
         batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
         types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})),
-        cutoff(cutoff_),
-        atoms(positions.size(0)),
-        systems(cell.size(0)) {
+        cutoff(cutoff_) {
     if (!(cutoff > 0 && cutoff <= kLargestLength))
-      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected a positive length up to 1e9 A");
+      fail(op, "argument `cutoff` is ", cutoff, ", expected a positive length up to 1e9 A");
   }
 };
 
@@ -38,21 +32,16 @@ template <class Device>
 struct NeighborOps {
   using Call = typename Device::Call;
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> neighbor_matrix(const Tensor& positions,
-                                                                    const Tensor& cell, const Tensor& pbc,
-                                                                    const Tensor& batch, const Tensor& types,
-                                                                    double cutoff, int64_t ntypes,
-                                                                    int64_t capacity, bool sort) {
+  static Outputs<4> neighbor_matrix(const Tensor& positions, const Tensor& cell, const Tensor& pbc,
+                                    const Tensor& batch, const Tensor& types, double cutoff, int64_t ntypes,
+                                    int64_t capacity, bool sort) {
     const auto op = Device::make("neighbor_matrix", "positions", positions);
     const NeighborInputs in(op, positions, cell, pbc, batch, types, cutoff);
-    if (capacity < 0)
-      fail(op, "argument `capacity` is " + std::to_string(capacity) + ", expected at least 0");
+    if (capacity < 0) fail(op, "argument `capacity` is ", capacity, ", expected at least 0");
     return search_matrix(op, in, ntypes, capacity, sort);
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> neighbor_pairs(const Call& op, const NeighborInputs& in) {
-    return search_pairs(op, in);
-  }
+  static Outputs<3> neighbor_pairs(const Call& op, const NeighborInputs& in) { return search_pairs(op, in); }
 
   MDOPS_IMPLEMENT(NeighborOps, neighbor_matrix, neighbor_pairs)
 };

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "common/parallel.h"
 #include "neighbor_rows/listing.h"
 #include "neighbor_rows/ops.h"
 
@@ -12,9 +11,7 @@ constexpr int64_t kAtomGrain = 16, kRowGrain = 512;  // a piece of work, at leas
 
 template <class F>
 void for_rows(int64_t rows, const F& f) {
-  parallel(rows, kRowGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) f(n);
-  });
+  parallel_each(rows, kRowGrain, [&](int64_t n) { f(n); });
 }
 
 }  // namespace
@@ -28,11 +25,7 @@ static void run_row_list(const Op&, const RowListArgs<T>& args, const RowListRes
   std::fill(out.slots + out.offsets[atoms], out.slots + atoms * args.list.width, -1);
 }
 
-template <class T>
-static void run_spline_rows(const Op&, const SplineRowsArgs<T>& args, const SplineRows<T>& out) {
-  parallel(args.rows, kRowGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(spline_rows, args, begin, end, out); });
-}
+MDOPS_IN_PIECES(run_spline_rows, spline_rows, args.rows, kRowGrain)
 
 template <class T>
 static void run_spline_row_gradients(const Op&, const SplineRowsArgs<T>& args,
@@ -78,11 +71,7 @@ static void run_harmonic_row_seconds(const Op&, const EnvironmentRowsArgs<T>& ar
   for_rows(args.rows, [&](int64_t n) { harmonic_row_second(args, degree, n, v, grad, rows, by_d); });
 }
 
-template <class T>
-static void run_row_moments(const Op&, const RowMomentArgs<T>& args, T* out) {
-  parallel(args.atoms, kAtomGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(row_moments, args, begin, end, out); });
-}
+MDOPS_IN_PIECES(run_row_moments, row_moments, args.atoms, kAtomGrain)
 
 template <class T>
 static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, const T* grad, T* environment,
@@ -97,6 +86,4 @@ static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::NeighborRowsOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(NeighborRowsOps)

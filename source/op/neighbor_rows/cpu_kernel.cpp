@@ -1,8 +1,7 @@
 #include "common/vectors.h"
 #include "neighbor_rows/neighbor_rows.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -183,10 +182,6 @@ void row_moment_gradients(const RowMomentArgs<T>& args, const T* grad, int64_t b
       });
 }
 
-MDOPS_INSTANTIATE(spline_rows)
-MDOPS_INSTANTIATE(spline_row_gradients)
-MDOPS_INSTANTIATE(row_moments)
-MDOPS_INSTANTIATE(row_moment_gradients)
+MDOPS_INSTANTIATE(spline_rows, spline_row_gradients, row_moments, row_moment_gradients)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -2,6 +2,4 @@
 #include "neighbor_rows/gpu_loops.h"
 #include "neighbor_rows/ops.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::NeighborRowsOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(NeighborRowsOps)

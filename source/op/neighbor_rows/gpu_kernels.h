@@ -9,9 +9,7 @@
 #include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
 
-namespace mdops {
-
-namespace gpu_neighbor_rows {
+namespace mdops::gpu_neighbor_rows {
 
 constexpr int kWarps = 8, kScanThreads = 1024;
 constexpr int kScanEach = 4;                      // numbers of a thread: all wait for each other a turn
@@ -507,6 +505,4 @@ __global__ void clear_rows_kernel(RowMomentArgs<T> args, T* by_environment, T* b
     by_environment[args.components * begin + k] = value;
 }
 
-}  // namespace gpu_neighbor_rows
-
-}  // namespace mdops
+}  // namespace mdops::gpu_neighbor_rows

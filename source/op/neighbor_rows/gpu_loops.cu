@@ -98,15 +98,14 @@ void run_spline_row_gradients(const Gpu& gpu, const SplineRowsArgs<T>& args,
 template <class T>
 void run_environment_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, const EnvironmentRows<T>& out,
                           int32_t* types) {
-  gpu.launch(environment_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, out, types);
+  gpu.launch_for(args.rows, kRowThreads, environment_kernel<T>, args, out, types);
 }
 
 template <class T>
 void run_environment_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args,
                                    const EnvironmentRows<T, const T*>& grad, T* out) {
   gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
-  gpu.launch(environment_gradient_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, grad,
-             out);
+  gpu.launch_for(args.rows, kRowThreads, environment_gradient_kernel<T>, args, grad, out);
 }
 
 template <class T>
@@ -114,29 +113,26 @@ void run_environment_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& a
                                  const EnvironmentRows<T, const T*>& grad, const EnvironmentRows<T>& out,
                                  T* by_d) {
   gpu.clear(by_d, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
-  gpu.launch(environment_second_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, v, grad,
-             out, by_d);
+  gpu.launch_for(args.rows, kRowThreads, environment_second_kernel<T>, args, v, grad, out, by_d);
 }
 
 template <class T>
 void run_harmonic_rows(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, T* out) {
-  gpu.launch(harmonic_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree, out);
+  gpu.launch_for(args.rows, kRowThreads, harmonic_kernel<T>, args, degree, out);
 }
 
 template <class T>
 void run_harmonic_row_gradients(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* grad,
                                 T* out) {
   gpu.clear(out, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
-  gpu.launch(harmonic_gradient_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree,
-             grad, out);
+  gpu.launch_for(args.rows, kRowThreads, harmonic_gradient_kernel<T>, args, degree, grad, out);
 }
 
 template <class T>
 void run_harmonic_row_seconds(const Gpu& gpu, const EnvironmentRowsArgs<T>& args, int degree, const T* v,
                               const T* grad, T* rows, T* by_d) {
   gpu.clear(by_d, static_cast<int64_t>(sizeof(T)) * 3 * args.list.atoms * args.list.width);
-  gpu.launch(harmonic_second_kernel<T>, blocks_for(args.rows, kRowThreads), kRowThreads, 0, args, degree, v,
-             grad, rows, by_d);
+  gpu.launch_for(args.rows, kRowThreads, harmonic_second_kernel<T>, args, degree, v, grad, rows, by_d);
 }
 
 template <class T>
@@ -166,16 +162,8 @@ void run_row_moment_gradients(const Gpu& gpu, const RowMomentArgs<T>& args, cons
   });
 }
 
-MDOPS_INSTANTIATE(run_environment_rows)
-MDOPS_INSTANTIATE(run_environment_row_gradients)
-MDOPS_INSTANTIATE(run_environment_row_seconds)
-MDOPS_INSTANTIATE(run_harmonic_rows)
-MDOPS_INSTANTIATE(run_harmonic_row_gradients)
-MDOPS_INSTANTIATE(run_harmonic_row_seconds)
-MDOPS_INSTANTIATE(run_row_list)
-MDOPS_INSTANTIATE(run_spline_rows)
-MDOPS_INSTANTIATE(run_spline_row_gradients)
-MDOPS_INSTANTIATE(run_row_moments)
-MDOPS_INSTANTIATE(run_row_moment_gradients)
+MDOPS_INSTANTIATE(run_environment_rows, run_environment_row_gradients, run_environment_row_seconds,
+                  run_harmonic_rows, run_harmonic_row_gradients, run_harmonic_row_seconds, run_row_list,
+                  run_spline_rows, run_spline_row_gradients, run_row_moments, run_row_moment_gradients)
 
 }  // namespace mdops

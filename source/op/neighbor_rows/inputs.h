@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/pair_checks.h"
-#include "common/tensor.h"
 #include "graph/row_index.h"
 #include "neighbor_rows/harmonics.h"
 #include "neighbor_rows/neighbor_rows.h"
@@ -17,17 +15,12 @@ namespace mdops {
 
 // A pair list whose slots are ordered by type.
 struct SlotInputs {
-  Tensor displacements, counts, types;
-  ScalarType dtype;
-  int64_t atoms, width, ntypes;
+  Tensor displacements, counts = displacements, types = displacements;
+  ScalarType dtype = displacements.scalar_type();
+  int64_t atoms = displacements.size(0), width = displacements.size(1), ntypes;
 
   SlotInputs(const Op& op, const Tensor& displacements_, const Tensor& counts_, const Tensor& types_)
-      : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})),
-        counts(displacements),
-        types(displacements),
-        dtype(displacements.scalar_type()),
-        atoms(displacements.size(0)),
-        width(displacements.size(1)) {
+      : displacements(float_input(op, "displacements", displacements_, {kAny, kAny, 3})) {
     counts = input(op, "counts", counts_, ScalarType::Int, {atoms, kAny});
     ntypes = counts.size(1);
     types = input(op, "types", types_, ScalarType::Int, {atoms});
@@ -59,7 +52,7 @@ struct RowListInputs {
         zeroed(input(op, "zeroed", zeroed_, ScalarType::Bool, {list.ntypes, list.ntypes})),
         cutoff(cutoff_) {
     if (!(cutoff > 0) || !std::isfinite(cutoff))
-      fail(op, "argument `cutoff` is " + std::to_string(cutoff) + " A, expected a finite number > 0");
+      fail(op, "argument `cutoff` is ", cutoff, " A, expected a finite number > 0");
   }
 
   template <class T>
@@ -92,12 +85,12 @@ struct EnvironmentRowsInputs {
         rows(rows_) {
     check_cutoff(op, cutoff, cutoff_smooth, protection);
     if (rows < 0 || rows > list.atoms * list.width)
-      fail(op, "argument `rows` is " + std::to_string(rows) + ", expected 0 to the number of slots");
+      fail(op, "argument `rows` is ", rows, ", expected 0 to the number of slots");
     if (op.on_cpu()) {
       const int32_t* at = slots.const_data_ptr<int32_t>();
       for (int64_t k = 0; k < rows; ++k)
         if (at[k] < -1 || at[k] >= list.atoms * list.width)
-          fail(op, "argument `slots` holds " + std::to_string(at[k]) + ", expected -1 or a slot");
+          fail(op, "argument `slots` holds ", at[k], ", expected -1 or a slot");
     }
   }
 
@@ -116,18 +109,15 @@ struct EnvironmentRowsInputs {
 struct HarmonicRowsInputs : EnvironmentRowsInputs {
   using Given = Listed<EnvironmentRowsInputs::Given, int64_t>;
 
-  int degree, components;
+  int degree, components = components_to(degree);
 
   HarmonicRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
                      const Tensor& types, const Tensor& mean_, const Tensor& std_, double cutoff_,
                      double cutoff_smooth_, double protection_, int64_t rows_, int64_t degree_)
       : EnvironmentRowsInputs(op, displacements, slots_, counts, types, mean_, std_, cutoff_, cutoff_smooth_,
                               protection_, rows_),
-        degree(degree_ < 2 || degree_ > kMostDegrees ? 0 : static_cast<int>(degree_)),
-        components(components_to(degree)) {
-    if (degree == 0)
-      fail(op, "argument `degree` is " + std::to_string(degree_) + ", expected 2 to " +
-                   std::to_string(kMostDegrees));
+        degree(degree_ < 2 || degree_ > kMostDegrees ? 0 : static_cast<int>(degree_)) {
+    if (degree == 0) fail(op, "argument `degree` is ", degree_, ", expected 2 to ", kMostDegrees);
   }
 
   Tensor grad(const Op& op, const Tensor& grad_) const {
@@ -165,7 +155,7 @@ struct SplineRowsInputs : EnvironmentRowsInputs {
 
   Tensor table;
   double s_max, grading;
-  int64_t channels, functions, intervals;
+  int64_t channels = table.size(3), functions = table.size(1), intervals = table.size(2) - kSplineSupport + 1;
   bool gated;
 
   SplineRowsInputs(const Op& op, const Tensor& displacements, const Tensor& slots_, const Tensor& counts,
@@ -177,14 +167,11 @@ struct SplineRowsInputs : EnvironmentRowsInputs {
         table(input(op, "table", table_, list.dtype, {list.ntypes, list.ntypes + gated_, kAny, kAny})),
         s_max(s_max_),
         grading(grading_),
-        channels(table.size(3)),
-        functions(table.size(1)),
-        intervals(table.size(2) - kSplineSupport + 1),
         gated(gated_) {
     check_knots(op, s_max, grading);
     if (intervals < 1 || channels < 1)
-      fail(op, "argument `table` has " + std::to_string(table.size(2)) + " functions of " +
-                   std::to_string(channels) + " numbers, expected at least 6 of 1");
+      fail(op, "argument `table` has ", table.size(2), " functions of ", channels,
+           " numbers, expected at least 6 of 1");
   }
 
   template <class T>
@@ -221,25 +208,20 @@ struct RowMomentInputs {
   static constexpr const char* kFirst = "environment";
   using Given = Listed<Times<3, const Tensor&>, bool, Times<3, const std::optional<Tensor>&>>;
 
-  Tensor environment, g, offsets;
+  Tensor environment, g = environment, offsets;
   std::optional<RowIndex> of_nodes;
-  ScalarType dtype;
-  int64_t rows, channels, atoms, components;
+  ScalarType dtype = environment.scalar_type();
+  int64_t rows = environment.size(0), channels, atoms, components = environment.size(1);
   bool leaves_rest;
 
   RowMomentInputs(const Op& op, const Tensor& environment_, const Tensor& g_, const Tensor& offsets_,
                   bool leaves_rest_, const std::optional<Tensor>& index, const std::optional<Tensor>& order,
                   const std::optional<Tensor>& node_offsets)
       : environment(float_input(op, "environment", environment_, {kAny, kAny})),
-        g(environment),
         offsets(input(op, "offsets", offsets_, ScalarType::Int, {kAny})),
-        dtype(environment.scalar_type()),
-        rows(environment.size(0)),
-        components(environment.size(1)),
         leaves_rest(leaves_rest_) {
     if (components > kMostComponents)
-      fail(op, "argument `environment` has " + std::to_string(components) + " columns, expected up to " +
-                   std::to_string(kMostComponents));
+      fail(op, "argument `environment` has ", components, " columns, expected up to ", kMostComponents);
     g = input(op, "g", g_, dtype, {index ? kAny : rows, kAny});
     channels = g.size(1);
     if (index.has_value() != node_offsets.has_value())

@@ -1,4 +1,3 @@
-#include "common/parallel.h"
 #include "common/scratch.h"
 #include "node_layer/ops.h"
 
@@ -27,6 +26,4 @@ static void run_node_layer(const Op& op, const NodeLayerArgs<T>& args, const std
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::NodeLayerOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(NodeLayerOps)

@@ -5,8 +5,7 @@
 #include "gemm/product.h"
 #include "node_layer/node_layer.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -238,9 +237,6 @@ void node_layer_rows(const NodeLayerArgs<T>& args, int64_t from, int64_t to, con
   LayerOfNodes<T>(args, packed, scratch).run(from, to);
 }
 
-MDOPS_INSTANTIATE(node_layer_sizes)
-MDOPS_INSTANTIATE(node_layer_pack)
-MDOPS_INSTANTIATE(node_layer_rows)
+MDOPS_INSTANTIATE(node_layer_sizes, node_layer_pack, node_layer_rows)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

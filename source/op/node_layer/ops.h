@@ -1,15 +1,9 @@
-// The ops of a layer's nodes, their arguments checked at entry.
+// The ops of a layer's nodes.
 #pragma once
-
-#include <optional>
-#include <string>
-#include <tuple>
 
 #include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/op.h"
-#include "common/tensor.h"
 #include "node_layer/node_layer.h"
 
 namespace mdops {
@@ -20,12 +14,12 @@ struct NodeLayerInputs {
       Listed<Times<10, const Tensor&>, bool, double, Times<2, int64_t>, double, const std::optional<Tensor>&>;
 
   Tensor n;
-  ScalarType dtype;
-  int64_t rows, width;
+  ScalarType dtype = n.scalar_type();
+  int64_t rows = n.size(0), width = n.size(1);
   Tensor v, e;
-  bool has_own, has_sum, has_edges;
+  bool has_own, has_sum, has_edges = e.size(1) > 0;
   Tensor own, own_bias, own_factor, sum_factor, every, bias, factor;
-  int64_t inputs, axis;
+  int64_t inputs = every.size(0), axis;
   bool takes_nodes;
   double keep, threshold;
   Activation activation;
@@ -37,14 +31,10 @@ struct NodeLayerInputs {
                   double keep_, int64_t axis_, int64_t activation_, double threshold_,
                   const std::optional<Tensor>& packed_)
       : n(float_input(op, "n", n_, {kAny, kAny})),
-        dtype(n.scalar_type()),
-        rows(n.size(0)),
-        width(n.size(1)),
         v(input(op, "v", v_, dtype, {rows, kAny, width})),
         e(input(op, "e", e_, dtype, {rows, kAny, kAny})),
         has_own(own_.numel() > 0),
         has_sum(sum_factor_.numel() > 0),
-        has_edges(e.size(1) > 0),
         own(input(op, "own", own_, dtype, {has_own ? width : 0, has_own ? width : 0})),
         own_bias(input(op, "own_bias", own_bias_, dtype, {has_own ? width : 0})),
         own_factor(input(op, "own_factor", own_factor_, dtype, {has_own ? width : 0})),
@@ -52,7 +42,6 @@ struct NodeLayerInputs {
         every(input(op, "every", every_, dtype, {kAny, width})),
         bias(input(op, "bias", bias_, dtype, {width})),
         factor(input(op, "factor", factor_, dtype, {width})),
-        inputs(every.size(0)),
         axis(axis_),
         takes_nodes(takes_nodes_),
         keep(keep_),
@@ -61,12 +50,12 @@ struct NodeLayerInputs {
         packed(packed_) {
     const int64_t sums = v.size(1), edges = e.size(1), edge_width = e.size(2);
     if (sums != 0 && sums != 1 && sums != 4)
-      fail(op, "argument `v` has " + std::to_string(sums) + " rows for each node, expected 0, 1 or 4");
+      fail(op, "argument `v` has ", sums, " rows for each node, expected 0, 1 or 4");
     if (edges != 0 && edges != 3)
-      fail(op, "argument `e` has " + std::to_string(edges) + " rows for each node, expected 0 or 3");
+      fail(op, "argument `e` has ", edges, " rows for each node, expected 0 or 3");
     if (has_sum && sums == 0) fail(op, "argument `v` has no rows, and `sum_factor` multiplies the first");
     if (axis < 0 || (sums == 4 && axis > width) || (has_edges && axis > edge_width))
-      fail(op, "argument `axis` is " + std::to_string(axis) + ", expected no more than a sum has columns");
+      fail(op, "argument `axis` is ", axis, ", expected no more than a sum has columns");
     const int64_t wanted =
         (takes_nodes ? width : 0) + (has_edges ? axis * edge_width : 0) + (sums == 4 ? axis * width : 0);
     if (inputs != wanted)
@@ -91,9 +80,8 @@ struct NodeLayerInputs {
 template <class Device>
 struct NodeLayerOps {
   using Call = typename Device::Call;
-  using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-  static Three node_layer(const Call& op, const NodeLayerInputs& in) {
+  static Outputs<3> node_layer(const Call& op, const NodeLayerInputs& in) {
     Tensor out = empty(op, {in.rows, in.width}, in.dtype), z = empty(op, {in.rows, in.width}, in.dtype);
     Tensor z_own = empty(op, {in.has_own ? in.rows : 0, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -106,8 +94,8 @@ struct NodeLayerOps {
   }
 
   // By n, v and e.
-  static Three node_layer_backward(const Call& op, const NodeLayerInputs& in, const Tensor& grad,
-                                   const Tensor& z_, const Tensor& z_own_) {
+  static Outputs<3> node_layer_backward(const Call& op, const NodeLayerInputs& in, const Tensor& grad,
+                                        const Tensor& z_, const Tensor& z_own_) {
     const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.width});
     const Tensor z = input(op, "z", z_, in.dtype, {in.rows, in.width});
     const Tensor z_own = input(op, "z_own", z_own_, in.dtype, {in.has_own ? in.rows : 0, in.width});

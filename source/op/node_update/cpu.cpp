@@ -29,6 +29,4 @@ static void run_node_update_gradients(const Op&, const NodeUpdateArgs<T>& args) 
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::NodeUpdateOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(NodeUpdateOps)

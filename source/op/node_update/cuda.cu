@@ -2,6 +2,4 @@
 #include "node_update/gpu_kernels.h"
 #include "node_update/ops.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::NodeUpdateOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(NodeUpdateOps)

@@ -28,7 +28,7 @@ template <bool kGradients, class T>
 void run(const Gpu& gpu, const NodeUpdateArgs<T>& args) {
   if (!args.numbers) return;
   with_activation(args.activation, [&]<Activation kind>() {
-    gpu.launch(update_kernel<kind, kGradients, T>, blocks_for(args.numbers, kThreads), kThreads, 0, args);
+    gpu.launch_for(args.numbers, kThreads, update_kernel<kind, kGradients, T>, args);
   });
 }
 

@@ -1,20 +1,14 @@
-// The ops on nodes after messages, their arguments checked at entry. What a device does are overloads of
-// `run_node_update` and `run_node_update_gradients` on the call of an op.
+// The ops on nodes after messages. A device has `run_node_update` and `run_node_update_gradients`.
 #pragma once
-
-#include <tuple>
 
 #include "common/activation_code.h"
 #include "common/bind.h"
-#include "common/tensor.h"
 #include "node_update/node_update.h"
 
 namespace mdops {
 
 template <class Device>
 struct NodeUpdateOps {
-  using Three = std::tuple<Tensor, Tensor, Tensor>;
-
   static Tensor node_update(const Tensor& x_, const Tensor& z_, const Tensor& u_, const Tensor& m_,
                             const Tensor& weights, int64_t activation, double threshold) {
     const auto op = Device::make("node_update", "x", x_);
@@ -31,8 +25,8 @@ struct NodeUpdateOps {
   }
 
   // By z, u and m.
-  static Three node_update_backward(const Tensor& grad_, const Tensor& z_, const Tensor& u_,
-                                    const Tensor& weights, int64_t activation, double threshold) {
+  static Outputs<3> node_update_backward(const Tensor& grad_, const Tensor& z_, const Tensor& u_,
+                                         const Tensor& weights, int64_t activation, double threshold) {
     const auto op = Device::make("node_update_backward", "grad", grad_);
     const Inputs in(op, z_, u_, weights, activation, threshold);
     const Tensor grad = input(op, "grad", grad_, in.dtype, {in.rows, in.width});
@@ -52,8 +46,8 @@ struct NodeUpdateOps {
  private:
   struct Inputs {
     Tensor z;
-    ScalarType dtype;
-    int64_t rows, width;
+    ScalarType dtype = z.scalar_type();
+    int64_t rows = z.size(0), width = z.size(1);
     Tensor u, weights;
     Activation activation;
     double threshold;
@@ -61,9 +55,6 @@ struct NodeUpdateOps {
     Inputs(const Op& op, const Tensor& z_, const Tensor& u_, const Tensor& weights_, int64_t activation_,
            double threshold_)
         : z(float_input(op, "z", z_, {kAny, kAny})),
-          dtype(z.scalar_type()),
-          rows(z.size(0)),
-          width(z.size(1)),
           u(input(op, "u", u_, dtype, {rows, width})),
           weights(input(op, "weights", weights_, dtype, {3, width})),
           activation(activation_of(op, activation_)),

@@ -1,6 +1,3 @@
-#include <vector>
-
-#include "common/parallel.h"
 #include "own_message/ops.h"
 
 namespace mdops {
@@ -26,6 +23,4 @@ static void run_own_message(const Op&, const OwnMessageArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::OwnMessageOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(OwnMessageOps)

@@ -2,6 +2,4 @@
 #include "own_message/gpu_kernels.h"
 #include "own_message/ops.h"
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::OwnMessageOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(OwnMessageOps)

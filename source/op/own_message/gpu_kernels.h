@@ -15,9 +15,7 @@
 #include "gemm/gpu_memory.h"
 #include "own_message/own_message.h"
 
-namespace mdops {
-
-namespace gpu_own_message {
+namespace mdops::gpu_own_message {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp, kWidth = 32, kSteps = kWidth / 8;
 
@@ -154,8 +152,8 @@ void run_own_message(const Gpu& gpu, const OwnMessageArgs<T>& args) {
   });
 }
 
-}  // namespace gpu_own_message
+}  // namespace mdops::gpu_own_message
 
+namespace mdops {
 using gpu_own_message::run_own_message;
-
-}  // namespace mdops
+}

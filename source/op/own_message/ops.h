@@ -1,27 +1,23 @@
-// The ops of rows' own messages, their arguments checked at entry. What a device does is an overload of
-// `run_own_message` on the call of an op.
+// The ops of rows' own messages. A device has `run_own_message`.
 #pragma once
 
 #include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "own_message/own_message.h"
 
 namespace mdops {
 
 struct OwnMessageInputs {
   Tensor x;
-  ScalarType dtype;
-  int64_t rows, width;
+  ScalarType dtype = x.scalar_type();
+  int64_t rows = x.size(0), width;
   Tensor weight, bias, factor;
 
   template <class Device>
   OwnMessageInputs(const Op& op, Device, const Tensor& x_, const Tensor& weight_, const Tensor& bias_,
                    const Tensor& factor_)
       : x(Device::placed(float_input(op, "x", x_, {kAny, kAny}))),
-        dtype(x.scalar_type()),
-        rows(x.size(0)),
         width(x.size(1)),
         weight(input(op, "weight", weight_, dtype, {width, width})),
         bias(Device::placed(input(op, "bias", bias_, dtype, {width}))),
@@ -31,17 +27,12 @@ struct OwnMessageInputs {
 
   template <class T>
   OwnMessageArgs<T> args(const Op& op, double keep, int64_t activation, double threshold) const {
-    return {rows,
-            width,
-            static_cast<T>(keep),
-            activation_of(op, activation),
-            static_cast<T>(threshold),
-            x.const_data_ptr<T>(),
-            weight.const_data_ptr<T>(),
-            bias.const_data_ptr<T>(),
-            factor.const_data_ptr<T>(),
-            nullptr,
-            nullptr};
+    OwnMessageArgs<T> a{};
+    a.rows = rows, a.width = width, a.keep = static_cast<T>(keep);
+    a.activation = activation_of(op, activation), a.threshold = static_cast<T>(threshold);
+    a.x = x.const_data_ptr<T>(), a.weight = weight.const_data_ptr<T>(), a.bias = bias.const_data_ptr<T>();
+    a.factor = factor.const_data_ptr<T>();
+    return a;
   }
 };
 
@@ -54,7 +45,7 @@ struct OwnMessageOps {
     Tensor y = empty(op, {in.rows, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(op, keep, activation, threshold);
-      args.out = y.mutable_data_ptr<T>();
+      args.out = data_of(y);
       run_own_message(op, args);
     });
     return y;
@@ -69,7 +60,7 @@ struct OwnMessageOps {
     Tensor by_x = empty(op, {in.rows, in.width}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
       auto args = in.args<T>(op, keep, activation, threshold);
-      args.grad = given<T>(grad), args.out = by_x.mutable_data_ptr<T>();
+      args.grad = given<T>(grad), args.out = data_of(by_x);
       run_own_message(op, args);
     });
     return by_x;

@@ -30,6 +30,4 @@ static void run_table(const Op& op, const ListArgs& list, const TableArgs& table
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::PairTableOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(PairTableOps)

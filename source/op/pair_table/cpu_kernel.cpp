@@ -2,8 +2,7 @@
 
 #include "common/vectors.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -248,5 +247,4 @@ int64_t blend_energies(const ListArgs& list, const TableArgs& table, const NearA
   return bad;
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

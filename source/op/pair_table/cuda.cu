@@ -15,6 +15,4 @@ static void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& t
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::PairTableOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(PairTableOps)

@@ -10,7 +10,7 @@ namespace mdops {
 
 struct ListInputs {
   Tensor positions, cell, batch, types, neighbors, images, counts;
-  int64_t atoms, systems, ntypes;
+  int64_t atoms = positions.size(0), systems = cell.size(0), ntypes = counts.size(1);
 
   ListInputs(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
              const Tensor& types_, const Tensor& neighbors_, const Tensor& images_, const Tensor& counts_)
@@ -20,10 +20,7 @@ struct ListInputs {
         types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})),
         neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {positions.size(0), kAny})),
         images(input(op, "images", images_, ScalarType::Int, {positions.size(0), neighbors.size(1)})),
-        counts(input(op, "counts", counts_, ScalarType::Int, {positions.size(0), kAny})),
-        atoms(positions.size(0)),
-        systems(cell.size(0)),
-        ntypes(counts.size(1)) {
+        counts(input(op, "counts", counts_, ScalarType::Int, {positions.size(0), kAny})) {
     check_range(op, "batch", batch, 0, systems);
     check_range(op, "types", types, -1, ntypes);
     check_counts(op, counts, neighbors.size(1));
@@ -38,7 +35,7 @@ struct ListInputs {
 
 inline void check_positive(const Op& op, const char* name, double value) {
   if (!(value > 0) || !std::isfinite(value))
-    fail(op, "argument `" + std::string(name) + "` is " + std::to_string(value) + ", expected more than 0");
+    fail(op, "argument `", name, "` is ", value, ", expected more than 0");
 }
 
 struct NearInputs {
@@ -55,8 +52,7 @@ struct NearInputs {
     check_positive(op, "near_cutoff", cutoff);
     check_positive(op, "decay", decay);
     if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
-      fail(op, "arguments `low` and `high` are " + std::to_string(low) + " and " + std::to_string(high) +
-                   " A, expected low < high");
+      fail(op, "arguments `low` and `high` are ", low, " and ", high, " A, expected low < high");
   }
 
   NearArgs args() const { return {data_of(pair_mask), cutoff, decay, low, high}; }

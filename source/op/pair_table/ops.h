@@ -1,8 +1,5 @@
-// The ops on pair tables, their arguments checked at entry. What a device does are overloads on the call of
-// an op.
+// The ops on pair tables.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "pair_table/inputs.h"
@@ -11,12 +8,10 @@ namespace mdops {
 
 template <class Device>
 struct PairTableOps {
-  static std::tuple<Tensor, Tensor, Tensor> near_weight(const Tensor& positions, const Tensor& cell,
-                                                        const Tensor& batch, const Tensor& types,
-                                                        const Tensor& neighbors, const Tensor& images,
-                                                        const Tensor& counts, const Tensor& near_mask,
-                                                        double near_cutoff, double decay, double low,
-                                                        double high) {
+  static Outputs<3> near_weight(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                                const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                                const Tensor& counts, const Tensor& near_mask, double near_cutoff,
+                                double decay, double low, double high) {
     const auto op = Device::make("near_weight", "positions", positions);
     const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
     const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
@@ -28,13 +23,13 @@ struct PairTableOps {
     return {weight, within, nearest};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> pair_table(
-      const Tensor& positions, const Tensor& cell, const Tensor& batch, const Tensor& types,
-      const Tensor& neighbors, const Tensor& images, const Tensor& counts, const Tensor& pair_mask,
-      const Tensor& coefficients, const Tensor& weight, const Tensor& other, const Tensor& other_forces,
-      const Tensor& other_virial, const Tensor& other_atom_virial, const Tensor& near_mask, double first,
-      double step, double cutoff, double near_cutoff, double decay, double low, double high,
-      bool atom_virial) {
+  static Outputs<6> pair_table(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                               const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                               const Tensor& counts, const Tensor& pair_mask, const Tensor& coefficients,
+                               const Tensor& weight, const Tensor& other, const Tensor& other_forces,
+                               const Tensor& other_virial, const Tensor& other_atom_virial,
+                               const Tensor& near_mask, double first, double step, double cutoff,
+                               double near_cutoff, double decay, double low, double high, bool atom_virial) {
     const auto op = Device::make("pair_table", "positions", positions);
     const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
     const TableInputs table(op, pair_mask, coefficients, in.ntypes, first, step, cutoff);

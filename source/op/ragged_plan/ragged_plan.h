@@ -1,8 +1,6 @@
 // The plan of the work on sequences, whose rows attention.h describes, made for a capacity.
 #pragma once
 
-#include <string>
-
 #include "attention/attention.h"
 #include "common/tensor.h"
 
@@ -49,13 +47,11 @@ Tensor ragged_plan(const Tensor& offsets_, int64_t max_total, int64_t max_batch,
   const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
   const int64_t sequences = offsets.size(0) - 1;
   if (sequences < 0 || sequences > max_batch)
-    fail(op, "argument `offsets` is of " + std::to_string(sequences) + " sequences, expected 0 to " +
-                 std::to_string(max_batch));
+    fail(op, "argument `offsets` is of ", sequences, " sequences, expected 0 to ", max_batch);
   if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0 ||
       max_length > INT32_MAX)
-    fail(op, "arguments `max_total`, `max_batch` and `max_length` are " + std::to_string(max_total) + ", " +
-                 std::to_string(max_batch) + " and " + std::to_string(max_length) +
-                 ", expected numbers that 32 bits count");
+    fail(op, "arguments `max_total`, `max_batch` and `max_length` are ", max_total, ", ", max_batch, " and ",
+         max_length, ", expected numbers that 32 bits count");
   const int64_t items = max_batch + max_total / kPlanTile;
   Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
   fill_plan(op, PlanArgs{data_of(offsets), sequences, items, max_total, max_length,

@@ -6,11 +6,7 @@ namespace mdops {
 
 constexpr int64_t kRowBlock = 256;  // that a thread takes at once, or a run of sums has
 
-template <class T>
-static void run_normalize(const Op&, const NormalizeArgs<T>& args) {
-  parallel(args.rows, kRowBlock,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(normalize_rows, args, begin, end); });
-}
+MDOPS_IN_PIECES(run_normalize, normalize_rows, args.rows, kRowBlock)
 
 // Whatever the number of threads.
 static int64_t norm_runs(const Op&, int64_t rows) {
@@ -35,17 +31,11 @@ static void run_add_norm(const Op& op, const AddNormArgs<T>& args, const NormSum
     }
 }
 
-template <class T>
-static void run_layer_output(const Op&, const LayerOutputArgs<T>& args) {
-  parallel(args.rows, kRowBlock,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(layer_output_rows, args, begin, end); });
-}
+MDOPS_IN_PIECES(run_layer_output, layer_output_rows, args.rows, kRowBlock)
 
 template <class Curve>
 static void run_curve(const Op&, const Curve& args) {
-  parallel(args.count, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) args.run(k);
-  });
+  parallel_each(args.count, 4096, [&](int64_t k) { args.run(k); });
 }
 
 }  // namespace mdops

@@ -5,8 +5,7 @@
 #include "rowwise/layer_output.h"
 #include "rowwise/normalize.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -146,9 +145,6 @@ void layer_output_rows(const LayerOutputArgs<T>& args, int64_t from, int64_t to)
   });
 }
 
-MDOPS_INSTANTIATE(normalize_rows)
-MDOPS_INSTANTIATE(add_norm_rows)
-MDOPS_INSTANTIATE(layer_output_rows)
+MDOPS_INSTANTIATE(normalize_rows, add_norm_rows, layer_output_rows)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

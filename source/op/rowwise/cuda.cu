@@ -44,8 +44,7 @@ void with_norm_width(const CudaOp& op, int64_t width, const F& f) {
   using gpu_add_norm::kWidestNorm;
   if (width <= 4 * kWarp) return f.template operator()<4>();
   if (width <= kWidestNorm) return f.template operator()<kWidestNorm / kWarp>();
-  fail(op, "argument `x` has " + std::to_string(width) + " columns, expected at most " +
-               std::to_string(kWidestNorm) + " on a GPU");
+  fail(op, "argument `x` has ", width, " columns, expected at most ", kWidestNorm, " on a GPU");
 }
 
 }  // namespace
@@ -85,14 +84,13 @@ static void run_add_norm(const CudaOp& op, const AddNormArgs<T>& args, const Nor
 template <class T>
 static void run_layer_output(const CudaOp& op, const LayerOutputArgs<T>& args) {
   with_activation(args.activation, [&]<Activation kind>() {
-    op.launch(layer_output_kernel<T, kind>, blocks_for(args.rows * args.columns, kThreads), kThreads, 0,
-              args);
+    op.launch_for(args.rows * args.columns, kThreads, layer_output_kernel<T, kind>, args);
   });
 }
 
 template <class Curve>
 static void run_curve(const CudaOp& op, const Curve& args) {
-  op.launch(curve_kernel<Curve>, blocks_for(args.count, kThreads), kThreads, 0, args);
+  op.launch_for(args.count, kThreads, curve_kernel<Curve>, args);
 }
 
 }  // namespace mdops

@@ -10,9 +10,7 @@
 #include "gemm/gpu_memory.h"
 #include "rowwise/add_norm.h"
 
-namespace mdops {
-
-namespace gpu_add_norm {
+namespace mdops::gpu_add_norm {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kWidestNorm = 512;
@@ -195,6 +193,4 @@ __global__ void __launch_bounds__(kThreads)
   if (lane_index() == 0) (column < width ? first[column] : second[column - width]) = sum;
 }
 
-}  // namespace gpu_add_norm
-
-}  // namespace mdops
+}  // namespace mdops::gpu_add_norm

@@ -5,9 +5,7 @@
 #include "common/vector.h"
 #include "rowwise/normalize.h"
 
-namespace mdops {
-
-namespace gpu_normalize {
+namespace mdops::gpu_normalize {
 
 constexpr int kWarps = 8;
 
@@ -62,6 +60,4 @@ __global__ void __launch_bounds__(kWarps* kWarp) normalize_kernel(NormalizeArgs<
     if (part < args.parts) normalize_part<T, pass, size>(args, n, part);
 }
 
-}  // namespace gpu_normalize
-
-}  // namespace mdops
+}  // namespace mdops::gpu_normalize

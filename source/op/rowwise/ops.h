@@ -1,17 +1,11 @@
-// The ops on rows of numbers, their arguments checked at entry. What a device does are overloads on the call
-// of an op, and `norm_runs(op, rows)` says in how many runs it makes sums over rows.
+// The ops on rows of numbers. A device also has `norm_runs(op, rows)`, in how many runs it makes sums over
+// rows.
 #pragma once
-
-#include <optional>
-#include <string>
-#include <tuple>
-#include <vector>
 
 #include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/cutoff.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "rowwise/add_norm.h"
 #include "rowwise/fade_curve.h"
 #include "rowwise/layer_output.h"
@@ -24,24 +18,17 @@ namespace mdops {
 using RowParts = std::vector<Tensor>;
 
 struct NormalizeInputs {
-  Tensor x, direction;  // the second one as far as the pass has it
-  RowParts grads;       // none: the forward pass
+  Tensor x, direction = x;  // the second one as far as the pass has it
+  RowParts grads;           // none: the forward pass
   bool second;
-  ScalarType dtype;
-  int64_t rows, parts, width;
+  ScalarType dtype = x.scalar_type();
+  int64_t rows = x.size(0), parts, width = x.size(1) / parts;
 
   NormalizeInputs(const Op& op, int64_t parts_, const Tensor& x_, const RowParts& grads_ = {},
                   const Tensor* direction_ = nullptr)
-      : x(float_input(op, "x", x_, {kAny, kAny})),
-        direction(x),
-        second(direction_ != nullptr),
-        dtype(x.scalar_type()),
-        rows(x.size(0)),
-        parts(parts_),
-        width(x.size(1) / parts) {
+      : x(float_input(op, "x", x_, {kAny, kAny})), second(direction_ != nullptr), parts(parts_) {
     if (x.size(1) % parts)
-      fail(op, "argument `x` has " + std::to_string(x.size(1)) + " columns, expected a multiple of " +
-                   std::to_string(parts));
+      fail(op, "argument `x` has ", x.size(1), " columns, expected a multiple of ", parts);
     const char* const names[] = {"grad_q", "grad_k", "grad_v"};
     for (size_t k = 0; k < grads_.size(); ++k)
       grads.push_back(input(op, parts == 1 ? "grad" : names[k], grads_[k], dtype, {rows, width}));
@@ -71,13 +58,12 @@ struct NormalizeOps {
   static Tensor unit_backward(const Tensor& grad, const Tensor& x) {
     return rows("unit_backward", 1, x, {grad})[0];
   }
-  static std::tuple<Tensor, Tensor> unit_backward_backward(const Tensor& direction, const Tensor& grad,
-                                                           const Tensor& x) {
+  static Outputs<2> unit_backward_backward(const Tensor& direction, const Tensor& grad, const Tensor& x) {
     const RowParts all = rows("unit_backward_backward", 1, x, {grad}, &direction);
     return {all[0], all[1]};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> unit_three(const Tensor& x) {
+  static Outputs<3> unit_three(const Tensor& x) {
     const RowParts y = rows("unit_three", 3, x);
     return {y[0], y[1], y[2]};
   }
@@ -85,11 +71,9 @@ struct NormalizeOps {
                                     const Tensor& x) {
     return rows("unit_three_backward", 3, x, {grad_q, grad_k, grad_v})[0];
   }
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> unit_three_backward_backward(const Tensor& direction,
-                                                                                 const Tensor& grad_q,
-                                                                                 const Tensor& grad_k,
-                                                                                 const Tensor& grad_v,
-                                                                                 const Tensor& x) {
+  static Outputs<4> unit_three_backward_backward(const Tensor& direction, const Tensor& grad_q,
+                                                 const Tensor& grad_k, const Tensor& grad_v,
+                                                 const Tensor& x) {
     const RowParts all = rows("unit_three_backward_backward", 3, x, {grad_q, grad_k, grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
@@ -122,19 +106,14 @@ struct AddNormInputs {
 
   Tensor x;
   std::optional<Tensor> y;
-  Tensor weight;
-  ScalarType dtype;
-  int64_t rows, width;
+  Tensor weight = x;
+  ScalarType dtype = x.scalar_type();
+  int64_t rows = x.size(0), width = x.size(1);
   double eps;
 
   AddNormInputs(const Op& op, const Tensor& x_, const std::optional<Tensor>& y_, const Tensor& weight_,
                 double eps_)
-      : x(float_input(op, "x", x_, {kAny, kAny})),
-        weight(x),
-        dtype(x.scalar_type()),
-        rows(x.size(0)),
-        width(x.size(1)),
-        eps(eps_) {
+      : x(float_input(op, "x", x_, {kAny, kAny})), eps(eps_) {
     if (y_) y = matrix(op, "y", *y_);
     weight = vector(op, "weight", weight_);
   }
@@ -182,8 +161,7 @@ struct AddNormOps {
   }
 
   // The gradients by h, weight and bias.
-  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward(const Call& op, const AddNormInputs& in,
-                                                              const Tensor& grad) {
+  static Outputs<3> add_norm_backward(const Call& op, const AddNormInputs& in, const Tensor& grad) {
     const Tensor g = in.matrix(op, "grad", grad);
     Tensor out = in.result(op), by_weight = in.of_columns(op), by_bias = in.of_columns(op);
     Tensor partial = empty(op, {norm_runs(op, in.rows), 2, in.width}, in.dtype);
@@ -197,9 +175,9 @@ struct AddNormOps {
   }
 
   // The gradients by grad, h and weight.
-  static std::tuple<Tensor, Tensor, Tensor> add_norm_backward_backward(
-      const Call& op, const AddNormInputs& in, const Tensor& direction, const Tensor& along_weight,
-      const Tensor& along_bias, const Tensor& grad) {
+  static Outputs<3> add_norm_backward_backward(const Call& op, const AddNormInputs& in,
+                                               const Tensor& direction, const Tensor& along_weight,
+                                               const Tensor& along_bias, const Tensor& grad) {
     const Tensor g = in.matrix(op, "grad", grad), p = in.matrix(op, "direction", direction);
     const Tensor of_weight = in.vector(op, "along_weight", along_weight);
     const Tensor of_bias = in.vector(op, "along_bias", along_bias);
@@ -216,11 +194,7 @@ struct AddNormOps {
     return {by_grad, out, by_weight};
   }
 
-  static void implement(Library& m) {
-    m.impl("add_norm", TORCH_BOX(&AddNormOps::add_norm));
-    bind<Device, "add_norm_backward", &AddNormOps::add_norm_backward>(m);
-    bind<Device, "add_norm_backward_backward", &AddNormOps::add_norm_backward_backward>(m);
-  }
+  MDOPS_IMPLEMENT(AddNormOps, add_norm, add_norm_backward, add_norm_backward_backward)
 };
 
 struct LayerOutputInputs {
@@ -228,22 +202,19 @@ struct LayerOutputInputs {
   using Given = Listed<const Tensor&, Times<2, int64_t>, double>;
 
   Tensor z;
-  ScalarType dtype;
-  int64_t rows, columns, inputs;
+  ScalarType dtype = z.scalar_type();
+  int64_t rows = z.size(0), columns = z.size(1), inputs;
   Activation activation;
   double threshold;
 
   LayerOutputInputs(const Op& op, const Tensor& z_, int64_t inputs_, int64_t activation_, double threshold_)
       : z(float_input(op, "z", z_, {kAny, kAny})),
-        dtype(z.scalar_type()),
-        rows(z.size(0)),
-        columns(z.size(1)),
         inputs(inputs_),
         activation(activation_of(op, activation_)),
         threshold(threshold_) {
     if (inputs < 0 || inputs > columns || (inputs && columns % inputs))
-      fail(op, "the layer has " + std::to_string(inputs) + " inputs to add, expected 0 or a divisor of the " +
-                   std::to_string(columns) + " columns of `z`");
+      fail(op, "the layer has ", inputs, " inputs to add, expected 0 or a divisor of the ", columns,
+           " columns of `z`");
   }
 
   Tensor wide(const Op& op, const char* name, const Tensor& tensor) const {
@@ -283,8 +254,7 @@ struct LayerOutputOps {
   }
 
   // The gradients by z and x.
-  static std::tuple<Tensor, Tensor> layer_output_backward(const Call& op, const LayerOutputInputs& in,
-                                                          const Tensor& grad_) {
+  static Outputs<2> layer_output_backward(const Call& op, const LayerOutputInputs& in, const Tensor& grad_) {
     const Tensor grad = in.wide(op, "grad", grad_);
     Tensor by_z = in.wide(op), by_x = in.narrow(op);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
@@ -297,11 +267,9 @@ struct LayerOutputOps {
   }
 
   // The gradients by `grad` and z.
-  static std::tuple<Tensor, Tensor> layer_output_backward_backward(const Call& op,
-                                                                   const LayerOutputInputs& in,
-                                                                   const Tensor& along_z,
-                                                                   const Tensor& along_x,
-                                                                   const Tensor& grad_) {
+  static Outputs<2> layer_output_backward_backward(const Call& op, const LayerOutputInputs& in,
+                                                   const Tensor& along_z, const Tensor& along_x,
+                                                   const Tensor& grad_) {
     const Tensor u = in.wide(op, "along_z", along_z), w = in.narrow(op, "along_x", along_x);
     const Tensor grad = in.wide(op, "grad", grad_);
     Tensor by_grad = in.wide(op), by_z = in.wide(op);
@@ -314,11 +282,7 @@ struct LayerOutputOps {
     return {by_grad, by_z};
   }
 
-  static void implement(Library& m) {
-    m.impl("layer_output", TORCH_BOX(&LayerOutputOps::layer_output));
-    bind<Device, "layer_output_backward", &LayerOutputOps::layer_output_backward>(m);
-    bind<Device, "layer_output_backward_backward", &LayerOutputOps::layer_output_backward_backward>(m);
-  }
+  MDOPS_IMPLEMENT(LayerOutputOps, layer_output, layer_output_backward, layer_output_backward_backward)
 };
 
 template <class Device>
@@ -327,7 +291,7 @@ Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_
   const Tensor x = float_input(op, "r", r, {kAny, kAny});
   check_cutoff(op, cutoff, cutoff_smooth, 0);
   if (order < 0 || order > INT32_MAX)
-    fail(op, "argument `order` is " + std::to_string(order) + ", expected 0 or more, as 32 bits count");
+    fail(op, "argument `order` is ", order, ", expected 0 or more, as 32 bits count");
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
     run_curve(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
@@ -340,12 +304,11 @@ template <class Device>
 Tensor fade_curve(const Tensor& r, double cutoff, int64_t exponent, int64_t order) {
   const auto op = Device::make("fade_curve", "r", r);
   const Tensor x = float_input(op, "r", r, {kAny, kAny});
-  if (!(cutoff > 0)) fail(op, "argument `cutoff` is " + std::to_string(cutoff) + ", expected more than 0");
+  if (!(cutoff > 0)) fail(op, "argument `cutoff` is ", cutoff, ", expected more than 0");
   for (const auto& [name, value, least] :
        {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
     if (value < least || value > kMostOfFade)
-      fail(op, "argument `" + std::string(name) + "` is " + std::to_string(value) + ", expected " +
-                   std::to_string(least) + " to " + std::to_string(kMostOfFade));
+      fail(op, "argument `", name, "` is ", value, ", expected ", least, " to ", kMostOfFade);
   Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
   dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
     run_curve(op, FadeArgs<T>{x.numel(), static_cast<T>(cutoff), exponent, order, data_of(x), data_of(out)});

@@ -5,9 +5,7 @@
 #include "common/rows.h"
 #include "scalar_gate/scalar_gate.h"
 
-namespace mdops {
-
-namespace gpu_scalar_gate {
+namespace mdops::gpu_scalar_gate {
 
 constexpr int kThreads = 128, kRowsAtOnce = 8;
 
@@ -20,11 +18,11 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScalarGateArgs<T> 
 
 template <class T>
 void run_scalar_gate(const Gpu& gpu, const ScalarGateArgs<T>& args) {
-  gpu.launch(gate_kernel<T>, blocks_for(args.atoms * args.channels, kThreads), kThreads, 0, args);
+  gpu.launch_for(args.atoms * args.channels, kThreads, gate_kernel<T>, args);
 }
 
-}  // namespace gpu_scalar_gate
+}  // namespace mdops::gpu_scalar_gate
 
+namespace mdops {
 using gpu_scalar_gate::run_scalar_gate;
-
-}  // namespace mdops
+}

@@ -1,14 +1,8 @@
-// The ops on gates of atoms' rows, their arguments checked at entry. What a device does are overloads of
-// `run_scalar_gate` on the call of an op.
+// The ops on gates of atoms' rows. A device has `run_scalar_gate`.
 #pragma once
-
-#include <optional>
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "common/given.h"
-#include "common/tensor.h"
 #include "scalar_gate/scalar_gate.h"
 
 namespace mdops {
@@ -17,18 +11,14 @@ namespace mdops {
 struct ScalarGateInputs {
   Tensor x, gate, scalars;
   bool adds;
-  ScalarType dtype;
-  int64_t atoms, rows, channels;
+  ScalarType dtype = x.scalar_type();
+  int64_t atoms = x.size(0), rows = x.size(1), channels = x.size(2);
 
   ScalarGateInputs(const Op& op, const Tensor& x_, const Tensor& gate_, const Tensor* scalars_)
       : x(float_input(op, "x", x_, {kAny, kAny, kAny})),
         gate(input(op, "gate", gate_, x.scalar_type(), {x.size(0), x.size(2)})),
         scalars(scalars_ ? input(op, "scalars", *scalars_, x.scalar_type(), {x.size(0), 2 * x.size(2)}) : x),
-        adds(scalars_ != nullptr),
-        dtype(x.scalar_type()),
-        atoms(x.size(0)),
-        rows(x.size(1)),
-        channels(x.size(2)) {
+        adds(scalars_ != nullptr) {
     if (rows < 1) fail(op, "argument `x` has no rows, expected 1 or more");
   }
 
@@ -58,28 +48,26 @@ struct ScalarGateOps {
     return forward(Device::make("row_gate", "x", x), x, gate, nullptr);
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> scalar_gate_backward(const Tensor& grad, const Tensor& x,
-                                                                 const Tensor& gate, const Tensor& scalars) {
+  static Outputs<3> scalar_gate_backward(const Tensor& grad, const Tensor& x, const Tensor& gate,
+                                         const Tensor& scalars) {
     return backward(Device::make("scalar_gate_backward", "x", x), grad, x, gate, &scalars);
   }
 
-  static std::tuple<Tensor, Tensor> row_gate_backward(const Tensor& grad, const Tensor& x,
-                                                      const Tensor& gate) {
+  static Outputs<2> row_gate_backward(const Tensor& grad, const Tensor& x, const Tensor& gate) {
     auto [by_x, by_gate, _] = backward(Device::make("row_gate_backward", "x", x), grad, x, gate, nullptr);
     return {by_x, by_gate};
   }
 
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> scalar_gate_backward_backward(
-      const Tensor& along_x, const Tensor& along_gate, const Tensor& along_scalars, const Tensor& grad,
-      const Tensor& x, const Tensor& gate, const Tensor& scalars) {
+  static Outputs<4> scalar_gate_backward_backward(const Tensor& along_x, const Tensor& along_gate,
+                                                  const Tensor& along_scalars, const Tensor& grad,
+                                                  const Tensor& x, const Tensor& gate,
+                                                  const Tensor& scalars) {
     return twice(Device::make("scalar_gate_backward_backward", "x", x), along_x, along_gate, &along_scalars,
                  grad, x, gate, &scalars);
   }
 
-  static std::tuple<Tensor, Tensor, Tensor> row_gate_backward_backward(const Tensor& along_x,
-                                                                       const Tensor& along_gate,
-                                                                       const Tensor& grad, const Tensor& x,
-                                                                       const Tensor& gate) {
+  static Outputs<3> row_gate_backward_backward(const Tensor& along_x, const Tensor& along_gate,
+                                               const Tensor& grad, const Tensor& x, const Tensor& gate) {
     auto [by_grad, by_x, by_gate, _] = twice(Device::make("row_gate_backward_backward", "x", x), along_x,
                                              along_gate, nullptr, grad, x, gate, nullptr);
     return {by_grad, by_x, by_gate};
@@ -98,8 +86,8 @@ struct ScalarGateOps {
   }
 
   template <class Call>
-  static std::tuple<Tensor, Tensor, Tensor> backward(const Call& op, const Tensor& grad_, const Tensor& x,
-                                                     const Tensor& gate, const Tensor* scalars) {
+  static Outputs<3> backward(const Call& op, const Tensor& grad_, const Tensor& x, const Tensor& gate,
+                             const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
     const Tensor grad = in.of_rows(op, "grad", grad_);
     Tensor by_x = in.new_rows(op), by_gate = in.new_gate(op), by_scalars = in.new_scalars(op);
@@ -113,11 +101,9 @@ struct ScalarGateOps {
   }
 
   template <class Call>
-  static std::tuple<Tensor, Tensor, Tensor, Tensor> twice(const Call& op, const Tensor& along_x_,
-                                                          const Tensor& along_gate_,
-                                                          const Tensor* along_scalars_, const Tensor& grad_,
-                                                          const Tensor& x, const Tensor& gate,
-                                                          const Tensor* scalars) {
+  static Outputs<4> twice(const Call& op, const Tensor& along_x_, const Tensor& along_gate_,
+                          const Tensor* along_scalars_, const Tensor& grad_, const Tensor& x,
+                          const Tensor& gate, const Tensor* scalars) {
     const ScalarGateInputs in(op, x, gate, scalars);
     const Tensor grad = in.of_rows(op, "grad", grad_), along_x = in.of_rows(op, "along_x", along_x_);
     const Tensor along_gate = input(op, "along_gate", along_gate_, in.dtype, {in.atoms, in.channels});

@@ -2,8 +2,7 @@
 
 #include "spline_potential/block.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -95,8 +94,6 @@ void dipole(const DipoleArgs<T>& args, const NetWeights<T>& weights, const int32
   }
 }
 
-MDOPS_INSTANTIATE(dipole_scratch_size)
-MDOPS_INSTANTIATE(dipole)
+MDOPS_INSTANTIATE(dipole_scratch_size, dipole)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

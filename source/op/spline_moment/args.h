@@ -1,8 +1,6 @@
 // The arguments of the four spline moment ops, checked at entry.
 #pragma once
 
-#include <cmath>
-
 #include "common/descriptor_args.h"
 #include "spline_moment/knots.h"
 #include "spline_moment/spline_moment.h"
@@ -23,11 +21,11 @@ struct PlaceInputs {
         padding(input(op, "padding", padding_, ScalarType::Int, {kAny})),
         shared(padding.size(0) > 0) {
     if (sel.size(0) != (shared ? 1 : ntypes) && !(atoms == 0 && sel.size(0) == 1))
-      fail(op, "argument `sel` has " + std::to_string(sel.size(0)) + " numbers, expected " +
-                   (shared ? "1 beside `padding`" : "one for each type without `padding`"));
+      fail(op, "argument `sel` has ", sel.size(0), " numbers, expected ",
+           (shared ? "1 beside `padding`" : "one for each type without `padding`"));
     if (shared && padding.size(0) != atoms)
-      fail(op, "argument `padding` has " + std::to_string(padding.size(0)) +
-                   " types, expected none, or one for each of " + std::to_string(atoms) + " atoms");
+      fail(op, "argument `padding` has ", padding.size(0), " types, expected none, or one for each of ",
+           atoms, " atoms");
     check_range(op, "padding", padding, 0, ntypes);
   }
 
@@ -63,7 +61,7 @@ struct MomentInputs : DescriptorInputs {
     if (radial && gated) fail(op, "argument `gated` is for all four columns, not for `radial` moments");
     check_knots(op, s_max, grading);
     if (intervals < 1 || intervals > 100000)
-      fail(op, "argument `intervals` is " + std::to_string(intervals) + ", expected 1 .. 100000");
+      fail(op, "argument `intervals` is ", intervals, ", expected 1 .. 100000");
   }
 
   int64_t basis() const { return intervals + 5; }
@@ -82,18 +80,13 @@ struct MomentInputs : DescriptorInputs {
 
   template <class T>
   MomentArgs<T> args() const {
-    return {data_of(displacements),
-            data_of(counts),
-            data_of(types),
-            data_of(mean),
-            data_of(std),
-            {data_of(pair_mask), nullptr, nullptr, nullptr, static_cast<int>(ntypes)},
-            cutoff_as<T>(),
-            spline_grid<T>(intervals, s_max, grading),
-            width,
-            static_cast<int>(ntypes),
-            radial,
-            gated};
+    MomentArgs<T> a{};
+    a.displacements = data_of(displacements), a.counts = data_of(counts), a.types = data_of(types);
+    a.mean = data_of(mean), a.std = data_of(std);
+    a.places = {data_of(pair_mask), nullptr, nullptr, nullptr, static_cast<int>(ntypes)};
+    a.cutoff = cutoff_as<T>(), a.grid = spline_grid<T>(intervals, s_max, grading), a.width = width;
+    a.ntypes = static_cast<int>(ntypes), a.radial = radial, a.gated = gated;
+    return a;
   }
 };
 

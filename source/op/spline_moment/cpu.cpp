@@ -2,11 +2,7 @@
 
 namespace mdops {
 
-namespace {
-
 constexpr int64_t kSplineGrain = 16;  // atoms a piece of work, at least
-
-}  // namespace
 
 template <class T>
 static void run_spline_moments(const Op&, const MomentArgs<T>& args, int64_t atoms, T* moments,
@@ -39,6 +35,4 @@ static void run_spline_moment_seconds(const Op&, const MomentArgs<T>& args, int6
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::SplineMomentOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(SplineMomentOps)

@@ -2,8 +2,7 @@
 
 #include "spline_moment/row.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -166,10 +165,6 @@ void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int6
   });
 }
 
-MDOPS_INSTANTIATE(moment_forward)
-MDOPS_INSTANTIATE(moment_backward)
-MDOPS_INSTANTIATE(moment_jvp)
-MDOPS_INSTANTIATE(moment_hvp)
+MDOPS_INSTANTIATE(moment_forward, moment_backward, moment_jvp, moment_hvp)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

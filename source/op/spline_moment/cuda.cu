@@ -21,6 +21,4 @@ static void run_spline_moment_seconds(const CudaOp& op, const MomentArgs<T>& arg
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::SplineMomentOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(SplineMomentOps)

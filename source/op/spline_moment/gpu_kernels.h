@@ -5,9 +5,7 @@
 #include "env_mat/gpu_nearest.h"
 #include "spline_moment/gpu_moments.h"
 
-namespace mdops {
-
-namespace gpu_moment {
+namespace mdops::gpu_moment {
 
 constexpr int kMostWarps = 8;  // in a block
 
@@ -235,6 +233,4 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks<T, Second>)
                                           buffers + warp * 3 * kWarp, out);
 }
 
-}  // namespace gpu_moment
-
-}  // namespace mdops
+}  // namespace mdops::gpu_moment

@@ -7,9 +7,7 @@
 #include "common/gpu.h"
 #include "spline_moment/gpu_kernels.h"
 
-namespace mdops {
-
-namespace gpu_moment {
+namespace mdops::gpu_moment {
 
 // Warps of a block of which each needs this much shared memory; 0 if not even one has it.
 inline int warps_for(int64_t bytes) {
@@ -57,6 +55,4 @@ void launch_pull(const Gpu& gpu, const MomentArgs<T>& args, int64_t atoms, const
   });
 }
 
-}  // namespace gpu_moment
-
-}  // namespace mdops
+}  // namespace mdops::gpu_moment

@@ -18,7 +18,6 @@ void run_spline_moment_gradients(const Gpu& gpu, const MomentArgs<T>& args, int6
   launch_pull<false>(gpu, args, atoms, static_cast<const T*>(nullptr), grad, pairs);
 }
 
-MDOPS_INSTANTIATE(run_spline_moments)
-MDOPS_INSTANTIATE(run_spline_moment_gradients)
+MDOPS_INSTANTIATE(run_spline_moments, run_spline_moment_gradients)
 
 }  // namespace mdops

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <string>
 
 #include "common/op.h"
 #include "spline_moment/spline.h"
@@ -11,9 +10,9 @@ namespace mdops {
 
 inline void check_knots(const Op& op, double s_max, double grading) {
   if (!(s_max > 0) || !std::isfinite(s_max))
-    fail(op, "argument `s_max` is " + std::to_string(s_max) + " 1/A, expected a finite number > 0");
+    fail(op, "argument `s_max` is ", s_max, " 1/A, expected a finite number > 0");
   if (!(grading >= 0) || !std::isfinite(grading))
-    fail(op, "argument `grading` is " + std::to_string(grading) + " 1/A, expected a finite number >= 0");
+    fail(op, "argument `grading` is ", grading, " 1/A, expected a finite number >= 0");
 }
 
 template <class T>

@@ -1,8 +1,5 @@
-// The ops on moments of splines, their arguments checked at entry. A device has `make(name, argument,
-// tensor)`, a call of an op; what is done are overloads on that call.
+// The ops on moments of splines.
 #pragma once
-
-#include <tuple>
 
 #include "common/bind.h"
 #include "spline_moment/args.h"
@@ -11,11 +8,11 @@ namespace mdops {
 
 template <class Device>
 struct SplineMomentOps {
-  static std::tuple<Tensor, Tensor, Tensor> spline_moment(
-      const Tensor& displacements, const Tensor& counts, const Tensor& types, const Tensor& mean,
-      const Tensor& std, const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
-      const Tensor& padding, double cutoff, double cutoff_smooth, double protection, double s_max,
-      double grading, int64_t intervals, bool radial, bool gated) {
+  static Outputs<3> spline_moment(const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                                  const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
+                                  const Tensor& zeroed, const Tensor& sel, const Tensor& padding,
+                                  double cutoff, double cutoff_smooth, double protection, double s_max,
+                                  double grading, int64_t intervals, bool radial, bool gated) {
     const auto op = Device::make("spline_moment", "displacements", displacements);
     const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
                           protection, s_max, grading, intervals, radial, gated);
@@ -24,8 +21,8 @@ struct SplineMomentOps {
     Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
     Tensor nearest = empty(op, {in.atoms}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moments(op, in.args<T>(places), in.atoms, moments.mutable_data_ptr<T>(),
-                         within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<T>());
+      run_spline_moments<T>(op, in.args<T>(places), in.atoms, data_of(moments), data_of(within),
+                            data_of(nearest));
     });
     return {moments, within, nearest};
   }
@@ -41,8 +38,7 @@ struct SplineMomentOps {
     const Tensor grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_gradients(op, in.args<T>(), in.atoms, grad.const_data_ptr<T>(),
-                                  result.mutable_data_ptr<T>());
+      run_spline_moment_gradients<T>(op, in.args<T>(), in.atoms, data_of(grad), data_of(result));
     });
     return result;
   }
@@ -58,8 +54,7 @@ struct SplineMomentOps {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
     Tensor result = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_tangents(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                                 result.mutable_data_ptr<T>());
+      run_spline_moment_tangents<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(result));
     });
     return result;
   }
@@ -75,8 +70,8 @@ struct SplineMomentOps {
     const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
     Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
     dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_seconds(op, in.args<T>(), in.atoms, tangent.const_data_ptr<T>(),
-                                grad.const_data_ptr<T>(), result.mutable_data_ptr<T>());
+      run_spline_moment_seconds<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(grad),
+                                   data_of(result));
     });
     return result;
   }

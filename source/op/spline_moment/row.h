@@ -7,8 +7,7 @@
 #include "common/vectors.h"
 #include "spline_moment/spline_moment.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 constexpr int kChunk = 128;  // neighbours at once: their working set stays in the first-level cache
 
@@ -218,5 +217,4 @@ inline void pull_hessian_product(const Pairs<T> p, const Pairs<T> v, const Centr
   }
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

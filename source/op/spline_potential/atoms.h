@@ -8,8 +8,7 @@
 #include "spline_moment/row.h"
 #include "spline_potential/features.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // One thread's memory for the pairs and the moments of a block of atoms.
 template <class T>
@@ -325,5 +324,4 @@ inline void scatter_forces(const PotentialArgs<T>& args, const Centre<T>& c, int
   for (int b = 0; b < 9; ++b) virial[b] += w[b];
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

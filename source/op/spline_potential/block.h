@@ -6,8 +6,7 @@
 #include "gemm/inference.h"
 #include "spline_potential/atoms.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // One thread's memory for a block of atoms.
 template <class T>
@@ -84,5 +83,4 @@ inline void spread_block(const PotentialArgs<T>& args, const int32_t* ids, int64
   }
 }
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -31,7 +31,7 @@ static Tensor packed_net(const Op& op, const NetInputs& in, Matmul products) {
 static PotentialOutputs potential_answer(const Op& op, const PotentialInputs& in) {
   refuse_tf32(op, in.matmul);
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
-  Answer answer(in);
+  Answer answer{in};
   dispatch_float(op, in.dtype, [&]<class T>(T) {
     const int parts = bf16_parts(in.matmul, kDtype<T>);
     check_packed(op, in.nets, PackedNet(in.net, parts).size);
@@ -49,6 +49,4 @@ static std::string device_refusal(const Op&, ScalarType, const FittingShape&, in
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::SplinePotentialOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(SplinePotentialOps)

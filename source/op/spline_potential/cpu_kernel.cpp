@@ -1,7 +1,6 @@
 #include "spline_potential/block.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -52,8 +51,6 @@ void potential(const PotentialArgs<T>& args, const NetWeights<T>& weights, const
              [&](int64_t from, int64_t to) { block(args, weights, ids + from, to - from, scratch, out); });
 }
 
-MDOPS_INSTANTIATE(scratch_size)
-MDOPS_INSTANTIATE(potential)
+MDOPS_INSTANTIATE(scratch_size, potential)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

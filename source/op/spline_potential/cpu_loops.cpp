@@ -1,14 +1,12 @@
 #include "spline_potential/cpu_loops.h"
 
-#include <string>
-
 #include "spline_potential/cpu_nets.h"
 
 namespace mdops {
 
 void fail_neighbors(const Op& op, int64_t atom) {
-  fail(op, "argument `neighbors` has a row, of atom " + std::to_string(atom) +
-               ", that names an atom that is not there, or ends before its counts say");
+  fail(op, "argument `neighbors` has a row, of atom ", atom,
+       ", that names an atom that is not there, or ends before its counts say");
 }
 
 template <class T>
@@ -77,7 +75,6 @@ void potential_step(const Op& op, const PotentialKernels<T>& kernels, const Pote
 
 template struct StepResults<float>;
 template struct StepResults<double>;
-MDOPS_INSTANTIATE(prebuilt_kernels)
-MDOPS_INSTANTIATE(potential_step)
+MDOPS_INSTANTIATE(prebuilt_kernels, potential_step)
 
 }  // namespace mdops

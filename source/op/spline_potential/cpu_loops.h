@@ -47,9 +47,8 @@ struct Order {
 // Positions with a fourth column, so that one vector load brings an atom.
 inline std::vector<double> four_columns(const double* positions, int64_t atoms) {
   std::vector<double> result(4 * atoms);
-  parallel(atoms, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int a = 0; a < 3; ++a) result[4 * i + a] = positions[3 * i + a];
+  parallel_each(atoms, 4096, [&](int64_t i) {
+    for (int a = 0; a < 3; ++a) result[4 * i + a] = positions[3 * i + a];
   });
   return result;
 }

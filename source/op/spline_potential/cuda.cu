@@ -104,6 +104,4 @@ static std::string device_refusal(const CudaOp& op, ScalarType dtype, const Fitt
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::SplinePotentialOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(SplinePotentialOps)

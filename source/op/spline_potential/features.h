@@ -9,8 +9,7 @@
 #include "common/panels.h"
 #include "spline_potential/groups.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 template <class T>
 constexpr int64_t t_width(const FittingShape& net) {
@@ -127,5 +126,4 @@ struct Features {
   }
 };
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

@@ -16,30 +16,22 @@ PotentialArgs<T> arguments(const PotentialInputs& in, const double* four_columns
 
 // The results of a call on the CPU.
 struct Answer {
-  Tensor energy, forces, virial, within, nearest, atom_virial;
-
-  explicit Answer(const PotentialInputs& in)
-      : energy(zeros({in.atoms}, ScalarType::Double)),
-        forces(empty({in.atoms, 3}, ScalarType::Double)),
-        virial(zeros({in.systems, 3, 3}, ScalarType::Double)),
-        within(zeros({in.atoms, in.ntypes}, ScalarType::Int)),
-        nearest(empty({in.atoms}, in.dtype)),
-        atom_virial(empty({in.atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double)),
-        asked_(in.atom_virial) {}
+  const PotentialInputs& in;
+  Tensor energy = zeros({in.atoms}, ScalarType::Double);
+  Tensor forces = empty({in.atoms, 3}, ScalarType::Double);
+  Tensor virial = zeros({in.systems, 3, 3}, ScalarType::Double);
+  Tensor within = zeros({in.atoms, in.ntypes}, ScalarType::Int);
+  Tensor nearest = empty({in.atoms}, in.dtype);
+  Tensor atom_virial = empty({in.atom_virial ? in.atoms : 0, 3, 3}, ScalarType::Double);
 
   template <class T>
   StepResults<T> results() {
-    return {energy.size(0),
-            data_of(energy),
-            data_of(within),
-            data_of(nearest),
-            data_of(forces),
-            data_of(virial),
-            data_of(asked_ ? &atom_virial : nullptr)};
+    StepResults<T> a{};
+    a.centers = energy.size(0), a.energy = data_of(energy), a.within = data_of(within);
+    a.nearest = data_of(nearest), a.forces = data_of(forces), a.virial = data_of(virial);
+    a.atom_virial = data_of(in.atom_virial ? &atom_virial : nullptr);
+    return a;
   }
-
- private:
-  bool asked_;  // for atomic virials
 };
 
 }  // namespace mdops

@@ -1,9 +1,6 @@
 // The ops' arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "common/descriptor_args.h"
 #include "gemm/matmul.h"
 #include "spline_moment/args.h"
@@ -80,9 +77,8 @@ inline void read_nets(const Op& op, const std::vector<Tensor>& nets, PotentialIn
   const size_t of_net = 3 * in.net.layers + 2;
   in.net_count = nets.size() == of_net ? 1 : in.ntypes;
   if (nets.size() != in.net_count * of_net)
-    fail(op, "argument `nets` has " + std::to_string(nets.size()) + " tensors, expected " +
-                 std::to_string(of_net) +
-                 " for all types or for each: weight, bias and timestep of the layers");
+    fail(op, "argument `nets` has ", nets.size(), " tensors, expected ", of_net,
+         " for all types or for each: weight, bias and timestep of the layers");
   for (size_t k = 0; k < nets.size();) {
     int64_t inputs = in.net.features + in.net.extra;
     for (int n = 0; n <= in.net.layers; ++n) {
@@ -122,7 +118,7 @@ inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& me
   in.gated = gated;
   in.basis = ntypes ? in.tables.size(1) / tables_of_type : 0;
   const std::string refusal = rows_refusal(ntypes ? tables_of_type : 0, in.basis);
-  if (!refusal.empty()) fail(op, "argument `tables` has " + refusal);
+  if (!refusal.empty()) fail(op, "argument `tables` has ", refusal);
   if (in.tables.size(1) != tables_of_type * in.basis || in.tables.size(2) != table_width(width))
     fail(op,
          "argument `tables` has a shape that does not fit (ntypes, tables * basis, width padded to 16), with "
@@ -176,8 +172,7 @@ struct StepInputsOf : PotentialInputs {
     set_layers(op, residual, activation, threshold, net);
     read_nets(op, nets_, *this);
     if (net_count != 1 && net_count != ntypes)
-      fail(op, "argument `nets` has " + std::to_string(net_count) + " nets, expected 1 for all types, or " +
-                   std::to_string(ntypes));
+      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
     scale = input(op, "scale", scale_, ScalarType::Double, {net_count});
   }
 };

@@ -1,16 +1,13 @@
-// The ops on a whole step of one descriptor, their arguments checked at entry. What a device does are
-// overloads on the call of an op: `packed_net`, `potential_answer` and `device_refusal`.
+// The ops on a whole step of one descriptor. A device has `packed_net`, `potential_answer` and
+// `device_refusal`.
 #pragma once
-
-#include <string>
-#include <tuple>
 
 #include "common/bind.h"
 #include "spline_potential/inputs.h"
 
 namespace mdops {
 
-using PotentialOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+using PotentialOutputs = Outputs<6>;
 
 struct StepTensors : StepInputsOf<Tensor> {
   using Given = Listed<StepInputsOf<Tensor>::Given, int64_t, double, std::string, bool>;

@@ -3,8 +3,7 @@
 #include "spline_potential/cpu_kernel.cpp"
 #include "spline_potential/kernel_table.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -23,8 +22,7 @@ PotentialTable table() {
 
 }  // namespace
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA
 
 MDOPS_EXPORT const mdops::KernelTable* mdops_kernel_table() {
   static const mdops::PotentialTable table = mdops::MDOPS_ISA::table();

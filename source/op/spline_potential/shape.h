@@ -1,7 +1,6 @@
 // A model's sizes, checked, for whoever calls its kernels. Nothing here knows PyTorch.
 #pragma once
 
-#include <cmath>
 #include <string>
 #include <vector>
 

@@ -5,8 +5,7 @@
 #include "spline_potential/atoms.h"
 #include "spline_training/spline_training.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 // Features of D in all groups.
 inline int64_t all_features(const FittingShape& net) {
@@ -40,5 +39,4 @@ struct TrainingArrays {
         work(used.size()) {}
 };
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

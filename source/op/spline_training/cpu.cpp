@@ -99,11 +99,9 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
   return saved;
 }
 
-using ForwardOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-ForwardOutputs spline_training(const Op& op, const TrainingInputs& in) {
+Outputs<6> spline_training(const Op& op, const TrainingInputs& in) {
   const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
-  Answer answer(in);
+  Answer answer{in};
   Tensor saved = dispatch_float(
       op, in.dtype, [&]<class T>(T) { return forward(in, arguments<T>(in, places.data()), answer, op); });
   return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, saved};

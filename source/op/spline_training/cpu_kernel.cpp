@@ -1,8 +1,7 @@
 #include "gemm/weights.h"
 #include "spline_training/arrays.h"
 
-namespace mdops {
-namespace MDOPS_ISA {
+namespace mdops::MDOPS_ISA {
 
 namespace {
 
@@ -293,13 +292,7 @@ void weight_gradient(const PotentialArgs<T>& args, int64_t unit, const TrainingB
       [&](int n, int64_t first) { layer_unit(sums, n, first, matrices[n]); });
 }
 
-MDOPS_INSTANTIATE(saved_size)
-MDOPS_INSTANTIATE(work_size)
-MDOPS_INSTANTIATE(training_scratch_size)
-MDOPS_INSTANTIATE(train_forward)
-MDOPS_INSTANTIATE(train_backward)
-MDOPS_INSTANTIATE(weight_units)
-MDOPS_INSTANTIATE(weight_gradient)
+MDOPS_INSTANTIATE(saved_size, work_size, training_scratch_size, train_forward, train_backward, weight_units,
+                  weight_gradient)
 
-}  // namespace MDOPS_ISA
-}  // namespace mdops
+}  // namespace mdops::MDOPS_ISA

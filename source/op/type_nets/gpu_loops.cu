@@ -78,8 +78,8 @@ class Call {
   void run(const T* x, const double* weight, double* energy, T* grad) const {
     const NetShape& shape = nets_.shape;
     if (!kByCores)
-      gpu_.launch(nets_kernel, blocks_for(rows_.rows, kRowThreads), kRowThreads, 0, rows_.tile_type,
-                  nets_.nets, rows_.rows, index_, net_);
+      gpu_.launch_for(rows_.rows, kRowThreads, nets_kernel, rows_.tile_type, nets_.nets, rows_.rows, index_,
+                      net_);
     for (int n = 0; n < shape.layers; ++n) {
       const T* const in = n ? y_[n - 1] : x;
       product(n, in, y_[n], false);
@@ -90,9 +90,9 @@ class Call {
     }
     const int last = shape.layers - 1;
     T *by_y = buffers_[0], *delta = buffers_[1];
-    gpu_.launch(output_kernel<T>, blocks_for(rows_.rows * kWarp, kRowThreads), kRowThreads, 0, rows_,
-                nets_.layers[last + 1], shape.neurons[last], nets_.nets, nets_.scale, nets_.shift, weight,
-                y_[last], energy, by_y);
+    gpu_.launch_for(rows_.rows * kWarp, kRowThreads, output_kernel<T>, rows_, nets_.layers[last + 1],
+                    shape.neurons[last], nets_.nets, nets_.scale, nets_.shift, weight, y_[last], energy,
+                    by_y);
     for (int n = last; n >= 0; --n) {
       const MlpDeltas<T> v{by_y,    nullptr, slope_[n], nullptr, nullptr,
                            nullptr, nullptr, delta,     nullptr, nullptr};
@@ -113,19 +113,16 @@ class Call {
 
   template <class... Parameters, class... Args>
   void launch(void (*kernel)(Parameters...), int64_t numbers, const Args&... args) const {
-    gpu_.launch(kernel, blocks_for(numbers, kMlpThreads), kMlpThreads, 0, args...);
+    gpu_.launch_for(numbers, kMlpThreads, kernel, args...);
   }
 
   MlpLayerArgs<T> layer(int n) const {
     const NetShape& shape = nets_.shape;
-    MlpLayerArgs<T> p{rows_.rows * shape.neurons[n],
-                      shape.neurons[n],
-                      inputs(n),
-                      shape.residual[n],
-                      shape.activation[n],
-                      static_cast<T>(shape.threshold[n]),
-                      nets_.layers[n].bias,
-                      nets_.layers[n].timestep};
+    MlpLayerArgs<T> p{};
+    p.numbers = rows_.rows * shape.neurons[n], p.columns = shape.neurons[n], p.inputs = inputs(n);
+    p.adds_input = shape.residual[n], p.activation = shape.activation[n];
+    p.threshold = static_cast<T>(shape.threshold[n]), p.bias = nets_.layers[n].bias;
+    p.timestep = nets_.layers[n].timestep;
     if (nets_.nets > 1) p.tile_net = rows_.tile_type, p.tile_rows = kTypeTile;
     return p;
   }
@@ -180,7 +177,6 @@ void run_type_nets(const Gpu& gpu, const TypeNets<T>& nets, const TypeRows& rows
   Call<T>(gpu, nets, rows, space).run(x, weight, energy, grad);
 }
 
-MDOPS_INSTANTIATE(type_nets_bytes)
-MDOPS_INSTANTIATE(run_type_nets)
+MDOPS_INSTANTIATE(type_nets_bytes, run_type_nets)
 
 }  // namespace mdops
