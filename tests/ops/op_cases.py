@@ -77,6 +77,16 @@ def goes_a_new_way(sample: Sample) -> bool:
     return id(sample) in _new_ways(sample.op, *_kind(sample))
 
 
+def in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
+    """The same call with numbers of another dtype."""
+    device, own = _kind(sample)
+    of_op = [other for other in samples(device, own) if other.op == sample.op]
+    others = [other for other in samples(device, dtype) if other.op == sample.op]
+    if not others:
+        pytest.skip(f"{sample.op} does not compute in {dtype} on {device}")
+    return next(other for one, other in zip(of_op, others, strict=True) if one is sample)
+
+
 def is_first(sample: Sample) -> bool:
     """Of its op, on its device."""
     return sample is next(other for other in samples(*_kind(sample)) if other.op == sample.op)

@@ -1,10 +1,13 @@
 """One battery over every op: what DESIGN asks of all of them."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
+import itertools
 import warnings
 import weakref
+from collections import defaultdict
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from op_cases import (
     each_tensor,
     find,
     goes_a_new_way,
+    in_dtype,
     is_first,
     is_list_of_tensors,
     samples,
@@ -71,23 +75,38 @@ SPLINE_ROWS = (
 )
 
 
-def cases(keep=lambda sample: True):
-    """Parameters of the fixture `sample`: every sample that `keep` takes, on every device."""
-    return pytest.mark.parametrize(
-        "sample",
-        [
-            pytest.param((device, k), id=f"{device}-{k}-{s.op}", marks=marks)
-            for device, marks in DEVICES.items()
-            for k, s in enumerate(samples("cpu"))
-            if keep(s)
-        ],
-        indirect=True,
-    )
+def cases(keep=lambda sample: True, dtypes=(None,)):
+    """Makes a test of a function of a sample: of every sample that `keep` takes, in each of `dtypes`, on every device.
+    pytest takes longer for a case than the ops do for most samples: a case has all samples of an op."""
+    numbers = defaultdict(list)
+    for k, s in enumerate(samples("cpu")):
+        if keep(s):
+            numbers[s.op].append(k)
+    of = [
+        pytest.param(device, op, id=f"{device}-{op}", marks=marks)
+        for device, marks in DEVICES.items()
+        for op in numbers
+    ]
 
+    def made(check):
+        @pytest.mark.parametrize(("device", "op"), of)
+        def test(device, op):
+            left_out, calls = [], list(itertools.product(numbers[op], dtypes))
+            for k, dtype in calls:
+                try:
+                    check(find(device, k, dtype))
+                except pytest.skip.Exception as reason:
+                    left_out.append(reason)
+                except BaseException as error:
+                    error.add_note(f"{op}, sample {k}, {dtype or 'its own dtype'}")
+                    raise
+            if len(left_out) == len(calls):
+                raise left_out[0]
 
-@pytest.fixture
-def sample(request) -> Sample:
-    return find(*request.param)
+        test.__doc__ = check.__doc__
+        return test
+
+    return made
 
 
 def differentiable(sample: Sample) -> bool:
@@ -209,11 +228,9 @@ def test_strides_do_not_matter(sample):
         assert torch.equal(got, want)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@cases()
-def test_memory_may_begin_anywhere(sample, dtype, request):
+@cases(dtypes=(torch.float64, torch.float32))
+def test_memory_may_begin_anywhere(sample):
     """Contiguous inputs that begin one element into their memory: aligned as that element is, and no more."""
-    sample = find(*request.node.callspec.params["sample"], dtype)
 
     def shifted(x):
         flat = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
@@ -257,8 +274,8 @@ def test_strides_of_gradients_do_not_matter(sample):
 
 
 @cases()
-def test_float32_agrees_with_float64(sample, request):
-    single = find(*request.node.callspec.params["sample"], torch.float32)
+def test_float32_agrees_with_float64(sample):
+    single = in_dtype(sample, torch.float32)
     pairs = zip(tensors(single.function(*single.args)), tensors(sample.function(*sample.args)), strict=True)
     for k, (low, high) in enumerate(pairs):
         if k in sample.opaque:
@@ -319,16 +336,19 @@ def test_no_atoms(sample):
             assert torch.isfinite(grad).all()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def memory_of_nan():
     """New tensors hold NaN, or the largest integer, where nothing was written."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @cases()
-def test_results_are_written_where_a_size_is_zero(sample, memory_of_nan):
+@memory_of_nan()
+def test_results_are_written_where_a_size_is_zero(sample):
     """Each size that the tensors have, as that of the edges, is zero in turn; an op may refuse that, and a GPU answers
     NaN to values that a CPU refuses."""
 
@@ -458,11 +478,10 @@ def test_bad_values_are_refused(sample):
             sample.function(*args)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@cases()
-def test_nan_in_nan_out(sample, dtype, request):
+@cases(dtypes=(torch.float64, torch.float32))
+def test_nan_in_nan_out(sample):
     """Whatever another value of one number changes is not finite when that number is NaN, or the op refuses it."""
-    check_nan(find(*request.node.callspec.params["sample"], dtype), torch.tensor(torch.nan))
+    check_nan(sample, torch.tensor(torch.nan))
 
 
 # The usual one, and one that only its last bit, for which bfloat16 has no place, tells from infinity.
@@ -629,11 +648,10 @@ def test_vmap_says_where_shapes_follow_from_the_data():
         torch.vmap(lambda x: sample.function(x, *sample.args[1:]))(positions)
 
 
-@cases()
-def test_autocast_changes_nothing(sample, request):
+@cases(dtypes=(torch.float32,))
+def test_autocast_changes_nothing(sample):
     """No op casts: the same bits, of a graph of its derivatives, too, but for the order in which autograd adds those of
     a graph, some of whose nodes its own threads made."""
-    sample = find(*request.node.callspec.params["sample"], torch.float32)
     device, twice = tensors_of_arguments(sample)[0].device.type, sample.op not in LAST
 
     def answers(enabled):
