@@ -178,7 +178,8 @@ def main() -> None:
             if ensemble == "npt" and not frames[0].pbc.all():
                 continue
             now = pressure(model, frames[0], 300) if ensemble == "npt" else 0.0
-            physics = EnsembleSettings(ensemble, 300, 0.5, arguments.thermostat, pressure=now)
+            own = {"thermostat": arguments.thermostat} if ensemble == "nvt" else {}
+            physics = EnsembleSettings(ensemble, 300, 0.5, pressure=now, **own)
             row = measure(model, frames, physics, arguments.skin)
             if row["atoms"] < 50_000:
                 row["compute_ms"] = compute_milliseconds(model, frames)

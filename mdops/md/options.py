@@ -65,9 +65,27 @@ class EnsembleSettings:
             raise InputError(f"temperature is {self.temperature}, expected K, not negative")
         if self.ensemble != "nve" and not self.temperature:
             raise InputError(f"{self.ensemble} needs a temperature above zero (--temperature, in K)")
+        self._check_unused()
         self._check_ramps()
         if self.checkpoint_every < 0 or self.seed < 0:
             raise InputError("seed and the steps between checkpoints must not be negative")
+
+    def _check_unused(self) -> None:
+        """What another ensemble or thermostat would take shows that this one was not meant."""
+        nvt, langevin = self.ensemble == "nvt", self.thermostat == "langevin"
+        taken = {
+            "thermostat": nvt,
+            "friction": nvt and langevin,
+            "tdamp": self.ensemble == "npt" or (nvt and not langevin),
+            **dict.fromkeys(("pressure", "pdamp", "flexible"), self.ensemble == "npt"),
+        }
+        for name, is_taken in taken.items():
+            value = getattr(self, name)
+            if not is_taken and value != getattr(type(self), name):
+                own = f"{self.ensemble} by {self.thermostat}" if nvt else self.ensemble
+                raise InputError(
+                    f"{name} is {value}, and {own} has no {name}: give another ensemble or thermostat"
+                )
 
     def _check_ramps(self) -> None:
         if self.final_temperature is not None:

@@ -391,6 +391,15 @@ def test_an_explosion_stops_a_run_through_ase(alloy, tmp_path):
         ({"temperature": -1}, "temperature"),
         ({"ensemble": "nvz"}, "nve, nvt, npt"),
         ({"pressure": float("nan")}, "pressure"),
+        ({"thermostat": "langevin"}, "thermostat is langevin, and nve has no thermostat"),
+        ({"ensemble": "npt", "temperature": 1, "thermostat": "langevin"}, "npt has no thermostat"),
+        ({"pressure": 1}, "pressure is 1, and nve has no pressure"),
+        ({"ensemble": "nvt", "temperature": 1, "flexible": True}, "nvt by nose-hoover has no flexible"),
+        ({"ensemble": "nvt", "temperature": 1, "friction": 5}, "nvt by nose-hoover has no friction"),
+        (
+            {"ensemble": "nvt", "temperature": 1, "thermostat": "langevin", "tdamp": 5},
+            "by langevin has no tdamp",
+        ),
     ],
 )
 def test_impossible_physics(changes, says):
@@ -467,7 +476,8 @@ def test_baths_hold_the_temperature_of_what_can_move(alloy, name):
     """Four atoms: whether 9 or 12 momenta are free matters here."""
     atoms = alloy[:4]
     atoms.set_cell([4.0, 4.0, 4.0])
-    physics = dataclasses.replace(ENSEMBLES[name], friction=20.0, tdamp=50.0)
+    coupling = {"friction": 20.0} if name == "langevin" else {"tdamp": 50.0}
+    physics = dataclasses.replace(ENSEMBLES[name], **coupling)
     set_velocities(atoms, physics, np.random.default_rng(5), anew=False)
     engine = Engine(atoms, alloy.calc.models[0], physics)
     assert engine.freedom == (12 if name == "langevin" else 9)
