@@ -24,7 +24,13 @@ from mdops.md.files import one_run, require_beginning
 from mdops.md.log import text
 from mdops.md.options import Output, Relaxation, same_file
 from mdops.md.outputs import TextFile, Trajectory, close_all, closed_on_error, open_files
-from mdops.md.run import check_same, constraints_identity, last_checkpoint, models_identity
+from mdops.md.run import (
+    charge_spin_identity,
+    check_same,
+    constraints_identity,
+    last_checkpoint,
+    models_identity,
+)
 from mdops.potential import Potential
 from mdops.progress import tell_restart
 
@@ -108,6 +114,8 @@ class _Run:
             raise InputError(f"restraints of {len(own)} structures, and there are {len(given)}")
         own = [placed(r, atoms.get_positions()) for r, atoms in zip(own, given, strict=True)]
         self.same["restraints"] = [identity(r) for r in own] if any(own) else None
+        charges = [charge_spin_identity(atoms, models) for atoms in given]
+        self.same["charge_spin"] = charges if any(charges) else None
         saved = last_checkpoint(output)
         options: dict[str, Any] = {"skin": skin, "restraints": own if any(own) else None}
         if saved is not None:

@@ -26,7 +26,9 @@ from mdops.md.motion import check_masses, degrees_of_freedom, set_velocities, te
 from mdops.md.options import EnsembleSettings, Output
 from mdops.md.outputs import closed_on_error
 from mdops.md.progress import Reporter, ns_per_day
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Potential
+from mdops.system import charges_and_spins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +125,9 @@ class _Run:
         same = dataclasses.asdict(self.physics) | {"integrator": self.kind, "skin": self.atoms.calc.skin}
         same |= {"restraints": identity(self.restraints), "masses": masses_identity(self.atoms)}
         same |= {"constraints": constraints_identity(self.atoms)}
-        return same | models_identity(self.atoms.calc.models) | _parameters(self.atoms)
+        models = self.atoms.calc.models
+        same |= {"charge_spin": charge_spin_identity(self.atoms, models)}
+        return same | models_identity(models) | _parameters(self.atoms)
 
     def _summary(self, first: int, seconds: float, conserved: float | None) -> Summary:
         """`conserved`: the energy at the end."""
@@ -338,6 +342,13 @@ def constraints_identity(atoms: Atoms) -> list[str]:
             else f"{type(constraint).__name__} {sha256(text.encode()).hexdigest()[:16]}"
         )
     return told
+
+
+def charge_spin_identity(atoms: Atoms, models: Sequence[Potential]) -> list[float] | None:
+    """The structure's own charge and multiplicity, where models take them."""
+    defaults = [default for model in models for default in charge_spin_defaults(model.model)]
+    given = charges_and_spins([atoms], defaults) if defaults else None
+    return None if given is None else given[0].tolist()
 
 
 def _parameters(atoms: Atoms) -> dict[str, Any]:

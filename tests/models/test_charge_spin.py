@@ -16,7 +16,8 @@ from mdops.data.evaluation import evaluate
 from mdops.deepmd import DeepPot
 from mdops.errors import DataError, InputError
 from mdops.io import read_model
-from mdops.md import Engine, EnsembleSettings
+from mdops.md import Engine, EnsembleSettings, Output, Relaxation, run
+from mdops.md.relax import relax
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.loop.trainer import Trainer
 
@@ -185,6 +186,27 @@ def test_charge_and_multiplicity_in_a_calculator_and_an_engine():
     np.testing.assert_allclose([first, frame.energy], wanted, rtol=1e-12)
     atoms.info["charge_spin"] = [0, 1]
     assert abs(atoms.get_potential_energy() - first) > 1e-5
+
+
+def test_a_restart_with_another_charge_is_refused(tmp_path):
+    """A checkpoint is of one charge and multiplicity: with others the rest would be another system's."""
+    potential, start = charged(None), alloy()
+    for name, steps in (("md", 2), ("relax", 20)):  # the latter has its first checkpoint at the start
+
+        def go_on(pair, steps, name=name):
+            atoms = start.copy()
+            atoms.info["charge_spin"] = pair
+            atoms.calc = MDOps(potential)
+            output = Output(steps, tmp_path / name, restart=True)
+            if name == "relax":
+                relax([atoms], potential, Relaxation(), output)
+            else:
+                run(atoms, EnsembleSettings("nve", 100, timestep=0.5), output)
+
+        go_on([1, 2], steps // 2)
+        with pytest.raises(InputError, match=r"other charge_spin \(.*1.0, 2.0.*, now .*0.0, 1.0"):
+            go_on([0, 1], steps)
+        go_on([1, 2], steps)
 
 
 def test_charge_and_spin_need_a_value():
