@@ -24,10 +24,17 @@ _LEAST_SPREAD = 0.01  # eV/atom: below this energies are not strange
 
 
 def write_frames(path: Path, frames: Sequence[Atoms]) -> None:
-    """Extended XYZ, put in the file's place as a whole."""
+    """Extended XYZ, put in the file's place as a whole. It has no place for line breaks and backslashes of texts, such
+    as what a command said."""
     text = StringIO()
+    plain = [atoms.copy() for atoms in frames]
+    for atoms, given in zip(plain, frames, strict=True):
+        atoms.calc = given.calc
+        for name, value in atoms.info.items():
+            if isinstance(value, str):
+                atoms.info[name] = " ".join(value.replace("\\", "/").split())
     if frames:
-        ase.io.write(text, list(frames), format="extxyz")
+        ase.io.write(text, plain, format="extxyz")
     name = f"{path.name}.{os.getpid()}-{threading.get_ident()}.new"
     replace_file(path, text.getvalue().encode(), beside=name)
 

@@ -136,6 +136,7 @@ class CommandTeacher(Teacher):
                 cwd=self._path or None,
                 capture_output=True,
                 text=True,
+                errors="replace",  # a command may say what is no UTF-8
                 stdin=subprocess.DEVNULL,
             )
             said = f"; the command ended with {done.returncode}: {done.stderr.strip()[-300:]}"

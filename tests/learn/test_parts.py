@@ -173,6 +173,17 @@ def test_a_command_labels_a_folder_and_is_not_asked_twice(tmp_path):
     assert (tmp_path / "called").read_text().split() == ["00000", "00001", "00003"]
 
 
+def test_what_a_command_says_may_have_any_bytes(tmp_path):
+    """Several lines, as those of a traceback, bytes of another encoding, and a backslash at the end; so may the command
+    have, which tells whose labels they are."""
+    command = "printf 'one\\n\\351 two\\\\' >&2\nexit 3  # \\\n"
+    folder = ask(tmp_path, [copper(k) for k in range(2)])
+    teach(folder, CommandTeacherConfig(command, None, 0, None))
+    answers = folder.answers()
+    assert [len(atoms) for atoms in answers] == [4, 4]
+    assert all("the command ended with 3: one \ufffd two" in atoms.info["failed"] for atoms in answers)
+
+
 def ask(tmp_path, frames):
     folder = LabelFolder(tmp_path)
     folder.ask(frames)
