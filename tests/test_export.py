@@ -106,6 +106,11 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     (tmp_path / "there.pt2").touch()
     assert main(["export", str(model), str(tmp_path / "there.pt2")]) == 2
     assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(model), str(tmp_path / "absent/model.pt2")]) == 2
+    assert "there is no folder" in capsys.readouterr().err, "said before the work"
+    (tmp_path / "folder.pt2").mkdir()
+    assert main(["export", str(model), str(tmp_path / "folder.pt2"), "--overwrite"]) == 2
+    assert "it is a folder, expected a file" in capsys.readouterr().err
 
 
 FRESH = """

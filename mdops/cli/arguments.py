@@ -26,10 +26,30 @@ def add_overwrite(parser: argparse.ArgumentParser, what: str = "OUT") -> None:
     parser.add_argument("--overwrite", action="store_true", help=f"replace {what} if it is there")
 
 
-def require_absent(path: Path, *, overwrite: bool) -> None:
-    """Raises InputError where the file to write is there, and was not said to be replaced."""
+def require_absent(path: Path, *, overwrite: bool, folder: bool = False) -> None:
+    """Raises InputError where what is to be written is there and was not said to be replaced, or as `require_place`."""
+    require_place(path, folder=folder)
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists already; --overwrite replaces it")
+
+
+def require_place(path: Path, option: str = "", *, folder: bool = False) -> None:
+    """Raises InputError, which names the option, where a file (or a folder) to write cannot be: before the work, not
+    after."""
+    name = f"{option} {path}".lstrip()
+    if path.exists() and path.is_dir() != folder:
+        found, expected = ("a file", "a folder") if folder else ("a folder", "a file")
+        raise InputError(f"{name}: it is {found}, expected {expected}")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{name}: there is no folder {path.parent} to write into")
+
+
+def file_name(text: str) -> Path:
+    """A file to write after which others are named."""
+    path = Path(text)
+    if not path.name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file")
+    return path
 
 
 def add_type_map(parser: argparse.ArgumentParser) -> None:

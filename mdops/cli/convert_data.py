@@ -36,9 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output.suffix not in (".lmdb", ".xyz", ".extxyz"):
         raise InputError(f"{args.output}: its name must end in .lmdb, .xyz or .extxyz")
-    require_absent(args.output, overwrite=args.overwrite)
-    if not args.output.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {args.output.absolute().parent} to write into")
+    require_absent(args.output, overwrite=args.overwrite, folder=args.output.suffix == ".lmdb")
     if any(
         Path(name).exists() and args.output.exists() and args.output.samefile(name) for name in args.input
     ):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_run_options, model_options
+from mdops.cli.arguments import add_run_options, file_name, model_options, require_place
 from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ramp-steps", type=int, help="steps until then; default: those of the run")
     add("--seed", type=int, default=0, help="of the velocities and of langevin")
     add("--new-velocities", action="store_true", help="do not use the structure's velocities")
-    add("--trajectory", "-o", type=Path, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
+    add("--trajectory", "-o", type=file_name, default=Path("md.traj"), help=".traj, .xyz or .extxyz")
     add(
         "--log",
         type=Path,
@@ -95,8 +95,7 @@ def _picture(args: argparse.Namespace, output: "Output") -> Path | None:
     for path in (output.trajectory, output.log, output.checkpoint):
         if path is not None and same_file(path, picture):
             raise InputError(f"--plot {picture}: is the name of another file of the run")
-    if picture.is_dir() or not picture.absolute().parent.is_dir():
-        raise InputError(f"--plot {picture}: cannot be written there")
+    require_place(picture, "--plot")
     return picture
 
 

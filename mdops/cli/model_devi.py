@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mdops.cli.arguments import add_device, add_head, add_spline_options
+from mdops.cli.arguments import add_device, add_head, add_spline_options, require_place
 from mdops.errors import InputError
 
 HELP = "the deviation of several models on structures"
@@ -46,8 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     if len(args.models) < 2 and not args.real_error:
         raise InputError("a deviation needs several models: give at least two")
-    if args.output.is_dir() or not args.output.parent.is_dir():
-        raise InputError(f"--output {args.output}: must be a file in an existing folder")
+    require_place(args.output, "--output")
     models = [
         load(
             path, head=args.head, device=args.device, dtype=args.dtype, spline=args.spline, r_min=args.r_min,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdops.cli.arguments import add_head, require_absent
+from mdops.cli.arguments import add_head, require_absent, require_place
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _require_outputs(args: argparse.Namespace) -> Path:
         raise InputError(f"--drift {args.drift}: expected ps")
     if not 0 < args.drift_temperature < float("inf"):
         raise InputError(f"--drift-temperature {args.drift_temperature}: expected K")
-    if args.report is not None and (args.report.is_dir() or not args.report.parent.is_dir()):
-        raise InputError(f"--report {args.report}: cannot be written there")
+    if args.report is not None:
+        require_place(args.report, "--report")
     args.folder = args.folder or output.with_name(output.name + ".training")
     return output
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_run_options, model_options
+from mdops.cli.arguments import add_run_options, file_name, model_options
 from mdops.cli.md import check_outputs
 from mdops.cli.restraints import add_restraints, restraints_of
 from mdops.errors import InputError
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--output",
         "-o",
-        type=Path,
+        type=file_name,
         default=Path("relaxed.extxyz"),
         help="the relaxed structures, in a format of ASE",
     )

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mdops.cli.arguments import add_head, add_matmul, add_spline_options
+from mdops.cli.arguments import add_head, add_matmul, add_spline_options, require_place
 from mdops.errors import InputError
 
 if TYPE_CHECKING:
@@ -102,15 +102,15 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
     from mdops.train.report.learning_curve import read_curve
 
     if args.table is not None:
-        if args.table.is_dir() or not args.table.parent.is_dir():
-            raise InputError(f"--table {args.table}: cannot be written: {args.table.parent} must be a folder, and "
-                             "the table a file in it")  # fmt: skip
+        require_place(args.table, "--table")
         if any(args.table.exists() and args.table.samefile(path) for path in (args.model, *args.data)):
             raise InputError(f"--table {args.table}: would overwrite tested data")
     if args.plots is None:
         if args.lcurve is not None:
             raise InputError("--lcurve needs --plots, the folder for the figure")
         return None
+    if args.plots.exists() and not args.plots.is_dir():
+        raise InputError(f"--plots {args.plots}: it is a file, expected a folder")
     require_matplotlib()
     beside = Path(args.model).with_name("lcurve.out")
     return read_curve(args.lcurve or beside) if args.lcurve is not None or beside.is_file() else None

@@ -30,6 +30,7 @@ _OWN = (
     "The sections model.descriptor, model.fitting_net and learning_rate, with it optimizer, are mdops' own where they\n"
     "are left out (training.md); in a section that is there, keys have DeePMD-kit's defaults.\n"
 )
+_MOST_THREADS = 1024
 _INPUT = "input.json"  # of a training by data alone
 _KEYS = {  # what an input says in the place of the options of such a training
     "elements": "model.type_map",
@@ -114,8 +115,9 @@ def run(args: argparse.Namespace) -> int:
     from mdops.train.loop.distributed import Processes, join_processes, leave_processes
 
     if args.threads is not None:
-        if args.threads < 1:
-            raise InputError(f"--threads {args.threads}: expected 1 or more")
+        most = max(_MOST_THREADS, os.cpu_count() or 1)
+        if not 1 <= args.threads <= most:  # with far more, OpenMP ends the process
+            raise InputError(f"--threads {args.threads}: expected 1 to {most}")
         torch.set_num_threads(args.threads)
     if args.head is not None and not (args.init_model or args.finetune):
         raise InputError("--head needs a model file: --init-model or --finetune")

@@ -266,6 +266,14 @@ def test_errors_name_the_options_of_the_command(crystal, capsys):
     assert "Load the model with a smaller --r-min, or with --no-spline" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", [".", "", "/"])
+@pytest.mark.parametrize("command", ["md", "relax"])
+def test_an_output_without_a_name_is_refused(command, name, crystal, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, crystal, "-m", MODEL, "--steps", "1", "-o", name])
+    assert ended.value.code == 2 and f"{name!r} is not the name of a file" in capsys.readouterr().err
+
+
 def test_without_utf8_the_same_files_are_read_and_written(tmp_path):
     """A locale that is not UTF-8: an input with a comment, a table of a folder with an accent, a message."""
     folder = tmp_path / "données"

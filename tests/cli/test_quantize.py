@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_refused_before_the_work(command, trained, capsys):
         (["--restart"], "without --steps there is none"),
         (["--drift", "-1"], "--drift -1.0: expected ps"),
         (["--drift-temperature", "0"], "--drift-temperature 0.0: expected K"),
-        (["--report", "no/folder.json"], "--report no/folder.json: cannot be written there"),
+        (["--report", "no/folder.json"], "--report no/folder.json: there is no folder no to write into"),
         (["--names", "energy"], "expected LABEL=NAME"),
         (["--test", "nowhere"], "nowhere: there is no such file"),
     ):

@@ -217,6 +217,7 @@ def test_a_restart_with_another_model_section_is_refused(inputs, capsys):
         ["input.json", "--device", "tpu"],
         ["input.json", "--finetune", "absent.dp"],
         ["input.json", "--threads", "0"],
+        ["input.json", "--threads", "100000000"],
     ],
 )
 def test_errors_of_the_command_are_one_line(inputs, capsys, command):
@@ -290,7 +291,12 @@ def test_test_shows_each_system(tmp_path, capsys):
             ["--model", MODEL, "--data", str(SYSTEM), "--lcurve", "absent.out", "--plots", "plots"],
             "absent.out: is not a learning curve",
         ),
-        (["--model", MODEL, "--data", str(SYSTEM), "--table", "absent/t.csv"], "absent must be a folder"),
+        (["--model", MODEL, "--data", str(SYSTEM), "--table", "absent/t.csv"], "there is no folder absent"),
+        (
+            ["--model", MODEL, "--data", str(SYSTEM), "--table", "."],
+            "--table .: it is a folder, expected a file",
+        ),
+        (["--model", MODEL, "--data", str(SYSTEM), "--plots", MODEL], "it is a file, expected a folder"),
         (["--model", MODEL, "--data", str(SYSTEM), "--names", "energy"], "expected LABEL=NAME"),
         (["--model", MODEL, "--data", str(SYSTEM), "--names", "Energy=E"], "there is no label 'Energy'"),
     ],
