@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 _MOST_SETS = 16
 _MOST_NUMBERS = 2**28
+_MISSING: Any = object()
 
 
 class OfTypes(Generic[T]):
@@ -30,20 +31,26 @@ class OfTypes(Generic[T]):
     def __call__(self, types: Types) -> T:
         if types in self._held:
             return self._held[types]
-        if types not in self._kept:
-            self._kept[types] = self._make(types)
+        found = self._kept.get(types, _MISSING)
+        if found is _MISSING:
+            found = self._make(types)
+        try:
+            self._kept.move_to_end(types)
+        except KeyError:  # it is new, or another thread has dropped it by now
+            self._kept[types] = found
             while self._are_too_many():
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(types)
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            self._held[types] = self._kept.pop(types)
-            return self._held[types]
-        return self._kept[types]
+            self._held[types] = found
+            self._kept.pop(types, None)
+        return found
 
     def _are_too_many(self) -> bool:
         if len(self._kept) == 1:
             return False
-        return len(self._kept) > _MOST_SETS or sum(map(self._numbers, self._kept.values())) > _MOST_NUMBERS
+        return (
+            len(self._kept) > _MOST_SETS or sum(map(self._numbers, list(self._kept.values()))) > _MOST_NUMBERS
+        )
 
 
 class OfSystems(Generic[T]):

@@ -3,6 +3,8 @@
 import functools
 import gc
 import itertools
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -466,3 +468,28 @@ def test_large_tables_are_kept_while_their_numbers_are_few():
     for types in ((0,), (1,), (0,), (2,), (0,), (1,), (3,), (3,), (0,)):
         assert found(types) == types
     assert made == [(0,), (1,), (2,), (1,), (3,), (0,)]
+
+
+def test_threads_may_share_what_is_kept():
+    """Each drops what another has just found there."""
+    found, wrong, before = OfTypes(lambda types: types), [], sys.getswitchinterval()
+
+    def work(first):
+        try:
+            for k in range(20_000):
+                types = ((first + k) % 24,)
+                if found(types) != types:
+                    wrong.append(types)
+        except Exception as error:
+            wrong.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(7 * n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
