@@ -1,6 +1,7 @@
 """The descriptors of the atoms of structures, as NumPy files: OUTPUT/SYSTEM.npy, (frames, atoms, numbers)."""
 
 import argparse
+import io
 from pathlib import Path
 
 from mdops.cli.arguments import add_device, add_head, add_systems, systems_of
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from mdops.deepmd.descriptors import descriptors
-    from mdops.files.named import naming
+    from mdops.files.atomic import replace_file
     from mdops.loading import load
     from mdops.train import load_dataset
 
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     for k, name in enumerate(names):
         path = args.output / f"{name}.npy"
         array = descriptors(model, data, np.flatnonzero(data.system == k))
-        with naming(path):
-            np.save(path, array.astype(np.float32) if args.dtype == "fp32" else array)
+        file = io.BytesIO()
+        np.save(file, array.astype(np.float32) if args.dtype == "fp32" else array)
+        replace_file(path, file.getbuffer())
         print(f"wrote {path}: {' x '.join(map(str, array.shape))}")
     return 0

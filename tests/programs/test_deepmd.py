@@ -3,6 +3,8 @@
 `scripts/check_deepmd_tools.py` compares with DeePMD-kit itself; here are its answers of the reference models, and the
 formulas."""
 
+import errno
+import os
 import re
 import shutil
 from pathlib import Path
@@ -458,6 +460,18 @@ class TestChangeBias:
         out = tmp_path / "x.dp"
         assert main(["change-bias", str(ALLOY), "-s", str(tmp_path / "bare"), "-o", str(out)]) == 2
         assert "no frame has energies to fit to" in capsys.readouterr().err and not out.exists()
+
+
+def test_eval_desc_leaves_no_part_of_a_file(tmp_path, monkeypatch, capsys):
+    """As on a full disk: a part of an array would pass for a file of another run."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["eval-desc", "-m", str(ALLOY), "-s", str(EMT), "-o", str(tmp_path / "d")]) == 2
+    assert "emt.npy: No space left on device" in capsys.readouterr().err
+    assert not any((tmp_path / "d").iterdir())
 
 
 def test_frames_of_many_sizes_have_no_array_of_descriptors(tmp_path, capsys):
