@@ -59,7 +59,14 @@ class ExtxyzTrajectory(TextFile):
     def write_frame(self, atoms: Atoms) -> None:
         buffer = io.StringIO()
         ase.io.write(buffer, atoms, format="extxyz")
-        self.write(buffer.getvalue())
+        text = buffer.getvalue()
+        if text.count("\n") != len(atoms) + 2:
+            broken = [name for name, value in atoms.info.items() if "\n" in f"{name}{value}"]
+            raise InputError(
+                f"{self._path}: extended XYZ has no place for line breaks, and the structure's `info` has some "
+                f"({', '.join(map(repr, broken))}): write .traj, or take them away"
+            )
+        self.write(text)
 
 
 class AseTrajectory:

@@ -97,6 +97,14 @@ def test_what_came_after_the_checkpoint_is_cut(alloy, potential, tmp_path, name)
     assert steps == ["#", *(str(s) for s in range(0, 61, 10))]
 
 
+def test_a_trajectory_that_nobody_could_read_is_not_begun(alloy, tmp_path):
+    alloy.info["comment"] = "two\nlines"
+    with pytest.raises(InputError, match=r"no place for line breaks, .* \('comment'\): write \.traj"):
+        run(alloy, ENSEMBLES["nve"], output(tmp_path, 2, trajectory=tmp_path / "md.xyz"))
+    run(alloy, ENSEMBLES["nve"], output(tmp_path, 2, overwrite=True))
+    assert read(tmp_path / "md.traj").info["comment"] == "two\nlines"
+
+
 def test_files_of_another_run_are_refused(alloy, tmp_path):
     physics = ENSEMBLES["nve"]
     run(alloy, physics, output(tmp_path, 10))
