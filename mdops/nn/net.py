@@ -33,7 +33,7 @@ _needs_input_gradient_alone = ContextVar("needs_input_gradient_alone", default=F
 def input_gradient_alone() -> AbstractContextManager[None]:
     """While this lasts, nets of one output give no derivatives but the first by their input, which an op finds in the
     same pass as the value (`mdops.ops.mlp_value_and_gradient`; not on a GPU in float64, where its products are those of
-    the layers). In trainings, which need more, it would not pay: docs/reference/models.md has the figures."""
+    the layers). In trainings, which need more, it would not pay (docs/explanation/evaluators.md)."""
     return set_while(_needs_input_gradient_alone, True)
 
 
