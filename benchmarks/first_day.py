@@ -27,7 +27,7 @@ from ase.calculators.emt import EMT
 from machine import machine, report
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "first-training.md"
-HEADING = "## The whole way"
+HEADING = "## The whole sequence"
 UNITS = {"energy": "meV/atom", "force component": "eV/A", "virial": "meV/atom"}
 
 

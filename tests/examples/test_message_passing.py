@@ -159,5 +159,5 @@ def test_what_holds_for_one_cutoff_alone_is_refused(potential, tmp_path):
         Engine(alloy(), potential, EnsembleSettings("nve", 300), atom_virial=True)
     with pytest.raises(UnsupportedModelError, match="messages"):
         potential.export()
-    with pytest.raises(UnsupportedModelError, match="C core does not evaluate"):
+    with pytest.raises(UnsupportedModelError, match="C core does not support"):
         potential.save(tmp_path / "core.safetensors", core=["float32"])

@@ -78,7 +78,7 @@ def test_their_sum_is_the_virial_and_nothing_else_changes(case, dtype):
             assert torch.equal(value, found[name]), name
         total = torch.zeros_like(found["virial"]).index_add(0, s.batch.long(), found["atom_virial"])
         # The virial is summed from d (x) g, and the atoms' from g (x) d, each in its own order.
-        rounding = {"float32": 2e-6, "float64": 1e-13}[dtype]
+        rounding = {"float32": 4e-6, "float64": 1e-13}[dtype]
         assert relative_error(total, found["virial"].transpose(1, 2)) < rounding
         assert relative_error(total, found["virial"]) < rounding
 

@@ -288,7 +288,7 @@ def test_model_devi_says_what_is_wrong(committee, tmp_path, capsys):
     out = ["-o", str(tmp_path / "x.out")]
     fails("-m", committee[0], "-s", str(EMT), *out, says="at least two")
     fails("-m", *committee, "-s", str(tmp_path), *out, says="no system of DeePMD-kit")
-    fails("-m", *committee, "-s", str(EMT), "-o", str(tmp_path / "no" / "x"), says="in an existing folder")
+    fails("-m", *committee, "-s", str(EMT), "-o", str(tmp_path / "no" / "x"), says="there is no folder")
     shutil.copytree(EMT, tmp_path / "bare")
     (tmp_path / "bare/set.000/virial.npy").unlink()
     fails(
