@@ -119,6 +119,7 @@ def test_kernels_of_hopper_are_taken_where_they_were_built(well):
     assert ways() == (True, True, True, True)
     well.setattr(_library, "_is_for_hopper", False)
     assert ways() == (False, False, False, True)
+    assert has_degree_kernel(Rows(range(100)), weight), "small products have a kernel on all GPUs"
     well.setattr(_library, "_is_for_hopper", True)
     well.setattr(torch.cuda, "get_device_capability", lambda index: (8, 0))
     assert ways() == (False, False, False, True)

@@ -11,10 +11,10 @@ from mdops.ops._register import as_non_leaf, call, is_by_pytorch, register_fake,
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x W + b. Differentiable any number of times, by products of the same kind (`linear_input`, `linear_weight`).
 
-    On a GPU small products of float32 have a kernel of their own. On a Hopper GPU large ones multiply two parts of
-    each number, in TF32 or in float16 times powers of two: numbers beyond 2^114 become NaN there, and rows and columns
-    of numbers below 2^-88 alone lose digits. Both are as accurate as PyTorch's products in float32, and do not follow
-    its settings for TF32. Other products are PyTorch's.
+    On a GPU small products of float32, and large ones on Hopper, multiply two parts of each number, in TF32 or (large
+    ones alone) in float16 times powers of two. They are as accurate as PyTorch's in float32, and do not follow its
+    settings for TF32. Numbers beyond 2^114 become NaN there, and in float16 rows and columns of numbers below 2^-88
+    alone lose digits. Other products are PyTorch's.
 
     Args:
         x: (N, I), float32 or float64. weight: (I, O), of x's dtype. bias: (O,).

@@ -1,14 +1,17 @@
 """The product of a dense layer and its adjoints, beside PyTorch's in float64; sizes around those of a GPU's tiles."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
-from mdops.ops.linear import linear, linear_input, linear_weight
+from mdops.ops.linear import _SMALL, degree_linear, linear, linear_input, linear_weight
 
 # Of rows, inputs and outputs: of one, odd, even, of four; several tiles each way; depths that several blocks share; and
 # depths of one to four eights behind the last 32, with a B that stays in shared memory; weights of one input, whose
 # gradients lie as if they were of many rows, but come with sums for biases.
-# From 2^26 multiply-adds on Hopper's tensor cores take all of them, below that the products for weights alone.
+# On a GPU products below 2^25 multiply-adds have a kernel of their own; from 2^26 on Hopper's warpgroups take them.
 SIZES = [
     *((1, 1, 1), (7, 17, 25), (131, 50, 66), (300, 100, 384)),
     *((192, 1601, 240), (9000, 36, 100), (129, 70, 3), (64, 1, 8500)),
@@ -116,3 +119,25 @@ def test_a_gradient_by_positions_alone_makes_no_products_for_weights(device):
     assert products([x]) == {"mdops::linear_input": 1}
     assert products([weight]) == {"mdops::linear_weight": 1}
     assert products([x, bias]) == {"mdops::linear_input": 1, "mdops::linear_weight": 1}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("size", [(7, 3, 5, 6), (100, 3, 32, 96), (41, 4, 64, 33), (1200, 4, 64, 72)])
+def test_products_by_degree_are_those_of_each_degree(size, transposed, device):
+    n, degrees, inputs, outputs = size
+    gen = torch.Generator().manual_seed(sum(size))
+    x = torch.randn(n, degrees**2, inputs, generator=gen)
+    weight = torch.randn(degrees, inputs, outputs, generator=gen)
+    given = (weight.mT if transposed else weight).contiguous()
+    found = degree_linear(x.to(device), given.to(device), transposed).cpu()
+    for ell in range(degrees):
+        own = slice(ell**2, (ell + 1) ** 2)
+        want = x[:, own].double() @ weight[ell].double()
+        scale = x[:, own].double().abs() @ weight[ell].double().abs()
+        assert ((found[:, own] - want).abs() <= 5e-7 * scale).all(), ell
+
+
+def test_python_and_kernels_agree_on_what_is_small():
+    header = Path(__file__).parents[2] / "source" / "op" / "linear" / "gpu_small.h"
+    (power,) = re.findall(r"kSmallProduct = int64_t\{1\} << (\d+);", header.read_text())
+    assert 1 << int(power) == _SMALL
