@@ -1,7 +1,8 @@
 """Constant-energy dynamics with a model: how far the total energy drifts.
 
     python benchmarks/energy_conservation.py MODEL STRUCTURE [--device cuda] [--picoseconds 20] [--timestep 0.5]
-                                             [--equilibrate 0] [--seed 0] [--matmul tf32] [--json FILE]
+                                             [--equilibrate 0] [--seed 0] [--matmul tf32] [--overflow extend]
+                                             [--json FILE]
 
 STRUCTURE is any file that ASE reads, or a DeePMD-kit set folder's parent (the first frame is taken). The run starts at
 330 K, after so many picoseconds of a Nose-Hoover chain at that temperature as --equilibrate says; without them the
@@ -22,6 +23,7 @@ from machine import machine, report
 import mdops
 from mdops.md import Engine, EnsembleSettings
 from mdops.md.motion import set_velocities
+from mdops.models.judge import Overflow
 from mdops.potential import Matmul
 
 TEMPERATURE = 330  # K
@@ -60,14 +62,16 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--matmul", choices=get_args(Matmul), default="float32")
+    parser.add_argument(
+        "--overflow", choices=get_args(Overflow), help="of atoms with more neighbours than `sel`"
+    )
     parser.add_argument("--commit", help="of the measured source, where this is no checkout of it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
     atoms = read(arguments.structure)
-    model = mdops.load(
-        arguments.model, dtype=arguments.dtype, device=arguments.device, matmul=arguments.matmul
-    )
+    given = {name: getattr(arguments, name) for name in ("dtype", "device", "matmul", "overflow")}
+    model = mdops.load(arguments.model, **{name: value for name, value in given.items() if value})
     step = arguments.timestep
     physics = EnsembleSettings("nvt", TEMPERATURE, step)
     set_velocities(atoms, physics, np.random.default_rng(arguments.seed), anew=True)
@@ -90,6 +94,7 @@ def main() -> None:
         "seed": arguments.seed,
         "dtype": arguments.dtype,
         "matmul": arguments.matmul,
+        "overflow": arguments.overflow,
         "picoseconds": arguments.picoseconds,
         "equilibration_ps": arguments.equilibrate,
         "timestep_fs": step,
