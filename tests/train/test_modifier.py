@@ -127,7 +127,7 @@ def test_a_loaded_model_adds_the_charges(folder):
     assert "stresses" not in atoms.calc.implemented_properties
 
 
-@pytest.mark.filterwarnings("ignore:atoms have up to")
+@pytest.mark.filterwarnings("ignore:atoms of the training data have up to")
 def test_charges_are_added_where_neighbours_are_left_out(tmp_path):
     """There the separate ops of the model answer."""
     few = {

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from small_systems import EMT
-from test_trainer import tree
+from test_trainer import denser, tree
 
 from mdops.errors import ConfigError, InputError
 from mdops.train.config.read import parse_config
@@ -97,3 +97,9 @@ def test_a_checkpoint_of_another_version_is_told(tmp_path, monkeypatch):
         Trainer(parse_config(tree()), tmp_path).save()
     with pytest.raises(InputError, match="is a checkpoint of another version of mdops"):
         Trainer(parse_config(tree()), tmp_path, restart=True)
+
+
+def test_denser_data_of_a_restart_are_trained_on_without_the_farthest_neighbours(folder, tmp_path):
+    new = edited("training.training_data.systems", denser(tmp_path / "dense.extxyz"))
+    with pytest.warns(UserWarning, match="atoms of the training data have up to"):
+        assert Trainer(new, folder, restart=True).potential.overflow == "truncate"

@@ -3,11 +3,12 @@
 import copy
 import os
 
+import ase.io
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from small_systems import EMT, stop_after
+from small_systems import EMT, alloy, stop_after
 
 import mdops
 from mdops.data.evaluation import evaluate
@@ -48,6 +49,16 @@ def config(**training):
     return parse_config(tree(**training))
 
 
+def denser(path):
+    """Frames in a file, whose atoms have more neighbours than those of EMT."""
+    frames = alloy(2)
+    for atoms in frames:
+        atoms.set_cell(0.8 * atoms.cell, scale_atoms=True)
+        atoms.get_forces(), atoms.get_stress()
+    ase.io.write(path, frames)
+    return str(path)
+
+
 def emt_frames():
     """The structures of EMT, as ASE sees them."""
     data = load_dataset(EMT, ["Cu", "Al"])
@@ -70,6 +81,16 @@ def test_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path, precision)
     for a, b in zip(expected.state_dict().values(), found.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert (whole / "lcurve.out").read_bytes() == (stopped / "lcurve.out").read_bytes()
+
+
+def test_denser_validation_data_are_measured_without_the_farthest_neighbours(tmp_path):
+    dense = {"systems": denser(tmp_path / "dense.extxyz")}
+    with pytest.warns(UserWarning, match=r"atoms of the validation data have up to .* sel is .*auto:2"):
+        trainer = Trainer(config(validation_data=dense, numb_steps=1), tmp_path)
+    assert trainer.potential.overflow == "truncate"
+    reports = []
+    trainer.run(reports.append)
+    assert np.isfinite(reports[-1].validation["loss"])
 
 
 def test_learning_curve_has_deepmd_kits_columns(tmp_path):

@@ -34,6 +34,7 @@ from mdops.train.loop.update import predict, train_step
 from mdops.train.loss import Loss
 from mdops.train.loss.base import squared_errors
 from mdops.train.model.initial import Pretrained, model_state, new_potential, restored
+from mdops.train.model.statistics import NeighborCounts, overflow_rule
 from mdops.train.report.learning_curve import LearningCurve, Report
 from mdops.train.report.tensorboard import ScalarLog
 
@@ -87,6 +88,7 @@ class Branch:
         self.potential = earlier if earlier is not None and state else self._initial_model(pretrained)
         for frames in filter(None, (self.frames, self.validation)):
             frames.data.require_charges(charge_spin_defaults(self.potential.model))
+        self._drop_neighbors(restarted=bool(state))
         self._curve: LearningCurve | None = None
         self._scalars: ScalarLog | None = None
 
@@ -129,6 +131,18 @@ class Branch:
             return model_state(pretrained.adapted(self.config, data, lists))
 
         return restored(self._processes.from_first(make), self.config)
+
+    def _drop_neighbors(self, *, restarted: bool) -> None:
+        """Lets the model drop the farthest neighbours where data that it was not made with have more than `sel`: those
+        of the validation, and all of a restart, which may have others."""
+        for name, frames in (
+            ("training data", self.frames if restarted else None),
+            ("validation data", self.validation),
+        ):
+            if frames is not None and self.potential.overflow == "error":
+                counts = NeighborCounts(frames.data, frames.lists)
+                rule = partial(overflow_rule, counts, self.potential.neighbors, name)
+                self.potential.overflow = self._processes.from_first(rule)
 
     def begin(
         self,

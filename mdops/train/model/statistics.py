@@ -74,23 +74,26 @@ def data_parameters(
     return result
 
 
-def overflow_rule(counts: NeighborCounts, specs: Sequence[NeighborSpec]) -> Overflow:
+def overflow_rule(
+    counts: NeighborCounts, specs: Sequence[NeighborSpec], of: str = "training data"
+) -> Overflow:
     """What a model with these places is to do with more neighbours on data that has so many.
 
-    Warns where there are more: the farthest are dropped then.
+    Warns where there are more, naming the data: the farthest are dropped then.
     """
     for spec in specs:
         if spec.sel is None:
             continue
         of_types, together = counts.most(spec.cutoff)
         if spec.mixed:
-            most, places, of = [together], [sum(spec.sel)], "in all"
+            most, places, kinds = [together], [sum(spec.sel)], "in all"
         else:
-            most, places, of = list(of_types), list(spec.sel), "of each type"
+            most, places, kinds = list(of_types), list(spec.sel), "of each type"
         if any(a > b for a, b in zip(most, places, strict=True)):
             warnings.warn(
-                f"atoms have up to {most} neighbours {of}, and sel is {places}: the farthest "
-                "will be dropped, as DeePMD-kit does, and energies will jump where neighbours change",
+                f"atoms of the {of} have up to {most} neighbours {kinds}, and sel is {places}: the farthest will be "
+                "dropped, as DeePMD-kit does, and energies will jump where neighbours change; a larger sel in the "
+                'input, such as "auto:2", keeps all',
                 stacklevel=2,
             )
             return "truncate"
