@@ -185,10 +185,10 @@ def load_dataset(
         blocks = list(_divided(blocks, leave_out, left_out))
     if not blocks and left_out:
         raise NothingLeftOutError(
-            f"{paths}: no system has {leave_out} frames, so none is left out of the training"
+            f"{_listed(paths)}: no system has {leave_out} frames, so none is left out of the training"
         )
     if not blocks:
-        raise DataError(f"there are no frames in {paths}")
+        raise DataError(f"there are no frames in {_listed(paths)}")
     data = _empty(blocks, list(type_map), storage or Storage(), known)
     first = 0
     for block in blocks:
@@ -213,7 +213,7 @@ def load_dataset(
 
 def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """A type map that these systems and files fit: their elements in the order of appearance. Systems without
-    type_map.raw have types of no name, which are called by their numbers.
+    type_map.raw have types of no name, which are called by their numbers, with a warning.
 
     Raises:
         DataError: as `load_dataset`, and where only some systems have names of types.
@@ -226,8 +226,19 @@ def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
         found |= dict.fromkeys(of(place))
     numbers = [name for name in found if name.isdigit()]
     if numbers and len(numbers) < len(found):
-        raise DataError("some systems have no type_map.raw, and others do: give a type map")
-    return [str(t) for t in range(1 + max(map(int, numbers)))] if numbers else list(found)
+        raise DataError(
+            "some systems have no type_map.raw, and others do: write it for all, or give the elements in the order of "
+            "the types (--elements, or model.type_map in an input)"
+        )
+    if not numbers:
+        return list(found)
+    types = [str(t) for t in range(1 + max(map(int, numbers)))]
+    warnings.warn(
+        f"the data have no type_map.raw, so the types are called {', '.join(types)}, which ASE and others do not know: "
+        "write type_map.raw, or give the elements in the order of the types (--elements, or model.type_map in an input)",
+        stacklevel=2,
+    )
+    return types
 
 
 def _check_names(type_map: Sequence[str], names: Mapping[str, str], known: Labels) -> None:
@@ -239,6 +250,10 @@ def _check_names(type_map: Sequence[str], names: Mapping[str, str], known: Label
         raise InputError(
             f"names: there is no label {unknown[0]!r}; labels are {', '.join(file_names(known))}"
         )
+
+
+def _listed(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str:
+    return ", ".join(map(str, [paths] if isinstance(paths, str | os.PathLike) else paths))
 
 
 def _places(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

@@ -453,7 +453,7 @@ def test_frames_that_are_left_out_are_validated_on(copper_file, recwarn, capsys)
     tree["training"]["training_data"] = {"systems": "copper.extxyz", "leave_out": 13}
     Path("input.json").write_text(json.dumps(tree))
     assert main(["train", "input.json", "-o", "few"]) == 0
-    assert "no system has 13 frames" in capsys.readouterr().err
+    assert "warning: copper.extxyz: no system has 13 frames" in capsys.readouterr().err
 
 
 def test_labels_without_a_weight_are_counted_and_remembered(copper_file, capsys):

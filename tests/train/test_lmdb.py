@@ -114,7 +114,8 @@ def test_other_names_of_deepmd_kit(tmp_path):
     assert data.types.tolist() == [0, 1] * 4 and data.labels["energy"].tolist() == [-1.5] * 4
     assert data.present["forces"].tolist() == [True, False, True, True]
     assert data.pbc.all(1).tolist() == [True, True, False, False]
-    assert elements_of(tmp_path / "a.lmdb") == ["0", "1"]
+    with pytest.warns(UserWarning, match="the types are called 0, 1"):
+        assert elements_of(tmp_path / "a.lmdb") == ["0", "1"]
 
 
 @pytest.mark.parametrize(

@@ -381,8 +381,9 @@ def test_types_that_the_input_does_not_name_are_those_of_the_data(tmp_path):
         return parse_config({**tree, "model": more}).model.type_map
 
     assert types("named") == ["Al", "Cu"]
-    assert types("unnamed") == ["0", "1"]
-    assert types("unnamed", **model) == ["0", "1", "2"]  # as many as sel has places for
+    with pytest.warns(UserWarning, match=r"no type_map\.raw, so the types are called 0, 1, .*--elements"):
+        assert types("unnamed") == ["0", "1"]
+        assert types("unnamed", **model) == ["0", "1", "2"]  # as many as sel has places for
     parts = [{"type_map": ["Cu", "Al"], "descriptor": {"type": "se_atten", "attn_layer": 0}}, {}]
     with pytest.raises(ConfigError, match=r"model\.models\[1\]"):
         types("named", type="linear_ener", models=[parts[0], {"type": "spin"}])
