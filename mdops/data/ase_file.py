@@ -1,5 +1,6 @@
 """Reads extxyz, and whatever else ASE reads."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,17 @@ def read_file(
         DataError: ASE cannot read the file, an element is not in the type map, a frame has no label, or one of
             another length.
     """
-    frame, called = -1, {**file_names(known), **(names or {})}
+    frame, called, told = -1, {**file_names(known), **(names or {})}, False
     try:
         for frame, atoms in enumerate(iread(path, ":")):
+            if "virial" in known and not told and _stress_contradicts(atoms, called):
+                told = True
+                warnings.warn(
+                    f"{path}, frame {frame}: {called['virial']} is not minus {called['stress']} times the volume; "
+                    f"{called['virial']} is used (in eV, positive under compression; rename it in the file if "
+                    f"{called['stress']} is right)",
+                    stacklevel=2,
+                )
             yield _block(path, frame, atoms, type_map, called, known, labelled)
     except (DataError, KeyboardInterrupt):
         raise
@@ -145,6 +154,26 @@ def _shaped(label: str, value: Any, atoms: int, where: str, known: Labels) -> np
         raise DataError(f"{where}: {label} has shape {array.shape}, and there are {atoms} atoms") from None
 
 
+def _stress_contradicts(atoms: Atoms, names: Mapping[str, str]) -> bool:
+    """Whether a frame has a virial and another stress."""
+    virial, stress = _find(atoms, names["virial"]), _find(atoms, names["stress"])
+    if (
+        virial is None
+        or stress is None
+        or atoms.cell.rank < 3
+        or not {np.size(virial), np.size(stress)} <= {6, 9}
+    ):
+        return False
+    found = _matrix(virial), -_matrix(stress) * atoms.get_volume()
+    rounding = 0.01 * max(1.0, *(float(np.abs(value).max()) for value in found))  # of what files have, eV
+    return bool(np.abs(found[0] - found[1]).max() > rounding)
+
+
+def _matrix(value: Any) -> np.ndarray:
+    array = np.asarray(value, dtype=np.float64)
+    return voigt_6_to_full_3x3_stress(array.reshape(6)) if array.size == 6 else array.reshape(3, 3)
+
+
 def _virial(atoms: Atoms, names: Mapping[str, str], where: str) -> np.ndarray | None:
     """(1, 3, 3) eV: the virial, or minus the stress times the volume."""
     virial, stress = _find(atoms, names["virial"]), _find(atoms, names["stress"])
@@ -154,5 +183,5 @@ def _virial(atoms: Atoms, names: Mapping[str, str], where: str) -> np.ndarray | 
     if value.size not in (6, 9):
         name = names["stress" if virial is None else "virial"]
         raise DataError(f"{where}: {name} has {value.size} values, expected 6 or 9")
-    full = voigt_6_to_full_3x3_stress(value.reshape(6)) if value.size == 6 else value.reshape(3, 3)
+    full = _matrix(value)
     return (full if virial is not None else -full * atoms.get_volume())[None]

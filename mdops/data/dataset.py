@@ -235,7 +235,8 @@ def elements_of(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     types = [str(t) for t in range(1 + max(map(int, numbers)))]
     warnings.warn(
         f"the data have no type_map.raw, so the types are called {', '.join(types)}, which ASE and others do not know: "
-        "write type_map.raw, or give the elements in the order of the types (--elements, or model.type_map in an input)",
+        "write type_map.raw, or give the elements in the order of the types (--elements, or model.type_map in an "
+        "input)",
         stacklevel=2,
     )
     return types

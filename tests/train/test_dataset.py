@@ -57,6 +57,21 @@ def test_labels_under_other_names(tmp_path):
     np.testing.assert_array_equal(data.labels["virial"][0], np.arange(9.0).reshape(3, 3))
 
 
+def test_a_virial_that_contradicts_the_stress_is_used_with_a_warning(tmp_path, recwarn):
+    frames = alloy(3)
+    for sign, name in ((1, "right"), (-1, "wrong")):
+        for atoms in frames:
+            atoms.info["virial"] = -sign * atoms.get_volume() * atoms.get_stress(voigt=False)
+        ase.io.write(tmp_path / f"{name}.extxyz", frames)
+    load_dataset(tmp_path / "right.extxyz", TYPES)
+    assert not recwarn.list
+    with pytest.warns(
+        UserWarning, match=r"frame 0: virial is not minus stress times the volume; virial is used"
+    ):
+        data = load_dataset(tmp_path / "wrong.extxyz", TYPES)
+    np.testing.assert_allclose(data.labels["virial"], [atoms.info["virial"] for atoms in frames], atol=1e-5)
+
+
 def test_raw_text_and_no_cell(tmp_path):
     folder = tmp_path / "cluster"
     folder.mkdir()
