@@ -90,7 +90,7 @@ def export_program(
     if potential.reach > 1:
         raise UnsupportedModelError(
             f"{potential.kind} passes messages along edges, whose number an exported program would have to "
-            "know: use it in Python (`mdops.MDOps`, `mdops md`)"
+            "know: use it in Python (`mdops.calculator.MDOps`, `mdops md`)"
         )
     if capacity is not None and capacity < 1:
         raise InputError(f"the capacity of the list is {capacity}, expected 1 or more neighbours per atom")

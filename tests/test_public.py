@@ -39,3 +39,35 @@ def test_public_names_are_there_and_say_what_they_are(module):
             told = inspect.getdoc(thing)
             # Those that Python makes for dataclasses and inherits tell nothing.
             assert told and thing.__doc__ and not told.startswith(f"{name}("), f"{module}.{name}"
+
+
+def is_there(name):
+    """Whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ImportError:
+            continue
+        for part in parts[count:]:
+            if part in getattr(found, "__annotations__", {}):  # a field of a dataclass
+                return True
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def test_names_in_messages_docstrings_and_pages_are_there():
+    """Such as the calculator, which is not `mdops.MDOps`."""
+    sources = [*ROOT.glob("mdops/**/*.py"), ROOT / "README.md"]
+    pages = [path for path in ROOT.glob("docs/**/*.md") if path.parent.name != "notes"]
+    other = {"mdops.h", "mdops.f90", "mdops.kinds"}  # files, and the name of entry points
+    named = {
+        name
+        for path in (*sources, *pages)
+        for name in re.findall(r"`(mdops(?:\.[A-Za-z_]\w*)+)[`(]", path.read_text())
+    }
+    assert "mdops.calculator.MDOps" in named
+    assert sorted(name for name in named - other if not is_there(name)) == []

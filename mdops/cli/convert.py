@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if file.source.get("compressed"):
         print("its compression tables are left out; the nets from which they were made are kept")
     if why_not:
-        print(f"C programs and LAMMPS cannot use it: {why_not}")
+        print(f"it has no part for the C core (C programs need it, LAMMPS is faster with it): {why_not}")
     return 0
 
 

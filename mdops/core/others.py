@@ -28,7 +28,7 @@ def other_refusal(part: EvaluationContext, other: Any, cutoff: float, is_all: bo
         return None
     by_rows = isinstance(other, MomentDescriptor) and other.goes_by_rows
     if not (by_rows and other.layers and other.degrees == 1):
-        return f"of its descriptors {other.kind} goes by PyTorch's operations"
+        return f"it does not have the descriptor {other.kind}"
     if other.options.is_smooth and other.options.cubic_switch:
         return "its attention fades as in DeePMD-kit's TensorFlow backend (cubic_switch), which the core does not know"
     if other.options.shortest_row:

@@ -417,7 +417,9 @@ def test_what_is_saved_is_for_the_core_if_it_can_be(case, precisions, tmp_path, 
             return
         assert cli.main(["convert", str(source), str(path), "--overwrite"]) == 0
     told = capsys.readouterr().out
-    assert ("C programs and LAMMPS cannot use it" in told) == (not precisions)
+    assert ("it has no part for the C core (C programs need it, LAMMPS is faster with it)" in told) == (
+        not precisions
+    )
     for precision in precisions:
         Model(path, precision)
     assert cli.main(["convert", str(source), str(path), "--overwrite", "--core", "none"]) == 0

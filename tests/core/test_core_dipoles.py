@@ -124,7 +124,10 @@ def test_convert_writes_both(tmp_path, capsys):
     (tmp_path / "dw.dp").unlink()
     assert main(["convert", str(tmp_path / "alone.safetensors"), str(tmp_path / "third.safetensors")]) == 0
     told = capsys.readouterr().out
-    assert "C programs and LAMMPS cannot use it" in told and "dw.dp" in told
+    assert (
+        "it has no part for the C core (C programs need it, LAMMPS is faster with it)" in told
+        and "dw.dp" in told
+    )
     with pytest.raises(CoreError, match="no part for this library"):
         Model(tmp_path / "third.safetensors", part=SHORT_RANGE)
     with pytest.raises(UnsupportedModelError, match="model of dipoles the core's part has in it"):

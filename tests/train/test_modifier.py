@@ -212,7 +212,7 @@ def test_what_would_leave_the_charges_out_is_refused(folder, tmp_path, capsys):
     out = str(tmp_path / "y.safetensors")
     assert main(["convert", str(path), out, "--core"]) == 2
     assert main(["convert", str(path), out]) == 0
-    assert "C programs and LAMMPS cannot use it: of its model of dipoles" in capsys.readouterr().out
+    assert "it has no part for the C core (C programs need it" in capsys.readouterr().out
 
 
 def test_a_training_goes_on_beside_the_same_charges(folder, tmp_path):
