@@ -118,7 +118,7 @@ def test_other_atoms_than_the_templates_are_refused(crystal):
 def test_parameters_that_are_none_are_refused(crystal):
     with pytest.raises(InputError, match="no parameter 'skni' for i-PI: it has model, template, device"):
         driver(skni=2.0)
-    words = [str(MODEL), "start.xyz", "cpu", "float64", 1.0, "error", "float32", None, "more"]
+    words = [str(MODEL), "start.xyz", "cpu", "float64", 1.0, "error", "float32", None, None, "more"]
     from ipi.pes import load_pes
 
     with pytest.raises(InputError, match="no parameter 'more', which has no name"):
