@@ -151,13 +151,9 @@ def check_outputs(args: argparse.Namespace, paths: Iterable[Path | None]) -> Non
 
 def read_structure(structure: str) -> "Atoms":
     """The atoms of a file that ASE reads; raises InputError."""
-    import ase.io
+    from mdops.files.structures import read_named
 
-    try:
-        atoms = ase.io.read(structure)
-    except Exception as error:
-        # ASE's readers fail with any exception.
-        raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
+    atoms = read_named(structure)
     if isinstance(atoms, list):
         raise InputError(
             f"{structure} names several frames; choose one, as in FILE@0 (from Python, mdops.md.BatchEngine "

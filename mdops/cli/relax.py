@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from mdops.cli.arguments import add_run_options, file_name, model_options
 from mdops.cli.md import check_outputs
 from mdops.cli.restraints import add_restraints, restraints_of
-from mdops.errors import InputError
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -94,11 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(structure: str) -> list["Atoms"]:
-    import ase.io
+    from mdops.files.structures import read_named
 
-    try:
-        found = ase.io.read(structure)
-    except Exception as error:
-        # ASE's readers fail with any exception.
-        raise InputError(f"ASE cannot read {structure}: {type(error).__name__}: {error}") from error
+    found = read_named(structure)
     return found if isinstance(found, list) else [found]

@@ -9,14 +9,26 @@ if TYPE_CHECKING:
     from ase import Atoms
 
 
-def read_structures(name: str) -> "list[Atoms]":
-    """All frames of a file, or those that FILE@INDEX names. Raises InputError for what ASE does not read."""
+def read_named(name: str, index: str | None = None) -> "Atoms | list[Atoms]":
+    """What FILE or FILE@INDEX names: the last frame where there is no index, a list for one such as ":".
+
+    Raises InputError for what ASE does not read, and frames that the file does not have."""
     import ase.io
 
-    # An index that is given as an argument would go before that of the name.
-    index = None if "@" in os.path.basename(name) else ":"
     try:
         found = ase.io.read(name, index)
+    except StopIteration:  # of files that are read frame by frame
+        found = []
     except Exception as error:  # ASE's readers raise whatever comes up in them
         raise InputError(f"ASE cannot read {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, list) or found:
+        return found
+    path, _, number = name.rpartition("@") if "@" in os.path.basename(name) else (name, "", "")
+    raise InputError(f"{path} has no frame {number} (the first is 0)" if number else f"{path} has no frames")
+
+
+def read_structures(name: str) -> "list[Atoms]":
+    """All frames of a file, or those that FILE@INDEX names. Raises InputError as `read_named`."""
+    # An index that is given as an argument would go before that of the name.
+    found = read_named(name, None if "@" in os.path.basename(name) else ":")
     return found if isinstance(found, list) else [found]

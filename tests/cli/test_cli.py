@@ -132,6 +132,8 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
     [
         (["info", "nope.dp"], "no such file"),
         (["md", "nope.xyz", "-m", MODEL, "--steps", "1"], "ASE cannot read nope.xyz"),
+        (["md", "start.xyz@3", "-m", MODEL, "--steps", "1"], "start.xyz has no frame 3 (the first is 0)"),
+        (["relax", "start.xyz@3:", "-m", MODEL, "--steps", "1"], "start.xyz has no frame 3:"),
         (["md", "start.xyz", "-m", "nope.dp", "--steps", "1"], "no such file"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1"], "--temperature"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "--ensemble", "nvt"], "nvt needs a temperature"),
