@@ -210,10 +210,15 @@ class MDOps(Calculator):
                 f"there is no {properties[0]} of atoms that are not periodic in three directions (pbc is {atoms.pbc}): "
                 "there is no volume. A slab in a cell with vacuum may be given pbc in all three"
             )
+        per_atom = "stresses" in properties and all(m.reach == 1 for m in self.models)
+        if {*properties} == {"stresses"} and not per_atom:
+            raise PropertyNotImplementedError(
+                "there are no stresses of atoms of a model that passes messages, because its virial cannot be divided "
+                "among atoms: the stress of the system is available"
+            )
         # What fails must leave nothing that looks like an answer.
         self.reset()
         state = self._state(atoms)
-        per_atom = "stresses" in properties
         answers = [
             _numpy(self._evaluate(m, s, state, per_atom))
             for m, s in zip(self.models, self._systems(state), strict=True)

@@ -105,6 +105,19 @@ def test_stresses_of_atoms_sum_to_the_stress(double):
     assert atoms.get_stresses().shape == (len(atoms), 6)
 
 
+def test_models_that_pass_messages_have_no_stresses_of_atoms():
+    path = Path(__file__).parent / "data" / "reference_kinds" / "dpa3_base" / "model.dp"
+    atoms = alloy()
+    atoms.calc = MDOps(path, dtype="float64", overflow="extend")
+    atoms.symbols[:] = atoms.calc.type_map[0]
+    with pytest.raises(PropertyNotImplementedError, match="the stress of the system is available"):
+        atoms.get_stresses()
+    atoms.calc.calculate(
+        atoms, ["energy", "stress", "stresses"]
+    )  # a program that asks for all that it could use
+    assert atoms.calc.results["stress"].shape == (6,) and "stresses" not in atoms.calc.results
+
+
 def test_a_slab_and_a_cluster_have_no_stress(single):
     for pbc in (False, [True, True, False]):
         atoms = alloy()
