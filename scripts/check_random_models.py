@@ -65,7 +65,9 @@ def checked(python: str, folder: Path, seed: int, args: argparse.Namespace) -> l
         command = [python, ROOT / "scripts/random_deepmd_models.py", folder, missing[0], missing[-1] + 1]
         command += [args.kind] if args.kind else []
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        subprocess.run([str(c) for c in command], check=True, env=environment, stderr=subprocess.DEVNULL)
+        done = subprocess.run([str(c) for c in command], env=environment, stderr=subprocess.PIPE, text=True)
+        if done.returncode:  # otherwise these are DeePMD-kit's warnings
+            raise SystemExit(f"{python} cannot make models:\n{done.stderr[-2000:]}")
     if path.with_suffix(".txt").exists():
         return [{"seed": seed, "deepmd": path.with_suffix(".txt").read_text().strip()}]
     section = json.loads(path.with_suffix(".json").read_text())
