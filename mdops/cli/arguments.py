@@ -37,11 +37,16 @@ def require_place(path: Path, option: str = "", *, folder: bool = False) -> None
     """Raises InputError, which names the option, where a file (or a folder) to write cannot be: before the work, not
     after."""
     name = f"{option} {path}".lstrip()
+    require_kind(path, name, folder=folder)
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{name}: there is no folder {path.parent} to write into")
+
+
+def require_kind(path: Path, name: str, *, folder: bool) -> None:
+    """Raises InputError, which begins with the name, where a folder is there instead of a file, or the reverse."""
     if path.exists() and path.is_dir() != folder:
         found, expected = ("a file", "a folder") if folder else ("a folder", "a file")
         raise InputError(f"{name}: it is {found}, expected {expected}")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{name}: there is no folder {path.parent} to write into")
 
 
 def file_name(text: str) -> Path:

@@ -4,6 +4,7 @@ on where an earlier one ended, however it ended."""
 import argparse
 from pathlib import Path
 
+from mdops.cli.arguments import require_kind
 from mdops.errors import InputError
 
 HELP = "learn a potential from a teacher"
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.input:
         raise InputError("give INPUT (`mdops learn --help`)")
+    require_kind(args.output, f"--output {args.output}", folder=True)
     result = learn(read_config(args.input), args.output)
     errors = f"{1000 * result.errors['forces']:.3g} meV/A, {1000 * result.errors['energy']:.3g} meV/atom"
     print(f"errors (RMSE) on fresh frames of its own dynamics: {errors}; {result.calls} calls of the teacher")

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdops.cli.arguments import add_head
+from mdops.cli.arguments import add_head, require_kind
 from mdops.cli.test import label_names
 from mdops.errors import InputError
 
@@ -109,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not args.input:
         raise InputError("give INPUT: a training input, or data (`mdops train --help`)")
+    require_kind(args.output, f"--output {args.output}", folder=True)
     import torch
 
     from mdops.files.atomic import replace_file

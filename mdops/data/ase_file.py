@@ -103,7 +103,7 @@ def _block(
         raise DataError(
             f"{where}: has none of {', '.join(names[label] for label in known)}, so there is nothing to "
             f"learn from; it has {', '.join(_found(atoms)) or 'positions alone'} (give other names of "
-            "labels with `names`)"
+            "labels with `names`, as in --names energy=REF_energy)"
         )
     return FrameSet(
         str(path),
