@@ -25,7 +25,7 @@ from mdops.learn.report import write_report
 from mdops.learn.rounds import Round, Summary, finished_rounds, read, write
 from mdops.learn.select import chosen_frames, fresh_frames
 from mdops.learn.structures import elements_of, first_set, start_structures
-from mdops.learn.students import answers_of, committee, held_out, model_files, train
+from mdops.learn.students import answers_of, check_input, committee, held_out, model_files, train
 from mdops.learn.trust import Trust, trust_levels
 from mdops.loading import load
 
@@ -76,6 +76,7 @@ class _Loop:
         self.config, self.top, self.jobs = config, top, jobs
         self.structures = start_structures(config.start)
         self.type_map = elements_of(self.structures)
+        check_input(config.students, self.type_map)
         self.teacher = teacher_of(config.teacher)
         self.told, self.cpu_before = Told(top, config), 0.0
         for line in adapt(top, _sections(config), self.teacher.identity):

@@ -11,6 +11,7 @@ import numpy as np
 
 from mdops.data.dataset import Dataset, load_dataset
 from mdops.data.evaluation import evaluate
+from mdops.errors import ConfigError
 from mdops.files.lock import waiting
 from mdops.learn.config import StudentsConfig
 from mdops.learn.jobs import Jobs
@@ -97,6 +98,15 @@ def train(
         work.append((path.parent, tree, device))
     for _ in jobs.run(_train, work):
         pass
+
+
+def check_input(config: StudentsConfig, type_map: Sequence[str]) -> None:
+    """Raises ConfigError where no training can begin with the input that is given, before the teacher is asked."""
+    tree = training_input(config.input or {}, [Path("labels.extxyz")], type_map, config.steps, 0)
+    try:
+        parse_config(tree)
+    except ConfigError as error:
+        raise ConfigError(f"students.input.{error}") from None
 
 
 def training_input(

@@ -18,7 +18,7 @@ import mdops
 from mdops.cli import main
 from mdops.data.dataset import load_dataset
 from mdops.errors import ConfigError, InputError
-from mdops.learn import parse_config, read_config
+from mdops.learn import learn, parse_config, read_config
 from mdops.learn.config import (
     AseTeacherConfig,
     CommandTeacherConfig,
@@ -88,6 +88,16 @@ def test_the_input_is_yaml_or_json(tmp_path, capsys):
 def test_inputs_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         tiny(".", **changes)
+
+
+def test_a_wrong_input_of_the_students_is_told_before_the_teacher_is_asked(tmp_path):
+    write_cells(tmp_path)
+    config = tiny(tmp_path, students={"input": {"model": {"descriptor": {"rcutt": 4.0}}}})
+    with pytest.raises(
+        ConfigError, match=r"students\.input\.model\.descriptor\.rcutt: .* the nearest is 'rcut'"
+    ):
+        learn(config, tmp_path / "learned")
+    assert not list((tmp_path / "learned").glob("round-*"))
 
 
 # -- Teachers and labels
