@@ -1,5 +1,6 @@
 """The loop: label, train, explore, select, until the students are good (docs/explanation/learning.md)."""
 
+import multiprocessing
 import os
 import shutil
 from collections.abc import Sequence
@@ -68,7 +69,12 @@ def learn(config: Config, folder: str | os.PathLike[str]) -> Result:
         ):
             return _Loop(config, top, jobs).go()
     except BusyError as who:
-        raise InputError(f"{top}: another `mdops learn` runs in this folder ({who})") from None
+        # Processes of a loop import the script that called it.
+        is_own = multiprocessing.current_process().name != "MainProcess"
+        guard = (
+            '; a script that calls it needs `if __name__ == "__main__":` around the call' if is_own else ""
+        )
+        raise InputError(f"{top}: another `mdops learn` runs in this folder ({who}){guard}") from None
 
 
 class _Loop:

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,6 +99,19 @@ def test_a_wrong_input_of_the_students_is_told_before_the_teacher_is_asked(tmp_p
     ):
         learn(config, tmp_path / "learned")
     assert not list((tmp_path / "learned").glob("round-*"))
+
+
+def test_a_script_whose_processes_call_the_loop_again_is_told_of_its_guard(tmp_path):
+    write_cells(tmp_path)
+    (tmp_path / "a.json").write_text(json.dumps({**TREE, "compute": {"processes": 2}}))
+    (tmp_path / "script.py").write_text(
+        "from mdops.learn import learn, read_config\nlearn(read_config('a.json'), 'learned')\n"
+    )
+    # Not by `children`: what processes of a process of theirs write goes elsewhere.
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode and 'needs `if __name__ == "__main__":`' in done.stderr
 
 
 # -- Teachers and labels
