@@ -75,6 +75,10 @@ def load(
     potential.read = file.model if precision == torch.float32 else None
     potential.source, potential.allow_low_bit = file.source, allow_low_bit
     potential.truncates_by_type = file.source.get("backend") == "TensorFlow"
+    if spline and r_min is not None and r_min >= potential.cutoff:
+        raise InputError(
+            f"r_min is {r_min:g} A, expected less than the model's cutoff, {potential.cutoff:g} A"
+        )
     if spline:
         potential.use_spline(r_min)
     potential.to(place).eval()

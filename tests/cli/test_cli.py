@@ -154,6 +154,10 @@ def test_info_on_models_of_all_sorts(case, name, begins, capsys):
         (["bench", MODEL, "--atoms", "0"], "at least one atom"),
         (["bench", "--r-min", "-1"], "--r-min -1.0: expected a positive distance"),
         (["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--r-min", "0"], "of 1e-05 A or more"),
+        (
+            ["md", "start.xyz", "-m", MODEL, "--steps", "1", "-T", "300", "--r-min", "5"],
+            "the model's cutoff, 5 A",
+        ),
     ],
 )
 def test_errors_are_one_line(crystal, capsys, command, says):
