@@ -154,13 +154,13 @@ struct OuterInputs {
 };
 
 // Frames of rows, and what is taken of these.
-struct FrameInputs {
+struct FramedInputs {
   Tensor frame;
   RowIndex taken;
   int64_t width;
 
-  FrameInputs(const Op& op, const MessageInputs& in, const Tensor& frame_, const Tensor& taken_,
-              const Tensor& offsets, int64_t width_)
+  FramedInputs(const Op& op, const MessageInputs& in, const Tensor& frame_, const Tensor& taken_,
+               const Tensor& offsets, int64_t width_)
       : frame(input(op, "frame", frame_, in.dtype, {in.rows, 3})),
         taken(op, taken_, std::nullopt, offsets, taken_.dim() == 1 ? taken_.size(0) : 0,
               {"taken", "", "taken_offsets"}),
@@ -208,7 +208,7 @@ struct MessageOps {
                          Times<2, int64_t>, double, std::string>;
 
     MessageInputs in;
-    FrameInputs of;
+    FramedInputs of;
 
     Framed(const Op& op, const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
            const Tensor& row_weight, const Tensor& scale, const Tensor& frame, const Tensor& first,
@@ -278,7 +278,7 @@ struct MessageOps {
 
   static Outputs<4> framed_message(const Call& op, const Framed& given) {
     const MessageInputs& in = given.in;
-    const FrameInputs& of = given.of;
+    const FramedInputs& of = given.of;
     Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
     Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
     Tensor moments = empty(op, {in.first.targets, 3, in.inputs}, in.dtype);
@@ -300,7 +300,7 @@ struct MessageOps {
                                             const Tensor& grad_kept, const Tensor& grad_moments,
                                             const Tensor& grad_rows) {
     const MessageInputs& in = given.in;
-    const FrameInputs& of = given.of;
+    const FramedInputs& of = given.of;
     const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
     const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
     const Tensor of_moments =
