@@ -243,13 +243,16 @@ class Fuzzer:
         make = getattr(importlib.import_module(module), function)
         self.device, self.seed = device, seed
         self.samples = [s for dtype in (torch.float64, torch.float32) for s in make(device, dtype)]
+        self.samples_of: dict[str, list[Any]] = {op: [] for op in sorted({s.op for s in self.samples})}
+        for sample in self.samples:
+            self.samples_of[sample.op].append(sample)
 
     def call(self, number: int) -> tuple[Any, list[Any], list[str]]:
         """Sample, arguments and what was changed of call `number`."""
         rng = random.Random(f"{self.seed}/{number}")
         # Ops in turn, whether they have many samples or few.
-        ops = sorted({sample.op for sample in self.samples})
-        sample = rng.choice([s for s in self.samples if s.op == ops[number % len(ops)]])
+        ops = list(self.samples_of)
+        sample = rng.choice(self.samples_of[ops[number % len(ops)]])
         args, changes = [copied(a) for a in sample.args], []
         for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
             if args:
