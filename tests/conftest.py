@@ -10,6 +10,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
 # What PyTorch compiles here is tiny: without vector units it is as right, and their headers take the compiler seconds.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")  # few sources are compiled
 
 import pytest
 import torch
