@@ -8,7 +8,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-FLAGS = ["-std=c++20", "-O1", "-w", "-march=x86-64-v4", "-mavx512bf16", "-I", str(ROOT / "source/op")]
+FLAGS = ["-std=c++20", "-O2", "-w", "-march=x86-64-v4", "-mavx512bf16", "-I", str(ROOT / "source/op")]
 AMX = ["-DMDOPS_ISA=isa_amx", "-DMDOPS_AMX", "-DMDOPS_TILES_EMULATED"]
 
 
