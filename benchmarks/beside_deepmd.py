@@ -17,13 +17,20 @@ from mdops.system import from_atoms
 # step), and the number of a box. Answers with the milliseconds of that call.
 CHILD = """
 import os, sys, time, numpy as np, torch
+from deepmd.dpmodel.utils.serialization import load_dp_model
 from deepmd.entrypoints.convert_backend import convert_backend
 from deepmd.infer import DeepPot
+from deepmd.pt.model.model.model import BaseModel
 
-if not os.path.exists(sys.argv[1]):
-    convert_backend(INPUT=sys.argv[1].replace(".pth", ".dp"), OUTPUT=sys.argv[1])
-potential, clock = DeepPot(sys.argv[1]), getattr(time, sys.argv[2])
-model = potential.deep_eval.dp.model["Default"]
+potential, clock = None, getattr(time, sys.argv[2])
+given = sys.argv[1].replace(".pth", ".dp")
+try:
+    if not os.path.exists(sys.argv[1]):
+        convert_backend(INPUT=given, OUTPUT=sys.argv[1])
+    potential = DeepPot(sys.argv[1])
+    model = potential.deep_eval.dp.model["Default"]
+except Exception:  # there is no .pth of DPA-4: its module as it is, which makes its list
+    model = BaseModel.deserialize(load_dp_model(given)["model"]).eval()
 device = next(model.parameters()).device
 print("loaded", flush=True)
 sys.stdin.readline()
@@ -33,6 +40,11 @@ for number, file in enumerate(sys.argv[3:]):
     arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"]
     names = "with_images", "types_with_images", "rows", "mapping"
     given = tuple(torch.as_tensor(case[name], device=device)[None] for name in names)
+    if potential is None:
+        x, cell, types = (torch.as_tensor(one, device=device) for one in arguments)
+        run = lambda x=x, cell=cell, types=types: model(x.view(1, -1, 3).requires_grad_(), types[None], box=cell)
+        calls["whole", number] = run
+        continue
     whole = lambda arguments=arguments: potential.eval(*arguments)
     step = lambda given=given: model.forward_lower(*given)
     calls["whole", number], calls["step", number] = whole, step

@@ -1,3 +1,4 @@
+#include "common/scratch.h"
 #include "edge_rotation/ops.h"
 
 namespace mdops {
@@ -5,6 +6,8 @@ namespace mdops {
 namespace {
 
 constexpr int64_t kRotationNodes = 4, kRotationEdges = 128;  // a piece of work, at least
+
+struct RotationRows;
 
 }  // namespace
 
@@ -21,9 +24,14 @@ static void run_rotation(const Op&, const RotateSumArgs<T>& args) {
 }
 
 template <class T>
-static void run_rotation(const Op&, const RotateOuterArgs<T>& args) {
-  parallel(args.shape.edges, kRotationEdges,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_outers, args, begin, end); });
+static void run_rotation(const Op& op, const RotateOuterArgs<T>& args) {
+  const ScratchMemory<RotationRows> memory(op, MDOPS_RUN(rotate_outer_room, args) * sizeof(T));
+  T* const room = static_cast<T*>(memory.data());
+  parallel(args.shape.nodes, kRotationNodes,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(rotate_by_channel, args, room, begin, end); });
+  parallel(args.shape.edges, kRotationEdges, [&](int64_t begin, int64_t end) {
+    MDOPS_RUN(rotate_outers, args, static_cast<const T*>(room), begin, end);
+  });
 }
 
 MDOPS_INSTANTIATE_OF(rotate, Op, RotateArgs)

@@ -1,6 +1,10 @@
+// Sums of tiles of rows or columns stay in registers, a piece of the channels at a time.
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 
+#include "common/panels.h"
+#include "common/some_lanes.h"
+#include "common/vectors.h"
 #include "edge_rotation/edge_rotation.h"
 
 namespace mdops {
@@ -8,40 +12,22 @@ namespace MDOPS_ISA {
 
 namespace {
 
-constexpr int64_t kChannels = 16;  // that a row has in registers at once
+constexpr int kTile = 9;
 
-// out[c] (+)= sum_k factors[k * step] rows[k][c], of `count` rows one after another.
-template <bool kAdds, class T>
-void combine(const T* factors, int64_t step, const T* __restrict rows, int64_t count, int64_t channels,
-             T* __restrict out) {
-  int64_t c = 0;
-  for (; c + kChannels <= channels; c += kChannels) {
-    T sums[kChannels];
-    for (int64_t k = 0; k < kChannels; ++k) sums[k] = kAdds ? out[c + k] : T(0);
-    for (int64_t row = 0; row < count; ++row) {
-      const T factor = factors[row * step];
-      for (int64_t k = 0; k < kChannels; ++k) sums[k] += factor * rows[row * channels + c + k];
-    }
-    for (int64_t k = 0; k < kChannels; ++k) out[c + k] = sums[k];
-  }
-  for (; c < channels; ++c) {
-    T sum = kAdds ? out[c] : T(0);
-    for (int64_t row = 0; row < count; ++row) sum += factors[row * step] * rows[row * channels + c];
-    out[c] = sum;
-  }
+template <int Most, class F>
+inline __attribute__((always_inline)) void with_count(int64_t count, const F& f) {
+  if (count == Most) return f(std::integral_constant<int, Most>{});
+  if constexpr (Most > 1) with_count<Most - 1>(count, f);
 }
 
-// x . y, in lanes that are summed up at the end.
-template <class T>
-T dot(const T* __restrict x, const T* __restrict y, int64_t channels) {
-  T sums[kChannels] = {};
-  int64_t c = 0;
-  for (; c + kChannels <= channels; c += kChannels)
-    for (int64_t k = 0; k < kChannels; ++k) sums[k] += x[c + k] * y[c + k];
-  for (int64_t half = kChannels / 2; half > 0; half /= 2)
-    for (int64_t k = 0; k < half; ++k) sums[k] += sums[k + half];
-  for (; c < channels; ++c) sums[0] += x[c] * y[c];
-  return sums[0];
+// f(first, count) of tiles as even as can be.
+template <class F>
+inline __attribute__((always_inline)) void each_tile(int64_t count, const F& f) {
+  const int64_t tiles = (count + kTile - 1) / kTile;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first = count * tile / tiles;
+    with_count<kTile>(count * (tile + 1) / tiles - first, [&](auto size) { f(first, size); });
+  }
 }
 
 }  // namespace
@@ -50,71 +36,103 @@ template <class T>
 void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
   for (int64_t e = from; e < to; ++e) {
-    T* y = args.y + e * rows * channels;
+    T* const y = args.y + e * rows * channels;
     if (args.x.is_none(e)) {
       std::fill(y, y + rows * channels, T(0));
       continue;
     }
-    const T *turn = args.turn + e * rows * columns, *x = args.x.at(e, columns * channels);
-    for (int64_t r = 0; r < rows; ++r)
-      combine<false>(turn + r * columns, 1, x, columns, channels, y + r * channels);
-    if (args.weight)
-      for (int64_t k = 0; k < rows * channels; ++k) y[k] *= args.weight[e];
+    const T *const x = args.x.at(e, columns * channels), weight = args.weight ? args.weight[e] : T(1);
+    each_tile(rows, [&, columns = columns, channels = channels](int64_t first, auto size) {
+      const T* const turn = args.turn + (e * args.shape.rows + first) * columns;
+      each_piece<T>(channels, [&](int64_t c, auto zero) {
+        constexpr int count = decltype(size)::value;
+        decltype(zero) sums[count] = {};
+        for (int64_t d = 0; d < columns; ++d) {
+          const auto row = load<decltype(zero)>(x + d * channels + c);
+          for (int r = 0; r < count; ++r) sums[r] += turn[r * columns + d] * row;
+        }
+        for (int r = 0; r < count; ++r) store(y + (first + r) * channels + c, sums[r] * weight);
+      });
+    });
   }
 }
 
 template <class T>
 void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
-  constexpr int64_t most = kMostColumns;  // rows of weighted matrices that are at hand at once
-  T weighted[most];
   for (int64_t n = from; n < to; ++n) {
-    T* x = args.x + n * columns * channels;
-    std::fill(x, x + columns * channels, T(0));
-    for (int64_t p = args.offsets[n]; p < args.offsets[n + 1]; ++p) {
-      const int64_t e = args.order ? args.order[p] : p;
-      const T *turn = args.turn + e * rows * columns, *y = args.y + e * rows * channels;
-      for (int64_t d = 0; d < columns; ++d) {
-        if (!args.weight) {
-          combine<true>(turn + d, columns, y, rows, channels, x + d * channels);
-          continue;
+    T* const x = args.x + n * columns * channels;
+    each_tile(columns, [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
+      each_piece<T>(channels, [&](int64_t c, auto zero) {
+        constexpr int count = decltype(size)::value;
+        decltype(zero) sums[count] = {};
+        for (int64_t p = args.offsets[n]; p < args.offsets[n + 1]; ++p) {
+          const int64_t e = args.order ? args.order[p] : p;
+          const T *turn = args.turn + e * rows * columns + first, *y = args.y + e * rows * channels + c;
+          const T weight = args.weight ? args.weight[e] : T(1);
+          for (int64_t r = 0; r < rows; ++r, turn += columns, y += channels) {
+            const auto row = load<decltype(zero)>(y) * weight;
+            for (int d = 0; d < count; ++d) sums[d] += turn[d] * row;
+          }
         }
-        for (int64_t first = 0; first < rows; first += most) {
-          const int64_t count = std::min(most, rows - first);
-          for (int64_t r = 0; r < count; ++r) weighted[r] = args.weight[e] * turn[(first + r) * columns + d];
-          combine<true>(weighted, 1, y + first * channels, count, channels, x + d * channels);
-        }
-      }
-    }
+        for (int d = 0; d < count; ++d) store(x + (first + d) * channels + c, sums[d]);
+      });
+    });
   }
 }
 
 template <class T>
-void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to) {
+int64_t rotate_outer_room(const RotateOuterArgs<T>& args) {
+  return args.shape.nodes * args.shape.channels * padded<T>(args.shape.columns);
+}
+
+template <class T>
+void rotate_by_channel(const RotateOuterArgs<T>& args, T* room, int64_t from, int64_t to) {
+  const int64_t columns = args.shape.columns, channels = args.shape.channels, lanes = padded<T>(columns);
+  for (int64_t n = from; n < to; ++n) {
+    const T* const x = args.x.x + n * columns * channels;
+    T* const rows = room + n * channels * lanes;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t d = 0; d < lanes; ++d) rows[c * lanes + d] = d < columns ? x[d * channels + c] : T(0);
+  }
+}
+
+template <class T>
+void rotate_outers(const RotateOuterArgs<T>& args, const T* room, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
+  const int64_t lanes = padded<T>(columns), numbers = rows * columns;
   for (int64_t e = from; e < to; ++e) {
-    T* turn = args.turn + e * rows * columns;
+    T* const turn = args.turn + e * numbers;
     if (args.x.is_none(e)) {
-      std::fill(turn, turn + rows * columns, T(0));
+      std::fill(turn, turn + numbers, T(0));
       if (args.by_weight) args.by_weight[e] = 0;
       continue;
     }
-    const T *y = args.y + e * rows * channels, *x = args.x.at(e, columns * channels);
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t d = 0; d < columns; ++d)
-        turn[r * columns + d] = dot(y + r * channels, x + d * channels, channels);
+    const T* const x = room + args.x.index[e] * channels * lanes;
+    each_tile(rows, [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
+      const T* const y = args.y + (e * rows + first) * channels;
+      for (int64_t d = 0; d < columns; d += kLanes<T>) {
+        constexpr int count = decltype(size)::value;
+        Vector<T> sums[count] = {};
+        for (int64_t c = 0; c < channels; ++c) {
+          const Vector<T> row = vector_at(x + c * lanes + d);
+          for (int r = 0; r < count; ++r) sums[r] += y[r * channels + c] * row;
+        }
+        with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - d), [&](auto lanes) {
+          for (int r = 0; r < count; ++r) lanes.store(turn + (first + r) * columns + d, sums[r]);
+        });
+      }
+    });
     if (!args.weight) continue;
-    T sum = 0;
-    for (int64_t k = 0; k < rows * columns; ++k) {
-      sum += turn[k] * args.of_weight[e * rows * columns + k];
-      turn[k] *= args.weight[e];
-    }
-    args.by_weight[e] = sum;
+    args.by_weight[e] = dot(turn, args.of_weight + e * numbers, numbers);
+    for (int64_t k = 0; k < numbers; ++k) turn[k] *= args.weight[e];
   }
 }
 
 MDOPS_INSTANTIATE(rotate_rows)
 MDOPS_INSTANTIATE(rotate_sums)
+MDOPS_INSTANTIATE(rotate_outer_room)
+MDOPS_INSTANTIATE(rotate_by_channel)
 MDOPS_INSTANTIATE(rotate_outers)
 
 }  // namespace MDOPS_ISA

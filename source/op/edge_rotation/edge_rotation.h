@@ -53,6 +53,12 @@ struct RotateOuterArgs {
 
 MDOPS_DECLARE_KERNELS(void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to))
 MDOPS_DECLARE_KERNELS(void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to))
-MDOPS_DECLARE_KERNELS(void rotate_outers(const RotateOuterArgs<T>& args, int64_t from, int64_t to))
+
+// The CPU's outer products read rows of nodes by channel, (N, C, D) with D in whole vectors: so many numbers.
+MDOPS_DECLARE_KERNELS(int64_t rotate_outer_room(const RotateOuterArgs<T>& args))
+MDOPS_DECLARE_KERNELS(void rotate_by_channel(const RotateOuterArgs<T>& args, T* room, int64_t from,
+                                             int64_t to))
+MDOPS_DECLARE_KERNELS(void rotate_outers(const RotateOuterArgs<T>& args, const T* room, int64_t from,
+                                         int64_t to))
 
 }  // namespace mdops

@@ -52,16 +52,21 @@ struct InLanes {
   }
 };
 
-// Rows x Vectors vectors of C stay in registers while the depth runs. They begin with start(row, column, at),
-// `at` being where they stand in C.
-template <int Rows, int Vectors, class A, class T, class Start>
-inline void micro(int64_t first, int64_t col, int64_t depth, const A& a, const T* b, T* c,
-                  const Start& start) {
+// Rows x Vectors vectors of the product stay in registers while the depth runs. They begin with
+// start(row, column, place) and end by end(row, column, place, sums), `place` being where they stand in a
+// panel.
+template <int Rows, int Vectors, class A, class T, class Start, class End>
+inline void micro(int64_t first, int64_t col, int64_t depth, const A& a, const T* b, const Start& start,
+                  const End& end) {
   using V = Vector<T>;
+  const auto each = [&](const auto& work) __attribute__((always_inline)) {
+    for (int r = 0; r < Rows; ++r)
+      for (int v = 0; v < Vectors; ++v)
+        work(r, v, first + r, col + v * kLanes<T>, ((first + r) * Vectors + v) * kLanes<T>);
+  };
   V sum[Rows][Vectors];
-  for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vectors; ++v)
-      sum[r][v] = start(first + r, col + v * kLanes<T>, c + (r * Vectors + v) * kLanes<T>);
+  each([&](int r, int v, int64_t row, int64_t column, int64_t place)
+           __attribute__((always_inline)) { sum[r][v] = start(row, column, place); });
   a.each(depth, [&](const T* column, int64_t stride) __attribute__((always_inline)) {
     V row[Vectors];
     for (int v = 0; v < Vectors; ++v) row[v] = vector_at(b + v * kLanes<T>);
@@ -69,41 +74,64 @@ inline void micro(int64_t first, int64_t col, int64_t depth, const A& a, const T
     for (int r = 0; r < Rows; ++r)
       for (int v = 0; v < Vectors; ++v) sum[r][v] += column[r * stride] * row[v];
   });
-  for (int r = 0; r < Rows; ++r)
-    for (int v = 0; v < Vectors; ++v) store(c + (r * Vectors + v) * kLanes<T>, sum[r][v]);
+  each([&](int r, int v, int64_t row, int64_t column, int64_t place)
+           __attribute__((always_inline)) { end(row, column, place, sum[r][v]); });
 }
 
 // The last rows, fewer than kRows.
-template <int Vectors, int Rows = kRows - 1, class A, class T, class Start>
-inline void remainder(int64_t first, int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, T* c,
-                      const Start& start) {
-  if (rows == Rows) return micro<Rows, Vectors>(first, col, depth, a, b, c, start);
-  if constexpr (Rows > 1) remainder<Vectors, Rows - 1>(first, rows, col, depth, a, b, c, start);
+template <int Vectors, int Rows = kRows - 1, class A, class T, class Start, class End>
+inline void remainder(int64_t first, int64_t rows, int64_t col, int64_t depth, const A& a, const T* b,
+                      const Start& start, const End& end) {
+  if (rows == Rows) return micro<Rows, Vectors>(first, col, depth, a, b, start, end);
+  if constexpr (Rows > 1) remainder<Vectors, Rows - 1>(first, rows, col, depth, a, b, start, end);
 }
 
-template <int Vectors, class A, class T, class Start>
-inline void panel(int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, T* c,
-                  const Start& start) {
+template <int Vectors, class A, class T, class Start, class End>
+inline void panel(int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, const Start& start,
+                  const End& end) {
   int64_t r = 0;
-  for (; r + kRows <= rows; r += kRows, c += kRows * Vectors * kLanes<T>)
-    micro<kRows, Vectors>(r, col, depth, a.from(r), b, c, start);
-  remainder<Vectors>(r, rows - r, col, depth, a.from(r), b, c, start);
+  for (; r + kRows <= rows; r += kRows) micro<kRows, Vectors>(r, col, depth, a.from(r), b, start, end);
+  remainder<Vectors>(r, rows - r, col, depth, a.from(r), b, start, end);
 }
 
-// C = start + A B.
+// The panel of B that begins with column `col`, or so many lanes of it.
+template <class A, class T, class Start, class End>
+inline void panel_of(int64_t rows, int64_t col, int64_t lanes, int64_t depth, const A& a, const Panels<T>& b,
+                     const Start& start, const End& end) {
+  switch (lanes / kLanes<T>) {
+    case 1:
+      return panel<1>(rows, col, depth, a, b.panel(col), start, end);
+    case 2:
+      return panel<2>(rows, col, depth, a, b.panel(col), start, end);
+    default:
+      return panel<kPanel>(rows, col, depth, a, b.panel(col), start, end);
+  }
+}
+
+// C = start + A B, where start(row, column, at) knows where the vector stands in C.
 template <class A, class T, class Start>
 inline void gemm_from(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const Panels<T>& c,
                       const Start& start) {
-  for (int64_t col = 0; col < c.cols; col += Panels<T>::kWide) switch (c.width(col) / kLanes<T>) {
-      case 1:
-        panel<1>(rows, col, depth, a, b.panel(col), c.panel(col), start);
-        break;
-      case 2:
-        panel<2>(rows, col, depth, a, b.panel(col), c.panel(col), start);
-        break;
-      default:
-        panel<kPanel>(rows, col, depth, a, b.panel(col), c.panel(col), start);
-    }
+  for (int64_t col = 0; col < c.cols; col += Panels<T>::kWide) {
+    T* const to = c.panel(col);
+    panel_of(
+        rows, col, c.width(col), depth, a, b,
+        [&](int64_t row, int64_t column, int64_t place)
+            __attribute__((always_inline)) { return start(row, column, to + place); },
+        [to](int64_t, int64_t, int64_t place, const Vector<T>& sums)
+            __attribute__((always_inline)) { store(to + place, sums); });
+  }
+}
+
+// end(row, column, vector) for the vectors of A B, without an array of them.
+template <class A, class T, class End>
+inline void gemm_to(int64_t rows, int64_t depth, const A& a, const Panels<T>& b, const End& end) {
+  for (int64_t col = 0; col < b.cols; col += Panels<T>::kWide)
+    panel_of(
+        rows, col, b.width(col), depth, a, b,
+        [](int64_t, int64_t, int64_t) __attribute__((always_inline)) { return Vector<T>{}; },
+        [&](int64_t row, int64_t column, int64_t, const Vector<T>& sums)
+            __attribute__((always_inline)) { end(row, column, sums); });
 }
 
 template <class A, class T>

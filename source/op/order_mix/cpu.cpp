@@ -7,10 +7,8 @@ constexpr int64_t kMixEdges = 256;  // a piece of work, at least
 
 template <class T>
 static void run_orders(const Op&, const OrderMixArgs<T>& args) {
-  parallel(args.shape.edges, kMixEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e)
-      for (int64_t d = 0; d < args.shape.columns; ++d) mix_column(args, e, d);
-  });
+  parallel(args.shape.edges, kMixEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(mix_rows, args, begin, end); });
 }
 
 template <class T>

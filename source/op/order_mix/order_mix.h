@@ -86,4 +86,6 @@ MDOPS_HD void outer_number(const OrderOuterArgs<T>& args, int64_t e, int64_t q) 
   args.numbers[e * shape.numbers() + q] = sum;
 }
 
+MDOPS_DECLARE_KERNELS(void mix_rows(const OrderMixArgs<T>& args, int64_t from, int64_t to))
+
 }  // namespace mdops

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/activation_lanes.h"
+#include "common/some_lanes.h"
 #include "gemm/product.h"
 #include "so2_layer/so2_layer.h"
 
@@ -93,119 +94,108 @@ class Block {
       : args_(args),
         weights_(args, const_cast<void*>(packed)),
         row_(args.row()),
-        factors_row_(padded<T>(args.middle())) {
+        middle_(args.middle()),
+        side_(args.side()) {
     Arena arena{static_cast<char*>(memory)};
-    middle_ = take_panels<T>(arena, kBlock, padded<T>(args.middle()));
-    sides_ = take_panels<T>(arena, kBlock, padded<T>(2 * args.side()));
-    gates_ = take_panels<T>(arena, kBlock, padded<T>(args.side()));
-    scalars_ = take_panels<T>(arena, kBlock, padded<T>(args.channels));
-    z_ = arena.take<T>(kBlock * (row_ + kLanes<T>));
-    factors_ = arena.take<T>(kBlock * factors_row_);
-    slopes_ = arena.take<T>(kBlock * factors_row_);
+    for (T** rows : {&z_, &factors_, &slopes_}) *rows = arena.take<T>(args.gate ? kBlock * row_ : 0);
     bytes = arena.used;
   }
 
   void run(int64_t from, int64_t to) {
-    for (edge_ = from; edge_ < to; edge_ += count_) {
-      count_ = std::min(kBlock, to - edge_);
+    for (int64_t edge = from; edge < to; edge += count_) {
+      count_ = std::min(kBlock, to - edge);
+      const int64_t begin = edge * row_, next = begin + count_ * row_;
+      for (int64_t k = next; k < std::min(next + kBlock * row_, to * row_); k += 64 / sizeof(T)) {
+        __builtin_prefetch(args_.x + k, 0, 2);
+        __builtin_prefetch(args_.y + k, 1, 2);
+        if (args_.grad) __builtin_prefetch(args_.grad + k, 0, 2);
+        if (args_.grad && args_.gate) __builtin_prefetch(args_.result + k, 0, 2);
+      }
       if (args_.grad)
-        backward();
+        backward(args_.x + begin, args_.result + begin, args_.grad + begin, args_.y + begin);
       else
-        forward();
+        forward(args_.x + begin, args_.y + begin);
     }
   }
 
   int64_t bytes;
 
  private:
-  void forward() {
-    const T* x = args_.x + edge_ * row_;
-    multiply(x, z_);
-    T* y = args_.y + edge_ * row_;
-    if (!args_.gate) {
-      for (int64_t k = 0; k < count_ * row_; ++k) y[k] = x[k] + z_[k];
-      return;
-    }
+  void forward(const T* x, T* y) {
+    if (!args_.gate) return add_products(x, x, y);
+    product(x, middle_, weights_.middle, middle_,
+            [&](int64_t at, const V& z, auto lanes) { lanes.store(z_ + at, z); });
     make_factors();
-    each_row([&](int64_t at, int64_t of_factor) {
-      for (int64_t c = 0; c < args_.channels; ++c)
-        y[at + c] = x[at + c] + z_[at + c] * factors_[of_factor + c];
+    for (int64_t e = 0; e < count_; ++e)
+      for (int64_t k = e * row_; k < e * row_ + middle_; ++k) y[k] = x[k] + z_[k] * factors_[k];
+    product(x + middle_, 2 * side_, weights_.sides, 2 * side_, [&](int64_t at, const V& z, auto lanes) {
+      at += middle_;
+      lanes.store(y + at, lanes.load(x + at) + z * lanes.load(factors_ + at));
     });
   }
 
-  void backward() {
-    const int64_t begin = edge_ * row_;
-    const T *const x = args_.x + begin, *const g = args_.grad + begin, *const result = args_.result + begin;
-    if (args_.gate) {
-      gemm(count_, args_.middle(), ByRow<T>{const_cast<T*>(x), row_}, weights_.scalars, scalars_, false);
-      for (int64_t e = 0; e < count_; ++e) store_row(scalars_, e, args_.channels, z_ + e * row_);
-      make_factors();
-      std::fill(slopes_, slopes_ + count_ * factors_row_, T(0));
-      each_row([&](int64_t at, int64_t of_factor) {
-        for (int64_t c = 0; c < args_.channels; ++c) {
-          slopes_[of_factor + c] += g[at + c] * (result[at + c] - x[at + c]);
-          z_[at + c] = g[at + c] * factors_[of_factor + c];
-        }
-      });
-      for (int64_t k = 0; k < count_ * factors_row_; ++k) slopes_[k] *= T(1) - factors_[k];
-      gemm(count_, args_.side(), ByRow<T>{slopes_ + args_.channels, factors_row_}, weights_.gate_back,
-           scalars_, false);
-      for (int64_t e = 0; e < count_; ++e) {
-        T* const first = z_ + e * row_;
-        scalars_.each([&](auto place) {
-          const T *const added = place.in(scalars_, e), *const slope =
-                                                            slopes_ + e * factors_row_ + place.lane();
-          const int64_t left = std::min<int64_t>(kLanes<T>, args_.channels - place.lane());
-          for (int64_t k = 0; k < left; ++k) first[place.lane() + k] += slope[k] + added[k];
-        });
-      }
+  void backward(const T* x, const T* result, const T* g, T* by_x) {
+    if (!args_.gate) return add_products(g, g, by_x);
+    const int64_t c = args_.channels;
+    product(x, middle_, weights_.scalars, c,
+            [&](int64_t at, const V& s, auto lanes) { lanes.store(z_ + at, s); });
+    make_factors();
+    for (int64_t k = 0; k < count_ * row_; ++k) {
+      slopes_[k] = g[k] * (result[k] - x[k]);
+      z_[k] = g[k] * factors_[k];
     }
-    T* const by_x = args_.y + begin;
-    multiply(args_.gate ? z_ : g, by_x);
-    for (int64_t k = 0; k < count_ * row_; ++k) by_x[k] += g[k];
-  }
-
-  // Rows of both kinds times their matrices.
-  void multiply(const T* x, T* to) {
-    const int64_t m = args_.middle(), s = 2 * args_.side();
-    gemm(count_, m, ByRow<T>{const_cast<T*>(x), row_}, weights_.middle, middle_, false);
-    gemm(count_, s, ByRow<T>{const_cast<T*>(x) + m, row_}, weights_.sides, sides_, false);
     for (int64_t e = 0; e < count_; ++e) {
-      store_row(middle_, e, m, to + e * row_);
-      store_row(sides_, e, s, to + e * row_ + m);
+      T *const slope = slopes_ + e * row_, *const f = factors_ + e * row_;
+      for (int64_t k = 0; k < side_; ++k) slope[c + k] += slope[middle_ + k] + slope[middle_ + side_ + k];
+      for (int64_t k = 0; k < middle_; ++k) slope[k] *= T(1) - f[k];
+      for (int64_t k = 0; k < c; ++k) z_[e * row_ + k] += slope[k];
     }
+    product(slopes_ + c, side_, weights_.gate_back, c,
+            [&](int64_t at, const V& by_s, auto lanes) { lanes.store(z_ + at, lanes.load(z_ + at) + by_s); });
+    add_products(z_, g, by_x);
   }
 
-  // sigmoid(s [1 G]) of each edge.
+  // end(where in rows a vector begins, vector, its lanes that count) of rows times a matrix of so many
+  // columns.
+  template <class End>
+  void product(const T* x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
+    gemm_to(count_, depth, ByRow<T>{x, row_}, weights,
+            [&](int64_t e, int64_t column, const V& z) __attribute__((always_inline)) {
+              with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
+                            [&](auto lanes)
+                                __attribute__((always_inline)) { end(e * row_ + column, z, lanes); });
+            });
+  }
+
+  // y = base + rows of both kinds times their matrices.
+  void add_products(const T* x, const T* base, T* y) {
+    const auto add = [&](int64_t at, const V& z, auto lanes) {
+      lanes.store(y + at, lanes.load(base + at) + z);
+    };
+    product(x, middle_, weights_.middle, middle_, add);
+    product(x + middle_, 2 * side_, weights_.sides, 2 * side_,
+            [&](int64_t at, const V& z, auto lanes) { add(at + middle_, z, lanes); });
+  }
+
+  // sigmoid(s [1 G]) of each edge's scalars, the first of z, for each of its numbers.
   void make_factors() {
     const int64_t c = args_.channels;
-    gemm(count_, c, ByRow<T>{z_, row_}, weights_.gate, gates_, false);
-    for (int64_t e = 0; e < count_; ++e) {
-      T* const own = factors_ + e * factors_row_;
-      std::copy(z_ + e * row_, z_ + e * row_ + c, own);
-      store_row(gates_, e, args_.side(), own + c);
-      std::fill(own + args_.middle(), own + factors_row_, T(0));
-      for (int64_t k = 0; k < factors_row_; k += kLanes<T>) store(own + k, sigmoid<T>(vector_at(own + k)));
-    }
-  }
-
-  // f(where a row of channels begins, where its factors do) for all rows of the block.
-  template <class F>
-  void each_row(const F& f) const {
-    const int64_t c = args_.channels, l = args_.degrees;
+    product(z_, c, weights_.gate, side_, [&](int64_t at, const V& logits, auto lanes) {
+      const V f = sigmoid<T>(logits);
+      for (int64_t part = 0; part < 3; ++part) lanes.store(factors_ + at + c + part * side_, f);
+    });
     for (int64_t e = 0; e < count_; ++e)
-      for (int64_t r = 0; r < 3 * l + 1; ++r) {
-        const int64_t degree = r <= l ? r : (r - l - 1) % l + 1;
-        f(e * row_ + r * c, e * factors_row_ + degree * c);
-      }
+      for (int64_t k = 0; k < c; k += kLanes<T>)
+        with_lanes<T>(std::min<int64_t>(kLanes<T>, c - k), [&](auto lanes) {
+          lanes.store(factors_ + e * row_ + k, sigmoid<T>(lanes.load(z_ + e * row_ + k)));
+        });
   }
 
   const So2Args<T>& args_;
   const PackedSo2<T> weights_;
-  const int64_t row_, factors_row_;
-  Panels<T> middle_, sides_, gates_, scalars_;
-  T *z_, *factors_, *slopes_;
-  int64_t edge_ = 0, count_ = 0;
+  const int64_t row_, middle_, side_;
+  T *z_, *factors_, *slopes_;  // of each number of a row
+  int64_t count_ = 0;
 };
 
 template <class T>
