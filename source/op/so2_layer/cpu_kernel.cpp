@@ -26,18 +26,22 @@ Vector<T> sigmoid(const Vector<T>& x) {
   }
 }
 
-// The weights with columns in lanes, of m = 0, of both signs of m = 1 side by side, and of the gate. Backward
-// passes have the transposes of the first two, the columns that make scalars, and the gate both ways.
+// The weights with columns in lanes, of m = 0, of both signs of m = 1, and of the gate. Backward passes have
+// the transposes of the first two, the columns that make scalars, and the gate both ways.
+//
+// Both signs take three products for four (as of complex numbers):
+//
+//   z_- = p - x_+ (U + V)   z_+ = p + x_- (V - U)      p = (x_- + x_+) U
 template <class T>
 struct PackedSo2 {
-  Panels<T> middle, sides, scalars, gate, gate_back;
+  Panels<T> middle, u, sum, difference, scalars, gate, gate_back;
   int64_t bytes;
 
   PackedSo2(const So2Args<T>& args, void* memory) {
     Arena arena{static_cast<char*>(memory)};
-    const int64_t m = args.middle(), s = 2 * args.side(), c = args.channels, a = args.gate ? args.side() : 0;
+    const int64_t m = args.middle(), s = args.side(), c = args.channels, a = args.gate ? s : 0;
     middle = take_panels<T>(arena, m, padded<T>(m));
-    sides = take_panels<T>(arena, s, padded<T>(s));
+    for (Panels<T>* one : {&u, &sum, &difference}) *one = take_panels<T>(arena, s, padded<T>(s));
     gate = take_panels<T>(arena, c, padded<T>(a));
     if (args.grad && args.gate) {
       scalars = take_panels<T>(arena, m, padded<T>(c));
@@ -61,28 +65,26 @@ template <class T>
 void pack_all(const So2Args<T>& args, void* memory) {
   const PackedSo2<T> to(args, memory);
   const int64_t m = args.middle(), s = args.side(), c = args.channels;
-  const auto middle = [&](int64_t row, int64_t column) { return args.weight[row * m + column]; };
-  // [U V; -V U]
-  const auto sides = [&](int64_t row, int64_t column) {
-    if (row < s) return args.both[row * 2 * s + column];
-    const T* const own = args.both + (row - s) * 2 * s;
-    return column < s ? -own[s + column] : own[column - s];
+  const bool back = args.grad;
+  // Backward U and V are U^T and -V^T.
+  const auto middle = [&](int64_t row, int64_t column) {
+    return back ? args.weight[column * m + row] : args.weight[row * m + column];
   };
-  const auto gate = [&](int64_t row, int64_t column) { return args.gate[row * s + column]; };
-  const auto flipped = [](const auto& value) {
-    return [&value](int64_t row, int64_t column) { return value(column, row); };
+  const auto u = [&](int64_t row, int64_t column) {
+    return back ? args.both[column * 2 * s + row] : args.both[row * 2 * s + column];
   };
-  if (args.gate) pack(to.gate, s, gate);
-  if (!args.grad) {
-    pack(to.middle, m, middle);
-    pack(to.sides, 2 * s, sides);
-    return;
-  }
-  pack(to.middle, m, flipped(middle));
-  pack(to.sides, 2 * s, flipped(sides));
+  const auto v = [&](int64_t row, int64_t column) {
+    return back ? -args.both[column * 2 * s + s + row] : args.both[row * 2 * s + s + column];
+  };
+  pack(to.middle, m, middle);
+  pack(to.u, s, u);
+  pack(to.sum, s, [&](int64_t row, int64_t column) { return u(row, column) + v(row, column); });
+  pack(to.difference, s, [&](int64_t row, int64_t column) { return v(row, column) - u(row, column); });
   if (!args.gate) return;
-  pack(to.scalars, c, middle);
-  pack(to.gate_back, c, flipped(gate));
+  pack(to.gate, s, [&](int64_t row, int64_t column) { return args.gate[row * s + column]; });
+  if (!back) return;
+  pack(to.scalars, c, [&](int64_t row, int64_t column) { return args.weight[row * m + column]; });
+  pack(to.gate_back, c, [&](int64_t row, int64_t column) { return args.gate[column * s + row]; });
 }
 
 template <class T>
@@ -98,6 +100,7 @@ class Block {
         side_(args.side()) {
     Arena arena{static_cast<char*>(memory)};
     for (T** rows : {&z_, &factors_, &slopes_}) *rows = arena.take<T>(args.gate ? kBlock * row_ : 0);
+    for (T** rows : {&added_, &p_}) *rows = arena.take<T>(kBlock * side_);
     bytes = arena.used;
   }
 
@@ -123,13 +126,12 @@ class Block {
  private:
   void forward(const T* x, T* y) {
     if (!args_.gate) return add_products(x, x, y);
-    product(x, middle_, weights_.middle, middle_,
-            [&](int64_t at, const V& z, auto lanes) { lanes.store(z_ + at, z); });
+    product({x, row_}, middle_, weights_.middle, middle_,
+            [&](int64_t e, int64_t k, const V& z, auto lanes) { lanes.store(z_ + e * row_ + k, z); });
     make_factors();
     for (int64_t e = 0; e < count_; ++e)
       for (int64_t k = e * row_; k < e * row_ + middle_; ++k) y[k] = x[k] + z_[k] * factors_[k];
-    product(x + middle_, 2 * side_, weights_.sides, 2 * side_, [&](int64_t at, const V& z, auto lanes) {
-      at += middle_;
+    multiply_signs(x, [&](int64_t at, const V& z, auto lanes) {
       lanes.store(y + at, lanes.load(x + at) + z * lanes.load(factors_ + at));
     });
   }
@@ -137,8 +139,8 @@ class Block {
   void backward(const T* x, const T* result, const T* g, T* by_x) {
     if (!args_.gate) return add_products(g, g, by_x);
     const int64_t c = args_.channels;
-    product(x, middle_, weights_.scalars, c,
-            [&](int64_t at, const V& s, auto lanes) { lanes.store(z_ + at, s); });
+    product({x, row_}, middle_, weights_.scalars, c,
+            [&](int64_t e, int64_t k, const V& s, auto lanes) { lanes.store(z_ + e * row_ + k, s); });
     make_factors();
     for (int64_t k = 0; k < count_ * row_; ++k) {
       slopes_[k] = g[k] * (result[k] - x[k]);
@@ -150,20 +152,39 @@ class Block {
       for (int64_t k = 0; k < middle_; ++k) slope[k] *= T(1) - f[k];
       for (int64_t k = 0; k < c; ++k) z_[e * row_ + k] += slope[k];
     }
-    product(slopes_ + c, side_, weights_.gate_back, c,
-            [&](int64_t at, const V& by_s, auto lanes) { lanes.store(z_ + at, lanes.load(z_ + at) + by_s); });
+    product({slopes_ + c, row_}, side_, weights_.gate_back, c,
+            [&](int64_t e, int64_t k, const V& by_s, auto lanes) {
+              T* const to = z_ + e * row_ + k;
+              lanes.store(to, lanes.load(to) + by_s);
+            });
     add_products(z_, g, by_x);
   }
 
-  // end(where in rows a vector begins, vector, its lanes that count) of rows times a matrix of so many
-  // columns.
+  // end(edge, column, vector, its lanes that count) of rows times a matrix of so many columns.
   template <class End>
-  void product(const T* x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
-    gemm_to(count_, depth, ByRow<T>{x, row_}, weights,
+  void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
+    gemm_to(count_, depth, x, weights,
             [&](int64_t e, int64_t column, const V& z) __attribute__((always_inline)) {
               with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
-                            [&](auto lanes)
-                                __attribute__((always_inline)) { end(e * row_ + column, z, lanes); });
+                            [&](auto lanes) __attribute__((always_inline)) { end(e, column, z, lanes); });
+            });
+  }
+
+  // end(where in rows a vector begins, vector, lanes) of z_- and z_+.
+  template <class End>
+  void multiply_signs(const T* x, const End& end) {
+    const T *const negative = x + middle_, *const positive = negative + side_;
+    for (int64_t e = 0; e < count_; ++e)
+      for (int64_t k = 0; k < side_; ++k)
+        added_[e * side_ + k] = negative[e * row_ + k] + positive[e * row_ + k];
+    product({added_, side_}, side_, weights_.u, side_,
+            [&](int64_t e, int64_t k, const V& z, auto lanes) { lanes.store(p_ + e * side_ + k, z); });
+    product({positive, row_}, side_, weights_.sum, side_, [&](int64_t e, int64_t k, const V& z, auto lanes) {
+      end(e * row_ + middle_ + k, lanes.load(p_ + e * side_ + k) - z, lanes);
+    });
+    product({negative, row_}, side_, weights_.difference, side_,
+            [&](int64_t e, int64_t k, const V& z, auto lanes) {
+              end(e * row_ + middle_ + side_ + k, lanes.load(p_ + e * side_ + k) + z, lanes);
             });
   }
 
@@ -172,17 +193,17 @@ class Block {
     const auto add = [&](int64_t at, const V& z, auto lanes) {
       lanes.store(y + at, lanes.load(base + at) + z);
     };
-    product(x, middle_, weights_.middle, middle_, add);
-    product(x + middle_, 2 * side_, weights_.sides, 2 * side_,
-            [&](int64_t at, const V& z, auto lanes) { add(at + middle_, z, lanes); });
+    product({x, row_}, middle_, weights_.middle, middle_,
+            [&](int64_t e, int64_t k, const V& z, auto lanes) { add(e * row_ + k, z, lanes); });
+    multiply_signs(x, add);
   }
 
   // sigmoid(s [1 G]) of each edge's scalars, the first of z, for each of its numbers.
   void make_factors() {
     const int64_t c = args_.channels;
-    product(z_, c, weights_.gate, side_, [&](int64_t at, const V& logits, auto lanes) {
+    product({z_, row_}, c, weights_.gate, side_, [&](int64_t e, int64_t k, const V& logits, auto lanes) {
       const V f = sigmoid<T>(logits);
-      for (int64_t part = 0; part < 3; ++part) lanes.store(factors_ + at + c + part * side_, f);
+      for (int64_t part = 0; part < 3; ++part) lanes.store(factors_ + e * row_ + c + part * side_ + k, f);
     });
     for (int64_t e = 0; e < count_; ++e)
       for (int64_t k = 0; k < c; k += kLanes<T>)
@@ -195,6 +216,7 @@ class Block {
   const PackedSo2<T> weights_;
   const int64_t row_, middle_, side_;
   T *z_, *factors_, *slopes_;  // of each number of a row
+  T *added_, *p_;              // of both signs
   int64_t count_ = 0;
 };
 
