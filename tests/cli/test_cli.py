@@ -89,6 +89,31 @@ def test_what_needs_no_model_does_not_wait_for_pytorch(command, status):
     assert done.returncode == status, done.stdout + done.stderr
 
 
+def test_freed_memory_is_kept():
+    """A large array takes the pages of the one before, which are there."""
+    code = """
+import resource
+import mdops.cli
+
+def new_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    len(b"x" * 2**26)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+try:
+    mdops.cli.main(["--version"])
+except SystemExit:
+    pass
+print(new_pages(), new_pages())
+mdops.cli._keep_freed_memory()
+print(new_pages(), new_pages())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = (line.split() for line in found.stdout.splitlines()[-2:])
+    assert int(first[1]) > 1000
+    assert int(second[1]) < 100
+
+
 def test_names_are_imported_when_they_are_used():
     code = (
         "import mdops; print(mdops.ops.mlp.__name__, mdops.errors.InputError.__name__, mdops.load.__module__)"
