@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _keep_freed_memory() -> None:
-    """Lets the C library keep large arrays that are freed: to clear the pages of new ones takes up to a fourth of a step
-    of a large model on a CPU."""
+    """Lets the C library keep large arrays that are freed: clearing the pages of new ones takes up to a fourth of a
+    step of a large model on a CPU."""
     with contextlib.suppress(OSError, AttributeError):  # no glibc
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_MAX, 0)
