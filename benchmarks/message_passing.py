@@ -86,9 +86,9 @@ def of_op(
         "products": lambda: products(False),
         "products backward": lambda: products(True),
         "activation": lambda: OPS.layer_output(z, none, *code),
-        "forward": lambda: OPS.message(*every),
-        "backward": lambda: OPS.message_backward(*grads, *every, False),
-        "backward by weights too": lambda: OPS.message_backward(*grads, *every, True),
+        "forward": lambda: OPS.message(*every, "float32"),
+        "backward": lambda: OPS.message_backward(*grads, *every, "float32", False),
+        "backward by weights too": lambda: OPS.message_backward(*grads, *every, "float32", True),
         "second derivative": lambda: OPS.message_backward_backward(x, p, q, given[4], *grads, *every),
     }
 
