@@ -23,14 +23,15 @@ from deepmd.infer import DeepPot
 from deepmd.pt.model.model.model import BaseModel
 
 potential, clock = None, getattr(time, sys.argv[2])
-given = sys.argv[1].replace(".pth", ".dp")
-try:
+original = sys.argv[1].replace(".pth", ".dp")
+tree = load_dp_model(original)["model"] if os.path.exists(original) else {}
+if tree.get("type") == "SeZM":  # there is no .pth of DPA-4: its module as it is, which makes its list
+    model = BaseModel.deserialize(tree).eval()
+else:
     if not os.path.exists(sys.argv[1]):
-        convert_backend(INPUT=given, OUTPUT=sys.argv[1])
+        convert_backend(INPUT=original, OUTPUT=sys.argv[1])
     potential = DeepPot(sys.argv[1])
     model = potential.deep_eval.dp.model["Default"]
-except Exception:  # there is no .pth of DPA-4: its module as it is, which makes its list
-    model = BaseModel.deserialize(load_dp_model(given)["model"]).eval()
 device = next(model.parameters()).device
 print("loaded", flush=True)
 sys.stdin.readline()

@@ -8,10 +8,11 @@ inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which i
 random, with little curvature, so that an engine's atoms stay where a liquid's do; boxes have water's density.
 DeePMD-kit has the same model as .pth, not compressed: `step` is its model with the neighbour list given, as by LAMMPS,
 and `whole` is a call of `DeepPot`, which makes the list in PyTorch, from all pairs of atoms and images: that of
-a large box does not fit into a GPU. Both answer with energy, forces and virial. Of mdops `step` has the list given,
-too, and `whole` makes it; on a GPU `step` is the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine
-at 300 K, which keeps its list. Ways in turn, medians. Where others compute, too, `--clock process_time` counts the time
-of the processors, of all threads together; OMP_NUM_THREADS sets their number.
+a large box does not fit into a GPU. Of DPA-4, which it does not freeze as .pth, `whole` is a call of its module. Both
+answer with energy, forces and virial. Of mdops `step` has the list given, too, and `whole` makes it; on a GPU `step` is
+the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine at 300 K, which keeps its list. Ways in turn,
+medians. Where others compute, too, `--clock process_time` counts the time of the processors, of all threads together;
+OMP_NUM_THREADS sets their number.
 """
 
 import argparse

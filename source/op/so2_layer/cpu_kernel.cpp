@@ -108,6 +108,7 @@ class Block {
     for (int64_t edge = from; edge < to; edge += count_) {
       count_ = std::min(kBlock, to - edge);
       const int64_t begin = edge * row_, next = begin + count_ * row_;
+      // The next block's rows are on their way while this one is computed.
       for (int64_t k = next; k < std::min(next + kBlock * row_, to * row_); k += 64 / sizeof(T)) {
         __builtin_prefetch(args_.x + k, 0, 2);
         __builtin_prefetch(args_.y + k, 1, 2);
