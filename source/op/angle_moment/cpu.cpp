@@ -72,3 +72,4 @@ static void make_angle_gradients(const Op& op, const AngleArgs<T>& args, const A
 }  // namespace mdops
 
 MDOPS_ON_CPU(AngleMomentOps)
+MDOPS_ON_CPU(AngleFeatureOps)

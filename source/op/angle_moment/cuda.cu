@@ -86,3 +86,4 @@ static void make_angle_gradients(const CudaOp& op, const AngleArgs<T>& args, con
 }  // namespace mdops
 
 MDOPS_ON_GPU(AngleMomentOps)
+MDOPS_ON_GPU(AngleFeatureOps)

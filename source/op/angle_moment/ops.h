@@ -1,77 +1,142 @@
 // The ops on moments of angles.
 #pragma once
 
-#include "angle_moment/inputs.h"
+#include "angle_moment/shape.h"
 #include "common/bind.h"
+#include "common/descriptor_args.h"
 
 namespace mdops {
 
+template <class T>
+struct AngleInputs : AngleArgs<T> {
+  int64_t atoms, pieces;
+
+  void take_grid(const Op& op, int64_t exponent, int64_t octaves, int64_t fineness) {
+    const std::string refusal = angle_grid_refusal(exponent, octaves, fineness);
+    if (!refusal.empty()) fail(op, refusal);
+    if (this->ntypes > kMostAngleTypes)
+      fail(op, "argument `counts` has ", this->ntypes, " types, expected ", kMostAngleTypes, " at most");
+    this->grid = {static_cast<int>(exponent), static_cast<int>(octaves), static_cast<int>(fineness)};
+    pieces = this->grid.pieces();
+  }
+};
+
 template <class Device>
 struct AngleMomentOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Outputs<3> angle_moment(const Call& op, const AngleInputs& in) {
-    Tensor moments = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
-    Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-    Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moments<T>(op, in.args<T>(), in.atoms, data_of(moments), data_of(within), data_of(nearest));
-    });
+  template <class T>
+  static AngleInputs<T> arguments(In& in, const Tensor& displacements, const Tensor& counts,
+                                  const Tensor& types, const Tensor& std, const Tensor& pair_mask,
+                                  double cutoff, double cutoff_smooth, double protection, int64_t exponent,
+                                  int64_t octaves, int64_t fineness, bool gated) {
+    AngleInputs<T> a{};
+    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
+                              cutoff_smooth, protection);
+    a.take_grid(in.op, exponent, octaves, fineness);
+    a.gated = gated;
+    return a;
+  }
+
+  template <class T>
+  static Outputs<3> angle_moment(In& in, AngleInputs<T>& a) {
+    T *to, *least;
+    int32_t* inside;
+    Tensor moments = in.result(to, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
+    Tensor within = in.result(inside, {a.atoms, a.ntypes}), nearest = in.result(least, {a.atoms});
+    run_angle_moments<T>(in.op, a, a.atoms, to, inside, least);
     return {moments, within, nearest};
   }
 
-  static Tensor angle_moment_backward(const Call& op, const AngleInputs& in, const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_gradients<T>(op, in.args<T>(), in.atoms, data_of(grad), data_of(result));
-    });
+  template <class T>
+  static Tensor angle_moment_backward(In& in, AngleInputs<T>& a, const Tensor& grad) {
+    const T* of_moments;
+    in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_angle_moment_gradients<T>(in.op, a, a.atoms, of_moments, by_d);
     return result;
   }
 
-  static Tensor angle_moment_jvp(const Call& op, const AngleInputs& in, const Tensor& tangent_) {
-    const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
-    Tensor result = empty(op, {in.atoms, in.pairs(), in.pieces(), kAnglePowers}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_tangents<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(result));
-    });
+  template <class T>
+  static Tensor angle_moment_jvp(In& in, AngleInputs<T>& a, const Tensor& tangent) {
+    const T* along;
+    in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
+    T* to;
+    Tensor result = in.result(to, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
+    run_angle_moment_tangents<T>(in.op, a, a.atoms, along, to);
     return result;
   }
 
-  static Tensor angle_moment_hvp(const Call& op, const AngleInputs& in, const Tensor& tangent_,
-                                 const Tensor& grad_) {
-    const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
-    Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_angle_moment_seconds<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(grad),
-                                  data_of(result));
-    });
+  template <class T>
+  static Tensor angle_moment_hvp(In& in, AngleInputs<T>& a, const Tensor& tangent, const Tensor& grad) {
+    const T *along, *of_moments;
+    in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
+    in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_angle_moment_seconds<T>(in.op, a, a.atoms, along, of_moments, by_d);
     return result;
   }
 
-  static Outputs<3> angle_features(const Call& op, AngleFeatureInputs& in) {
-    in.plain = Device::placed(in.plain), in.gates = Device::placed(in.gates);  // GPUs read 16 bytes at once
-    Tensor features = empty(op, {in.atoms, in.channels}, in.dtype);
-    Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-    Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      make_angle_features<T>(op, in.args<T>(), in.tables<T>(), in.atoms, data_of(features), data_of(within),
-                             data_of(nearest));
-    });
+  MDOPS_IMPLEMENT_FLOATS(AngleMomentOps, angle_moment, angle_moment_backward, angle_moment_jvp,
+                         angle_moment_hvp)
+};
+
+// Of `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are
+// none.
+template <class Device>
+struct AngleFeatureOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  struct Given : AngleInputs<T> {
+    AngleTables<T> tables;
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                            const Tensor& std, const Tensor& pair_mask, const Tensor& tables,
+                            const Tensor& gates, double cutoff, double cutoff_smooth, double protection,
+                            int64_t exponent, int64_t octaves, int64_t fineness) {
+    Given<T> a{AngleMomentOps<Device>::template arguments<T>(in, displacements, counts, types, std, pair_mask,
+                                                             cutoff, cutoff_smooth, protection, exponent,
+                                                             octaves, fineness, false),
+               {}};
+    in.place(a.tables.plain, "tables", tables, {a.pairs(), a.pieces, kAny, kAngleRow});
+    const int64_t channels = tables.size(2);
+    if (channels < 1 || channels > kMostAngleChannels)
+      fail(in.op, "argument `tables` has ", channels, " channels, expected one or more, ", kMostAngleChannels,
+           " at most");
+    in.place(a.tables.gated, "gates", gates, {kAny, a.pieces, channels, kAngleRow});
+    if (gates.size(0) != 0 && gates.size(0) != a.pairs())
+      fail(in.op, "argument `gates` has ", gates.size(0), " pairs of types, expected none or ", a.pairs());
+    if (!gates.size(0)) a.tables.gated = nullptr;
+    a.tables.channels = static_cast<int>(channels);
+    return a;
+  }
+
+  template <class T>
+  static Outputs<3> angle_features(In& in, Given<T>& a) {
+    T *to, *least;
+    int32_t* inside;
+    Tensor features = in.result(to, {a.atoms, a.tables.channels});
+    Tensor within = in.result(inside, {a.atoms, a.ntypes}), nearest = in.result(least, {a.atoms});
+    make_angle_features<T>(in.op, a, a.tables, a.atoms, to, inside, least);
     return {features, within, nearest};
   }
 
-  static Tensor angle_features_backward(const Call& op, const AngleFeatureInputs& in, const Tensor& grad_) {
-    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.atoms, in.channels});
-    Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      make_angle_gradients<T>(op, in.args<T>(), in.tables<T>(), in.atoms, data_of(grad), data_of(result));
-    });
+  template <class T>
+  static Tensor angle_features_backward(In& in, Given<T>& a, const Tensor& grad) {
+    const T* of_features;
+    in.take(of_features, "grad", grad, {a.atoms, a.tables.channels});
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    make_angle_gradients<T>(in.op, a, a.tables, a.atoms, of_features, by_d);
     return result;
   }
 
-  MDOPS_IMPLEMENT(AngleMomentOps, angle_moment, angle_moment_backward, angle_moment_jvp, angle_moment_hvp,
-                  angle_features, angle_features_backward)
+  MDOPS_IMPLEMENT_FLOATS(AngleFeatureOps, angle_features, angle_features_backward)
 };
 
 }  // namespace mdops

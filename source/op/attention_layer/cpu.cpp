@@ -12,23 +12,23 @@ struct AttentionLayerScratch;
 
 // work(atom, scratch) for all atoms, each thread a part of equal cost.
 template <class T, class Work>
-void each_atom(const Op& op, const LayerInputs& in, AttentionLayerArgs<T> args, bool backward,
-               const Work& work) {
-  if (in.rows == 0) return;
+void each_atom(const Op& op, AttentionLayerArgs<T> args, bool backward, const Work& work) {
+  if (args.attention.rows == 0) return;
+  const int64_t atoms = args.attention.sequences;
   std::vector<T> packed(MDOPS_RUN(attention_layer_packed_size, args));
   MDOPS_RUN(attention_layer_pack, args, backward, packed.data());
   args.packed = packed.data();
-  std::vector<int64_t> cost(in.atoms);
+  std::vector<int64_t> cost(atoms);
   int64_t most = 0;
-  for (int64_t i = 0; i < in.atoms; ++i) {
+  for (int64_t i = 0; i < atoms; ++i) {
     const int64_t n = args.attention.length(i);
-    most = std::max(most, n), cost[i] = n * (n + in.features);
+    most = std::max(most, n), cost[i] = n * (n + args.features);
   }
   std::partial_sum(cost.begin(), cost.end(), cost.begin());
   const int64_t bytes = MDOPS_RUN(attention_layer_scratch_size, args, backward, most);
-  const int64_t threads = std::min<int64_t>(thread_count(), in.atoms);
+  const int64_t threads = std::min<int64_t>(thread_count(), atoms);
   const auto place = [&](int64_t thread) -> int64_t {
-    if (thread == 0 || thread == threads) return thread ? in.atoms : 0;
+    if (thread == 0 || thread == threads) return thread ? atoms : 0;
     return std::upper_bound(cost.begin(), cost.end(), cost.back() * thread / threads) - cost.begin();
   };
   parallel(threads, 1, [&](int64_t begin, int64_t end) {
@@ -40,19 +40,20 @@ void each_atom(const Op& op, const LayerInputs& in, AttentionLayerArgs<T> args, 
 
 }  // namespace
 
-static void check_layer(const Op&, const LayerInputs&) {}
+template <class T>
+static void check_layer(const Op&, const AttentionLayerArgs<T>&, const NeighborAttention&) {}
 
 template <class T>
-static void run_layer(const Op& op, const LayerInputs& in, const AttentionLayerArgs<T>& args, T* out) {
-  each_atom<T>(op, in, args, false, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
+static void run_layer(const Op& op, const AttentionLayerArgs<T>& args, const NeighborAttention&, T* out) {
+  each_atom<T>(op, args, false, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
     MDOPS_RUN(attention_layer_forward, all, atom, out, scratch);
   });
 }
 
 template <class T>
-static void run_layer_gradients(const Op& op, const LayerInputs& in, const AttentionLayerArgs<T>& args,
+static void run_layer_gradients(const Op& op, const AttentionLayerArgs<T>& args, const NeighborAttention&,
                                 const AttentionLayerResults<T>& out) {
-  each_atom<T>(op, in, args, true, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
+  each_atom<T>(op, args, true, [&](const AttentionLayerArgs<T>& all, int64_t atom, void* scratch) {
     MDOPS_RUN(attention_layer_backward, all, atom, out, scratch);
   });
 }

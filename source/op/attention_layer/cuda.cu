@@ -3,21 +3,23 @@
 
 namespace mdops {
 
-static void check_layer(const CudaOp& op, const LayerInputs& in) {
-  check_planned(op, in, "g", in.rows);
-  const std::string refusal = attention_layer_refusal(in.features, in.width);
+template <class T>
+static void check_layer(const CudaOp& op, const AttentionLayerArgs<T>& args, const NeighborAttention& over) {
+  check_planned<T>(op, over, "g", args.attention.rows);
+  const std::string refusal = attention_layer_refusal(args.features, args.attention.width);
   if (!refusal.empty()) fail(op, refusal);
 }
 
 template <class T>
-static void run_layer(const CudaOp& op, const LayerInputs& in, const AttentionLayerArgs<T>& args, T* out) {
-  run_planned(op, in, args, false, attention_layer_bytes, run_attention_layer, out);
+static void run_layer(const CudaOp& op, const AttentionLayerArgs<T>& args, const NeighborAttention& over,
+                      T* out) {
+  run_planned(op, over, args, false, attention_layer_bytes, run_attention_layer, out);
 }
 
 template <class T>
-static void run_layer_gradients(const CudaOp& op, const LayerInputs& in, const AttentionLayerArgs<T>& args,
-                                const AttentionLayerResults<T>& out) {
-  run_planned(op, in, args, true, attention_layer_bytes, run_attention_layer_gradients, out);
+static void run_layer_gradients(const CudaOp& op, const AttentionLayerArgs<T>& args,
+                                const NeighborAttention& over, const AttentionLayerResults<T>& out) {
+  run_planned(op, over, args, true, attention_layer_bytes, run_attention_layer_gradients, out);
 }
 
 }  // namespace mdops

@@ -5,27 +5,26 @@
 #include <type_traits>
 
 #include "attention_layer/gpu_loops.h"
+#include "attention_layer/inputs.h"
 #include "common/cuda.h"
 
 namespace mdops {
 
 // `name`: the argument that has the rows.
-template <class Inputs>
-void check_planned(const CudaOp& op, const Inputs& in, const char* name, int64_t rows) {
-  if (in.dtype != ScalarType::Float) fail(op, "argument `", name, "` must be of float32 on a GPU");
-  if (!in.plan) fail(op, "argument `plan` is needed on a GPU");
+template <class T>
+void check_planned(const CudaOp& op, const NeighborAttention& over, const char* name, int64_t rows) {
+  if (!std::is_same_v<T, float>) fail(op, "argument `", name, "` must be of float32 on a GPU");
+  if (!over.plan) fail(op, "argument `plan` is needed on a GPU");
   if (rows > INT32_MAX - kPlanTile) fail(op, "rows must fit into 32-bit indices");
 }
 
 // A pass of an op's kernels, or with `back` the one for gradients; of float64 there is none.
-template <class Inputs, class Args, class Bytes, class Pass, class Out>
-void run_planned(const CudaOp& op, const Inputs& in, const Args& args, bool back, const Bytes& bytes,
-                 const Pass& pass, const Out& out) {
+template <class Args, class Bytes, class Pass, class Out>
+void run_planned(const CudaOp& op, const NeighborAttention& over, const Args& args, bool back,
+                 const Bytes& bytes, const Pass& pass, const Out& out) {
   if constexpr (std::is_invocable_v<Bytes, const Args&, bool>) {
-    const Tensor items = aligned(*in.plan);
     Tensor memory = empty(op, {bytes(args, back)}, ScalarType::Byte);
-    pass(op, args, AttentionPlan{data_of(items), items.size(0) - 1, in.max_length}, memory.mutable_data_ptr(),
-         out);
+    pass(op, args, AttentionPlan{over.plan, over.items, over.max_length}, memory.mutable_data_ptr(), out);
   }
 }
 

@@ -1,6 +1,7 @@
 // The ops on a layer of attention. A device has `check_layer`, which refuses what its kernels do not have.
 #pragma once
 
+#include "attention_layer/attention_layer.h"
 #include "attention_layer/inputs.h"
 #include "common/bind.h"
 
@@ -8,40 +9,70 @@ namespace mdops {
 
 template <class Device>
 struct AttentionLayerOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
+  using Optional = std::optional<Tensor>;
 
-  static Outputs<2> attention_layer(const Call& op, const LayerInputs& in) {
-    check_layer(op, in);
-    Tensor result = empty(op, {in.rows, in.features}, in.dtype);
-    Tensor saved = empty(op, {in.rows, in.kept()}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      AttentionLayerArgs<T> args = in.args<T>();
-      args.saved = data_of(saved);
-      run_layer<T>(op, in, args, data_of(result));
-    });
+  template <class T>
+  struct Given : AttentionLayerArgs<T> {
+    NeighborAttention over;
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& g, const Tensor& offsets, const Optional& project,
+                            const Optional& project_bias, const Tensor& out, const Tensor& out_bias,
+                            const Tensor& norm, const Tensor& norm_bias, const Optional& factors,
+                            const Optional& gate, const Optional& switches, const Optional& absent,
+                            double scale, double shift, double eps, bool normalize, const Optional& plan,
+                            int64_t max_length) {
+    AttentionLayerArgs<T> a{};
+    in.take(a.g, "g", g, {kAny, kAny});
+    in.take(a.out, "out_weight", out, {kAny, kAny});
+    const int64_t width = out.size(0), features = out.size(1);
+    if (features < 1 || width < 1) fail(in.op, "argument `out_weight` must have rows and columns");
+    if (project.has_value() != project_bias.has_value())
+      fail(in.op, "expected both of `project_weight` and `project_bias`, or none");
+    in.take(a.project, "project_weight", project, {features, 3 * width});
+    in.take(a.project_bias, "project_bias", project_bias, {3 * width});
+    if (!project && width % kLayerLanes)
+      fail(in.op, "without `project_weight`, argument `out_weight` has ", width,
+           " rows, expected a multiple of ", kLayerLanes);
+    in.take(a.factors, "factors", factors, {width});
+    a.features = features, a.columns = g.size(1), a.normalize = normalize, a.eps = static_cast<T>(eps);
+    const int64_t least = features + (project ? 0 : 3 * width);
+    if (a.columns < least || (project && a.columns > least))
+      fail(in.op, "argument `g` has ", a.columns, " columns, expected ", (project ? "" : "at least "), least);
+    in.take(a.out_bias, "out_bias", out_bias, {features});
+    in.take(a.norm, "norm_weight", norm, {features});
+    in.take(a.norm_bias, "norm_bias", norm_bias, {features});
+    a.attention.width = a.attention.value_width = width, a.attention.scale = static_cast<T>(scale);
+    const NeighborAttention over(in, a.attention, "g", g.size(0), offsets, gate, switches, absent, shift,
+                                 plan, max_length);
+    check_layer(in.op, a, over);
+    return {a, over};
+  }
+
+  template <class T>
+  static Outputs<2> attention_layer(In& in, Given<T>& a) {
+    T* to;
+    Tensor result = in.result(to, {a.attention.rows, a.features});
+    Tensor saved = in.result(a.saved, {a.attention.rows, a.kept()});
+    run_layer<T>(in.op, a, a.over, to);
     return {result, saved};
   }
 
-  static Outputs<3> attention_layer_backward(const Call& op, const LayerInputs& in, const Tensor& grad,
-                                             const Tensor& saved) {
-    check_layer(op, in);
-    const Tensor by = input(op, "grad", grad, in.dtype, {in.rows, in.features});
-    const Tensor kept = input(op, "saved", saved, in.dtype, {in.rows, in.kept()});
-    Tensor grad_g = empty(op, {in.rows, in.columns}, in.dtype);
-    Tensor grad_gate = in.gate ? empty(op, {in.rows, 3}, in.dtype) : empty(op, {0}, in.dtype);
-    Tensor grad_switch = empty(op, {in.switches ? in.rows : 0}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      AttentionLayerArgs<T> args = in.args<T>();
-      args.saved = const_cast<T*>(kept.const_data_ptr<T>());  // which this pass reads alone
-      args.grad = data_of(by);
-      run_layer_gradients(op, in, args,
-                          AttentionLayerResults<T>{data_of(grad_g), data_of(in.gate ? &grad_gate : nullptr),
-                                                   data_of(in.switches ? &grad_switch : nullptr)});
-    });
+  template <class T>
+  static Outputs<3> attention_layer_backward(In& in, Given<T>& a, const Tensor& grad, const Tensor& saved) {
+    const int64_t rows = a.attention.rows;
+    in.take(a.grad, "grad", grad, {rows, a.features});
+    in.take_saved(a.saved, "saved", saved, {rows, a.kept()});
+    AttentionLayerResults<T> by;
+    Tensor grad_g = in.result(by.g, {rows, a.columns});
+    const auto [grad_gate, grad_switch] = a.over.results(in, rows, by.gate, by.switches);
+    run_layer_gradients<T>(in.op, a, a.over, by);
     return {grad_g, grad_gate, grad_switch};
   }
 
-  MDOPS_IMPLEMENT(AttentionLayerOps, attention_layer, attention_layer_backward)
+  MDOPS_IMPLEMENT_FLOATS(AttentionLayerOps, attention_layer, attention_layer_backward)
 };
 
 }  // namespace mdops

@@ -23,18 +23,19 @@ void each_atom(const Op& op, const AttentionMomentsArgs<T>& args, const Work& wo
 
 }  // namespace
 
-static void check_moments(const Op&, const MomentsInputs&) {}
+template <class T>
+static void check_moments(const Op&, const AttentionMomentsArgs<T>&, const NeighborAttention&) {}
 
 template <class T>
-static void run_moments(const Op& op, const MomentsInputs& in, const AttentionMomentsArgs<T>& args, T* out) {
-  std::fill(args.saved, args.saved + in.count * in.kept(), T(0));
+static void run_moments(const Op& op, const AttentionMomentsArgs<T>& args, const NeighborAttention&, T* out) {
+  std::fill(args.saved, args.saved + args.attention.rows * JoinedSaved<T>(args, nullptr).columns, T(0));
   each_atom(op, args, [&](int64_t atom, T* scratch) {
-    MDOPS_RUN(attention_moments_forward, args, atom, out + 4 * atom * in.features, scratch);
+    MDOPS_RUN(attention_moments_forward, args, atom, out + 4 * atom * args.features, scratch);
   });
 }
 
 template <class T>
-static void run_moments_gradients(const Op& op, const MomentsInputs&, const AttentionMomentsArgs<T>& args,
+static void run_moments_gradients(const Op& op, const AttentionMomentsArgs<T>& args, const NeighborAttention&,
                                   const AttentionMomentsResults<T>& out) {
   each_atom(op, args, [&](int64_t atom, T* scratch) {
     MDOPS_RUN(attention_moments_backward, args, atom, out, scratch);

@@ -4,23 +4,26 @@
 
 namespace mdops {
 
-static void check_moments(const CudaOp& op, const MomentsInputs& in) {
-  check_planned(op, in, "rows", in.count);
-  const std::string refusal = attention_moments_refusal(in.args<float>());
-  if (!refusal.empty()) fail(op, refusal);
+template <class T>
+static void check_moments(const CudaOp& op, const AttentionMomentsArgs<T>& args,
+                          const NeighborAttention& over) {
+  check_planned<T>(op, over, "rows", args.attention.rows);
+  if constexpr (std::is_same_v<T, float>) {
+    const std::string refusal = attention_moments_refusal(args);
+    if (!refusal.empty()) fail(op, refusal);
+  }
 }
 
 template <class T>
-static void run_moments(const CudaOp& op, const MomentsInputs& in, const AttentionMomentsArgs<T>& args,
+static void run_moments(const CudaOp& op, const AttentionMomentsArgs<T>& args, const NeighborAttention& over,
                         T* out) {
-  run_planned(op, in, args, false, attention_moments_bytes, run_attention_moments, out);
+  run_planned(op, over, args, false, attention_moments_bytes, run_attention_moments, out);
 }
 
 template <class T>
-static void run_moments_gradients(const CudaOp& op, const MomentsInputs& in,
-                                  const AttentionMomentsArgs<T>& args,
-                                  const AttentionMomentsResults<T>& out) {
-  run_planned(op, in, args, true, attention_moments_bytes, run_attention_moments_gradients, out);
+static void run_moments_gradients(const CudaOp& op, const AttentionMomentsArgs<T>& args,
+                                  const NeighborAttention& over, const AttentionMomentsResults<T>& out) {
+  run_planned(op, over, args, true, attention_moments_bytes, run_attention_moments_gradients, out);
 }
 
 }  // namespace mdops

@@ -1,7 +1,17 @@
 // From an op's schema to its function. The ops of a family are a template over the device (ops.h), which
 // checks their arguments at entry and makes their results; what a device does are overloads on the call of an
-// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. An op takes arguments of its own, then those of its inputs,
-// which are checked when they are made:
+// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. An op of floating-point numbers takes arguments of its own,
+// then those that several ops share, of which `arguments` makes what kernels get. It is a template over the
+// type of the first tensor that `arguments` is given, or the op itself where it takes nothing made:
+//
+//   template <class T>
+//   static XArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& y, double cutoff);
+//   template <class T>
+//   static Tensor x_backward(Checked<Device>& in, XArgs<T>& a, const Tensor& grad);
+//
+//   MDOPS_IMPLEMENT_FLOATS(XOps, x_backward)  // in XOps: x_backward(grad, x, y, cutoff)
+//
+// Others are functions without templates, and what they share is a struct:
 //
 //   struct XInputs {
 //     static constexpr const char* kFirst = "x";                    // a tensor on the op's device
@@ -17,6 +27,7 @@
 
 #include <type_traits>
 
+#include "common/checked.h"
 #include "common/each.h"
 #include "common/tensor.h"
 
@@ -110,6 +121,61 @@ void bind(Library& m) {
     m.impl(Name.text, TORCH_BOX(Function));
 }
 
+// A function of an op of floating-point numbers, and whether it takes the kernels' arguments made.
+template <class F>
+struct FloatFunction;
+template <class R, class In, class... A>
+struct FloatFunction<R (*)(In&, A...)> {
+  using Result = R;
+  using Own = TypeList<A...>;
+  static constexpr bool kTakesMade = false;
+};
+template <class R, class In, class Made, class... A>
+  requires(!std::is_const_v<Made>)
+struct FloatFunction<R (*)(In&, Made&, A...)> {
+  using Result = R;
+  using Own = TypeList<A...>;
+  static constexpr bool kTakesMade = true;
+};
+
+template <class Device, class Ops, OpName Name, auto OfFloats, auto OfDoubles>
+struct BoundFloatOp {
+  using Function = FloatFunction<decltype(OfFloats)>;
+
+  template <class Own, class Given>
+  struct Taking;
+  template <class... Own, class... Given>
+  struct Taking<TypeList<Own...>, TypeList<Given...>> {
+    static typename Function::Result call(Own... own, Given... given) {
+      const auto op = Device::make(Name.text, given..., own...);
+      Checked<Device> in(op);
+      const auto run = [&]<class T>(auto function, T) {
+        if constexpr (Function::kTakesMade) {
+          auto made = Ops::template arguments<T>(in, given...);
+          return function(in, made, own...);
+        } else {
+          return function(in, own...);
+        }
+      };
+      const Tensor* first = first_tensor([](const Tensor&) { return true; }, given..., own...);
+      return first->scalar_type() == ScalarType::Double ? run(OfDoubles, double{}) : run(OfFloats, float{});
+    }
+  };
+
+  static auto given() {
+    if constexpr (Function::kTakesMade)
+      return typename FloatFunction<decltype(&Ops::template arguments<float>)>::Own();
+    else
+      return TypeList<>();
+  }
+  using Boxed = Taking<typename Function::Own, decltype(given())>;
+};
+
+template <class Device, class Ops, OpName Name, auto OfFloats, auto OfDoubles>
+void bind_floats(Library& m) {
+  m.impl(Name.text, TORCH_BOX((&BoundFloatOp<Device, Ops, Name, OfFloats, OfDoubles>::Boxed::call)));
+}
+
 // In a template `Ops` over the device: its functions of these names implement the ops of these names.
 #define MDOPS_IMPLEMENT(Ops, ...)                   \
   static void implement(Library& m) {               \
@@ -117,6 +183,14 @@ void bind(Library& m) {
     MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND, __VA_ARGS__)) \
   }
 #define MDOPS_BIND(name) bind<Device, #name, &Own::name>(m);
+// Its functions for float and for double.
+#define MDOPS_IMPLEMENT_FLOATS(Ops, ...)                   \
+  static void implement(Library& m) {                      \
+    using Own = Ops;                                       \
+    MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND_FLOATS, __VA_ARGS__)) \
+  }
+#define MDOPS_BIND_FLOATS(name) \
+  bind_floats<Device, Own, #name, &Own::template name<float>, &Own::template name<double>>(m);
 
 // In cpu.cpp: name(op, args, others...) is kernel(args, begin, end, others...) of pieces of `count` things,
 // in threads.

@@ -47,6 +47,13 @@ struct OnGpu {
   static CudaOp make(const char* name, const char* argument, const Tensor& on) {
     return CudaOp(name, argument, on);
   }
+  // On the GPU of the first tensor that is on one.
+  template <class... A>
+  static CudaOp make(const char* name, const A&... arguments) {
+    const Tensor* first = first_tensor([](const Tensor& tensor) { return tensor.is_cuda(); }, arguments...);
+    if (!first) fail(name, "no argument is on a GPU");
+    return CudaOp(name, "", *first);
+  }
   static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return empty(op, shape, dtype);

@@ -1,35 +1,33 @@
-// The arguments that every descriptor op takes, checked at entry.
+// The arguments that every descriptor op takes.
 #pragma once
 
-#include "common/bind.h"
+#include <limits>
+
+#include "common/checked.h"
 #include "common/cutoff.h"
-#include "common/pair_checks.h"
-#include "env_mat/env_mat.h"
 
 namespace mdops {
 
-struct DescriptorInputs {
-  static constexpr const char* kFirst = "displacements";
-  using Given = Listed<Times<5, const Tensor&>, Times<3, double>>;
-
-  Tensor displacements, counts, types, std, pair_mask;
-  ScalarType dtype;
-  int64_t atoms, width, ntypes;
-  double cutoff, cutoff_smooth, protection;
-
-  DescriptorInputs(const Op& op, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                   const Tensor& std, const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                   double protection);
-
-  // One that has numbers of each pair vector.
-  Tensor pair_tensor(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {atoms, width, 3});
-  }
-
-  template <class T>
-  Cutoff<T> cutoff_as() const {
-    return {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
-  }
-};
+// Takes them as kernels have them, and returns how many atoms there are.
+template <class Args>
+int64_t take_descriptor(auto& in, Args& a, const bool*& mask, const Tensor& displacements,
+                        const Tensor& counts, const Tensor& types, const Tensor& std, const Tensor& pair_mask,
+                        double cutoff, double cutoff_smooth, double protection) {
+  in.take(a.displacements, "displacements", displacements, {kAny, kAny, 3});
+  const int64_t atoms = displacements.size(0);
+  in.take(a.counts, "counts", counts, {atoms, kAny});
+  const int64_t ntypes = counts.size(1);
+  if (ntypes > std::numeric_limits<int>::max())
+    fail(in.op, "argument `counts` has more types than 32 bits count");
+  a.width = displacements.size(1), a.ntypes = static_cast<int>(ntypes);
+  in.take_range(a.types, "types", types, {atoms}, -1, ntypes);
+  in.take(a.std, "std", std, {ntypes, 2});
+  in.take(mask, "pair_mask", pair_mask, {ntypes, ntypes});
+  check_cutoff(in.op, cutoff, cutoff_smooth, protection);
+  check_counts(in.op, a.counts, atoms, ntypes, a.width);
+  using T = std::remove_cvref_t<decltype(*a.displacements)>;
+  a.cutoff = {static_cast<T>(cutoff), static_cast<T>(cutoff_smooth), static_cast<T>(protection)};
+  return atoms;
+}
 
 }  // namespace mdops

@@ -7,23 +7,18 @@
 
 namespace mdops {
 
-// Every entry of `neighbors` is -1 or an atom.
-void check_neighbors(const Op& op, const Tensor& neighbors, int64_t atoms);
-// Every entry of the int32 tensor is in [low, high).
-void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high);
+// Each of so many values is in [low, high).
+void check_range(const Op& op, const char* name, const int32_t* values, int64_t count, int64_t low,
+                 int64_t high);
+inline void check_range(const Op& op, const char* name, const Tensor& values, int64_t low, int64_t high) {
+  check_range(op, name, data_of(values), values.numel(), low, high);
+}
 // No row of `counts` (N, ntypes) is negative or sums to more than `capacity`.
-void check_counts(const Op& op, const Tensor& counts, int64_t capacity);
+void check_counts(const Op& op, const int32_t* counts, int64_t atoms, int64_t ntypes, int64_t capacity);
 
 // Offsets (atoms + 1,) do not fall, and go from 0 to the number of rows, those of the argument `of`, or where
 // rows may be left to fewer.
-void check_offsets(const Op& op, const Tensor& offsets, int64_t rows, const char* of, bool leaves = false);
-
-// A pair list at an op's entry: `neighbors` (N, K), and `batch` (N,) with the system of each atom.
-struct PairList {
-  Tensor batch, neighbors;
-  int64_t atoms, width;
-
-  PairList(const Op& op, const Tensor& batch, const Tensor& neighbors, int64_t systems);
-};
+void check_offsets(const Op& op, const int32_t* offsets, int64_t atoms, int64_t rows, const char* of,
+                   bool leaves = false);
 
 }  // namespace mdops

@@ -75,6 +75,12 @@ template <>
 inline constexpr ScalarType kDtype<float> = ScalarType::Float;
 template <>
 inline constexpr ScalarType kDtype<double> = ScalarType::Double;
+template <>
+inline constexpr ScalarType kDtype<int32_t> = ScalarType::Int;
+template <>
+inline constexpr ScalarType kDtype<int64_t> = ScalarType::Long;
+template <>
+inline constexpr ScalarType kDtype<bool> = ScalarType::Bool;
 
 // f(T{}) with T the C++ type of float32 or float64.
 template <class F>
@@ -84,11 +90,25 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
   fail(op, "the compute dtype must be float32 or float64");
 }
 
-// Makes the call of an op, where its checks are a template over the device (ops.h). On a GPU it looks at a
-// tensor.
+// The first tensor of an op's arguments that is such a one, or null.
+template <class F, class... A>
+const Tensor* first_tensor(const F& is_it, const A&... arguments) {
+  const Tensor* first = nullptr;
+  const auto look = [&](const auto& argument) {
+    if constexpr (std::is_same_v<decltype(argument), const Tensor&>)
+      if (!first && is_it(argument)) first = &argument;
+  };
+  (look(arguments), ...);
+  return first;
+}
+
+// Makes the call of an op of these arguments, where its checks are a template over the device (ops.h).
 struct OnCpu {
   using Call = Op;
-  static Op make(const char* name, const char*, const Tensor&) { return Op(name); }
+  template <class... A>
+  static Op make(const char* name, const A&...) {
+    return Op(name);
+  }
   // An input where its kernels read it with the same bits.
   static Tensor placed(const Tensor& tensor) { return tensor; }
   // A result that loops add to, and kernels write.

@@ -2,113 +2,83 @@
 #pragma once
 
 #include "common/bind.h"
-#include "common/given.h"
 #include "degree_norm/degree_norm.h"
 
 namespace mdops {
 
-struct NormInputs {
-  Tensor x, shares;
-  ScalarType dtype = x.scalar_type();
-  int64_t atoms = x.size(0), rows = x.size(1), channels = x.size(2);
-  bool centered;
-  double eps;
-
-  NormInputs(const Op& op, const Tensor& x_, const Tensor& shares_, double eps_, bool centered_)
-      : x(float_input(op, "x", x_, {kAny, kAny, kAny})),
-        shares(input(op, "shares", shares_, x.scalar_type(), {x.size(1)})),
-        centered(centered_),
-        eps(eps_) {
-    if (rows < 1 || channels < 1)
-      fail(op, "argument `x` has ", rows, " rows of ", channels, " channels, expected 1 or more of both");
-    if (!(eps > 0)) fail(op, "argument `eps` is ", eps, ", expected more than 0");
-  }
-
-  Tensor factors(const Op& op, const Tensor& given) const {
-    return input(op, "factors", given, dtype, {rows, channels});
-  }
-  Tensor bias(const Op& op, const Tensor& given) const { return input(op, "bias", given, dtype, {channels}); }
-  Tensor of_atoms(const Op& op, const char* name, const Tensor& given) const {
-    return input(op, name, given, dtype, {atoms, rows, channels});
-  }
-  Tensor result(const Op& op) const { return empty(op, {atoms, rows, channels}, dtype); }
-
-  template <class T>
-  NormArgs<T> args() const {
-    NormArgs<T> found{atoms, rows, channels, centered, static_cast<T>(eps)};
-    found.x = data_of(x), found.shares = data_of(shares);
-    return found;
-  }
-};
-
 template <class Device>
 struct DegreeNormOps {
-  static Tensor degree_norm(const Tensor& x, const Tensor& factors_, const Tensor& bias_,
+  using In = Checked<Device>;
+
+  template <class T>
+  static Tensor degree_norm(In& in, const Tensor& x, const Tensor& factors, const Tensor& bias,
                             const Tensor& shares, double eps, bool centered) {
-    const auto op = Device::make("degree_norm", "x", x);
-    const NormInputs in(op, x, shares, eps, centered);
-    const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
-    Tensor y = in.result(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.factors = data_of(factors), args.bias = data_of(bias);
-      args.y = data_of(y);
-      run_norm(op, args);
-    });
+    auto a = norm<T>(in, x, shares, eps, centered);
+    in.take(a.factors, "factors", factors, {a.rows, a.channels});
+    in.take(a.bias, "bias", bias, {a.channels});
+    Tensor y = of_atoms(in, a, a.y);
+    run_norm(in.op, a);
     return y;
   }
 
-  static Tensor degree_norm_backward(const Tensor& grad_, const Tensor& x, const Tensor& factors_,
-                                     const Tensor& bias_, const Tensor& shares, double eps, bool centered) {
-    const auto op = Device::make("degree_norm_backward", "x", x);
-    const NormInputs in(op, x, shares, eps, centered);
-    const Tensor factors = in.factors(op, factors_), bias = in.bias(op, bias_);
-    const Tensor grad = in.of_atoms(op, "grad", grad_);
-    Tensor by_x = in.result(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.factors = data_of(factors), args.grad = given<T>(grad);
-      args.y = data_of(by_x);
-      run_norm(op, args);
-    });
+  template <class T>
+  static Tensor degree_norm_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& factors,
+                                     const Tensor& bias, const Tensor& shares, double eps, bool centered) {
+    auto a = norm<T>(in, x, shares, eps, centered);
+    const T* none;  // what is added has no part in gradients
+    in.take(none, "bias", bias, {a.channels});
+    in.take(a.factors, "factors", factors, {a.rows, a.channels});
+    in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
+    Tensor by_x = of_atoms(in, a, a.y);
+    run_norm(in.op, a);
     return by_x;
   }
 
-  static Tensor degree_norm_terms(const Tensor& grad_, const Tensor& x, const Tensor& shares, double eps,
-                                  bool centered) {
-    const auto op = Device::make("degree_norm_terms", "x", x);
-    const NormInputs in(op, x, shares, eps, centered);
-    const Tensor grad = in.of_atoms(op, "grad", grad_);
-    Tensor terms = in.result(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad = given<T>(grad), args.terms = data_of(terms);
-      run_norm(op, args);
-    });
+  template <class T>
+  static Tensor degree_norm_terms(In& in, const Tensor& grad, const Tensor& x, const Tensor& shares,
+                                  double eps, bool centered) {
+    auto a = norm<T>(in, x, shares, eps, centered);
+    in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
+    Tensor terms = of_atoms(in, a, a.terms);
+    run_norm(in.op, a);
     return terms;
   }
 
-  static Outputs<3> degree_norm_backward_backward(const Tensor& direction_, const Tensor& grad_,
-                                                  const Tensor& x, const Tensor& factors_,
+  template <class T>
+  static Outputs<3> degree_norm_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
+                                                  const Tensor& x, const Tensor& factors,
                                                   const Tensor& shares, double eps, bool centered) {
-    const auto op = Device::make("degree_norm_backward_backward", "x", x);
-    const NormInputs in(op, x, shares, eps, centered);
-    const Tensor factors = in.factors(op, factors_), grad = in.of_atoms(op, "grad", grad_);
-    const Tensor direction = in.of_atoms(op, "direction", direction_);
-    Tensor by_grad = in.result(op), by_x = in.result(op), terms = in.result(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.factors = data_of(factors), args.grad = given<T>(grad);
-      args.direction = given<T>(direction);
-      args.by_grad = data_of(by_grad), args.terms = data_of(terms);
-      args.y = data_of(by_x);
-      run_norm(op, args);
-    });
+    auto a = norm<T>(in, x, shares, eps, centered);
+    in.take(a.factors, "factors", factors, {a.rows, a.channels});
+    in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
+    in.give(a.direction, "direction", direction, {a.atoms, a.rows, a.channels});
+    Tensor by_grad = of_atoms(in, a, a.by_grad), by_x = of_atoms(in, a, a.y);
+    Tensor terms = of_atoms(in, a, a.terms);
+    run_norm(in.op, a);
     return {by_grad, by_x, terms};
   }
 
-  MDOPS_IMPLEMENT(DegreeNormOps, degree_norm, degree_norm_backward, degree_norm_terms,
-                  degree_norm_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(DegreeNormOps, degree_norm, degree_norm_backward, degree_norm_terms,
+                         degree_norm_backward_backward)
+
+ private:
+  template <class T>
+  static NormArgs<T> norm(In& in, const Tensor& x, const Tensor& shares, double eps, bool centered) {
+    NormArgs<T> a{};
+    in.take(a.x, "x", x, {kAny, kAny, kAny});
+    a.atoms = x.size(0), a.rows = x.size(1), a.channels = x.size(2);
+    in.take(a.shares, "shares", shares, {a.rows});
+    a.centered = centered, a.eps = static_cast<T>(eps);
+    if (a.rows < 1 || a.channels < 1)
+      fail(in.op, "argument `x` has ", a.rows, " rows of ", a.channels,
+           " channels, expected 1 or more of both");
+    if (!(eps > 0)) fail(in.op, "argument `eps` is ", eps, ", expected more than 0");
+    return a;
+  }
+  template <class T>
+  static Tensor of_atoms(In& in, const NormArgs<T>& a, T*& to) {
+    return in.result(to, {a.atoms, a.rows, a.channels});
+  }
 };
 
 }  // namespace mdops

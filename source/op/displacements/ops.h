@@ -6,78 +6,89 @@
 
 namespace mdops {
 
+// Those whose first tensor does not tell the type.
 template <class Device>
 struct DisplacementOps {
-  static Tensor displacements(const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
-                              const Tensor& neighbors_, const Tensor& images_, ScalarType dtype) {
-    const auto op = Device::make("displacements", "positions", positions_);
-    const Tensor cell = input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3});
-    const PairList pairs(op, batch_, neighbors_, cell.size(0));
-    const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
-    const Tensor positions = input(op, "positions", positions_, ScalarType::Double, {pairs.atoms, 3});
-    Tensor result = empty(op, {pairs.atoms, pairs.width, 3}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      run_displacements<T>(op, positions.const_data_ptr<double>(), cell.const_data_ptr<double>(),
-                           pair_rows(pairs, cell.size(0)), data_of(images), data_of(result));
+  static Tensor displacements(const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                              const Tensor& neighbors, const Tensor& images, ScalarType dtype) {
+    const auto op = Device::make("displacements", positions, cell, batch, neighbors, images);
+    return dispatch_float(op, dtype, [&]<class T>(T) {
+      Checked<Device> in(op);
+      const double *of_atoms, *of_cell;
+      const int32_t* of_pairs;
+      in.take(of_cell, "cell", cell, {kAny, 3, 3});
+      const PairRows rows = take_pairs(in, batch, neighbors, cell.size(0));
+      in.take(of_pairs, "images", images, {rows.atoms, rows.width});
+      in.take(of_atoms, "positions", positions, {rows.atoms, 3});
+      T* to;
+      Tensor result = in.result(to, {rows.atoms, rows.width, 3});
+      run_displacements(op, of_atoms, of_cell, rows, of_pairs, to);
+      return result;
     });
-    return result;
   }
 
-  static Outputs<2> displacements_backward(const Tensor& grad_, const Tensor& batch_,
-                                           const Tensor& neighbors_, const Tensor& images_,
-                                           int64_t num_systems) {
-    const auto op = Device::make("displacements_backward", "grad", grad_);
-    const PairList pairs(op, batch_, neighbors_, num_systems);
-    const Tensor images = input(op, "images", images_, ScalarType::Int, {pairs.atoms, pairs.width});
-    const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
-    Tensor grad_positions = Device::summed(op, {pairs.atoms, 3}, ScalarType::Double);
-    Tensor grad_cell = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
-    dispatch_float(op, grad.scalar_type(), [&]<class T>(T) {
-      sum_displacement_grads(op, pair_rows(pairs, num_systems), images.const_data_ptr<int32_t>(),
-                             grad.const_data_ptr<T>(), grad_positions.mutable_data_ptr<double>(),
-                             grad_cell.mutable_data_ptr<double>());
+  static Outputs<2> pair_forces_backward(const Tensor& grad_forces, const Tensor& grad_virial,
+                                         const Tensor& grad_atom_virial, const Tensor& grad,
+                                         const Tensor& displacements, const Tensor& batch,
+                                         const Tensor& neighbors) {
+    const auto op = Device::make("pair_forces_backward", grad_forces, grad_virial, grad_atom_virial, grad,
+                                 displacements, batch, neighbors);
+    return for_type_of(grad, [&]<class T>(T) -> Outputs<2> {
+      Checked<Device> in(op);
+      PairForceGrads by;
+      in.take(by.virial, "grad_virial", grad_virial, {kAny, 3, 3});
+      const PairRows rows = take_pairs(in, batch, neighbors, grad_virial.size(0));
+      in.take(by.forces, "grad_forces", grad_forces, {rows.atoms, 3});
+      in.take(by.atom_virial, "grad_atom_virial", grad_atom_virial, {rows.atoms, 3, 3});
+      const T *of_vectors, *d;
+      in.take(of_vectors, "grad", grad, {rows.atoms, rows.width, 3});
+      in.take(d, "displacements", displacements, {rows.atoms, rows.width, 3});
+      T *by_grad, *by_d;
+      Tensor grad_grad = in.sums(by_grad, {rows.atoms, rows.width, 3});
+      Tensor grad_displacements = in.sums(by_d, {rows.atoms, rows.width, 3});
+      write_pair_force_grads(in.op, rows, by, of_vectors, d, by_grad, by_d);
+      return {grad_grad, grad_displacements};
     });
+  }
+
+  MDOPS_IMPLEMENT(DisplacementOps, displacements, pair_forces_backward)
+};
+
+template <class Device>
+struct PairForceOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  static Outputs<2> displacements_backward(In& in, const Tensor& grad, const Tensor& batch,
+                                           const Tensor& neighbors, const Tensor& images,
+                                           int64_t num_systems) {
+    const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
+    const int32_t* of_pairs;
+    in.take(of_pairs, "images", images, {rows.atoms, rows.width});
+    const T* of_vectors;
+    in.take(of_vectors, "grad", grad, {rows.atoms, rows.width, 3});
+    double *positions, *cell;
+    Tensor grad_positions = in.sums(positions, {rows.atoms, 3});
+    Tensor grad_cell = in.sums(cell, {num_systems, 3, 3});
+    sum_displacement_grads(in.op, rows, of_pairs, of_vectors, positions, cell);
     return {grad_positions, grad_cell};
   }
 
-  static Outputs<3> pair_forces(const Tensor& grad_, const Tensor& displacements_, const Tensor& batch_,
-                                const Tensor& neighbors_, int64_t num_systems, bool of_atoms) {
-    const auto op = Device::make("pair_forces", "grad", grad_);
-    const PairList pairs(op, batch_, neighbors_, num_systems);
-    const Tensor grad = float_input(op, "grad", grad_, {pairs.atoms, pairs.width, 3});
-    const Tensor d =
-        input(op, "displacements", displacements_, grad.scalar_type(), {pairs.atoms, pairs.width, 3});
-    Tensor forces = Device::summed(op, {pairs.atoms, 3}, ScalarType::Double);
-    Tensor virial = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
-    Tensor atom_virial = Device::summed(op, {of_atoms ? pairs.atoms : 0, 3, 3}, ScalarType::Double);
-    dispatch_float(op, grad.scalar_type(), [&]<class T>(T) {
-      sum_pair_forces(op, pair_rows(pairs, num_systems), grad.const_data_ptr<T>(), d.const_data_ptr<T>(),
-                      forces.mutable_data_ptr<double>(), virial.mutable_data_ptr<double>(),
-                      of_atoms ? atom_virial.mutable_data_ptr<double>() : nullptr);
-    });
+  template <class T>
+  static Outputs<3> pair_forces(In& in, const Tensor& grad, const Tensor& displacements, const Tensor& batch,
+                                const Tensor& neighbors, int64_t num_systems, bool of_atoms) {
+    const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
+    const T *of_vectors, *d;
+    in.take(of_vectors, "grad", grad, {rows.atoms, rows.width, 3});
+    in.take(d, "displacements", displacements, {rows.atoms, rows.width, 3});
+    double *to_forces, *to_virial, *to_atoms;
+    Tensor forces = in.sums(to_forces, {rows.atoms, 3}), virial = in.sums(to_virial, {num_systems, 3, 3});
+    Tensor atom_virial = in.sums(to_atoms, {of_atoms ? rows.atoms : 0, 3, 3});
+    sum_pair_forces(in.op, rows, of_vectors, d, to_forces, to_virial, of_atoms ? to_atoms : nullptr);
     return {forces, virial, atom_virial};
   }
 
-  static Outputs<2> pair_forces_backward(const Tensor& grad_forces_, const Tensor& grad_virial_,
-                                         const Tensor& grad_atom_virial_, const Tensor& grad_,
-                                         const Tensor& displacements_, const Tensor& batch_,
-                                         const Tensor& neighbors_) {
-    const auto op = Device::make("pair_forces_backward", "grad", grad_);
-    const PairForcesBackward in(op, grad_forces_, grad_virial_, grad_atom_virial_, grad_, displacements_,
-                                batch_, neighbors_);
-    const PairList& pairs = in.pairs;
-    const ScalarType dtype = in.grad.scalar_type();
-    Tensor grad_grad = Device::summed(op, {pairs.atoms, pairs.width, 3}, dtype);
-    Tensor grad_displacements = Device::summed(op, {pairs.atoms, pairs.width, 3}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      write_pair_force_grads(op, in.rows(), in.of_results(), in.grad.const_data_ptr<T>(),
-                             in.displacements.const_data_ptr<T>(), grad_grad.mutable_data_ptr<T>(),
-                             grad_displacements.mutable_data_ptr<T>());
-    });
-    return {grad_grad, grad_displacements};
-  }
-
-  MDOPS_IMPLEMENT(DisplacementOps, displacements, displacements_backward, pair_forces, pair_forces_backward)
+  MDOPS_IMPLEMENT_FLOATS(PairForceOps, displacements_backward, pair_forces)
 };
 
 }  // namespace mdops

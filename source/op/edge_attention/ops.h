@@ -4,134 +4,83 @@
 #include <algorithm>
 
 #include "common/bind.h"
-#include "common/given.h"
-#include "common/pair_checks.h"
 #include "edge_attention/edge_attention.h"
 #include "graph/row_index.h"
 
 namespace mdops {
 
-struct EdgeAttentionInputs {
-  static constexpr const char* kFirst = "q";
-  using Given = Listed<Times<6, const Tensor&>, double, bool, int64_t>;
+template <class Device>
+struct EdgeAttentionOps {
+  using In = Checked<Device>;
 
-  Tensor q;
-  ScalarType dtype = q.scalar_type();
-  int64_t rows = q.size(0), heads = q.size(1), keys = q.size(2);
-  Tensor x;
-  int64_t values = x.size(1);
-  Tensor r, w, offsets, absent;
-  double shift;
-  bool gated;
-  int64_t longest;
-
-  EdgeAttentionInputs(const Op& op, const Tensor& q_, const Tensor& x_, const Tensor& r_, const Tensor& w_,
-                      const Tensor& absent_, const Tensor& offsets_, double shift_, bool gated_,
-                      int64_t longest_)
-      : q(float_input(op, "q", q_, {kAny, kAny, kAny})),
-        x(input(op, "x", x_, dtype, {rows, kAny})),
-        r(input(op, "r", r_, dtype, {rows, 3})),
-        w(input(op, "w", w_, dtype, {rows})),
-        offsets(offsets_input(op, offsets_, rows)),
-        absent(input(op, "absent", absent_, dtype, {offsets.size(0) - 1})),
-        shift(shift_),
-        gated(gated_),
-        longest(longest_) {
-    if (keys > values)
-      fail(op, "argument `x` has ", values, " numbers an edge, expected the ", keys, " of `q` or more");
+  template <class T>
+  static EdgeAttentionArgs<T> arguments(In& in, const Tensor& q, const Tensor& x, const Tensor& r,
+                                        const Tensor& w, const Tensor& absent, const Tensor& offsets,
+                                        double shift, bool gated, int64_t longest) {
+    EdgeAttentionArgs<T> a{};
+    in.take(a.q, "q", q, {kAny, kAny, kAny});
+    a.rows = q.size(0), a.heads = q.size(1), a.keys = q.size(2);
+    in.take(a.x, "x", x, {a.rows, kAny});
+    a.values = x.size(1);
+    in.take(a.r, "r", r, {a.rows, 3});
+    in.take(a.w, "w", w, {a.rows});
+    a.atoms = take_offsets(in, a.offsets, offsets, a.rows);
+    in.take(a.absent, "absent", absent, {a.atoms});
+    a.shift = static_cast<T>(shift), a.gated = gated, a.longest = std::min(longest, a.rows);
+    if (a.keys > a.values)
+      fail(in.op, "argument `x` has ", a.values, " numbers an edge, expected the ", a.keys,
+           " of `q` or more");
     if (longest < 0 || longest > INT32_MAX)
-      fail(op, "argument `longest` is ", longest, ", expected 0 to 2^31 - 1");
-    if (!op.on_cpu()) return;
-    const int32_t* o = offsets.const_data_ptr<int32_t>();
-    for (int64_t i = 0; i + 1 < offsets.size(0); ++i)
-      if (o[i + 1] - o[i] > longest)
-        fail(op, "argument `offsets` has ", o[i + 1] - o[i], " edges of atom ", i, ", and `longest` is ",
-             longest);
-  }
-
-  Tensor like_q(const Op& op, const char* name, const Tensor& t) const {
-    return input(op, name, t, dtype, {rows, heads, keys});
-  }
-  Tensor like_out(const Op& op, const char* name, const Tensor& t) const {
-    return input(op, name, t, dtype, {rows, heads, values});
+      fail(in.op, "argument `longest` is ", longest, ", expected 0 to 2^31 - 1");
+    for (int64_t i = 0; in.op.on_cpu() && i < a.atoms; ++i)
+      if (const int32_t count = a.offsets[i + 1] - a.offsets[i]; count > longest)
+        fail(in.op, "argument `offsets` has ", count, " edges of atom ", i, ", and `longest` is ", longest);
+    return a;
   }
 
   template <class T>
-  EdgeAttentionArgs<T> args() const {
-    EdgeAttentionArgs<T> a{};
-    a.rows = rows, a.heads = heads, a.keys = keys, a.values = values, a.atoms = offsets.size(0) - 1;
-    a.longest = std::min(longest, rows), a.gated = gated, a.shift = static_cast<T>(shift);
-    a.offsets = data_of(offsets);
-    a.q = data_of(q), a.x = data_of(x), a.r = data_of(r);
-    a.w = data_of(w), a.absent = data_of(absent);
-    return a;
-  }
-};
-
-template <class Device>
-struct EdgeAttentionOps {
-  using Call = typename Device::Call;
-
-  static Tensor edge_attention(const Call& op, const EdgeAttentionInputs& in) {
-    Tensor out = empty(op, {in.rows, in.heads, in.values}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.out = data_of(out);
-      run_edge_attention(op, args);
-    });
+  static Tensor edge_attention(In& in, EdgeAttentionArgs<T>& a) {
+    Tensor out = in.result(a.out, {a.rows, a.heads, a.values});
+    run_edge_attention(in.op, a);
     return out;
   }
 
-  static Outputs<4> edge_attention_backward(const Call& op, const EdgeAttentionInputs& in,
-                                            const Tensor& grad) {
-    const Tensor of_out = in.like_out(op, "grad", grad);
-    Gradients by{op, in};
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad = given<T>(of_out);
-      by.write_to(args);
-      run_edge_attention(op, args);
-    });
+  template <class T>
+  static Outputs<4> edge_attention_backward(In& in, EdgeAttentionArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
+    Gradients by(in, a);
+    run_edge_attention(in.op, a);
     return {by.q, by.x, by.r, by.w};
   }
 
-  static Outputs<5> edge_attention_backward_backward(const Call& op, const EdgeAttentionInputs& in,
-                                                     const Tensor& along_q_, const Tensor& along_x_,
-                                                     const Tensor& along_r_, const Tensor& along_w_,
-                                                     const Tensor& grad) {
-    const Tensor of_out = in.like_out(op, "grad", grad), along_q = in.like_q(op, "along_q", along_q_);
-    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.values});
-    const Tensor along_r = input(op, "along_r", along_r_, in.dtype, {in.rows, 3});
-    const Tensor along_w = input(op, "along_w", along_w_, in.dtype, {in.rows});
-    Tensor by_grad = empty(op, {in.rows, in.heads, in.values}, in.dtype);
-    Gradients by{op, in};
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad = given<T>(of_out);
-      args.along_q = data_of(along_q), args.along_x = given<T>(along_x);
-      args.along_r = data_of(along_r), args.along_w = data_of(along_w);
-      args.out = data_of(by_grad);
-      by.write_to(args);
-      run_edge_attention(op, args);
-    });
+  template <class T>
+  static Outputs<5> edge_attention_backward_backward(In& in, EdgeAttentionArgs<T>& a, const Tensor& along_q,
+                                                     const Tensor& along_x, const Tensor& along_r,
+                                                     const Tensor& along_w, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
+    in.take(a.along_q, "along_q", along_q, {a.rows, a.heads, a.keys});
+    in.give(a.along_x, "along_x", along_x, {a.rows, a.values});
+    in.take(a.along_r, "along_r", along_r, {a.rows, 3});
+    in.take(a.along_w, "along_w", along_w, {a.rows});
+    Tensor by_grad = in.result(a.out, {a.rows, a.heads, a.values});
+    Gradients by(in, a);
+    run_edge_attention(in.op, a);
     return {by_grad, by.q, by.x, by.r, by.w};
   }
 
-  MDOPS_IMPLEMENT(EdgeAttentionOps, edge_attention, edge_attention_backward, edge_attention_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(EdgeAttentionOps, edge_attention, edge_attention_backward,
+                         edge_attention_backward_backward)
 
  private:
   struct Gradients {
-    const Op& op;
-    const EdgeAttentionInputs& in;
-    Tensor q = empty(op, {in.rows, in.heads, in.keys}, in.dtype);
-    Tensor x = empty(op, {in.rows, in.values}, in.dtype);
-    Tensor r = empty(op, {in.rows, 3}, in.dtype), w = empty(op, {in.rows}, in.dtype);
+    Tensor q, x, r, w;
 
     template <class T>
-    void write_to(EdgeAttentionArgs<T>& args) {
-      args.by_q = data_of(q), args.by_x = data_of(x);
-      args.by_r = data_of(r), args.by_w = data_of(w);
-    }
+    Gradients(In& in, EdgeAttentionArgs<T>& a)
+        : q(in.result(a.by_q, {a.rows, a.heads, a.keys})),
+          x(in.result(a.by_x, {a.rows, a.values})),
+          r(in.result(a.by_r, {a.rows, 3})),
+          w(in.result(a.by_w, {a.rows})) {}
   };
 };
 

@@ -44,5 +44,6 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
   using Ops = mdops::EdgeConvolutionOps<mdops::OnCpu>;
   Ops::implement(m);
-  mdops::bind<mdops::OnCpu, "edge_convolution_own", &Ops::edge_convolution_own>(m);
+  mdops::bind_floats<mdops::OnCpu, Ops, "edge_convolution_own", &Ops::edge_convolution_own<float>,
+                     &Ops::edge_convolution_own<double>>(m);
 }

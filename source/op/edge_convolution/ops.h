@@ -10,166 +10,149 @@ namespace mdops {
 // What a pass of `run_convolution` gives.
 enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
 
-struct EdgeConvolutionInputs {
-  RowIndex of_a, of_x;
-  int64_t rows;
-
-  EdgeConvolutionInputs(const Op& op, const Tensor& a_index, const std::optional<Tensor>& a_order,
-                        const Tensor& a_offsets, const Tensor& x_index, const std::optional<Tensor>& x_order,
-                        const Tensor& x_offsets, int64_t rows_)
-      : of_a(op, a_index, a_order, a_offsets, rows_, {"a_index", "a_order", "a_offsets"}),
-        of_x(op, x_index, x_order, x_offsets, rows_, {"x_index", "x_order", "x_offsets"}),
-        rows(rows_) {}
-
-  template <class T>
-  static NodeRows<T> nodes(const Tensor* x, const RowIndex& of) {
-    return {data_of(x), data_of(of.index), of.targets};
-  }
-  template <class T>
-  static void sums_of(const RowIndex& of, EdgeConvolutionArgs<T>& args) {
-    args.index = data_of(of.index), args.order = of.order_data();
-    args.offsets = data_of(of.offsets), args.targets = of.targets;
-  }
-};
-
 template <class Device>
 struct EdgeConvolutionOps {
+  using In = Checked<Device>;
   using Index = const Tensor&;
   using Order = const std::optional<Tensor>&;
 
-  static Tensor edge_convolution(const Tensor& x_, const Tensor& b, const Tensor& w, const Tensor& t,
+  template <class T>
+  static Tensor edge_convolution(In& in, const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& t,
                                  const Tensor& weight, Index x_index, Order x_order, Index x_offsets,
                                  Index a_index, Order a_order, Index a_offsets) {
-    const auto op = Device::make("edge_convolution", "x", x_);
-    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
-    return sums<ConvolutionPass::by_a>(op, x, kAny, b, w, t, weight, a_index, a_order, a_offsets, x_index,
-                                       x_order, x_offsets);
+    EdgeConvolutionArgs<T> args{};
+    in.place(args.x.x, "x", x, {kAny, kAny});
+    args.width = x.size(1);
+    take_edges(in, args, b, w, t, weight);
+    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    check_nodes(in.op, "x", x, of_x);
+    set_sums(args, of_a);
+    Tensor y = in.result(args.by_a, {args.targets, 1 + args.turns, args.width});
+    run_convolution<ConvolutionPass::by_a>(in.op, args);
+    return y;
   }
 
-  static Tensor edge_convolution_nodes(const Tensor& a_, const Tensor& b, const Tensor& w, const Tensor& t,
-                                       const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
-                                       Index x_index, Order x_order, Index x_offsets) {
-    const auto op = Device::make("edge_convolution_nodes", "a", a_);
-    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
-    return sums<ConvolutionPass::by_x>(op, a, turns_of(op, a), b, w, t, weight, a_index, a_order, a_offsets,
-                                       x_index, x_order, x_offsets);
+  template <class T>
+  static Tensor edge_convolution_nodes(In& in, const Tensor& a, const Tensor& b, const Tensor& w,
+                                       const Tensor& t, const Tensor& weight, Index a_index, Order a_order,
+                                       Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
+    EdgeConvolutionArgs<T> args{};
+    take_a(in, args, a);
+    const int64_t turns = args.turns;
+    take_edges(in, args, b, w, t, weight, turns);
+    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    check_nodes(in.op, "a", a, of_a);
+    set_sums(args, of_x);
+    Tensor y = in.result(args.by_x, {args.targets, args.width});
+    run_convolution<ConvolutionPass::by_x>(in.op, args);
+    return y;
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
-  static Outputs<3> edge_convolution_edges(const Tensor& a, const Tensor& x, const Tensor& b, const Tensor& w,
-                                           const Tensor& weight, Index a_index, Order a_order,
-                                           Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
-    const auto op = Device::make("edge_convolution_edges", "a", a);
-    return by_edges(op, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index, x_order,
-                    x_offsets);
+  template <class T>
+  static Outputs<3> edge_convolution_edges(In& in, const Tensor& a, const Tensor& x, const Tensor& b,
+                                           const Tensor& w, const Tensor& weight, Index a_index,
+                                           Order a_order, Index a_offsets, Index x_index, Order x_order,
+                                           Index x_offsets) {
+    return by_edges<T>(in, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index,
+                       x_order, x_offsets);
   }
 
   // The same with sums of the edges' own numbers.
-  static Outputs<3> edge_convolution_own(const Tensor& a, const Tensor& own, const Tensor& x, const Tensor& b,
-                                         const Tensor& w, const Tensor& t, const Tensor& weight,
-                                         Index a_index, Order a_order, Index a_offsets, Index x_index,
-                                         Order x_order, Index x_offsets) {
-    const auto op = Device::make("edge_convolution_own", "a", a);
-    return by_edges(op, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
-                    x_offsets);
+  template <class T>
+  static Outputs<3> edge_convolution_own(In& in, const Tensor& a, const Tensor& own, const Tensor& x,
+                                         const Tensor& b, const Tensor& w, const Tensor& t,
+                                         const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
+                                         Index x_index, Order x_order, Index x_offsets) {
+    return by_edges<T>(in, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
+                       x_offsets);
   }
 
-  static Tensor edge_convolution_weight(const Tensor& a_, const Tensor& x_, const Tensor& b_,
-                                        const Tensor& w_, Index a_index, Order a_order, Index a_offsets,
+  template <class T>
+  static Tensor edge_convolution_weight(In& in, const Tensor& a, const Tensor& x, const Tensor& b,
+                                        const Tensor& w, Index a_index, Order a_order, Index a_offsets,
                                         Index x_index, Order x_order, Index x_offsets) {
-    const auto op = Device::make("edge_convolution_weight", "a", a_);
-    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny}));
-    const ScalarType dtype = a.scalar_type();
-    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, a.size(1)}));
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
-    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
-    const Tensor w = input(op, "w", w_, dtype, {in.rows});
-    Tensor y = empty(op, {b.size(1), a.size(1)}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, &a, &x, y, 0);
-      args.b = data_of(b), args.w = data_of(w);
-      args.weight = nullptr, args.by_weight = data_of(y);
-      run_convolution<ConvolutionPass::by_weight>(op, args);
-    });
+    EdgeConvolutionArgs<T> args{};
+    in.place(args.a.x, "a", a, {kAny, kAny});
+    args.width = a.size(1);
+    in.place(args.x.x, "x", x, {kAny, args.width});
+    in.place(args.b, "b", b, {kAny, kAny});
+    args.rows = b.size(0), args.inputs = b.size(1);
+    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    check_nodes(in.op, "a", a, of_a);
+    check_nodes(in.op, "x", x, of_x);
+    in.take(args.w, "w", w, {args.rows});
+    Tensor y = in.result(args.by_weight, {args.inputs, args.width});
+    run_convolution<ConvolutionPass::by_weight>(in.op, args);
     return y;
   }
 
   // A CPU has `edge_convolution_own`, too.
-  MDOPS_IMPLEMENT(EdgeConvolutionOps, edge_convolution, edge_convolution_nodes, edge_convolution_edges,
-                  edge_convolution_weight)
+  MDOPS_IMPLEMENT_FLOATS(EdgeConvolutionOps, edge_convolution, edge_convolution_nodes, edge_convolution_edges,
+                         edge_convolution_weight)
 
  private:
-  template <class Call>
-  static Outputs<3> by_edges(const Call& op, const Tensor& a_, const Tensor* own_, const Tensor& x_,
-                             const Tensor& b_, const Tensor& w_, const Tensor* t_, const Tensor& weight_,
-                             Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
-                             Index x_offsets) {
-    const Tensor a = Device::placed(float_input(op, "a", a_, {kAny, kAny, kAny}));
-    const ScalarType dtype = a.scalar_type();
-    const int64_t turns = turns_of(op, a), width = a.size(2);
-    const Tensor x = Device::placed(input(op, "x", x_, dtype, {kAny, width}));
-    const Tensor w = input(op, "w", w_, dtype, {kAny});
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, w.size(0));
-    check_nodes(op, "a", a, in.of_a), check_nodes(op, "x", x, in.of_x);
-    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {kAny, width}));
-    const bool of_w = own_ || (b_.dim() == 2 && b_.size(1) > 0);
-    const int64_t inputs = weight.size(0);
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {in.rows, of_w ? inputs : int64_t{0}}));
-    Tensor by_b = empty(op, {in.rows, inputs}, dtype);
-    Tensor by_w = empty(op, {of_w ? in.rows : 0}, dtype), by_t = empty(op, {in.rows, turns}, dtype);
-    std::optional<Tensor> own, t;
-    if (own_) own = input(op, "own", *own_, dtype, {a.size(0), turns, inputs});
-    if (own_) t = input(op, "t", *t_, dtype, {in.rows, turns});
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, &a, &x, weight, turns);
-      args.w = data_of(w), args.by_b = data_of(by_b), args.by_t = data_of(by_t);
-      if (of_w) args.b = data_of(b), args.by_w = data_of(by_w);
-      args.own = data_of(own), args.t = data_of(t);
-      run_convolution<ConvolutionPass::by_edges>(op, args);
-    });
-    return {by_b, by_w, by_t};
-  }
-
-  // By a, of the nodes' x, or by x, of their a.
-  template <ConvolutionPass Pass, class Call>
-  static Tensor sums(const Call& op, const Tensor& from, int64_t turns, const Tensor& b_, const Tensor& w_,
-                     const Tensor& t_, const Tensor& weight_, Index a_index, Order a_order, Index a_offsets,
-                     Index x_index, Order x_order, Index x_offsets) {
-    constexpr bool kByA = Pass == ConvolutionPass::by_a;
-    const ScalarType dtype = from.scalar_type();
-    const int64_t width = from.size(kByA ? 1 : 2);
-    const Tensor b = Device::placed(input(op, "b", b_, dtype, {kAny, kAny}));
-    const Tensor t = Device::placed(input(op, "t", t_, dtype, {b.size(0), turns}));
-    const EdgeConvolutionInputs in(op, a_index, a_order, a_offsets, x_index, x_order, x_offsets, b.size(0));
-    check_nodes(op, kByA ? "x" : "a", from, kByA ? in.of_x : in.of_a);
-    const Tensor w = input(op, "w", w_, dtype, {in.rows});
-    const Tensor weight = Device::placed(input(op, "weight", weight_, dtype, {b.size(1), width}));
-    Tensor y = kByA ? empty(op, {in.of_a.targets, 1 + t.size(1), width}, dtype)
-                    : empty(op, {in.of_x.targets, width}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      auto args = arguments<T>(in, kByA ? nullptr : &from, kByA ? &from : nullptr, weight, t.size(1));
-      args.b = data_of(b), args.w = data_of(w), args.t = data_of(t);
-      (kByA ? args.by_a : args.by_x) = y.mutable_data_ptr<T>();
-      in.sums_of(kByA ? in.of_a : in.of_x, args);
-      run_convolution<Pass>(op, args);
-    });
-    return y;
-  }
-
-  static int64_t turns_of(const Op& op, const Tensor& a) {
-    if (a.size(1) < 1) fail(op, "argument `a` has no rows for each node, expected one or more");
-    return a.size(1) - 1;
+  // Which nodes of both kinds the rows belong to.
+  template <class T>
+  static std::pair<RowIndex, RowIndex> take_nodes(In& in, EdgeConvolutionArgs<T>& args, Index a_index,
+                                                  Order a_order, Index a_offsets, Index x_index,
+                                                  Order x_order, Index x_offsets) {
+    const RowIndex of_a(in, a_index, a_order, a_offsets, args.rows, {"a_index", "a_order", "a_offsets"});
+    const RowIndex of_x(in, x_index, x_order, x_offsets, args.rows, {"x_index", "x_order", "x_offsets"});
+    args.a.index = of_a.index, args.a.nodes = of_a.targets;
+    args.x.index = of_x.index, args.x.nodes = of_x.targets;
+    return {of_a, of_x};
   }
 
   template <class T>
-  static EdgeConvolutionArgs<T> arguments(const EdgeConvolutionInputs& in, const Tensor* a, const Tensor* x,
-                                          const Tensor& weight, int64_t turns) {
+  static void set_sums(EdgeConvolutionArgs<T>& args, const RowIndex& of) {
+    args.index = of.index, args.order = of.order, args.offsets = of.offsets, args.targets = of.targets;
+  }
+
+  template <class T>
+  static void take_a(In& in, EdgeConvolutionArgs<T>& args, const Tensor& a) {
+    in.place(args.a.x, "a", a, {kAny, kAny, kAny});
+    args.turns = a.size(1) - 1, args.width = a.size(2);
+    if (args.turns < 0) fail(in.op, "argument `a` has no rows for each node, expected one or more");
+  }
+
+  template <class T>
+  static void take_edges(In& in, EdgeConvolutionArgs<T>& args, const Tensor& b, const Tensor& w,
+                         const Tensor& t, const Tensor& weight, int64_t turns = kAny) {
+    in.place(args.b, "b", b, {kAny, kAny});
+    args.rows = b.size(0), args.inputs = b.size(1);
+    in.place(args.t, "t", t, {args.rows, turns});
+    args.turns = t.size(1);
+    in.take(args.w, "w", w, {args.rows});
+    in.place(args.weight, "weight", weight, {args.inputs, args.width});
+  }
+
+  template <class T>
+  static Outputs<3> by_edges(In& in, const Tensor& a, const Tensor* own, const Tensor& x, const Tensor& b,
+                             const Tensor& w, const Tensor* t, const Tensor& weight, Index a_index,
+                             Order a_order, Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
     EdgeConvolutionArgs<T> args{};
-    args.rows = in.rows, args.inputs = weight.size(0), args.turns = turns, args.width = weight.size(1);
-    args.a = in.nodes<T>(a, in.of_a), args.x = in.nodes<T>(x, in.of_x);
-    args.weight = data_of(weight);
-    return args;
+    take_a(in, args, a);
+    in.place(args.x.x, "x", x, {kAny, args.width});
+    in.take(args.w, "w", w, {kAny});
+    args.rows = w.size(0);
+    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    check_nodes(in.op, "a", a, of_a);
+    check_nodes(in.op, "x", x, of_x);
+    in.place(args.weight, "weight", weight, {kAny, args.width});
+    args.inputs = weight.size(0);
+    const bool of_w = own || (b.dim() == 2 && b.size(1) > 0);
+    in.place(args.b, "b", b, {args.rows, of_w ? args.inputs : 0});
+    if (own) {
+      in.take(args.own, "own", *own, {a.size(0), args.turns, args.inputs});
+      in.take(args.t, "t", *t, {args.rows, args.turns});
+    }
+    Tensor by_b = in.result(args.by_b, {args.rows, args.inputs});
+    Tensor by_w = in.result(args.by_w, {of_w ? args.rows : 0});
+    Tensor by_t = in.result(args.by_t, {args.rows, args.turns});
+    if (!of_w) args.b = args.by_w = nullptr;
+    run_convolution<ConvolutionPass::by_edges>(in.op, args);
+    return {by_b, by_w, by_t};
   }
 };
 

@@ -4,67 +4,48 @@
 #include <cmath>
 
 #include "common/bind.h"
-#include "common/given.h"
-#include "common/pair_checks.h"
 #include "edge_splines/edge_splines.h"
 
 namespace mdops {
 
-struct EdgeSplineInputs {
-  static constexpr const char* kFirst = "lengths";
-  using Given = Listed<Times<3, const Tensor&>, double>;
+template <class Device>
+struct EdgeSplineOps {
+  using In = Checked<Device>;
 
-  Tensor lengths, kinds, table;
-  ScalarType dtype = lengths.scalar_type();
-  double cutoff;
-  int64_t edges = lengths.size(0), functions;
-
-  EdgeSplineInputs(const Op& op, const Tensor& lengths_, const Tensor& kinds_, const Tensor& table_,
-                   double cutoff_)
-      : lengths(float_input(op, "lengths", lengths_, {kAny, 1})),
-        kinds(input(op, "kinds", kinds_, ScalarType::Int, {lengths.size(0)})),
-        table(input(op, "table", table_, lengths.scalar_type(), {kAny, kAny, kAny})),
-        cutoff(cutoff_),
-        functions(table.size(2)) {
+  template <class T>
+  static EdgeSplineArgs<T> arguments(In& in, const Tensor& lengths, const Tensor& kinds, const Tensor& table,
+                                     double cutoff) {
+    EdgeSplineArgs<T> a{};
+    in.take(a.lengths, "lengths", lengths, {kAny, 1});
+    a.edges = lengths.size(0);
+    in.place(a.table, "table", table, {kAny, kAny, kAny});
+    a.kinds = table.size(0), a.functions = table.size(2);
+    in.take_range(a.of_edges, "kinds", kinds, {a.edges}, -1, a.kinds);
     if (table.size(1) < kSplineSupport)
-      fail(op, "argument `table` has ", table.size(1), " splines, expected 6 or more");
+      fail(in.op, "argument `table` has ", table.size(1), " splines, expected 6 or more");
     if (!(cutoff > 0) || !std::isfinite(cutoff))
-      fail(op, "argument `cutoff` is ", cutoff, " A, expected a finite one above 0");
-    check_range(op, "kinds", kinds, -1, table.size(0));
+      fail(in.op, "argument `cutoff` is ", cutoff, " A, expected a finite one above 0");
+    const int intervals = static_cast<int>(table.size(1) - 5);
+    a.grid = {static_cast<T>(intervals / cutoff), intervals};
+    return a;
   }
 
   template <class T>
-  EdgeSplineArgs<T> args(const Tensor* grad, Tensor& out) const {
-    const int intervals = static_cast<int>(table.size(1) - 5);
-    EdgeSplineArgs<T> a{};
-    a.edges = edges, a.functions = functions, a.kinds = table.size(0);
-    a.grid = {static_cast<T>(intervals / cutoff), intervals}, a.lengths = data_of(lengths);
-    a.of_edges = data_of(kinds), a.table = data_of(table), a.grad = grad ? given<T>(*grad) : nullptr;
-    a.out = data_of(out);
-    return a;
-  }
-};
-
-template <class Device>
-struct EdgeSplineOps {
-  using Call = typename Device::Call;
-
-  static Tensor edge_splines(const Call& op, EdgeSplineInputs& in) {
-    in.table = Device::placed(in.table);
-    Tensor y = empty(op, {in.edges, in.functions}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_edge_splines(op, in.args<T>(nullptr, y)); });
+  static Tensor edge_splines(In& in, EdgeSplineArgs<T>& a) {
+    Tensor y = in.result(a.out, {a.edges, a.functions});
+    run_edge_splines(in.op, a);
     return y;
   }
 
-  static Tensor edge_splines_backward(const Call& op, EdgeSplineInputs& in, const Tensor& grad_) {
-    in.table = Device::placed(in.table);
-    const Tensor grad = Device::placed(input(op, "grad", grad_, in.dtype, {in.edges, in.functions}));
-    Tensor by_lengths = empty(op, {in.edges, 1}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_edge_splines(op, in.args<T>(&grad, by_lengths)); });
+  template <class T>
+  static Tensor edge_splines_backward(In& in, EdgeSplineArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.edges, a.functions});
+    Tensor by_lengths = in.result(a.out, {a.edges, 1});
+    run_edge_splines(in.op, a);
     return by_lengths;
   }
 
-  MDOPS_IMPLEMENT(EdgeSplineOps, edge_splines, edge_splines_backward)
+  MDOPS_IMPLEMENT_FLOATS(EdgeSplineOps, edge_splines, edge_splines_backward)
 };
 
 }  // namespace mdops

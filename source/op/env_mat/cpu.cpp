@@ -4,18 +4,18 @@
 namespace mdops {
 
 template <class T>
-static void run_env_mat(const Op&, const EnvMatArgs<T>& args, int64_t, T* rows) {
+static void run_env_mat(const Op&, const EnvMatArgs<T>& args, T* rows) {
   env_mat_rows(args, rows);
 }
 
 template <class T>
-static void run_env_mat_gradients(const Op&, const EnvMatArgs<T>& args, int64_t, const T* grad, T* out) {
+static void run_env_mat_gradients(const Op&, const EnvMatArgs<T>& args, const T* grad, T* out) {
   env_mat_gradients(args, grad, out);
 }
 
 template <class T>
-static void run_env_mat_seconds(const Op&, const EnvMatArgs<T>& args, int64_t, const T* tangent,
-                                const T* grad, T* grad_grad, T* grad_d) {
+static void run_env_mat_seconds(const Op&, const EnvMatArgs<T>& args, const T* tangent, const T* grad,
+                                T* grad_grad, T* grad_d) {
   env_mat_second(args, tangent, grad, grad_grad, grad_d);
 }
 

@@ -2,51 +2,63 @@
 #pragma once
 
 #include "common/bind.h"
-#include "env_mat/inputs.h"
+#include "common/descriptor_args.h"
+#include "env_mat/args.h"
 
 namespace mdops {
 
 template <class Device>
 struct EnvMatOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Tensor env_mat(const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                        const Tensor& mean_, const Tensor& std, const Tensor& pair_mask, double cutoff,
+  template <class T>
+  static EnvMatArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& counts,
+                                 const Tensor& types, const Tensor& std, const Tensor& pair_mask,
+                                 double cutoff, double cutoff_smooth, double protection, bool radial) {
+    EnvMatArgs<T> a{};
+    a.atoms = take_descriptor(in, a, a.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
+                              cutoff_smooth, protection);
+    a.columns = radial ? 1 : 4;
+    return a;
+  }
+
+  template <class T>
+  static Tensor env_mat(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                        const Tensor& mean, const Tensor& std, const Tensor& pair_mask, double cutoff,
                         double cutoff_smooth, double protection, bool radial) {
-    const auto op = Device::make("env_mat", "displacements", displacements);
-    const EnvMatInputs in(op, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+    auto a = arguments<T>(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
                           radial);
-    const Tensor mean = input(op, "mean", mean_, in.dtype, {in.ntypes});
-    Tensor result = empty(op, {in.atoms, in.width, in.columns}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat<T>(op, in.args<T>(data_of(mean)), in.atoms, data_of(result));
-    });
+    in.take(a.mean, "mean", mean, {a.ntypes});
+    T* rows;
+    Tensor result = in.result(rows, {a.atoms, a.width, a.columns});
+    run_env_mat(in.op, a, rows);
     return result;
   }
 
-  static Tensor env_mat_backward(const Call& op, const EnvMatInputs& in, const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    Tensor result = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat_gradients<T>(op, in.args<T>(nullptr), in.atoms, data_of(grad), data_of(result));
-    });
+  template <class T>
+  static Tensor env_mat_backward(In& in, EnvMatArgs<T>& a, const Tensor& grad) {
+    const T* of_rows;
+    in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
+    T* by_d;
+    Tensor result = in.sums(by_d, {a.atoms, a.width, 3});
+    run_env_mat_gradients(in.op, a, of_rows, by_d);
     return result;
   }
 
-  static Outputs<2> env_mat_backward_backward(const Call& op, const EnvMatInputs& in, const Tensor& tangent_,
-                                              const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    const Tensor tangent = input(op, "tangent", tangent_, in.dtype, {in.atoms, in.width, 3});
-    Tensor grad_grad = Device::summed(op, {in.atoms, in.width, in.columns}, in.dtype);
-    Tensor grad_d = Device::summed(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_env_mat_seconds<T>(op, in.args<T>(nullptr), in.atoms, data_of(tangent), data_of(grad),
-                             data_of(grad_grad), data_of(grad_d));
-    });
+  template <class T>
+  static Outputs<2> env_mat_backward_backward(In& in, EnvMatArgs<T>& a, const Tensor& tangent,
+                                              const Tensor& grad) {
+    const T *of_rows, *along;
+    in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
+    in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
+    T *by_grad, *by_d;
+    Tensor grad_grad = in.sums(by_grad, {a.atoms, a.width, a.columns});
+    Tensor grad_d = in.sums(by_d, {a.atoms, a.width, 3});
+    run_env_mat_seconds(in.op, a, along, of_rows, by_grad, by_d);
     return {grad_grad, grad_d};
   }
 
-  MDOPS_IMPLEMENT(EnvMatOps, env_mat, env_mat_backward, env_mat_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(EnvMatOps, env_mat, env_mat_backward, env_mat_backward_backward)
 };
 
 }  // namespace mdops

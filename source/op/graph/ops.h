@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "common/bind.h"
-#include "common/given.h"
 #include "graph/edges.h"
 #include "graph/row_index.h"
 #include "graph/rows.h"
@@ -22,249 +21,186 @@ inline int64_t count_of(const Op& op, const char* name, int64_t value) {
   return value;
 }
 
-struct EdgeListInputs {
-  static constexpr const char* kFirst = "displacements";
-  using Given = Listed<Times<6, const Tensor&>, Times<2, double>, Times<4, int64_t>>;
-
-  SlotInputs list;
-  Tensor neighbors, images, pair_mask;
-  double cutoff, angle_cutoff;
-  int64_t edge_sel, angle_sel, nodes, capacity;
-
-  EdgeListInputs(const Op& op, const Tensor& displacements, const Tensor& neighbors_, const Tensor& images_,
-                 const Tensor& counts, const Tensor& types, const Tensor& pair_mask_, double cutoff_,
-                 double angle_cutoff_, int64_t edge_sel_, int64_t angle_sel_, int64_t nodes_,
-                 int64_t capacity_)
-      : list(op, displacements, counts, types),
-        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {list.atoms, list.width})),
-        images(input(op, "images", images_, ScalarType::Int, {list.atoms, list.width})),
-        pair_mask(input(op, "pair_mask", pair_mask_, ScalarType::Bool, {list.ntypes, list.ntypes})),
-        cutoff(cutoff_),
-        angle_cutoff(angle_cutoff_),
-        edge_sel(count_of(op, "edge_sel", edge_sel_)),
-        angle_sel(count_of(op, "angle_sel", angle_sel_)),
-        nodes(count_of(op, "nodes", nodes_)),
-        capacity(count_of(op, "capacity", capacity_)) {
-    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(angle_cutoff >= 0) || !(angle_cutoff <= cutoff))
-      fail(op, "arguments `cutoff` and `angle_cutoff` are ", cutoff, " and ", angle_cutoff,
-           " A, expected a finite cutoff > 0 and one of angles from 0 to it");
-    check_range(op, "neighbors", neighbors, -1, nodes);
-  }
-};
-
-struct EdgeListTensors {
-  const Op& op;
-  const EdgeListInputs& in;
-  Tensor i = of_edges(), j = of_edges(), images = of_edges(), slots = of_edges();
-  Tensor offsets = empty(op, {in.list.atoms + 1}, ScalarType::Int);
-  Tensor edge_of_slot = empty(op, {in.list.atoms, in.list.width}, ScalarType::Int);
-  Tensor angle_neighbors = empty(op, {in.list.atoms}, ScalarType::Int);
-  Tensor within = empty(op, {in.list.atoms, 2}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
-
-  Tensor of_edges() const { return empty(op, {in.capacity}, ScalarType::Int); }
-
-  template <class T>
-  EdgeListArgs<T> args() {
-    const T c = static_cast<T>(in.cutoff), a = static_cast<T>(in.angle_cutoff);
-    EdgeListArgs<T> e{};
-    e.list = in.list.args<T>(), e.neighbors = data_of(in.neighbors), e.images = data_of(in.images);
-    e.pair_mask = data_of(in.pair_mask), e.cutoff2 = c * c, e.angle_cutoff2 = a * a, e.edge_sel = in.edge_sel;
-    e.angle_sel = a > T(0) ? in.angle_sel : 0, e.nodes = in.nodes, e.capacity = in.capacity, e.i = data_of(i);
-    e.j = data_of(j), e.edge_images = data_of(images), e.slots = data_of(slots), e.offsets = data_of(offsets);
-    e.edge_of_slot = data_of(edge_of_slot), e.angle_neighbors = data_of(angle_neighbors);
-    e.within = data_of(within), e.needed = data_of(needed);
-    return e;
-  }
-};
-
+// Of indices alone.
 template <class Device>
 struct GraphOps {
-  using Call = typename Device::Call;
-  using Edges = Outputs<9>;
-
-  static Edges neighbor_edges(const Call& op, const EdgeListInputs& in) {
-    EdgeListTensors out{op, in};
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) { run_graph(op, out.args<T>()); });
-    return {out.i,      out.j,     out.images, out.slots, out.offsets, out.edge_of_slot, out.angle_neighbors,
-            out.within, out.needed};
-  }
-
-  static Tensor edge_reverse(const Tensor& i_, const Tensor& j_, const Tensor& images_,
-                             const Tensor& offsets_) {
-    const auto op = Device::make("edge_reverse", "i", i_);
-    const Tensor i = input(op, "i", i_, ScalarType::Int, {kAny});
-    const int64_t edges = i.size(0);
-    const Tensor j = input(op, "j", j_, ScalarType::Int, {edges});
-    const Tensor images = input(op, "images", images_, ScalarType::Int, {edges});
-    const Tensor offsets = offsets_input(op, offsets_, edges);
-    Tensor reverse = empty(op, {edges}, ScalarType::Int);
-    run_graph(op, ReverseArgs{data_of(i), data_of(j), data_of(images), data_of(offsets), edges,
-                              offsets.size(0) - 1, data_of(reverse)});
+  static Tensor edge_reverse(const Tensor& i, const Tensor& j, const Tensor& images, const Tensor& offsets) {
+    const auto op = Device::make("edge_reverse", i, j, images, offsets);
+    Checked<Device> in(op);
+    ReverseArgs a{};
+    in.take(a.i, "i", i, {kAny});
+    a.edges = i.size(0);
+    in.take(a.j, "j", j, {a.edges});
+    in.take(a.images, "images", images, {a.edges});
+    a.atoms = take_offsets(in, a.offsets, offsets, a.edges);
+    Tensor reverse = in.result(a.reverse, {a.edges});
+    run_graph(op, a);
     return reverse;
   }
 
-  static Outputs<2> edge_order(const Tensor& index_, int64_t rows_) {
-    const auto op = Device::make("edge_order", "index", index_);
-    const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
-    const int64_t edges = count_of(op, "index", index.size(0)), rows = count_of(op, "rows", rows_);
-    check_range(op, "index", index, -1, rows);
-    Tensor order = empty(op, {edges}, ScalarType::Int), offsets = empty(op, {rows + 1}, ScalarType::Int);
-    run_graph(op, OrderArgs{data_of(index), edges, rows, data_of(order), data_of(offsets)});
+  static Outputs<2> edge_order(const Tensor& index, int64_t rows) {
+    const auto op = Device::make("edge_order", index);
+    Checked<Device> in(op);
+    OrderArgs a{};
+    a.rows = count_of(op, "rows", rows);
+    in.take_range(a.index, "index", index, {kAny}, -1, rows);
+    a.edges = count_of(op, "index", index.size(0));
+    Tensor order = in.result(a.order, {a.edges}), offsets = in.result(a.offsets, {rows + 1});
+    run_graph(op, a);
     return {order, offsets};
   }
 
-  static Outputs<5> edge_angles(const Tensor& offsets_, const Tensor& counts_, int64_t edges_,
-                                int64_t capacity_) {
-    const auto op = Device::make("edge_angles", "offsets", offsets_);
-    const int64_t edges = count_of(op, "edges", edges_), capacity = count_of(op, "capacity", capacity_);
-    const Tensor offsets = offsets_input(op, offsets_, edges);
-    const int64_t atoms = offsets.size(0) - 1;
-    const Tensor counts = input(op, "counts", counts_, ScalarType::Int, {atoms});
-    Tensor first = empty(op, {capacity}, ScalarType::Int), second = empty(op, {capacity}, ScalarType::Int);
-    Tensor mirror = empty(op, {capacity}, ScalarType::Int), starts = empty(op, {edges + 1}, ScalarType::Int);
-    Tensor needed = empty(op, {2}, ScalarType::Long);
-    const EdgeAngleArgs args{data_of(offsets), data_of(counts), atoms,           edges,
-                             capacity,         data_of(first),  data_of(second), data_of(mirror),
-                             data_of(starts),  data_of(needed)};
-    for (int64_t i = 0; op.on_cpu() && i < atoms; ++i)
-      if (!args.fits(i))
-        fail(op, "argument `counts` has ", args.counts[i], " for atom ", i,
+  static Outputs<5> edge_angles(const Tensor& offsets, const Tensor& counts, int64_t edges,
+                                int64_t capacity) {
+    const auto op = Device::make("edge_angles", offsets, counts);
+    Checked<Device> in(op);
+    EdgeAngleArgs a{};
+    a.edges = count_of(op, "edges", edges), a.capacity = count_of(op, "capacity", capacity);
+    a.atoms = take_offsets(in, a.offsets, offsets, edges);
+    in.take(a.counts, "counts", counts, {a.atoms});
+    Tensor first = in.result(a.first, {capacity}), second = in.result(a.second, {capacity});
+    Tensor mirror = in.result(a.mirror, {capacity}), starts = in.result(a.angle_offsets, {edges + 1});
+    Tensor needed = in.result(a.needed, {2});
+    for (int64_t i = 0; op.on_cpu() && i < a.atoms; ++i)
+      if (!a.fits(i))
+        fail(op, "argument `counts` has ", a.counts[i], " for atom ", i,
              ", expected 0 to the number of its edges");
-    run_graph(op, args);
+    run_graph(op, a);
     return {first, second, mirror, starts, needed};
   }
 
-  static Tensor edge_gather(const Tensor& x_, const Tensor& index, const std::optional<Tensor>& order,
-                            const Tensor& offsets, const std::optional<Tensor>& base_, int64_t width) {
-    const auto op = Device::make("edge_gather", "x", x_);
-    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
-    const RowIndex of(op, index, order, offsets, kAny);
-    check_nodes(op, "x", x, of);
-    check_width(op, width, 0, x.size(1));
-    std::optional<Tensor> base;
-    if (base_) base = Device::placed(input(op, "base", *base_, x.scalar_type(), {of.rows, width}));
-    return gather(op, x, of.index, nullptr, base, width);
+  MDOPS_IMPLEMENT(GraphOps, edge_reverse, edge_order, edge_angles)
+};
+
+template <class Device>
+struct EdgeListOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  static Outputs<9> neighbor_edges(In& in, const Tensor& displacements, const Tensor& neighbors,
+                                   const Tensor& images, const Tensor& counts, const Tensor& types,
+                                   const Tensor& pair_mask, double cutoff, double angle_cutoff,
+                                   int64_t edge_sel, int64_t angle_sel, int64_t nodes, int64_t capacity) {
+    EdgeListArgs<T> a{take_slots(in, displacements, counts, types, T{})};
+    const auto [atoms, width] = std::pair(a.list.atoms, a.list.width);
+    a.edge_sel = count_of(in.op, "edge_sel", edge_sel), a.nodes = count_of(in.op, "nodes", nodes);
+    a.angle_sel = count_of(in.op, "angle_sel", angle_sel);
+    a.capacity = count_of(in.op, "capacity", capacity);
+    in.take_range(a.neighbors, "neighbors", neighbors, {atoms, width}, -1, nodes);
+    in.take(a.images, "images", images, {atoms, width});
+    in.take(a.pair_mask, "pair_mask", pair_mask, {a.list.ntypes, a.list.ntypes});
+    if (!(cutoff > 0) || !std::isfinite(cutoff) || !(angle_cutoff >= 0) || !(angle_cutoff <= cutoff))
+      fail(in.op, "arguments `cutoff` and `angle_cutoff` are ", cutoff, " and ", angle_cutoff,
+           " A, expected a finite cutoff > 0 and one of angles from 0 to it");
+    const T c = static_cast<T>(cutoff), of_angles = static_cast<T>(angle_cutoff);
+    a.cutoff2 = c * c, a.angle_cutoff2 = of_angles * of_angles;
+    if (!(of_angles > T(0))) a.angle_sel = 0;
+    Tensor i = in.result(a.i, {capacity}), j = in.result(a.j, {capacity});
+    Tensor of_edges = in.result(a.edge_images, {capacity}), slots = in.result(a.slots, {capacity});
+    Tensor offsets = in.result(a.offsets, {atoms + 1}),
+           edge_of_slot = in.result(a.edge_of_slot, {atoms, width});
+    Tensor angle_neighbors = in.result(a.angle_neighbors, {atoms}), within = in.result(a.within, {atoms, 2});
+    Tensor needed = in.result(a.needed, {2});
+    run_graph(in.op, a);
+    return {i, j, of_edges, slots, offsets, edge_of_slot, angle_neighbors, within, needed};
   }
 
-  static Tensor edge_scatter(const Tensor& y_, const Tensor& index, const std::optional<Tensor>& order,
-                             const Tensor& offsets, const std::optional<Tensor>& base_,
-                             const std::optional<Tensor>& more_, int64_t width) {
-    const auto op = Device::make("edge_scatter", "y", y_);
-    const Tensor y = Device::placed(float_input(op, "y", y_, {kAny, kAny}));
-    check_width(op, width, y.size(1), std::numeric_limits<int32_t>::max());
-    const RowIndex of(op, index, order, offsets, y.size(0));
-    const auto added = [&](const char* name, const std::optional<Tensor>& given, bool may_be_one) {
-      if (!given) return std::optional<Tensor>();
-      const int64_t rows = may_be_one && given->dim() == 2 && given->size(0) == 1 ? 1 : of.targets;
-      return std::optional(Device::placed(input(op, name, *given, y.scalar_type(), {rows, width})));
-    };
-    const auto base = added("base", base_, false), more = added("more", more_, true);
-    Tensor x = empty(op, {of.targets, width}, y.scalar_type());
-    dispatch_float(op, y.scalar_type(), [&]<class T>(T) {
-      ScatterArgs<T> args{data_of(y), data_of(of.index), of.order_data(), data_of(of.offsets), of.rows,
-                          of.targets, y.size(1),         width,           data_of(x)};
-      args.base = data_of(base), args.more = data_of(more);
-      args.more_stride = more && more->size(0) == 1 ? 0 : width;
-      run_graph(op, args);
-    });
+  MDOPS_IMPLEMENT_FLOATS(EdgeListOps, neighbor_edges)
+};
+
+template <class Device>
+struct EdgeRowOps {
+  using In = Checked<Device>;
+  using Optional = std::optional<Tensor>;
+
+  template <class T>
+  static Tensor edge_gather(In& in, const Tensor& x, const Tensor& index, const Optional& order,
+                            const Tensor& offsets, const Optional& base, int64_t width) {
+    GatherArgs<T> a{};
+    in.place(a.x, "x", x, {kAny, kAny});
+    const RowIndex of(in, index, order, offsets, kAny);
+    check_nodes(in.op, "x", x, of);
+    check_width(in.op, width, 0, x.size(1));
+    a.index = of.index, a.rows = of.rows, a.sources = x.size(0), a.width = width, a.stride = x.size(1);
+    in.place(a.base, "base", base, {a.rows, width});
+    return gathered(in, a);
+  }
+
+  template <class T>
+  static Tensor edge_scatter(In& in, const Tensor& y, const Tensor& index, const Optional& order,
+                             const Tensor& offsets, const Optional& base, const Optional& more,
+                             int64_t width) {
+    ScatterArgs<T> a{};
+    in.place(a.y, "y", y, {kAny, kAny});
+    a.stride = y.size(1), a.width = width;
+    check_width(in.op, width, a.stride, std::numeric_limits<int32_t>::max());
+    const RowIndex of(in, index, order, offsets, y.size(0));
+    a.index = of.index, a.order = of.order, a.offsets = of.offsets;
+    a.rows = of.rows, a.targets = of.targets;
+    in.place(a.base, "base", base, {a.targets, width});
+    const bool one = more && more->dim() == 2 && more->size(0) == 1;
+    in.place(a.more, "more", more, {one ? 1 : a.targets, width});
+    a.more_stride = one ? 0 : width;
+    Tensor x = in.result(a.x, {a.targets, width});
+    run_graph(in.op, a);
     return x;
   }
 
-  static Tensor edge_product(const Tensor& x_, const Tensor& x_index, const std::optional<Tensor>& x_order,
-                             const Tensor& x_offsets, const Tensor& y_, const Tensor& y_index,
-                             const std::optional<Tensor>& y_order, const Tensor& y_offsets) {
-    const auto op = Device::make("edge_product", "x", x_);
-    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
-    const Tensor y = Device::placed(input(op, "y", y_, x.scalar_type(), {kAny, x.size(1)}));
-    const RowIndex of_x(op, x_index, x_order, x_offsets, kAny, {"x_index", "x_order", "x_offsets"});
-    const RowIndex of_y(op, y_index, y_order, y_offsets, of_x.rows, {"y_index", "y_order", "y_offsets"});
-    check_nodes(op, "x", x, of_x), check_nodes(op, "y", y, of_y);
-    Tensor z = empty(op, {of_x.rows, x.size(1)}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-      run_graph(
-          op, ProductArgs<T>{node_rows<T>(x, of_x), node_rows<T>(y, of_y), of_x.rows, x.size(1), data_of(z)});
-    });
+  template <class T>
+  static Tensor edge_product(In& in, const Tensor& x, const Tensor& x_index, const Optional& x_order,
+                             const Tensor& x_offsets, const Tensor& y, const Tensor& y_index,
+                             const Optional& y_order, const Tensor& y_offsets) {
+    ProductArgs<T> a{};
+    in.place(a.x.x, "x", x, {kAny, kAny});
+    a.width = x.size(1);
+    in.place(a.y.x, "y", y, {kAny, a.width});
+    const RowIndex of_x(in, x_index, x_order, x_offsets, kAny, {"x_index", "x_order", "x_offsets"});
+    a.rows = of_x.rows;
+    const RowIndex of_y(in, y_index, y_order, y_offsets, a.rows, {"y_index", "y_order", "y_offsets"});
+    set_nodes(in.op, a.x, "x", x, of_x);
+    set_nodes(in.op, a.y, "y", y, of_y);
+    Tensor z = in.result(a.z, {a.rows, a.width});
+    run_graph(in.op, a);
     return z;
   }
 
-  static Tensor edge_weighted_sum(const Tensor& weight_, const Tensor& x_, const Tensor& x_index,
-                                  const std::optional<Tensor>& x_order, const Tensor& x_offsets,
-                                  const Tensor& index, const std::optional<Tensor>& order,
-                                  const Tensor& offsets) {
-    const auto op = Device::make("edge_weighted_sum", "weight", weight_);
-    const Tensor weight = Device::placed(float_input(op, "weight", weight_, {kAny, kAny}));
-    const int64_t rows = weight.size(0), width = weight.size(1);
-    const Tensor x = Device::placed(input(op, "x", x_, weight.scalar_type(), {kAny, width}));
-    const RowIndex of_x(op, x_index, x_order, x_offsets, rows, {"x_index", "x_order", "x_offsets"});
-    const RowIndex of(op, index, order, offsets, rows);
-    check_nodes(op, "x", x, of_x);
-    Tensor z = empty(op, {of.targets, width}, weight.scalar_type());
-    dispatch_float(op, weight.scalar_type(), [&]<class T>(T) {
-      run_graph(op,
-                WeightedSumArgs<T>{data_of(weight), node_rows<T>(x, of_x), data_of(of.index), of.order_data(),
-                                   data_of(of.offsets), rows, of.targets, width, data_of(z)});
-    });
+  template <class T>
+  static Tensor edge_weighted_sum(In& in, const Tensor& weight, const Tensor& x, const Tensor& x_index,
+                                  const Optional& x_order, const Tensor& x_offsets, const Tensor& index,
+                                  const Optional& order, const Tensor& offsets) {
+    WeightedSumArgs<T> a{};
+    in.place(a.weight, "weight", weight, {kAny, kAny});
+    a.rows = weight.size(0), a.width = weight.size(1);
+    in.place(a.x.x, "x", x, {kAny, a.width});
+    const RowIndex of_x(in, x_index, x_order, x_offsets, a.rows, {"x_index", "x_order", "x_offsets"});
+    const RowIndex of(in, index, order, offsets, a.rows);
+    set_nodes(in.op, a.x, "x", x, of_x);
+    a.index = of.index, a.order = of.order, a.offsets = of.offsets, a.targets = of.targets;
+    Tensor z = in.result(a.z, {a.targets, a.width});
+    run_graph(in.op, a);
     return z;
   }
 
-  static Tensor edge_permute(const Tensor& x_, const Tensor& index_, const Tensor& inverse_) {
-    const auto op = Device::make("edge_permute", "x", x_);
-    const Tensor x = Device::placed(float_input(op, "x", x_, {kAny, kAny}));
-    const Tensor index = input(op, "index", index_, ScalarType::Int, {kAny});
-    const Tensor inverse = input(op, "inverse", inverse_, ScalarType::Int, {x.size(0)});
-    check_inverse(op, "index", index, inverse), check_inverse(op, "inverse", inverse, index);
-    return gather(op, x, index, &inverse, std::nullopt, x.size(1));
+  template <class T>
+  static Tensor edge_permute(In& in, const Tensor& x, const Tensor& index, const Tensor& inverse) {
+    GatherArgs<T> a{};
+    in.place(a.x, "x", x, {kAny, kAny});
+    a.sources = x.size(0), a.width = a.stride = x.size(1);
+    in.take(a.index, "index", index, {kAny});
+    a.rows = index.size(0);
+    in.take(a.inverse, "inverse", inverse, {a.sources});
+    check_inverse(in.op, "index", a.index, a.rows, a.inverse, a.sources);
+    check_inverse(in.op, "inverse", a.inverse, a.sources, a.index, a.rows);
+    return gathered(in, a);
   }
 
-  static Tensor segment_weights(const Tensor& x, const Tensor& weight, const Tensor& nothing,
-                                const Tensor& offsets) {
-    return weights("segment_weights", nullptr, nullptr, x, weight, nothing, offsets)[0];
-  }
-  static Outputs<3> segment_weights_backward(const Tensor& grad, const Tensor& x, const Tensor& weight,
-                                             const Tensor& nothing, const Tensor& offsets) {
-    const auto all = weights("segment_weights_backward", nullptr, &grad, x, weight, nothing, offsets);
-    return {all[0], all[1], all[2]};
-  }
-  static Outputs<4> segment_weights_backward_backward(const Tensor& along_x, const Tensor& along_weight,
-                                                      const Tensor& along_nothing, const Tensor& grad,
-                                                      const Tensor& x, const Tensor& weight,
-                                                      const Tensor& nothing, const Tensor& offsets) {
-    const Tensor* const along[] = {&along_x, &along_weight, &along_nothing};
-    const auto all = weights("segment_weights_backward_backward", along, &grad, x, weight, nothing, offsets);
-    return {all[3], all[0], all[1], all[2]};
-  }
-
-  static Tensor segment_softmax(const Tensor& x, const Tensor& offsets) {
-    return softmax("segment_softmax", nullptr, nullptr, x, offsets)[0];
-  }
-  static Tensor segment_softmax_backward(const Tensor& grad, const Tensor& x, const Tensor& offsets) {
-    return softmax("segment_softmax_backward", nullptr, &grad, x, offsets)[0];
-  }
-  static Outputs<2> segment_softmax_backward_backward(const Tensor& direction, const Tensor& grad,
-                                                      const Tensor& x, const Tensor& offsets) {
-    const auto all = softmax("segment_softmax_backward_backward", &direction, &grad, x, offsets);
-    return {all[1], all[0]};
-  }
-
-  MDOPS_IMPLEMENT(GraphOps, neighbor_edges, edge_reverse, edge_order, edge_angles, edge_gather, edge_scatter,
-                  edge_product, edge_weighted_sum, edge_permute, segment_weights, segment_weights_backward,
-                  segment_weights_backward_backward, segment_softmax, segment_softmax_backward,
-                  segment_softmax_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(EdgeRowOps, edge_gather, edge_scatter, edge_product, edge_weighted_sum, edge_permute)
 
  private:
   template <class T>
-  static NodeRows<T> node_rows(const Tensor& x, const RowIndex& of) {
-    return {data_of(x), data_of(of.index), x.size(0)};
-  }
-
-  template <class O>
-  static Tensor gather(const O& op, const Tensor& x, const Tensor& index, const Tensor* inverse,
-                       const std::optional<Tensor>& base, int64_t width) {
-    Tensor y = empty(op, {index.size(0), width}, x.scalar_type());
-    dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-      run_graph(op, GatherArgs<T>{data_of(x), data_of(index), data_of(inverse), index.size(0), x.size(0),
-                                  width, x.size(1), data_of(y), data_of(base)});
-    });
+  static Tensor gathered(In& in, GatherArgs<T>& a) {
+    Tensor y = in.result(a.y, {a.rows, a.width});
+    run_graph(in.op, a);
     return y;
   }
 
@@ -273,74 +209,118 @@ struct GraphOps {
       fail(op, "argument `width` is ", width, ", expected ", least, " to ", most);
   }
 
-  static void check_inverse(const Op& op, const char* name, const Tensor& index, const Tensor& inverse) {
-    check_range(op, name, index, -1, inverse.size(0));
-    if (!op.on_cpu()) return;
-    const int32_t *to = index.const_data_ptr<int32_t>(), *back = inverse.const_data_ptr<int32_t>();
-    for (int64_t k = 0; k < index.size(0); ++k)
+  static void check_inverse(const Op& op, const char* name, const int32_t* to, int64_t count,
+                            const int32_t* back, int64_t others) {
+    check_range(op, name, to, count, -1, others);
+    for (int64_t k = 0; op.on_cpu() && k < count; ++k)
       if (to[k] >= 0 && back[to[k]] != k)
         fail(op, "argument `", name, "` has ", to[k], " at ", k, ", from where the other leads to ",
              back[to[k]]);
   }
+};
 
-  // y, or the gradients by x, weight (of each column) and nothing (of each segment), and by the gradient by
-  // y.
-  static std::vector<Tensor> weights(const char* name, const Tensor* const* along, const Tensor* grad_,
-                                     const Tensor& x_, const Tensor& weight_, const Tensor& nothing_,
-                                     const Tensor& offsets_) {
-    const auto op = Device::make(name, "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
-    const ScalarType dtype = x.scalar_type();
-    const int64_t rows = x.size(0), columns = x.size(1);
-    const Tensor weight = input(op, "weight", weight_, dtype, {rows, 1});
-    const Tensor nothing = input(op, "nothing", nothing_, dtype, {columns});
-    const Tensor offsets = offsets_input(op, offsets_, rows);
-    const int64_t segments = offsets.size(0) - 1;
-    const Tensor grad = grad_ ? input(op, "grad", *grad_, dtype, {rows, columns}) : x;
-    const Tensor along_x = along ? input(op, "along_x", *along[0], dtype, {rows, columns}) : x;
-    const Tensor along_weight = along ? input(op, "along_weight", *along[1], dtype, {rows, columns}) : x;
-    const Tensor along_nothing =
-        along ? input(op, "along_nothing", *along[2], dtype, {segments, columns}) : x;
-    std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
-    if (grad_)
-      out.push_back(empty(op, {rows, columns}, dtype)), out.push_back(empty(op, {segments, columns}, dtype));
-    if (along) out.push_back(empty(op, {rows, columns}, dtype));
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      SegmentWeightArgs<T> args{rows, columns, segments, offsets.const_data_ptr<int32_t>()};
-      args.x = x.const_data_ptr<T>(), args.weight = weight.const_data_ptr<T>();
-      args.nothing = nothing.const_data_ptr<T>(), args.y = out[0].mutable_data_ptr<T>();
-      if (grad_) {
-        args.grad = given<T>(grad);
-        args.by_weight = out[1].mutable_data_ptr<T>(), args.by_nothing = out[2].mutable_data_ptr<T>();
-      }
-      if (along) {
-        args.along_x = given<T>(along_x), args.along_weight = along_weight.const_data_ptr<T>();
-        args.along_nothing = along_nothing.const_data_ptr<T>(), args.by_grad = out[3].mutable_data_ptr<T>();
-      }
-      run_graph(op, args);
-    });
-    return out;
+// Of rows of segments.
+template <class Device>
+struct SegmentOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  static Tensor segment_weights(In& in, const Tensor& x, const Tensor& weight, const Tensor& nothing,
+                                const Tensor& offsets) {
+    auto a = weights<T>(in, x, weight, nothing, offsets);
+    Tensor y = in.result(a.y, {a.rows, a.columns});
+    run_graph(in.op, a);
+    return y;
   }
 
-  // The forward pass has no gradient, the backward pass no direction.
-  static std::vector<Tensor> softmax(const char* name, const Tensor* direction_, const Tensor* grad_,
-                                     const Tensor& x_, const Tensor& offsets_) {
-    const auto op = Device::make(name, "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
-    const ScalarType dtype = x.scalar_type();
-    const int64_t rows = x.size(0), columns = x.size(1);
-    const Tensor offsets = offsets_input(op, offsets_, rows);
-    const Tensor grad = grad_ ? input(op, "grad", *grad_, dtype, {rows, columns}) : x;
-    const Tensor direction = direction_ ? input(op, "direction", *direction_, dtype, {rows, columns}) : x;
-    std::vector<Tensor> out{empty(op, {rows, columns}, dtype)};
-    if (direction_) out.push_back(empty(op, {rows, columns}, dtype));
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      run_graph(
-          op, SoftmaxArgs<T>{data_of(x), grad_ ? given<T>(grad) : nullptr,
-                             direction_ ? given<T>(direction) : nullptr, data_of(offsets), rows, columns,
-                             offsets.size(0) - 1, data_of(direction_ ? &out[1] : nullptr), data_of(out[0])});
-    });
-    return out;
+  // By x, weight (of each column) and nothing (of each segment).
+  template <class T>
+  static Outputs<3> segment_weights_backward(In& in, const Tensor& grad, const Tensor& x,
+                                             const Tensor& weight, const Tensor& nothing,
+                                             const Tensor& offsets) {
+    auto a = weights<T>(in, x, weight, nothing, offsets);
+    return weight_gradients(in, a, grad);
+  }
+
+  template <class T>
+  static Outputs<4> segment_weights_backward_backward(In& in, const Tensor& along_x,
+                                                      const Tensor& along_weight, const Tensor& along_nothing,
+                                                      const Tensor& grad, const Tensor& x,
+                                                      const Tensor& weight, const Tensor& nothing,
+                                                      const Tensor& offsets) {
+    auto a = weights<T>(in, x, weight, nothing, offsets);
+    in.give(a.along_x, "along_x", along_x, {a.rows, a.columns});
+    in.take(a.along_weight, "along_weight", along_weight, {a.rows, a.columns});
+    in.take(a.along_nothing, "along_nothing", along_nothing, {a.segments, a.columns});
+    Tensor by_grad = in.result(a.by_grad, {a.rows, a.columns});
+    const auto [by_x, by_weight, by_nothing] = weight_gradients(in, a, grad);
+    return {by_grad, by_x, by_weight, by_nothing};
+  }
+
+  template <class T>
+  static Tensor segment_softmax(In& in, const Tensor& x, const Tensor& offsets) {
+    auto a = softmax<T>(in, x, offsets);
+    return softmax_result(in, a);
+  }
+
+  template <class T>
+  static Tensor segment_softmax_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& offsets) {
+    auto a = softmax<T>(in, x, offsets);
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    return softmax_result(in, a);
+  }
+
+  template <class T>
+  static Outputs<2> segment_softmax_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
+                                                      const Tensor& x, const Tensor& offsets) {
+    auto a = softmax<T>(in, x, offsets);
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    in.give(a.direction, "direction", direction, {a.rows, a.columns});
+    Tensor of_grad = in.result(a.of_grad, {a.rows, a.columns});
+    return {of_grad, softmax_result(in, a)};
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(SegmentOps, segment_weights, segment_weights_backward,
+                         segment_weights_backward_backward, segment_softmax, segment_softmax_backward,
+                         segment_softmax_backward_backward)
+
+ private:
+  template <class T>
+  static SegmentWeightArgs<T> weights(In& in, const Tensor& x, const Tensor& weight, const Tensor& nothing,
+                                      const Tensor& offsets) {
+    SegmentWeightArgs<T> a{};
+    in.take(a.x, "x", x, {kAny, kAny});
+    a.rows = x.size(0), a.columns = x.size(1);
+    in.take(a.weight, "weight", weight, {a.rows, 1});
+    in.take(a.nothing, "nothing", nothing, {a.columns});
+    a.segments = take_offsets(in, a.offsets, offsets, a.rows);
+    return a;
+  }
+
+  template <class T>
+  static Outputs<3> weight_gradients(In& in, SegmentWeightArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    Tensor by_x = in.result(a.y, {a.rows, a.columns}),
+           by_weight = in.result(a.by_weight, {a.rows, a.columns});
+    Tensor by_nothing = in.result(a.by_nothing, {a.segments, a.columns});
+    run_graph(in.op, a);
+    return {by_x, by_weight, by_nothing};
+  }
+
+  template <class T>
+  static SoftmaxArgs<T> softmax(In& in, const Tensor& x, const Tensor& offsets) {
+    SoftmaxArgs<T> a{};
+    in.take(a.x, "x", x, {kAny, kAny});
+    a.rows = x.size(0), a.columns = x.size(1);
+    a.segments = take_offsets(in, a.offsets, offsets, a.rows);
+    return a;
+  }
+
+  template <class T>
+  static Tensor softmax_result(In& in, SoftmaxArgs<T>& a) {
+    Tensor of_x = in.result(a.of_x, {a.rows, a.columns});
+    run_graph(in.op, a);
+    return of_x;
   }
 };
 

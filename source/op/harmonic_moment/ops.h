@@ -3,58 +3,99 @@
 
 #include "common/bind.h"
 #include "displacements/inputs.h"
-#include "harmonic_moment/inputs.h"
+#include "harmonic_moment/harmonic_moment.h"
+#include "neighbor_rows/inputs.h"
 
 namespace mdops {
 
 template <class Device>
 struct HarmonicSumOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Outputs<4> harmonic_sums(const Call& op, const HarmonicSumInputs& in) {
-    const ScalarType dtype = in.list.dtype;
-    Tensor first = empty(op, in.first_shape(), dtype), second = empty(op, in.second_shape(), dtype),
-           within = empty(op, {in.list.atoms}, ScalarType::Int), nearest = empty(op, {in.list.atoms}, dtype);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      run_harmonic_sums(op, in.args<T>(), in.sums<T>(),
-                        HarmonicSums<T>{data_of(first), data_of(second), data_of(within), data_of(nearest)});
-    });
+  template <class T>
+  struct Given : HarmonicMomentArgs<T> {
+    HarmonicSumArgs<T> sums;
+    const T *by_first, *by_second;
+
+    int64_t components() const { return components_to(this->degree); }
+    void take_gradients(In& in, const Tensor& first, const Tensor& second) {
+      in.take(by_first, "by_first", first, {this->atoms, sums.width()});
+      in.take(by_second, "by_second", second, {this->atoms, components(), sums.seconds});
+    }
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                            const Tensor& pair_mask, const Tensor& table, const Tensor& rows,
+                            const Tensor& slopes, const Tensor& pieces, double cutoff, int64_t intervals,
+                            int64_t degree, int64_t seconds) {
+    Given<T> a{};
+    const SlotArgs<T> list = take_slots(in, displacements, counts, types, T{});
+    const int64_t ntypes = list.ntypes;
+    a.displacements = list.displacements, a.counts = list.counts, a.types = list.types;
+    a.atoms = list.atoms, a.width = list.width, a.ntypes = list.ntypes;
+    in.take(a.pair_mask, "pair_mask", pair_mask, {ntypes, ntypes});
+    check_finite_cutoff(in.op, cutoff);
+    if (intervals < 1 || intervals > 100000)
+      fail(in.op, "argument `intervals` is ", intervals, ", expected 1 .. 100000");
+    if (degree < kLeastMomentDegree || degree > kMostDegrees)
+      fail(in.op, "argument `degree` is ", degree, ", expected 2, 3 or 4");
+    a.cutoff = static_cast<T>(cutoff), a.degree = static_cast<int>(degree);
+    a.grid = {static_cast<T>(intervals / cutoff), static_cast<int>(intervals)};
+    a.basis = padded_basis(intervals);
+    if (a.row() > INT32_MAX) fail(in.op, "argument `counts` has more types than 32 bits count splines of");
+    HarmonicSumArgs<T>& sums = a.sums;
+    in.take(sums.table, "table", table, {ntypes, a.row(), kAny});
+    sums.firsts = table.size(2), sums.seconds = seconds;
+    in.take(sums.rows[0], "rows", rows, {ntypes, sums.firsts, a.row()});
+    in.take(sums.rows[1], "slopes", slopes, {ntypes, sums.firsts, a.row()});
+    in.take(sums.pieces, "pieces", pieces, {ntypes, ntypes, intervals, kSplineSupport, kAny});
+    sums.known = pieces.size(4);
+    if (seconds < kLeastSeconds || seconds > kMostSeconds || (seconds & (seconds - 1)))
+      fail(in.op, "argument `seconds` is ", seconds, ", expected 4, 8, 16 or 32");
+    if (sums.firsts < seconds)
+      fail(in.op, "argument `table` has ", sums.firsts, " functions, expected `seconds`, ", seconds,
+           ", at least");
+    if (sums.known != sums.firsts && sums.known != seconds)
+      fail(in.op, "argument `pieces` has ", sums.known,
+           " functions, expected those of `table` or `seconds` of them");
+    return a;
+  }
+
+  template <class T>
+  static Outputs<4> harmonic_sums(In& in, Given<T>& a) {
+    HarmonicSums<T> out;
+    Tensor first = in.result(out.first, {a.atoms, a.sums.width()});
+    Tensor second = in.result(out.second, {a.atoms, a.components(), a.sums.seconds});
+    Tensor within = in.result(out.within, {a.atoms}), nearest = in.result(out.nearest, {a.atoms});
+    run_harmonic_sums(in.op, a, a.sums, out);
     return {first, second, within, nearest};
   }
 
-  static Tensor harmonic_sums_backward(const Call& op, const HarmonicSumInputs& in, const Tensor& by_first_,
-                                       const Tensor& by_second_) {
-    const Tensor by_first = in.by_first(op, by_first_), by_second = in.by_second(op, by_second_);
-    Tensor result = empty(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_harmonic_sum_gradients<T>(op, in.args<T>(), in.sums<T>(), data_of(by_first), data_of(by_second),
-                                    data_of(result));
-    });
+  template <class T>
+  static Tensor harmonic_sums_backward(In& in, Given<T>& a, const Tensor& by_first, const Tensor& by_second) {
+    a.take_gradients(in, by_first, by_second);
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_harmonic_sum_gradients<T>(in.op, a, a.sums, a.by_first, a.by_second, by_d);
     return result;
   }
 
-  static Outputs<2> harmonic_forces(const Call& op, const HarmonicSumInputs& in, const Tensor& by_first_,
-                                    const Tensor& by_second_, const Tensor& most_, const Tensor& nearest_,
-                                    const Tensor& batch, const Tensor& neighbors, int64_t num_systems) {
-    const int64_t n = in.list.atoms;
-    const ScalarType dtype = in.list.dtype;
-    const Tensor by_first = in.by_first(op, by_first_), by_second = in.by_second(op, by_second_);
-    const Tensor most = input(op, "most", most_, dtype, {2, in.table.size(2)});
-    const Tensor nearest = input(op, "nearest", nearest_, dtype, {n});
-    const PairList pairs(op, batch, input(op, "neighbors", neighbors, ScalarType::Int, {n, in.list.width}),
-                         num_systems);
-    Tensor forces = Device::summed(op, {n, 3}, ScalarType::Double);
-    Tensor virial = Device::summed(op, {num_systems, 3, 3}, ScalarType::Double);
-    dispatch_float(op, dtype, [&]<class T>(T) {
-      run_harmonic_forces(
-          op, in.args<T>(), in.sums<T>(),
-          HarmonicForceArgs<T>{data_of(by_first), data_of(by_second), data_of(most), data_of(nearest),
-                               pair_rows(pairs, num_systems), data_of(forces), data_of(virial)});
-    });
+  template <class T>
+  static Outputs<2> harmonic_forces(In& in, Given<T>& a, const Tensor& by_first, const Tensor& by_second,
+                                    const Tensor& most, const Tensor& nearest, const Tensor& batch,
+                                    const Tensor& neighbors, int64_t num_systems) {
+    a.take_gradients(in, by_first, by_second);
+    HarmonicForceArgs<T> of{a.by_first, a.by_second};
+    in.take(of.most, "most", most, {2, a.sums.firsts});
+    in.take(of.nearest, "nearest", nearest, {a.atoms});
+    of.rows = take_pairs(in, batch, neighbors, num_systems, a.atoms, a.width);
+    Tensor forces = in.sums(of.forces, {a.atoms, 3}), virial = in.sums(of.virial, {num_systems, 3, 3});
+    run_harmonic_forces(in.op, a, a.sums, of);
     return {forces, virial};
   }
 
-  MDOPS_IMPLEMENT(HarmonicSumOps, harmonic_sums, harmonic_sums_backward, harmonic_forces)
+  MDOPS_IMPLEMENT_FLOATS(HarmonicSumOps, harmonic_sums, harmonic_sums_backward, harmonic_forces)
 };
 
 }  // namespace mdops

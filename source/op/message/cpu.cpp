@@ -129,3 +129,5 @@ MDOPS_IN_PIECES(message_taken, gather_rows, args.rows, 1024)
 }  // namespace mdops
 
 MDOPS_ON_CPU(MessageOps)
+MDOPS_ON_CPU(FramedMessageOps)
+MDOPS_ON_CPU(OuterMessageOps)

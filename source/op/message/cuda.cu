@@ -119,3 +119,5 @@ static void message_taken(const CudaOp& op, const GatherArgs<T>& args) {
 }  // namespace mdops
 
 MDOPS_ON_GPU(MessageOps)
+MDOPS_ON_GPU(FramedMessageOps)
+MDOPS_ON_GPU(OuterMessageOps)

@@ -17,99 +17,138 @@
 
 namespace mdops {
 
-struct MessageInputs {
-  static constexpr const char* kFirst = "x";
-  using Optional = const std::optional<Tensor>&;
-  using Exact = Listed<Times<9, const Tensor&>, Optional, const Tensor&, Optional, int64_t, double>;
-  using Given = Listed<Exact, std::string>;
+template <class Device>
+struct MessageOps {
+  using In = Checked<Device>;
+  using Optional = std::optional<Tensor>;
 
-  Tensor x;
-  ScalarType dtype = x.scalar_type();
-  int64_t rows = x.size(0), inputs = x.size(1);
-  Tensor weight;
-  int64_t columns = weight.size(1);
-  RowIndex first, second;
-  Tensor groups, p, q, row_weight, scale;
-  bool grouped;
-  int64_t kept = scale.numel();
-  Activation activation;
-  double threshold;
-  Matmul matmul;
-  bool of_weights;  // whether their gradients are asked for
-
-  MessageInputs(const Op& op, const Tensor& x_, const Tensor& weight_, const Tensor& p_, const Tensor& q_,
-                const Tensor& row_weight_, const Tensor& scale_, const Tensor& first_,
-                const Tensor& first_offsets, const Tensor& second_, const std::optional<Tensor>& second_order,
-                const Tensor& second_offsets, const std::optional<Tensor>& groups_, int64_t activation_,
-                double threshold_, const std::string& matmul_ = "float32", bool of_weights_ = false,
-                int64_t width = kAny)
-      : x(float_input(op, "x", x_, {kAny, kAny})),
-        weight(input(op, "weight", weight_, dtype, {inputs, kAny})),
-        first(op, first_, std::nullopt, first_offsets, rows, {"first", "", "first_offsets"}),
-        second(op, second_, second_order, second_offsets, rows, {"second", "second_order", "second_offsets"}),
-        groups(groups_ ? offsets_input(op, *groups_, first.targets, "groups") : first.offsets),
-        p(input(op, "p", p_, dtype, {first.targets, columns})),
-        q(input(op, "q", q_, dtype, {second.targets, columns})),
-        row_weight(input(op, "row_weight", row_weight_, dtype, {rows})),
-        scale(input(op, "scale", scale_, dtype,
-                    {!scale_.numel() ? 0
-                     : width == kAny ? inputs
-                                     : width})),
-        grouped(groups_.has_value()),
-        activation(activation_of(op, activation_)),
-        threshold(threshold_),
-        matmul(matmul_of(op, matmul_)),
-        of_weights(of_weights_) {
-    if (kept > columns)
-      fail(op, "argument `weight` has ", columns, " columns, expected the ", kept, " that are kept or more");
-    if (grouped && second.targets != first.targets)
-      fail(op, "argument `second_offsets` is of ", second.targets, ", and there are groups of ",
-           first.targets);
-    if (!op.on_cpu()) return;
-    refuse_tf32(op, matmul);
-    check_rows(op);
-  }
-
-  int64_t sent() const { return columns - kept; }
-  Tensor of_sent(const Op& op, const char* name, const Tensor& t) const {
-    return input(op, name, t, dtype, {first.targets, sent()});
-  }
-  Tensor of_kept(const Op& op, const char* name, const Tensor& t) const {
-    return input(op, name, t, dtype, {rows, kept});
-  }
-
-  template <class T>
-  MessageArgs<T> args() const {
+  // Of rows `x`, or where they are a number times a vector of these numbers, and of what multiplies them.
+  template <class T, bool of_numbers = false>
+  static MessageArgs<T> arguments(In& in, const Tensor& x, const Tensor& weight, const Tensor& p,
+                                  const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+                                  const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                                  const Optional& second_order, const Tensor& second_offsets,
+                                  const Optional& groups, int64_t activation, double threshold,
+                                  const std::string& matmul_name) {
     MessageArgs<T> a{};
-    a.rows = rows, a.inputs = inputs, a.sent = sent(), a.kept = kept;
-    a.firsts = first.targets, a.seconds = second.targets;
-    a.activation = activation, a.threshold = static_cast<T>(threshold);
+    in.place(a.x, "x", x, {kAny, kAny});
+    a.rows = x.size(0), a.inputs = x.size(1);
+    in.place(a.weight, "weight", weight, {a.inputs, kAny});
+    const int64_t columns = weight.size(1);
+    const RowIndex firsts(in, first, std::nullopt, first_offsets, a.rows, {"first", "", "first_offsets"});
+    const RowIndex seconds(in, second, second_order, second_offsets, a.rows,
+                           {"second", "second_order", "second_offsets"});
+    a.first = firsts.index, a.first_offsets = firsts.offsets, a.firsts = firsts.targets;
+    a.second = seconds.index, a.second_order = seconds.order, a.second_offsets = seconds.offsets;
+    a.seconds = seconds.targets;
+    if (groups) a.groups = take_offsets(in, a.group_offsets, *groups, a.firsts, "groups");
+    in.place(a.p, "p", p, {a.firsts, columns});
+    in.place(a.q, "q", q, {a.seconds, columns});
+    in.take(a.row_weight, "row_weight", row_weight, {a.rows});
+    in.place(a.scale, "scale", scale, {of_numbers ? kAny : scale.numel() ? a.inputs : 0});
+    a.kept = scale.numel(), a.sent = columns - a.kept;
+    a.activation = activation_of(in.op, activation), a.threshold = static_cast<T>(threshold);
+    const Matmul matmul = matmul_of(in.op, matmul_name);
     a.parts = matmul == Matmul::tf32 || matmul == Matmul::bf16 ? 1 : 2;
-    a.first = data_of(first.index);
-    a.first_offsets = data_of(first.offsets);
-    a.second = data_of(second.index), a.second_order = second.order_data();
-    a.second_offsets = data_of(second.offsets);
-    if (grouped) {
-      a.groups = groups.size(0) - 1;
-      a.group_offsets = data_of(groups);
+    if (a.sent < 0)
+      fail(in.op, "argument `weight` has ", columns, " columns, expected the ", a.kept,
+           " that are kept or more");
+    if (groups && a.seconds != a.firsts)
+      fail(in.op, "argument `second_offsets` is of ", a.seconds, ", and there are groups of ", a.firsts);
+    if (in.op.on_cpu()) {
+      refuse_tf32(in.op, matmul);
+      check_rows(in.op, a);
     }
-    a.x = data_of(x), a.weight = data_of(weight);
-    a.p = data_of(p), a.q = data_of(q);
-    a.row_weight = data_of(row_weight), a.scale = data_of(scale);
     return a;
   }
 
+  template <class T>
+  static Outputs<2> message(In& in, MessageArgs<T>& a) {
+    Tensor sent = in.result(a.to_sent, {a.firsts, a.sent});
+    Tensor kept = rows(in, a.to_kept, a.rows, a.kept);
+    run_message(in.op, a);
+    return {sent, kept};
+  }
+
+  // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
+  // for.
+  template <class T>
+  static Outputs<6> message_backward(In& in, const Tensor& grad_sent, const Tensor& grad_kept,
+                                     const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
+                                     const Tensor& row_weight, const Tensor& scale, const Tensor& first,
+                                     const Tensor& first_offsets, const Tensor& second,
+                                     const Optional& second_order, const Tensor& second_offsets,
+                                     const Optional& groups, int64_t activation, double threshold,
+                                     const std::string& matmul, bool of_weights) {
+    auto a = arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                          second_offsets, groups, activation, threshold, matmul);
+    take_gradients(in, a, grad_sent, grad_kept);
+    const Gradients by(in, a, of_weights);
+    run_message(in.op, a);
+    return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
+  }
+
+  // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights. It has
+  // float32's products.
+  template <class T>
+  static Outputs<8> message_backward_backward(
+      In& in, const Tensor& along_x, const Tensor& along_p, const Tensor& along_q,
+      const Tensor& along_row_weight, const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
+      const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+      const Tensor& first, const Tensor& first_offsets, const Tensor& second, const Optional& second_order,
+      const Tensor& second_offsets, const Optional& groups, int64_t activation, double threshold) {
+    auto a = arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
+                          second_offsets, groups, activation, threshold, "float32");
+    take_gradients(in, a, grad_sent, grad_kept);
+    in.take(a.along_x, "along_x", along_x, {a.rows, a.inputs});
+    in.take(a.along_p, "along_p", along_p, {a.firsts, a.columns()});
+    in.take(a.along_q, "along_q", along_q, {a.seconds, a.columns()});
+    in.take(a.along_row_weight, "along_row_weight", along_row_weight, {a.rows});
+    const Gradients by(in, a, true);
+    const auto [sent, kept] = message(in, a);
+    return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(MessageOps, message, message_backward, message_backward_backward)
+
+  // A new tensor of rows.
+  template <class T>
+  static Tensor rows(In& in, T*& to, int64_t count, int64_t width) {
+    Tensor made = message_rows(in.op, {count, width}, kDtype<T>);
+    to = data_of(made);
+    return made;
+  }
+
+  template <class T>
+  static void take_gradients(In& in, MessageArgs<T>& a, const Tensor& grad_sent, const Tensor& grad_kept) {
+    in.place(a.grad_sent, "grad_sent", grad_sent, {a.firsts, a.sent});
+    in.place(a.grad_kept, "grad_kept", grad_kept, {a.rows, a.kept});
+  }
+
+  struct Gradients {
+    Tensor x, weight, p, q, row_weight, scale;
+
+    template <class T>
+    Gradients(In& in, MessageArgs<T>& a, bool of_weights)
+        : x(rows(in, a.by_x, a.rows, a.inputs)),
+          weight(in.result(a.by_weight, {of_weights ? a.inputs : 0, of_weights ? a.columns() : 0})),
+          p(in.result(a.by_p, {a.firsts, a.columns()})),
+          q(in.result(a.by_q, {a.seconds, a.columns()})),
+          row_weight(in.result(a.by_row_weight, {a.rows})),
+          scale(in.result(a.by_scale, {of_weights ? a.kept : 0})) {
+      if (!of_weights) a.by_weight = a.by_scale = nullptr;
+    }
+  };
+
  private:
   // That rows of no first have no second, and that those of a group are of all pairs of its first things.
-  void check_rows(const Op& op) const {
-    const int32_t* second_of = second.index.const_data_ptr<int32_t>();
-    const int32_t* begin = first.offsets.const_data_ptr<int32_t>();
-    for (int64_t r = begin[first.targets]; r < rows; ++r)
+  template <class T>
+  static void check_rows(const Op& op, const MessageArgs<T>& a) {
+    const int32_t *const second_of = a.second, *const begin = a.first_offsets, *const group = a.group_offsets;
+    for (int64_t r = begin[a.firsts]; r < a.rows; ++r)
       if (second_of[r] >= 0) fail(op, "row ", r, " has a second and no first");
-    if (!grouped) return;
-    const int32_t* group = groups.const_data_ptr<int32_t>();
-    const int64_t count = groups.size(0) - 1;
-    parallel(count, 256, [&](int64_t from, int64_t to) {
+    if (!group) return;
+    parallel(a.groups, 256, [&](int64_t from, int64_t to) {
       for (int64_t g = from; g < to; ++g) {
         const int64_t of_group = group[g], end = group[g + 1];
         const int64_t size = of_group < end ? begin[of_group + 1] - begin[of_group] : 0;
@@ -125,302 +164,162 @@ struct MessageInputs {
         }
       }
     });
-    if (begin[first.targets] != begin[group[count]])
-      fail(op, "argument `groups` ends at first ", group[count], ", and there are rows behind it");
+    if (begin[a.firsts] != begin[group[a.groups]])
+      fail(op, "argument `groups` ends at first ", group[a.groups], ", and there are rows behind it");
   }
 };
 
-// Of the gradients.
-struct MessageGradientInputs : MessageInputs {
-  using Given = Listed<MessageInputs::Given, bool>;
-  using MessageInputs::MessageInputs;
-};
-// Of their gradients, which have float32's products.
-struct MessageSecondInputs : MessageInputs {
-  using Given = Exact;
-  using MessageInputs::MessageInputs;
-};
+// Messages whose rows have frames, some of which are taken elsewhere, too.
+template <class Device>
+struct FramedMessageOps {
+  using In = Checked<Device>;
+  using Messages = MessageOps<Device>;
 
-// Rows that are a number times a vector.
-struct OuterInputs {
-  Tensor number, vector, weight;
-
-  OuterInputs(const Op& op, const Tensor& number_, const Tensor& vector_, const Tensor& weight_)
-      : number(float_input(op, "number", number_, {kAny, 1})),
-        vector(input(op, "vector", vector_, number.scalar_type(), {1, kAny})),
-        weight(input(op, "weight", weight_, number.scalar_type(), {vector.size(1), kAny})) {}
-
-  int64_t width() const { return vector.size(1); }
-};
-
-// Frames of rows, and what is taken of these.
-struct FramedInputs {
-  Tensor frame;
-  RowIndex taken;
-  int64_t width;
-
-  FramedInputs(const Op& op, const MessageInputs& in, const Tensor& frame_, const Tensor& taken_,
-               const Tensor& offsets, int64_t width_)
-      : frame(input(op, "frame", frame_, in.dtype, {in.rows, 3})),
-        taken(op, taken_, std::nullopt, offsets, taken_.dim() == 1 ? taken_.size(0) : 0,
-              {"taken", "", "taken_offsets"}),
-        width(width_) {
-    if (width < 0 || width > in.inputs)
-      fail(op, "argument `width` is ", width, ", and rows have ", in.inputs, " numbers");
-    check_nodes(op, "x", in.x, taken);
+  template <class T>
+  static MessageArgs<T> arguments(In& in, const Tensor& x, const Tensor& weight, const Tensor& p,
+                                  const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+                                  const Tensor& frame, const Tensor& first, const Tensor& first_offsets,
+                                  const Tensor& second, const std::optional<Tensor>& second_order,
+                                  const Tensor& second_offsets, const Tensor& taken,
+                                  const Tensor& taken_offsets, int64_t width, int64_t activation,
+                                  double threshold, const std::string& matmul) {
+    auto a = Messages::template arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets,
+                                             second, second_order, second_offsets, std::nullopt, activation,
+                                             threshold, matmul);
+    MessageFrames<T>& frames = a.frames;
+    in.take(frames.frame, "frame", frame, {a.rows, 3});
+    const RowIndex of(in, taken, std::nullopt, taken_offsets, kAny, {"taken", "", "taken_offsets"});
+    frames.wanted = true, frames.count = of.rows, frames.width = width;
+    frames.taken = of.index, frames.taken_offsets = of.offsets;
+    if (width < 0 || width > a.inputs)
+      fail(in.op, "argument `width` is ", width, ", and rows have ", a.inputs, " numbers");
+    check_nodes(in.op, "x", x, of);
+    return a;
   }
 
   template <class T>
-  MessageFrames<T> args() const {
-    MessageFrames<T> a{};
-    a.wanted = true, a.frame = data_of(frame), a.count = taken.rows, a.width = width;
-    a.taken = data_of(taken.index), a.taken_offsets = data_of(taken.offsets);
-    return a;
-  }
-};
-
-template <class Device>
-struct MessageOps {
-  using Call = typename Device::Call;
-
-  // Of `outer_message` and of its gradients.
-  struct Outer {
-    static constexpr const char* kFirst = "number";
-    using Given = Listed<const Tensor&, MessageInputs::Given>;
-
-    OuterInputs of;
-    MessageInputs in;
-
-    template <class... Rest>
-    Outer(const Call& op, const Tensor& number, const Tensor& vector, const Tensor& weight,
-          const Rest&... rest)
-        : of(op, number, Device::placed(vector), weight),
-          in(op, of.number, message_product(op, ProductForm::plain, of.vector, of.weight), rest..., false,
-             of.width()) {
-      place(in);
-    }
-  };
-
-  // Of `framed_message` and of its gradients.
-  struct Framed {
-    static constexpr const char* kFirst = "x";
-    using Given = Listed<Times<10, const Tensor&>, MessageInputs::Optional, Times<3, const Tensor&>,
-                         Times<2, int64_t>, double, std::string>;
-
-    MessageInputs in;
-    FramedInputs of;
-
-    Framed(const Op& op, const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
-           const Tensor& row_weight, const Tensor& scale, const Tensor& frame, const Tensor& first,
-           const Tensor& first_offsets, const Tensor& second, MessageInputs::Optional second_order,
-           const Tensor& second_offsets, const Tensor& taken, const Tensor& taken_offsets, int64_t width,
-           int64_t activation, double threshold, const std::string& matmul)
-        : in(op, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-             second_offsets, std::nullopt, activation, threshold, matmul),
-          of(op, in, frame, taken, taken_offsets, width) {
-      place(in);
-    }
-  };
-
-  static Outputs<2> message(const Call& op, const MessageInputs& in) {
-    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
-      run_message(op, args);
-    });
-    return {sent, kept};
-  }
-
-  // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
-  // for.
-  static Outputs<6> message_backward(const Call& op, const MessageGradientInputs& in, const Tensor& grad_sent,
-                                     const Tensor& grad_kept) {
-    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
-    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
-    Gradients by(op, in, in.of_weights);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
-      by.write_to(args, in.of_weights);
-      run_message(op, args);
-    });
-    return {by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
-  }
-
-  // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights.
-  static Outputs<8> message_backward_backward(const Call& op, const MessageSecondInputs& in,
-                                              const Tensor& along_x_, const Tensor& along_p_,
-                                              const Tensor& along_q_, const Tensor& along_row_weight_,
-                                              const Tensor& grad_sent, const Tensor& grad_kept) {
-    const Tensor of_sent = in.of_sent(op, "grad_sent", grad_sent);
-    const Tensor of_kept = in.of_kept(op, "grad_kept", grad_kept);
-    const Tensor along_x = input(op, "along_x", along_x_, in.dtype, {in.rows, in.inputs});
-    const Tensor along_p = input(op, "along_p", along_p_, in.dtype, {in.first.targets, in.columns});
-    const Tensor along_q = input(op, "along_q", along_q_, in.dtype, {in.second.targets, in.columns});
-    const Tensor along_row_weight = input(op, "along_row_weight", along_row_weight_, in.dtype, {in.rows});
-    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    Gradients by(op, in, true);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
-      args.along_x = data_of(along_x), args.along_p = data_of(along_p);
-      args.along_q = data_of(along_q);
-      args.along_row_weight = data_of(along_row_weight);
-      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
-      by.write_to(args, true);
-      run_message(op, args);
-    });
-    return {sent, kept, by.x, by.weight, by.p, by.q, by.row_weight, by.scale};
-  }
-
-  static Outputs<4> framed_message(const Call& op, const Framed& given) {
-    const MessageInputs& in = given.in;
-    const FramedInputs& of = given.of;
-    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    Tensor moments = empty(op, {in.first.targets, 3, in.inputs}, in.dtype);
-    Tensor rows = empty(op, {of.taken.rows, of.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
-      const MessageFrames<T> frames = of.args<T>();
-      run_message(op, args);
-      message_moments(op, moment_args(args, frames), moments.mutable_data_ptr<T>());
-      message_taken(op, GatherArgs<T>{args.x, frames.taken, nullptr, frames.count, in.rows, frames.width,
-                                      in.inputs, data_of(rows)});
-    });
+  static Outputs<4> framed_message(In& in, MessageArgs<T>& a) {
+    const MessageFrames<T> frames = std::exchange(a.frames, {});
+    T *moments_of, *rows_of;
+    Tensor moments = in.result(moments_of, {a.firsts, 3, a.inputs});
+    Tensor rows = in.result(rows_of, {frames.count, frames.width});
+    const auto [sent, kept] = Messages::message(in, a);
+    message_moments(in.op, moment_args(a, frames), moments_of);
+    message_taken(in.op, GatherArgs<T>{a.x, frames.taken, nullptr, frames.count, a.rows, frames.width,
+                                       a.inputs, rows_of});
     return {sent, kept, moments, rows};
   }
 
   // The gradients by x, p, q, row_weight and frame.
-  static Outputs<5> framed_message_backward(const Call& op, const Framed& given, const Tensor& grad_sent,
+  template <class T>
+  static Outputs<5> framed_message_backward(In& in, MessageArgs<T>& a, const Tensor& grad_sent,
                                             const Tensor& grad_kept, const Tensor& grad_moments,
                                             const Tensor& grad_rows) {
-    const MessageInputs& in = given.in;
-    const FramedInputs& of = given.of;
-    const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
-    const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
-    const Tensor of_moments =
-        Device::placed(input(op, "grad_moments", grad_moments, in.dtype, {in.first.targets, 3, in.inputs}));
-    const Tensor of_rows =
-        Device::placed(input(op, "grad_rows", grad_rows, in.dtype, {of.taken.rows, of.width}));
-    Gradients by(op, in, false);
-    Tensor by_frame = empty(op, {in.rows, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
-      by.write_to(args, false);
-      MessageFrames<T> frames = of.args<T>();
-      frames.grad_moments = data_of(of_moments), frames.grad_taken = data_of(of_rows);
-      frames.by_frame = data_of(by_frame);
-      if (takes(op, args, frames)) return run_message(op, args);
-      const Tensor own = message_rows(op, {in.rows, in.inputs}, in.dtype),
-                   of_frames = message_rows(op, {in.rows, in.inputs}, in.dtype);
-      T *const by_x = args.by_x, *const by_frames = data_of(of_frames);
-      args.by_x = data_of(own);
-      run_message(op, args);
-      message_moment_gradients(op, moment_args(args, frames), frames.grad_moments, frames.by_frame,
+    Messages::take_gradients(in, a, grad_sent, grad_kept);
+    in.place(a.frames.grad_moments, "grad_moments", grad_moments, {a.firsts, 3, a.inputs});
+    in.place(a.frames.grad_taken, "grad_rows", grad_rows, {a.frames.count, a.frames.width});
+    Tensor by_frame = in.result(a.frames.by_frame, {a.rows, 3});
+    const typename Messages::Gradients by(in, a, false);
+    if (message_takes_frames(in.op, a)) {
+      run_message(in.op, a);
+    } else {
+      const MessageFrames<T> frames = std::exchange(a.frames, {});
+      T *const by_x = a.by_x, *by_frames;
+      const Tensor own = Messages::rows(in, a.by_x, a.rows, a.inputs),
+                   of_frames = Messages::rows(in, by_frames, a.rows, a.inputs);
+      run_message(in.op, a);
+      message_moment_gradients(in.op, moment_args(a, frames), frames.grad_moments, frames.by_frame,
                                by_frames);
       message_sums(
-          op, ScatterArgs<T>{frames.grad_taken, frames.taken, nullptr, frames.taken_offsets, frames.count,
-                             in.rows, frames.width, in.inputs, by_x, data_of(own), by_frames, in.inputs});
-    });
+          in.op, ScatterArgs<T>{frames.grad_taken, frames.taken, nullptr, frames.taken_offsets, frames.count,
+                                a.rows, frames.width, a.inputs, by_x, a.by_x, by_frames, a.inputs});
+    }
     return {by.x, by.p, by.q, by.row_weight, by_frame};
   }
 
-  static Outputs<2> outer_message(const Call& op, const Outer& given) {
-    const MessageInputs& in = given.in;
-    const OuterInputs& of = given.of;
-    Tensor sent = empty(op, {in.first.targets, in.sent()}, in.dtype);
-    Tensor kept = message_rows(op, {in.rows, in.kept}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.to_sent = data_of(sent), args.to_kept = data_of(kept);
-      if (takes(op, args, of)) return run_message(op, args);
-      const Tensor rows = message_product(op, ProductForm::plain, of.number, of.vector);
-      args.x = data_of(rows);
-      run_message(op, args);
-    });
-    return {sent, kept};
+  MDOPS_IMPLEMENT_FLOATS(FramedMessageOps, framed_message, framed_message_backward)
+
+ private:
+  template <class T>
+  static RowMomentArgs<T> moment_args(const MessageArgs<T>& a, const MessageFrames<T>& frames) {
+    return {frames.frame, a.x, a.first_offsets, a.rows, a.inputs, a.firsts, false, 3};
+  }
+};
+
+// Messages of rows that are a number times a vector.
+template <class Device>
+struct OuterMessageOps {
+  using In = Checked<Device>;
+  using Messages = MessageOps<Device>;
+
+  // Of the numbers and the vector times the weight, and what makes whole rows of them.
+  template <class T>
+  struct Given : MessageArgs<T> {
+    Tensor number, vector, weight_of_rows;
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& number, const Tensor& vector, const Tensor& weight,
+                            const Tensor& p, const Tensor& q, const Tensor& row_weight, const Tensor& scale,
+                            const Tensor& first, const Tensor& first_offsets, const Tensor& second,
+                            const std::optional<Tensor>& second_order, const Tensor& second_offsets,
+                            const std::optional<Tensor>& groups, int64_t activation, double threshold,
+                            const std::string& matmul) {
+    const Tensor u = Device::placed(input(in.op, "vector", vector, kDtype<T>, {1, kAny}));
+    const int64_t width = u.size(1);
+    const Tensor w = input(in.op, "weight", weight, kDtype<T>, {width, kAny});
+    const Tensor n = input(in.op, "number", number, kDtype<T>, {kAny, 1});
+    Given<T> a{
+        Messages::template arguments<T, true>(in, n, message_product(in.op, ProductForm::plain, u, w), p, q,
+                                              row_weight, scale, first, first_offsets, second, second_order,
+                                              second_offsets, groups, activation, threshold, matmul),
+        n, u, w};
+    if (a.kept && a.kept != width)
+      fail(in.op, "argument `scale` has ", a.kept, " numbers, expected none or ", width);
+    return a;
+  }
+
+  template <class T>
+  static Outputs<2> outer_message(In& in, Given<T>& a) {
+    Tensor rows;
+    if (!takes(in, a)) rows = whole_rows(in, a);
+    return Messages::message(in, a);
   }
 
   // The gradients by number, p, q and row_weight.
-  static Outputs<4> outer_message_backward(const Call& op, const Outer& given, const Tensor& grad_sent,
+  template <class T>
+  static Outputs<4> outer_message_backward(In& in, Given<T>& a, const Tensor& grad_sent,
                                            const Tensor& grad_kept) {
-    const MessageInputs& in = given.in;
-    const OuterInputs& of = given.of;
-    const Tensor of_sent = Device::placed(in.of_sent(op, "grad_sent", grad_sent));
-    const Tensor of_kept = Device::placed(in.of_kept(op, "grad_kept", grad_kept));
-    Gradients by(op, in, false);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad_sent = data_of(of_sent), args.grad_kept = data_of(of_kept);
-      by.write_to(args, false);
-      args.outer.by_number = std::exchange(args.by_x, nullptr);
-      if (takes(op, args, of)) return run_message(op, args);
-      const Tensor rows = message_product(op, ProductForm::plain, of.number, of.vector);
-      Tensor by_rows = message_rows(op, {in.rows, of.width()}, in.dtype);
-      args.x = data_of(rows), args.by_x = data_of(by_rows);
-      run_message(op, args);
-      by.x = message_product(op, ProductForm::b_transposed, by_rows, of.vector);
-    });
+    Messages::take_gradients(in, a, grad_sent, grad_kept);
+    typename Messages::Gradients by(in, a, false);
+    a.outer.by_number = std::exchange(a.by_x, nullptr);
+    if (takes(in, a)) {
+      run_message(in.op, a);
+    } else {
+      const Tensor rows = whole_rows(in, a), by_rows = Messages::rows(in, a.by_x, a.rows, a.inputs);
+      run_message(in.op, a);
+      by.x = message_product(in.op, ProductForm::b_transposed, by_rows, a.vector);
+    }
     return {by.x, by.p, by.q, by.row_weight};
   }
 
-  MDOPS_IMPLEMENT(MessageOps, message, message_backward, message_backward_backward, framed_message,
-                  framed_message_backward, outer_message, outer_message_backward)
+  MDOPS_IMPLEMENT_FLOATS(OuterMessageOps, outer_message, outer_message_backward)
 
  private:
-  // Where the kernels that take frames read them, so that bits do not depend on where memory begins.
-  static void place(MessageInputs& in) {
-    for (Tensor* tensor : {&in.x, &in.weight, &in.p, &in.q, &in.scale}) *tensor = Device::placed(*tensor);
-  }
-  // Whether the message's kernels have the frames, too, which they then get.
-  template <class Call, class T>
-  static bool takes(const Call& op, MessageArgs<T>& args, const MessageFrames<T>& frames) {
-    args.frames = frames;
-    const bool they_do = message_takes_frames(op, args);
-    if (!they_do) args.frames = {};
-    return they_do;
-  }
-  // Whether the message's kernels have rows that are a number times a vector, which they then get; else what
-  // they need for whole rows.
-  template <class Call, class T>
-  static bool takes(const Call& op, MessageArgs<T>& args, const OuterInputs& of) {
-    args.inputs = of.width(), args.x = nullptr;
-    args.outer.number = data_of(of.number), args.outer.vector = data_of(of.vector);
-    const bool they_do = message_takes_outer(op, args);
-    if (!they_do) args.outer = {}, args.weight = data_of(of.weight);
-    return they_do;
-  }
+  // Whether the message's kernels have rows that are a number times a vector, which they then get.
   template <class T>
-  static RowMomentArgs<T> moment_args(const MessageArgs<T>& args, const MessageFrames<T>& frames) {
-    return {frames.frame, args.x, args.first_offsets, args.rows, args.inputs, args.firsts, false, 3};
+  static bool takes(In& in, Given<T>& a) {
+    a.inputs = a.vector.size(1), a.x = nullptr;
+    a.outer.number = data_of(a.number), a.outer.vector = data_of(a.vector);
+    return message_takes_outer(in.op, a);
   }
-
-  struct Gradients {
-    Tensor x, weight, p, q, row_weight, scale;
-
-    template <class O>
-    Gradients(const O& op, const MessageInputs& in, bool of_weights)
-        : x(message_rows(op, {in.rows, in.inputs}, in.dtype)),
-          weight(empty(op, {of_weights ? in.inputs : 0, of_weights ? in.columns : 0}, in.dtype)),
-          p(empty(op, {in.first.targets, in.columns}, in.dtype)),
-          q(empty(op, {in.second.targets, in.columns}, in.dtype)),
-          row_weight(empty(op, {in.rows}, in.dtype)),
-          scale(empty(op, {of_weights ? in.kept : 0}, in.dtype)) {}
-
-    template <class T>
-    void write_to(MessageArgs<T>& args, bool of_weights) {
-      args.by_x = data_of(x), args.by_p = data_of(p);
-      args.by_q = data_of(q), args.by_row_weight = data_of(row_weight);
-      if (!of_weights) return;
-      args.by_weight = data_of(weight), args.by_scale = data_of(scale);
-    }
-  };
+  // Else what they need for whole rows.
+  template <class T>
+  static Tensor whole_rows(In& in, Given<T>& a) {
+    Tensor rows = message_product(in.op, ProductForm::plain, a.number, a.vector);
+    a.outer = {}, a.weight = data_of(a.weight_of_rows), a.x = data_of(rows);
+    return rows;
+  }
 };
 
 }  // namespace mdops

@@ -86,4 +86,8 @@ static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(NeighborRowsOps)
+MDOPS_ON_CPU(RowListOps)
+MDOPS_ON_CPU(SplineRowsOps)
+MDOPS_ON_CPU(EnvironmentRowsOps)
+MDOPS_ON_CPU(HarmonicRowsOps)
+MDOPS_ON_CPU(RowMomentOps)

@@ -92,14 +92,13 @@ struct SplineRowsArgs : EnvironmentRowsArgs<T> {
 
 // Of each row; or the gradients by them.
 template <class T, class Pointer = T*>
-struct SplineRows {
-  Pointer environment, switches, directions, g;  // (rows, 4), (rows,), (rows, 3), (rows, channels)
+struct EnvironmentRows {
+  Pointer environment, switches, directions;  // (rows, 4), (rows,), (rows, 3)
 };
 
-// The same without g.
 template <class T, class Pointer = T*>
-struct EnvironmentRows {
-  Pointer environment, switches, directions;
+struct SplineRows : EnvironmentRows<T, Pointer> {
+  Pointer g;  // (rows, channels)
 };
 
 // What a row begins with.

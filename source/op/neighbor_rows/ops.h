@@ -7,125 +7,239 @@
 namespace mdops {
 
 template <class Device>
-struct NeighborRowsOps {
-  using Call = typename Device::Call;
+struct RowListOps {
+  using In = Checked<Device>;
 
-  static Outputs<5> neighbor_rows(const Call& op, const RowListInputs& in) {
-    const int64_t atoms = in.list.atoms, slots_size = atoms * in.list.width;
-    Tensor offsets = empty(op, {atoms + 1}, ScalarType::Int);
-    Tensor slots = empty(op, {slots_size}, ScalarType::Int);
-    Tensor taken = empty(op, {atoms}, ScalarType::Int), within = empty(op, {atoms}, ScalarType::Int);
-    Tensor nearest = empty(op, {atoms}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      const RowListResults<T> out{data_of(offsets), data_of(slots), data_of(taken), data_of(within),
-                                  data_of(nearest)};
-      run_row_list(op, in.args<T>(), out);
-    });
+  template <class T>
+  static Outputs<5> neighbor_rows(In& in, const Tensor& displacements, const Tensor& counts,
+                                  const Tensor& types, const Tensor& pair_mask, const Tensor& zeroed,
+                                  double cutoff) {
+    const auto a = take_row_list<T>(in, displacements, counts, types, pair_mask, zeroed, cutoff);
+    const int64_t atoms = a.list.atoms;
+    RowListResults<T> out;
+    Tensor offsets = in.result(out.offsets, {atoms + 1});
+    Tensor slots = in.result(out.slots, {atoms * a.list.width});
+    Tensor taken = in.result(out.taken, {atoms}), within = in.result(out.within, {atoms});
+    Tensor nearest = in.result(out.nearest, {atoms});
+    run_row_list(in.op, a, out);
     return {offsets, slots, taken, within, nearest};
   }
 
-  static Outputs<4> spline_rows(const Call& op, const SplineRowsInputs& in) {
-    SplineRowsTensors out(op, in);
-    dispatch_float(op, in.list.dtype,
-                   [&]<class T>(T) { run_spline_rows(op, in.args<T>(), out.results<T>()); });
-    return {out.environment, out.switches, out.directions, out.g};
+  MDOPS_IMPLEMENT_FLOATS(RowListOps, neighbor_rows)
+};
+
+template <class Device>
+struct SplineRowsOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  static SplineRowsArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& slots,
+                                     const Tensor& counts, const Tensor& types, const Tensor& mean,
+                                     const Tensor& std, const Tensor& table, double cutoff,
+                                     double cutoff_smooth, double protection, double s_max, double grading,
+                                     int64_t rows, bool gated) {
+    SplineRowsArgs<T> a{take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
+                                                 cutoff_smooth, protection, rows)};
+    in.take(a.table, "table", table, {a.list.ntypes, a.list.ntypes + gated, kAny, kAny});
+    a.functions = static_cast<int>(table.size(1)), a.channels = table.size(3), a.gated = gated;
+    check_knots(in.op, s_max, grading);
+    const int64_t intervals = table.size(2) - kSplineSupport + 1;
+    if (intervals < 1 || a.channels < 1)
+      fail(in.op, "argument `table` has ", table.size(2), " functions of ", a.channels,
+           " numbers, expected at least 6 of 1");
+    a.grid = spline_grid<T>(intervals, s_max, grading);
+    return a;
   }
 
-  static Tensor spline_rows_backward(const Call& op, const SplineRowsInputs& in,
-                                     const Tensor& grad_environment, const Tensor& grad_switch,
-                                     const Tensor& grad_directions, const Tensor& grad_g) {
-    const SplineRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions, grad_g);
-    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_spline_row_gradients<T>(op, in.args<T>(), grad.gradients<T>(), data_of(out));
-    });
+  template <class T>
+  static Outputs<4> spline_rows(In& in, SplineRowsArgs<T>& a) {
+    SplineRows<T> out;
+    const auto [environment, switches, directions] = row_results(in, a.rows, out);
+    Tensor g = in.result(out.g, {a.rows, a.channels});
+    run_spline_rows(in.op, a, out);
+    return {environment, switches, directions, g};
+  }
+
+  template <class T>
+  static Tensor spline_rows_backward(In& in, SplineRowsArgs<T>& a, const Tensor& grad_environment,
+                                     const Tensor& grad_switch, const Tensor& grad_directions,
+                                     const Tensor& grad_g) {
+    SplineRows<T, const T*> grad;
+    take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
+    in.take(grad.g, "grad_g", grad_g, {a.rows, a.channels});
+    T* by_d;
+    Tensor out = in.sums(by_d, {a.list.atoms, a.list.width, 3});
+    run_spline_row_gradients(in.op, a, grad, by_d);
     return out;
   }
 
-  static Outputs<4> environment_rows(const Call& op, const EnvironmentRowsInputs& in) {
-    EnvironmentRowsTensors out(op, in);
-    Tensor of_pair = empty(op, {in.rows, 2}, ScalarType::Int);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_environment_rows<T>(op, in.args<T>(), out.results<T>(), data_of(of_pair));
-    });
-    return {out.environment, out.switches, out.directions, of_pair};
+  MDOPS_IMPLEMENT_FLOATS(SplineRowsOps, spline_rows, spline_rows_backward)
+};
+
+template <class Device>
+struct EnvironmentRowsOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  static EnvironmentRowsArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& slots,
+                                          const Tensor& counts, const Tensor& types, const Tensor& mean,
+                                          const Tensor& std, double cutoff, double cutoff_smooth,
+                                          double protection, int64_t rows) {
+    return take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
+                                    protection, rows);
   }
 
-  static Tensor environment_rows_backward(const Call& op, const EnvironmentRowsInputs& in,
-                                          const Tensor& grad_environment, const Tensor& grad_switch,
-                                          const Tensor& grad_directions) {
-    const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
-    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_environment_row_gradients<T>(op, in.args<T>(), grad.gradients<T>(), data_of(out));
-    });
+  template <class T>
+  static Outputs<4> environment_rows(In& in, EnvironmentRowsArgs<T>& a) {
+    EnvironmentRows<T> out;
+    const auto [environment, switches, directions] = row_results(in, a.rows, out);
+    int32_t* types;
+    Tensor of_pair = in.result(types, {a.rows, 2});
+    run_environment_rows(in.op, a, out, types);
+    return {environment, switches, directions, of_pair};
+  }
+
+  template <class T>
+  static Tensor environment_rows_backward(In& in, EnvironmentRowsArgs<T>& a, const Tensor& grad_environment,
+                                          const Tensor& grad_switch, const Tensor& grad_directions) {
+    EnvironmentRows<T, const T*> grad;
+    take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
+    T* by_d;
+    Tensor out = in.sums(by_d, {a.list.atoms, a.list.width, 3});
+    run_environment_row_gradients(in.op, a, grad, by_d);
     return out;
   }
 
-  static Outputs<4> environment_rows_backward_backward(const Call& op, const EnvironmentRowsInputs& in,
+  template <class T>
+  static Outputs<4> environment_rows_backward_backward(In& in, EnvironmentRowsArgs<T>& a,
                                                        const Tensor& direction,
                                                        const Tensor& grad_environment,
                                                        const Tensor& grad_switch,
                                                        const Tensor& grad_directions) {
-    const EnvironmentRowsTensors grad(op, in, grad_environment, grad_switch, grad_directions);
-    const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
-    EnvironmentRowsTensors out(op, in);
-    Tensor by_d = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_environment_row_seconds<T>(op, in.args<T>(), data_of(u), grad.gradients<T>(), out.results<T>(),
-                                     data_of(by_d));
-    });
-    return {out.environment, out.switches, out.directions, by_d};
+    EnvironmentRows<T, const T*> grad;
+    take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
+    const T* u;
+    in.take(u, "direction", direction, {a.list.atoms, a.list.width, 3});
+    EnvironmentRows<T> out;
+    const auto [environment, switches, directions] = row_results(in, a.rows, out);
+    T* of_pairs;
+    Tensor by_d = in.sums(of_pairs, {a.list.atoms, a.list.width, 3});
+    run_environment_row_seconds(in.op, a, u, grad, out, of_pairs);
+    return {environment, switches, directions, by_d};
   }
 
-  static Tensor harmonic_rows(const Call& op, const HarmonicRowsInputs& in) {
-    Tensor out = empty(op, {in.rows, in.components}, in.list.dtype);
-    dispatch_float(op, in.list.dtype,
-                   [&]<class T>(T) { run_harmonic_rows<T>(op, in.args<T>(), in.degree, data_of(out)); });
+  MDOPS_IMPLEMENT_FLOATS(EnvironmentRowsOps, environment_rows, environment_rows_backward,
+                         environment_rows_backward_backward)
+};
+
+// Rows with harmonics to a degree.
+template <class Device>
+struct HarmonicRowsOps {
+  using In = Checked<Device>;
+
+  template <class T>
+  struct Given : EnvironmentRowsArgs<T> {
+    int degree;
+
+    int components() const { return components_to(degree); }
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& slots, const Tensor& counts,
+                            const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff,
+                            double cutoff_smooth, double protection, int64_t rows, int64_t degree) {
+    if (degree < 2 || degree > kMostDegrees)
+      fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
+    return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
+                                     cutoff_smooth, protection, rows),
+            static_cast<int>(degree)};
+  }
+
+  template <class T>
+  static Tensor harmonic_rows(In& in, Given<T>& a) {
+    T* to;
+    Tensor out = in.result(to, {a.rows, a.components()});
+    run_harmonic_rows(in.op, a, a.degree, to);
     return out;
   }
 
-  static Tensor harmonic_rows_backward(const Call& op, const HarmonicRowsInputs& in, const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    Tensor out = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_harmonic_row_gradients<T>(op, in.args<T>(), in.degree, data_of(grad), data_of(out));
-    });
+  template <class T>
+  static Tensor harmonic_rows_backward(In& in, Given<T>& a, const Tensor& grad) {
+    const T* of_rows;
+    in.take(of_rows, "grad", grad, {a.rows, a.components()});
+    T* by_d;
+    Tensor out = in.sums(by_d, {a.list.atoms, a.list.width, 3});
+    run_harmonic_row_gradients(in.op, a, a.degree, of_rows, by_d);
     return out;
   }
 
-  static Outputs<2> harmonic_rows_backward_backward(const Call& op, const HarmonicRowsInputs& in,
-                                                    const Tensor& direction, const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    const Tensor u = input(op, "direction", direction, in.list.dtype, {in.list.atoms, in.list.width, 3});
-    Tensor out = empty(op, {in.rows, in.components}, in.list.dtype);
-    Tensor by_d = Device::summed(op, {in.list.atoms, in.list.width, 3}, in.list.dtype);
-    dispatch_float(op, in.list.dtype, [&]<class T>(T) {
-      run_harmonic_row_seconds<T>(op, in.args<T>(), in.degree, data_of(u), data_of(grad), data_of(out),
-                                  data_of(by_d));
-    });
+  template <class T>
+  static Outputs<2> harmonic_rows_backward_backward(In& in, Given<T>& a, const Tensor& direction,
+                                                    const Tensor& grad) {
+    const T *of_rows, *u;
+    in.take(of_rows, "grad", grad, {a.rows, a.components()});
+    in.take(u, "direction", direction, {a.list.atoms, a.list.width, 3});
+    T *rows, *of_pairs;
+    Tensor out = in.result(rows, {a.rows, a.components()});
+    Tensor by_d = in.sums(of_pairs, {a.list.atoms, a.list.width, 3});
+    run_harmonic_row_seconds(in.op, a, a.degree, u, of_rows, rows, of_pairs);
     return {out, by_d};
   }
 
-  static Tensor row_moments(const Call& op, const RowMomentInputs& in) {
-    Tensor out = empty(op, {in.atoms, in.components, in.channels}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) { run_row_moments<T>(op, in.args<T>(), data_of(out)); });
+  MDOPS_IMPLEMENT_FLOATS(HarmonicRowsOps, harmonic_rows, harmonic_rows_backward,
+                         harmonic_rows_backward_backward)
+};
+
+template <class Device>
+struct RowMomentOps {
+  using In = Checked<Device>;
+  using Optional = std::optional<Tensor>;
+
+  template <class T>
+  static RowMomentArgs<T> arguments(In& in, const Tensor& environment, const Tensor& g, const Tensor& offsets,
+                                    bool leaves_rest, const Optional& index, const Optional& order,
+                                    const Optional& node_offsets) {
+    RowMomentArgs<T> a{};
+    in.take(a.environment, "environment", environment, {kAny, kAny});
+    a.rows = environment.size(0), a.components = static_cast<int>(environment.size(1));
+    if (environment.size(1) > kMostComponents)
+      fail(in.op, "argument `environment` has ", environment.size(1), " columns, expected up to ",
+           kMostComponents);
+    in.take(a.g, "g", g, {index ? kAny : a.rows, kAny});
+    a.channels = g.size(1), a.nodes = g.size(0), a.leaves_rest = leaves_rest;
+    if (index.has_value() != node_offsets.has_value())
+      fail(in.op, "arguments `index` and `node_offsets` are given together or not at all");
+    if (index) {
+      const RowIndex of(in, *index, order, *node_offsets, a.rows, {"index", "order", "node_offsets"});
+      check_nodes(in.op, "g", g, of);
+      a.index = of.index;
+    }
+    in.take(a.offsets, "offsets", offsets, {kAny});
+    a.atoms = offsets.size(0) - 1;
+    check_offsets(in.op, a.offsets, a.atoms, a.rows, "g", true);
+    return a;
+  }
+
+  template <class T>
+  static Tensor row_moments(In& in, RowMomentArgs<T>& a) {
+    T* moments;
+    Tensor out = in.result(moments, {a.atoms, a.components, a.channels});
+    run_row_moments(in.op, a, moments);
     return out;
   }
 
-  static Outputs<2> row_moments_backward(const Call& op, const RowMomentInputs& in, const Tensor& grad_) {
-    const Tensor grad = in.grad(op, grad_);
-    Tensor by_environment = empty(op, {in.rows, in.components}, in.dtype),
-           by_g = empty(op, {in.rows, in.channels}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_row_moment_gradients<T>(op, in.args<T>(), data_of(grad), data_of(by_environment), data_of(by_g));
-    });
+  template <class T>
+  static Outputs<2> row_moments_backward(In& in, RowMomentArgs<T>& a, const Tensor& grad) {
+    const T* of_moments;
+    in.take(of_moments, "grad", grad, {a.atoms, a.components, a.channels});
+    T *environment, *g;
+    Tensor by_environment = in.result(environment, {a.rows, a.components});
+    Tensor by_g = in.result(g, {a.rows, a.channels});
+    run_row_moment_gradients(in.op, a, of_moments, environment, g);
     return {by_environment, by_g};
   }
 
-  MDOPS_IMPLEMENT(NeighborRowsOps, neighbor_rows, spline_rows, spline_rows_backward, environment_rows,
-                  environment_rows_backward, environment_rows_backward_backward, harmonic_rows,
-                  harmonic_rows_backward, harmonic_rows_backward_backward, row_moments, row_moments_backward)
+  MDOPS_IMPLEMENT_FLOATS(RowMomentOps, row_moments, row_moments_backward)
 };
 
 }  // namespace mdops

@@ -17,6 +17,7 @@ struct NodeUpdateArgs {
   Activation activation;
   T threshold;
   T *y, *by_z, *by_u, *by_m;
+  int64_t rows;  // N
 };
 
 // Of number k, in column `column`: a, b and c, and f(z) and f(u) with their slopes.

@@ -9,66 +9,42 @@ namespace mdops {
 
 template <class Device>
 struct NodeUpdateOps {
-  static Tensor node_update(const Tensor& x_, const Tensor& z_, const Tensor& u_, const Tensor& m_,
+  using In = Checked<Device>;
+
+  template <class T>
+  static NodeUpdateArgs<T> arguments(In& in, const Tensor& z, const Tensor& u, const Tensor& weights,
+                                     int64_t activation, double threshold) {
+    NodeUpdateArgs<T> a{};
+    in.take(a.z, "z", z, {kAny, kAny});
+    a.rows = z.size(0), a.width = z.size(1), a.numbers = z.numel();
+    in.take(a.u, "u", u, {a.rows, a.width});
+    in.take(a.weights, "weights", weights, {3, a.width});
+    a.activation = activation_of(in.op, activation), a.threshold = static_cast<T>(threshold);
+    return a;
+  }
+
+  template <class T>
+  static Tensor node_update(In& in, const Tensor& x, const Tensor& z, const Tensor& u, const Tensor& m,
                             const Tensor& weights, int64_t activation, double threshold) {
-    const auto op = Device::make("node_update", "x", x_);
-    const Inputs in(op, z_, u_, weights, activation, threshold);
-    const Tensor x = input(op, "x", x_, in.dtype, {in.rows, in.width});
-    const Tensor m = input(op, "m", m_, in.dtype, {in.rows, in.width});
-    Tensor y = empty(op, {in.rows, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.template args<T>();
-      args.x = data_of(x), args.m = data_of(m), args.y = data_of(y);
-      run_node_update(op, args);
-    });
+    auto a = arguments<T>(in, z, u, weights, activation, threshold);
+    in.take(a.x, "x", x, {a.rows, a.width});
+    in.take(a.m, "m", m, {a.rows, a.width});
+    Tensor y = in.result(a.y, {a.rows, a.width});
+    run_node_update(in.op, a);
     return y;
   }
 
   // By z, u and m.
-  static Outputs<3> node_update_backward(const Tensor& grad_, const Tensor& z_, const Tensor& u_,
-                                         const Tensor& weights, int64_t activation, double threshold) {
-    const auto op = Device::make("node_update_backward", "grad", grad_);
-    const Inputs in(op, z_, u_, weights, activation, threshold);
-    const Tensor grad = input(op, "grad", grad_, in.dtype, {in.rows, in.width});
-    const auto rows = [&] { return empty(op, {in.rows, in.width}, in.dtype); };
-    Tensor by_z = rows(), by_u = rows(), by_m = rows();
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.template args<T>();
-      args.grad = data_of(grad);
-      args.by_z = data_of(by_z), args.by_u = data_of(by_u), args.by_m = data_of(by_m);
-      run_node_update_gradients(op, args);
-    });
+  template <class T>
+  static Outputs<3> node_update_backward(In& in, NodeUpdateArgs<T>& a, const Tensor& grad) {
+    in.take(a.grad, "grad", grad, {a.rows, a.width});
+    Tensor by_z = in.result(a.by_z, {a.rows, a.width}), by_u = in.result(a.by_u, {a.rows, a.width});
+    Tensor by_m = in.result(a.by_m, {a.rows, a.width});
+    run_node_update_gradients(in.op, a);
     return {by_z, by_u, by_m};
   }
 
-  MDOPS_IMPLEMENT(NodeUpdateOps, node_update, node_update_backward)
-
- private:
-  struct Inputs {
-    Tensor z;
-    ScalarType dtype = z.scalar_type();
-    int64_t rows = z.size(0), width = z.size(1);
-    Tensor u, weights;
-    Activation activation;
-    double threshold;
-
-    Inputs(const Op& op, const Tensor& z_, const Tensor& u_, const Tensor& weights_, int64_t activation_,
-           double threshold_)
-        : z(float_input(op, "z", z_, {kAny, kAny})),
-          u(input(op, "u", u_, dtype, {rows, width})),
-          weights(input(op, "weights", weights_, dtype, {3, width})),
-          activation(activation_of(op, activation_)),
-          threshold(threshold_) {}
-
-    template <class T>
-    NodeUpdateArgs<T> args() const {
-      NodeUpdateArgs<T> a{};
-      a.z = data_of(z), a.u = data_of(u), a.weights = data_of(weights);
-      a.numbers = rows * width, a.width = width;
-      a.activation = activation, a.threshold = static_cast<T>(threshold);
-      return a;
-    }
-  };
+  MDOPS_IMPLEMENT_FLOATS(NodeUpdateOps, node_update, node_update_backward)
 };
 
 }  // namespace mdops

@@ -23,7 +23,7 @@ struct ListInputs {
         counts(input(op, "counts", counts_, ScalarType::Int, {positions.size(0), kAny})) {
     check_range(op, "batch", batch, 0, systems);
     check_range(op, "types", types, -1, ntypes);
-    check_counts(op, counts, neighbors.size(1));
+    check_counts(op, data_of(counts), counts.size(0), counts.size(1), neighbors.size(1));
   }
 
   ListArgs args() const {

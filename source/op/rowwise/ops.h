@@ -5,7 +5,6 @@
 #include "common/activation_code.h"
 #include "common/bind.h"
 #include "common/cutoff.h"
-#include "common/given.h"
 #include "rowwise/add_norm.h"
 #include "rowwise/fade_curve.h"
 #include "rowwise/layer_output.h"
@@ -14,125 +13,68 @@
 
 namespace mdops {
 
-// A tensor for each part of the rows.
-using RowParts = std::vector<Tensor>;
-
-struct NormalizeInputs {
-  Tensor x, direction = x;  // the second one as far as the pass has it
-  RowParts grads;           // none: the forward pass
-  bool second;
-  ScalarType dtype = x.scalar_type();
-  int64_t rows = x.size(0), parts, width = x.size(1) / parts;
-
-  NormalizeInputs(const Op& op, int64_t parts_, const Tensor& x_, const RowParts& grads_ = {},
-                  const Tensor* direction_ = nullptr)
-      : x(float_input(op, "x", x_, {kAny, kAny})), second(direction_ != nullptr), parts(parts_) {
-    if (x.size(1) % parts)
-      fail(op, "argument `x` has ", x.size(1), " columns, expected a multiple of ", parts);
-    const char* const names[] = {"grad_q", "grad_k", "grad_v"};
-    for (size_t k = 0; k < grads_.size(); ++k)
-      grads.push_back(input(op, parts == 1 ? "grad" : names[k], grads_[k], dtype, {rows, width}));
-    if (second) direction = input(op, "direction", *direction_, dtype, {rows, parts * width});
-  }
-
-  Tensor of_x(const Op& op) const { return empty(op, {rows, parts * width}, dtype); }
-  RowParts of_y(const Op& op) const {
-    RowParts all;
-    for (int64_t k = 0; k < parts; ++k) all.push_back(empty(op, {rows, width}, dtype));
-    return all;
-  }
-
-  template <class T>
-  NormalizeArgs<T> args(RowParts* of_y, Tensor* of_x) const {
-    NormalizeArgs<T> args{rows, width, parts,        data_of(x), second ? given<T>(direction) : nullptr,
-                          {},   {},    data_of(of_x)};
-    for (size_t k = 0; k < grads.size(); ++k) args.grad[k] = given<T>(grads[k]);
-    for (size_t k = 0; of_y && k < of_y->size(); ++k) args.of_y[k] = (*of_y)[k].mutable_data_ptr<T>();
-    return args;
-  }
-};
-
 template <class Device>
 struct NormalizeOps {
-  static Tensor unit(const Tensor& x) { return rows("unit", 1, x)[0]; }
-  static Tensor unit_backward(const Tensor& grad, const Tensor& x) {
-    return rows("unit_backward", 1, x, {grad})[0];
+  using In = Checked<Device>;
+
+  template <class T>
+  static Tensor unit(In& in, const Tensor& x) {
+    return rows<T>(in, 1, x)[0];
   }
-  static Outputs<2> unit_backward_backward(const Tensor& direction, const Tensor& grad, const Tensor& x) {
-    const RowParts all = rows("unit_backward_backward", 1, x, {grad}, &direction);
+  template <class T>
+  static Tensor unit_backward(In& in, const Tensor& grad, const Tensor& x) {
+    return rows<T>(in, 1, x, {&grad})[0];
+  }
+  template <class T>
+  static Outputs<2> unit_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
+                                           const Tensor& x) {
+    const auto all = rows<T>(in, 1, x, {&grad}, &direction);
     return {all[0], all[1]};
   }
 
-  static Outputs<3> unit_three(const Tensor& x) {
-    const RowParts y = rows("unit_three", 3, x);
+  template <class T>
+  static Outputs<3> unit_three(In& in, const Tensor& x) {
+    const auto y = rows<T>(in, 3, x);
     return {y[0], y[1], y[2]};
   }
-  static Tensor unit_three_backward(const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
+  template <class T>
+  static Tensor unit_three_backward(In& in, const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
                                     const Tensor& x) {
-    return rows("unit_three_backward", 3, x, {grad_q, grad_k, grad_v})[0];
+    return rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v})[0];
   }
-  static Outputs<4> unit_three_backward_backward(const Tensor& direction, const Tensor& grad_q,
+  template <class T>
+  static Outputs<4> unit_three_backward_backward(In& in, const Tensor& direction, const Tensor& grad_q,
                                                  const Tensor& grad_k, const Tensor& grad_v,
                                                  const Tensor& x) {
-    const RowParts all = rows("unit_three_backward_backward", 3, x, {grad_q, grad_k, grad_v}, &direction);
+    const auto all = rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
 
-  MDOPS_IMPLEMENT(NormalizeOps, unit, unit_backward, unit_backward_backward, unit_three, unit_three_backward,
-                  unit_three_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(NormalizeOps, unit, unit_backward, unit_backward_backward, unit_three,
+                         unit_three_backward, unit_three_backward_backward)
 
  private:
-  // The rows y; with gradients by them, the gradient by x; with a direction, too, those by the gradients, and
-  // then that by x.
-  static RowParts rows(const char* name, int64_t parts, const Tensor& x, const RowParts& grads = {},
-                       const Tensor* direction = nullptr) {
-    const auto op = Device::make(name, "x", x);
-    NormalizeInputs in(op, parts, x, grads, direction);
-    in.x = Device::placed(in.x), in.direction = Device::placed(in.direction);
-    for (Tensor& grad : in.grads) grad = Device::placed(grad);
-    const bool of_x = !grads.empty();
-    RowParts of_y = of_x && !direction ? RowParts() : in.of_y(op), by_x;
-    if (of_x) by_x.push_back(in.of_x(op));
-    dispatch_float(op, in.dtype,
-                   [&]<class T>(T) { run_normalize(op, in.args<T>(&of_y, of_x ? &by_x[0] : nullptr)); });
-    of_y.insert(of_y.end(), by_x.begin(), by_x.end());
-    return of_y;
-  }
-};
-
-struct AddNormInputs {
-  static constexpr const char* kFirst = "x";
-  using Given = Listed<const Tensor&, const std::optional<Tensor>&, const Tensor&, double>;
-
-  Tensor x;
-  std::optional<Tensor> y;
-  Tensor weight = x;
-  ScalarType dtype = x.scalar_type();
-  int64_t rows = x.size(0), width = x.size(1);
-  double eps;
-
-  AddNormInputs(const Op& op, const Tensor& x_, const std::optional<Tensor>& y_, const Tensor& weight_,
-                double eps_)
-      : x(float_input(op, "x", x_, {kAny, kAny})), eps(eps_) {
-    if (y_) y = matrix(op, "y", *y_);
-    weight = vector(op, "weight", weight_);
-  }
-
-  Tensor matrix(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {rows, width});
-  }
-  Tensor vector(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {width});
-  }
-  Tensor result(const Op& op) const { return empty(op, {rows, width}, dtype); }
-  Tensor of_columns(const Op& op) const { return empty(op, {width}, dtype); }
-
+  // The rows y, a tensor for each part; with gradients by them, the gradient by x; with a direction, too,
+  // those by the gradients, and then that by x.
   template <class T>
-  AddNormArgs<T> args() const {
-    AddNormArgs<T> args{};
-    args.rows = rows, args.width = width, args.eps = static_cast<T>(eps);
-    args.x = data_of(x), args.y = data_of(y), args.weight = data_of(weight);
-    return args;
+  static std::vector<Tensor> rows(In& in, int64_t parts, const Tensor& x,
+                                  const std::vector<const Tensor*>& grads = {},
+                                  const Tensor* direction = nullptr) {
+    NormalizeArgs<T> a{};
+    in.place(a.x, "x", x, {kAny, kAny});
+    if (x.size(1) % parts)
+      fail(in.op, "argument `x` has ", x.size(1), " columns, expected a multiple of ", parts);
+    a.rows = x.size(0), a.width = x.size(1) / parts, a.parts = parts;
+    const char* const names[] = {"grad_q", "grad_k", "grad_v"};
+    for (size_t k = 0; k < grads.size(); ++k)
+      in.give(a.grad[k], parts == 1 ? "grad" : names[k], *grads[k], {a.rows, a.width});
+    if (direction) in.give(a.direction, "direction", *direction, {a.rows, parts * a.width});
+    std::vector<Tensor> results;
+    for (int64_t k = 0; (grads.empty() || direction) && k < parts; ++k)
+      results.push_back(in.result(a.of_y[k], {a.rows, a.width}));
+    if (!grads.empty()) results.push_back(in.result(a.of_x, {a.rows, parts * a.width}));
+    run_normalize(in.op, a);
+    return results;
   }
 };
 
@@ -144,185 +86,159 @@ struct NormSums {
 
 template <class Device>
 struct AddNormOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Tensor add_norm(const Tensor& x, const std::optional<Tensor>& y, const Tensor& weight,
+  template <class T>
+  static AddNormArgs<T> arguments(In& in, const Tensor& x, const std::optional<Tensor>& y,
+                                  const Tensor& weight, double eps) {
+    AddNormArgs<T> a{};
+    in.take(a.x, "x", x, {kAny, kAny});
+    a.rows = x.size(0), a.width = x.size(1), a.eps = static_cast<T>(eps);
+    in.take(a.y, "y", y, {a.rows, a.width});
+    in.take(a.weight, "weight", weight, {a.width});
+    return a;
+  }
+
+  template <class T>
+  static Tensor add_norm(In& in, const Tensor& x, const std::optional<Tensor>& y, const Tensor& weight,
                          const Tensor& bias, double eps) {
-    const auto op = Device::make("add_norm", "x", x);
-    const AddNormInputs in(op, x, y, weight, eps);
-    const Tensor b = in.vector(op, "bias", bias);
-    Tensor out = in.result(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      AddNormArgs<T> args = in.args<T>();
-      args.bias = data_of(b), args.out = data_of(out);
-      run_add_norm(op, args, NormSums<T>{});
-    });
+    auto a = arguments<T>(in, x, y, weight, eps);
+    in.take(a.bias, "bias", bias, {a.width});
+    Tensor out = in.result(a.out, {a.rows, a.width});
+    run_add_norm(in.op, a, NormSums<T>{});
     return out;
   }
 
   // The gradients by h, weight and bias.
-  static Outputs<3> add_norm_backward(const Call& op, const AddNormInputs& in, const Tensor& grad) {
-    const Tensor g = in.matrix(op, "grad", grad);
-    Tensor out = in.result(op), by_weight = in.of_columns(op), by_bias = in.of_columns(op);
-    Tensor partial = empty(op, {norm_runs(op, in.rows), 2, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      AddNormArgs<T> args = in.args<T>();
-      args.grad = given<T>(g), args.sums = 2;
-      args.out = data_of(out), args.partial = data_of(partial);
-      run_add_norm(op, args, NormSums<T>{data_of(by_weight), data_of(by_bias)});
-    });
-    return {out, by_weight, by_bias};
+  template <class T>
+  static Outputs<3> add_norm_backward(In& in, AddNormArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.width});
+    a.sums = 2;
+    NormSums<T> sums{};
+    Tensor by_weight = in.result(sums.first, {a.width}), by_bias = in.result(sums.second, {a.width});
+    return {with_sums(in, a, sums), by_weight, by_bias};
   }
 
   // The gradients by grad, h and weight.
-  static Outputs<3> add_norm_backward_backward(const Call& op, const AddNormInputs& in,
-                                               const Tensor& direction, const Tensor& along_weight,
-                                               const Tensor& along_bias, const Tensor& grad) {
-    const Tensor g = in.matrix(op, "grad", grad), p = in.matrix(op, "direction", direction);
-    const Tensor of_weight = in.vector(op, "along_weight", along_weight);
-    const Tensor of_bias = in.vector(op, "along_bias", along_bias);
-    Tensor by_grad = in.result(op), out = in.result(op), by_weight = in.of_columns(op);
-    Tensor partial = empty(op, {norm_runs(op, in.rows), 1, in.width}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      AddNormArgs<T> args = in.args<T>();
-      args.grad = given<T>(g), args.direction = given<T>(p), args.sums = 1;
-      args.along_weight = data_of(of_weight), args.along_bias = data_of(of_bias);
-      args.by_grad = data_of(by_grad), args.out = data_of(out);
-      args.partial = data_of(partial);
-      run_add_norm(op, args, NormSums<T>{data_of(by_weight), nullptr});
-    });
-    return {by_grad, out, by_weight};
-  }
-
-  MDOPS_IMPLEMENT(AddNormOps, add_norm, add_norm_backward, add_norm_backward_backward)
-};
-
-struct LayerOutputInputs {
-  static constexpr const char* kFirst = "z";
-  using Given = Listed<const Tensor&, Times<2, int64_t>, double>;
-
-  Tensor z;
-  ScalarType dtype = z.scalar_type();
-  int64_t rows = z.size(0), columns = z.size(1), inputs;
-  Activation activation;
-  double threshold;
-
-  LayerOutputInputs(const Op& op, const Tensor& z_, int64_t inputs_, int64_t activation_, double threshold_)
-      : z(float_input(op, "z", z_, {kAny, kAny})),
-        inputs(inputs_),
-        activation(activation_of(op, activation_)),
-        threshold(threshold_) {
-    if (inputs < 0 || inputs > columns || (inputs && columns % inputs))
-      fail(op, "the layer has ", inputs, " inputs to add, expected 0 or a divisor of the ", columns,
-           " columns of `z`");
-  }
-
-  Tensor wide(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {rows, columns});
-  }
-  Tensor narrow(const Op& op, const char* name, const Tensor& tensor) const {
-    return input(op, name, tensor, dtype, {rows, inputs});
-  }
-  Tensor wide(const Op& op) const { return empty(op, {rows, columns}, dtype); }
-  Tensor narrow(const Op& op) const { return empty(op, {rows, inputs}, dtype); }
-
   template <class T>
-  LayerOutputArgs<T> args() const {
-    LayerOutputArgs<T> args{};
-    args.rows = rows, args.columns = columns, args.inputs = inputs;
-    args.activation = activation, args.threshold = static_cast<T>(threshold);
-    args.z = data_of(z);
-    return args;
+  static Outputs<3> add_norm_backward_backward(In& in, AddNormArgs<T>& a, const Tensor& direction,
+                                               const Tensor& along_weight, const Tensor& along_bias,
+                                               const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.width});
+    in.give(a.direction, "direction", direction, {a.rows, a.width});
+    in.take(a.along_weight, "along_weight", along_weight, {a.width});
+    in.take(a.along_bias, "along_bias", along_bias, {a.width});
+    a.sums = 1;
+    NormSums<T> sums{};
+    Tensor by_grad = in.result(a.by_grad, {a.rows, a.width}), by_weight = in.result(sums.first, {a.width});
+    return {by_grad, with_sums(in, a, sums), by_weight};
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(AddNormOps, add_norm, add_norm_backward, add_norm_backward_backward)
+
+ private:
+  template <class T>
+  static Tensor with_sums(In& in, AddNormArgs<T>& a, const NormSums<T>& sums) {
+    Tensor out = in.result(a.out, {a.rows, a.width});
+    const Tensor partial = in.result(a.partial, {norm_runs(in.op, a.rows), a.sums, a.width});
+    run_add_norm(in.op, a, sums);
+    return out;
   }
 };
 
 template <class Device>
 struct LayerOutputOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Tensor layer_output(const Tensor& z, const Tensor& x_, int64_t activation, double threshold) {
-    const auto op = Device::make("layer_output", "z", z);
-    const LayerOutputInputs in(op, z, x_.dim() == 2 ? x_.size(1) : 0, activation, threshold);
-    const Tensor x = in.narrow(op, "x", x_);
-    Tensor y = in.wide(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.x = data_of(x), args.y = data_of(y);
-      run_layer_output(op, args);
-    });
+  template <class T>
+  static LayerOutputArgs<T> arguments(In& in, const Tensor& z, int64_t inputs, int64_t activation,
+                                      double threshold) {
+    LayerOutputArgs<T> a{};
+    in.take(a.z, "z", z, {kAny, kAny});
+    a.rows = z.size(0), a.columns = z.size(1), a.inputs = inputs;
+    a.activation = activation_of(in.op, activation), a.threshold = static_cast<T>(threshold);
+    if (inputs < 0 || inputs > a.columns || (inputs && a.columns % inputs))
+      fail(in.op, "the layer has ", inputs, " inputs to add, expected 0 or a divisor of the ", a.columns,
+           " columns of `z`");
+    return a;
+  }
+
+  template <class T>
+  static Tensor layer_output(In& in, const Tensor& z, const Tensor& x, int64_t activation, double threshold) {
+    auto a = arguments<T>(in, z, x.dim() == 2 ? x.size(1) : 0, activation, threshold);
+    in.take(a.x, "x", x, {a.rows, a.inputs});
+    Tensor y = in.result(a.y, {a.rows, a.columns});
+    run_layer_output(in.op, a);
     return y;
   }
 
   // The gradients by z and x.
-  static Outputs<2> layer_output_backward(const Call& op, const LayerOutputInputs& in, const Tensor& grad_) {
-    const Tensor grad = in.wide(op, "grad", grad_);
-    Tensor by_z = in.wide(op), by_x = in.narrow(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.grad = given<T>(grad);
-      args.by_z = data_of(by_z), args.by_x = data_of(by_x);
-      run_layer_output(op, args);
-    });
+  template <class T>
+  static Outputs<2> layer_output_backward(In& in, LayerOutputArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    Tensor by_z = in.result(a.by_z, {a.rows, a.columns}), by_x = in.result(a.by_x, {a.rows, a.inputs});
+    run_layer_output(in.op, a);
     return {by_z, by_x};
   }
 
   // The gradients by `grad` and z.
-  static Outputs<2> layer_output_backward_backward(const Call& op, const LayerOutputInputs& in,
-                                                   const Tensor& along_z, const Tensor& along_x,
-                                                   const Tensor& grad_) {
-    const Tensor u = in.wide(op, "along_z", along_z), w = in.narrow(op, "along_x", along_x);
-    const Tensor grad = in.wide(op, "grad", grad_);
-    Tensor by_grad = in.wide(op), by_z = in.wide(op);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      auto args = in.args<T>();
-      args.u = data_of(u), args.w = data_of(w), args.grad = given<T>(grad);
-      args.y = data_of(by_grad), args.by_z = data_of(by_z);
-      run_layer_output(op, args);
-    });
+  template <class T>
+  static Outputs<2> layer_output_backward_backward(In& in, LayerOutputArgs<T>& a, const Tensor& along_z,
+                                                   const Tensor& along_x, const Tensor& grad) {
+    in.take(a.u, "along_z", along_z, {a.rows, a.columns});
+    in.take(a.w, "along_x", along_x, {a.rows, a.inputs});
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    Tensor by_grad = in.result(a.y, {a.rows, a.columns}), by_z = in.result(a.by_z, {a.rows, a.columns});
+    run_layer_output(in.op, a);
     return {by_grad, by_z};
   }
 
-  MDOPS_IMPLEMENT(LayerOutputOps, layer_output, layer_output_backward, layer_output_backward_backward)
+  MDOPS_IMPLEMENT_FLOATS(LayerOutputOps, layer_output, layer_output_backward, layer_output_backward_backward)
 };
 
 template <class Device>
-Tensor switch_curve(const Tensor& r, double cutoff_smooth, double cutoff, int64_t order) {
-  const auto op = Device::make("switch_curve", "r", r);
-  const Tensor x = float_input(op, "r", r, {kAny, kAny});
-  check_cutoff(op, cutoff, cutoff_smooth, 0);
-  if (order < 0 || order > INT32_MAX)
-    fail(op, "argument `order` is ", order, ", expected 0 or more, as 32 bits count");
-  Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
-  dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-    run_curve(op, SwitchArgs<T>{x.numel(), static_cast<T>(cutoff_smooth), static_cast<T>(cutoff),
-                                order < 6 ? order : 6, data_of(x), data_of(out)});
-  });
-  return out;
-}
+struct CurveOps {
+  using In = Checked<Device>;
 
-template <class Device>
-Tensor fade_curve(const Tensor& r, double cutoff, int64_t exponent, int64_t order) {
-  const auto op = Device::make("fade_curve", "r", r);
-  const Tensor x = float_input(op, "r", r, {kAny, kAny});
-  if (!(cutoff > 0)) fail(op, "argument `cutoff` is ", cutoff, ", expected more than 0");
-  for (const auto& [name, value, least] :
-       {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
-    if (value < least || value > kMostOfFade)
-      fail(op, "argument `", name, "` is ", value, ", expected ", least, " to ", kMostOfFade);
-  Tensor out = empty(op, {x.size(0), x.size(1)}, x.scalar_type());
-  dispatch_float(op, x.scalar_type(), [&]<class T>(T) {
-    run_curve(op, FadeArgs<T>{x.numel(), static_cast<T>(cutoff), exponent, order, data_of(x), data_of(out)});
-  });
-  return out;
-}
+  template <class T>
+  static Tensor switch_curve(In& in, const Tensor& r, double cutoff_smooth, double cutoff, int64_t order) {
+    check_cutoff(in.op, cutoff, cutoff_smooth, 0);
+    if (order < 0 || order > INT32_MAX)
+      fail(in.op, "argument `order` is ", order, ", expected 0 or more, as 32 bits count");
+    return curve(
+        in, r,
+        SwitchArgs<T>{0, static_cast<T>(cutoff_smooth), static_cast<T>(cutoff), order < 6 ? order : 6});
+  }
+
+  template <class T>
+  static Tensor fade_curve(In& in, const Tensor& r, double cutoff, int64_t exponent, int64_t order) {
+    if (!(cutoff > 0)) fail(in.op, "argument `cutoff` is ", cutoff, ", expected more than 0");
+    for (const auto& [name, value, least] :
+         {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
+      if (value < least || value > kMostOfFade)
+        fail(in.op, "argument `", name, "` is ", value, ", expected ", least, " to ", kMostOfFade);
+    return curve(in, r, FadeArgs<T>{0, static_cast<T>(cutoff), exponent, order});
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(CurveOps, switch_curve, fade_curve)
+
+ private:
+  template <class Curve>
+  static Tensor curve(In& in, const Tensor& r, Curve a) {
+    in.take(a.r, "r", r, {kAny, kAny});
+    a.count = r.numel();
+    Tensor out = in.result(a.out, {r.size(0), r.size(1)});
+    run_curve(in.op, a);
+    return out;
+  }
+};
 
 template <class Device>
 void implement_rowwise(Library& m) {
   NormalizeOps<Device>::implement(m);
   AddNormOps<Device>::implement(m);
   LayerOutputOps<Device>::implement(m);
-  m.impl("switch_curve", TORCH_BOX(&switch_curve<Device>));
-  m.impl("fade_curve", TORCH_BOX(&fade_curve<Device>));
+  CurveOps<Device>::implement(m);
 }
 
 }  // namespace mdops

@@ -22,12 +22,13 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
 }
 
 template <class T>
-static void run_so2_messages(const Op& op, So2Messages<T>& args, const So2MessagesInputs& in) {
-  run_one_by_one(op, args, in);
+static void run_so2_messages(const Op& op, So2Messages<T>& args) {
+  run_one_by_one(op, args);
 }
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::So2Ops<mdops::OnCpu>::implement(m);
+  mdops::So2LayerOps<mdops::OnCpu>::implement(m);
+  mdops::So2MessageOps<mdops::OnCpu>::implement(m);
 }

@@ -12,18 +12,19 @@ static void run_so2(const CudaOp& op, const So2Args<T>& args) {
 }
 
 template <class T>
-static void run_so2_messages(const CudaOp& op, So2Messages<T>& args, const So2MessagesInputs& in) {
+static void run_so2_messages(const CudaOp& op, So2Messages<T>& args) {
   if constexpr (std::is_same_v<T, float>) {
     if (gpu_so2::takes_layers(op, args)) {
       Tensor memory = empty(op, {gpu_so2::memory_of_layers(op, args)}, ScalarType::Byte);
       return gpu_so2::run_layers(op, args, static_cast<char*>(memory.mutable_data_ptr()));
     }
   }
-  run_one_by_one(op, args, in);
+  run_one_by_one(op, args);
 }
 
 }  // namespace mdops
 
 STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::So2Ops<mdops::OnGpu>::implement(m);
+  mdops::So2LayerOps<mdops::OnGpu>::implement(m);
+  mdops::So2MessageOps<mdops::OnGpu>::implement(m);
 }

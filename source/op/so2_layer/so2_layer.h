@@ -55,6 +55,7 @@ struct So2Messages {
   RotationShape shape;                      // of neighbours
   const T *vectors, *mixture, *x, *weight;  // (E, 3), (E, Q), (N, D, C), (E,)
   EdgesOfNodes of_neighbor, of_center;
+  int64_t degree;
   std::vector<So2Args<T>> layers;
   T *y, *sums;              // (E, R, C), (M, D, C)
   const T* grad = nullptr;  // (M, D, C)

@@ -2,82 +2,110 @@
 #pragma once
 
 #include "common/bind.h"
+#include "common/descriptor_args.h"
 #include "spline_moment/args.h"
+#include "spline_moment/knots.h"
+#include "spline_moment/spline_moment.h"
 
 namespace mdops {
 
 template <class Device>
 struct SplineMomentOps {
-  static Outputs<3> spline_moment(const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                                  const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
-                                  const Tensor& zeroed, const Tensor& sel, const Tensor& padding,
-                                  double cutoff, double cutoff_smooth, double protection, double s_max,
-                                  double grading, int64_t intervals, bool radial, bool gated) {
-    const auto op = Device::make("spline_moment", "displacements", displacements);
-    const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, intervals, radial, gated);
-    const PlaceInputs places(op, zeroed, sel, padding, in.atoms, in.ntypes);
-    Tensor moments = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
-    Tensor within = empty(op, {in.atoms, in.ntypes}, ScalarType::Int);
-    Tensor nearest = empty(op, {in.atoms}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moments<T>(op, in.args<T>(places), in.atoms, data_of(moments), data_of(within),
-                            data_of(nearest));
-    });
+  using In = Checked<Device>;
+
+  template <class T>
+  struct Given : MomentArgs<T> {
+    int64_t atoms;
+    double s_max, grading;
+
+    std::vector<int64_t> moments() const { return {atoms, this->ntypes, this->basis(), this->columns()}; }
+    void take_intervals(const Op& op, int64_t intervals) {
+      if (intervals < 1 || intervals > 100000)
+        fail(op, "argument `intervals` is ", intervals, ", expected 1 .. 100000");
+      this->grid = spline_grid<T>(intervals, s_max, grading);
+    }
+    // A gradient of moments, which tells the intervals.
+    const T* take_gradient(In& in, const Tensor& grad) {
+      const T* found;
+      in.take(found, "grad", grad, {atoms, this->ntypes, kAny, this->columns()});
+      take_intervals(in.op, grad.size(2) - 5);
+      return found;
+    }
+  };
+
+  template <class T>
+  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
+                            const Tensor& mean, const Tensor& std, const Tensor& pair_mask, double cutoff,
+                            double cutoff_smooth, double protection, double s_max, double grading,
+                            bool radial, bool gated) {
+    Given<T> a{};
+    a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
+                              cutoff_smooth, protection);
+    in.take(a.mean, "mean", mean, {a.ntypes});
+    a.places.ntypes = a.ntypes, a.s_max = s_max, a.grading = grading, a.radial = radial, a.gated = gated;
+    if (radial && gated) fail(in.op, "argument `gated` is for all four columns, not for `radial` moments");
+    check_knots(in.op, s_max, grading);
+    return a;
+  }
+
+  template <class T>
+  static Outputs<3> spline_moment(In& in, const Tensor& displacements, const Tensor& counts,
+                                  const Tensor& types, const Tensor& mean, const Tensor& std,
+                                  const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                                  const Tensor& padding, double cutoff, double cutoff_smooth,
+                                  double protection, double s_max, double grading, int64_t intervals,
+                                  bool radial, bool gated) {
+    auto a = arguments<T>(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
+                          protection, s_max, grading, radial, gated);
+    a.take_intervals(in.op, intervals);
+    const PlaceInputs places(in.op, zeroed, sel, padding, a.atoms, a.ntypes);
+    a.places = places.places(a.places.pair_mask, a.ntypes);
+    T *to, *least;
+    int32_t* inside;
+    Tensor moments = in.result(to, a.moments());
+    Tensor within = in.result(inside, {a.atoms, a.ntypes}), nearest = in.result(least, {a.atoms});
+    run_spline_moments<T>(in.op, a, a.atoms, to, inside, least);
     return {moments, within, nearest};
   }
 
-  static Tensor spline_moment_backward(const Tensor& grad_, const Tensor& displacements, const Tensor& counts,
-                                       const Tensor& types, const Tensor& mean, const Tensor& std,
-                                       const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                       double protection, double s_max, double grading, bool radial,
-                                       bool gated) {
-    const auto op = Device::make("spline_moment_backward", "displacements", displacements);
-    const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, intervals_of(grad_), radial, gated);
-    const Tensor grad = in.grad(op, grad_);
-    Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_gradients<T>(op, in.args<T>(), in.atoms, data_of(grad), data_of(result));
-    });
+  template <class T>
+  static Tensor spline_moment_backward(In& in, Given<T>& a, const Tensor& grad) {
+    const T* of_moments = a.take_gradient(in, grad);
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_spline_moment_gradients<T>(in.op, a, a.atoms, of_moments, by_d);
     return result;
   }
 
-  static Tensor spline_moment_jvp(const Tensor& tangent_, const Tensor& displacements, const Tensor& counts,
-                                  const Tensor& types, const Tensor& mean, const Tensor& std,
-                                  const Tensor& pair_mask, double cutoff, double cutoff_smooth,
-                                  double protection, double s_max, double grading, int64_t intervals,
-                                  bool radial, bool gated) {
-    const auto op = Device::make("spline_moment_jvp", "displacements", displacements);
-    const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, intervals, radial, gated);
-    const Tensor tangent = in.pair_tensor(op, "tangent", tangent_);
-    Tensor result = empty(op, {in.atoms, in.ntypes, in.basis(), in.columns()}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_tangents<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(result));
-    });
-    return result;
-  }
-
-  static Tensor spline_moment_hvp(const Tensor& tangent_, const Tensor& grad_, const Tensor& displacements,
+  template <class T>
+  static Tensor spline_moment_jvp(In& in, const Tensor& tangent, const Tensor& displacements,
                                   const Tensor& counts, const Tensor& types, const Tensor& mean,
                                   const Tensor& std, const Tensor& pair_mask, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, double grading,
-                                  bool radial, bool gated) {
-    const auto op = Device::make("spline_moment_hvp", "displacements", displacements);
-    const MomentInputs in(op, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, intervals_of(grad_), radial, gated);
-    const Tensor tangent = in.pair_tensor(op, "tangent", tangent_), grad = in.grad(op, grad_);
-    Tensor result = empty(op, {in.atoms, in.width, 3}, in.dtype);
-    dispatch_float(op, in.dtype, [&]<class T>(T) {
-      run_spline_moment_seconds<T>(op, in.args<T>(), in.atoms, data_of(tangent), data_of(grad),
-                                   data_of(result));
-    });
+                                  int64_t intervals, bool radial, bool gated) {
+    auto a = arguments<T>(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
+                          protection, s_max, grading, radial, gated);
+    a.take_intervals(in.op, intervals);
+    const T* along;
+    in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
+    T* to;
+    Tensor result = in.result(to, a.moments());
+    run_spline_moment_tangents<T>(in.op, a, a.atoms, along, to);
     return result;
   }
 
-  MDOPS_IMPLEMENT(SplineMomentOps, spline_moment, spline_moment_backward, spline_moment_jvp,
-                  spline_moment_hvp)
+  template <class T>
+  static Tensor spline_moment_hvp(In& in, Given<T>& a, const Tensor& tangent, const Tensor& grad) {
+    const T *along, *of_moments = a.take_gradient(in, grad);
+    in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_spline_moment_seconds<T>(in.op, a, a.atoms, along, of_moments, by_d);
+    return result;
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(SplineMomentOps, spline_moment, spline_moment_backward, spline_moment_jvp,
+                         spline_moment_hvp)
 };
 
 }  // namespace mdops

@@ -1,9 +1,10 @@
 // The ops' arguments, checked at entry; for the CPU and for GPUs.
 #pragma once
 
-#include "common/descriptor_args.h"
+#include "common/bind.h"
 #include "gemm/matmul.h"
 #include "spline_moment/args.h"
+#include "spline_moment/knots.h"
 #include "spline_potential/shape.h"
 
 namespace mdops {
@@ -138,7 +139,7 @@ inline void read_descriptor(const Op& op, const Tensor& counts, const Tensor& me
 inline void check_atoms(const Op& op, const PotentialInputs& in) {
   check_range(op, "batch", in.batch, 0, in.systems);
   check_range(op, "types", in.types, -1, in.ntypes);
-  check_counts(op, in.counts, in.neighbors.size(1));
+  check_counts(op, data_of(in.counts), in.counts.size(0), in.counts.size(1), in.neighbors.size(1));
 }
 
 // `Nets`: a tensor, packed for the kernels, or the tensors of all layers.
@@ -189,7 +190,7 @@ void fill(const PotentialInputs& in, const double* positions, StepInputs<T, Size
   args.counts = data_of(in.counts);
   args.mean = data_of(in.mean);
   args.std = data_of(in.std);
-  args.places = in.places.places(in.pair_mask, in.ntypes);
+  args.places = in.places.places(data_of(in.pair_mask), in.ntypes);
   args.tables = data_of(in.tables);
   args.extra = data_of(in.extra);
   args.scale = data_of(in.scale);

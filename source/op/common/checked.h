@@ -1,0 +1,102 @@
+// The tensors of an op's call, checked as the arguments of its kernels are made of them.
+#pragma once
+
+#include <utility>
+
+#include "common/pair_checks.h"
+#include "common/tensor.h"
+
+namespace mdops {
+
+// f(T{}) with T the type of a tensor of float64, or float: others are refused where they are taken.
+template <class F>
+auto for_type_of(const Tensor& tensor, const F& f) {
+  return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
+}
+
+// Each names its argument, and where the kernels have it: what points to numbers says of which type they are.
+// Copies live until the kernels are launched.
+template <class Device>
+class Checked {
+ public:
+  const typename Device::Call& op;
+
+  explicit Checked(const typename Device::Call& call) : op(call) { kept_.reserve(16); }
+  Checked(const Checked&) = delete;
+
+  // Null where there are no numbers.
+  template <class N>
+  void take(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    to = data_of(kept(checked<N>(name, tensor, shape)));
+  }
+  // Null where there is no tensor, too.
+  template <class N>
+  void take(const N*& to, const char* name, const std::optional<Tensor>& tensor,
+            std::initializer_list<int64_t> shape) {
+    if (tensor) take(to, name, *tensor, shape);
+  }
+
+  // Values in [low, high), if the op looks at them.
+  void take_range(const int32_t*& to, const char* name, const Tensor& tensor,
+                  std::initializer_list<int64_t> shape, int64_t low, int64_t high) {
+    take(to, name, tensor, shape);
+    check_range(op, name, to, tensor.numel(), low, high);
+  }
+
+  // Where kernels read them with the same bits wherever the tensor is.
+  template <class N>
+  void place(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    to = data_of(kept(Device::placed(checked<N>(name, tensor, shape))));
+  }
+  template <class N>
+  void place(const N*& to, const char* name, const std::optional<Tensor>& tensor,
+             std::initializer_list<int64_t> shape) {
+    if (tensor) place(to, name, *tensor, shape);
+  }
+
+  // The same for kernels that tell by null what they were not given: not null where there are no numbers.
+  template <class N>
+  void give(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    static const N none{};
+    place(to, name, tensor, shape);
+    if (!to) to = &none;
+  }
+
+  // What a pass forward has written, and one back reads alone.
+  template <class N>
+  void take_saved(N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    const N* from;
+    place(from, name, tensor, shape);
+    to = const_cast<N*>(from);
+  }
+
+  // A new tensor, which kernels write.
+  template <class N>
+  Tensor result(N*& to, const std::vector<int64_t>& shape) const {
+    Tensor made = empty(op, shape, kDtype<N>);
+    to = data_of(made);
+    return made;
+  }
+  // The same, which loops add to.
+  template <class N>
+  Tensor sums(N*& to, const std::vector<int64_t>& shape) const {
+    Tensor made = Device::summed(op, shape, kDtype<N>);
+    to = data_of(made);
+    return made;
+  }
+
+ private:
+  // An op of floating-point numbers is called for the type of the first tensor of them.
+  template <class N>
+  Tensor checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    if (std::is_floating_point_v<N> && !std::exchange(knows_type_, true))
+      return input(op, name, float_input(op, name, tensor, shape), kDtype<N>, shape);
+    return input(op, name, tensor, kDtype<N>, shape);
+  }
+  const Tensor& kept(Tensor tensor) { return kept_.emplace_back(std::move(tensor)); }
+
+  std::vector<Tensor> kept_;
+  bool knows_type_ = false;
+};
+
+}  // namespace mdops
