@@ -11,9 +11,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.context import EvaluationContext
+from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList, neighbor_matrix
-from mdops.system import System
+from mdops.system import CHARGES, MULTIPLICITIES, System
 from mdops.tracing import exporting
 
 _SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere else
@@ -22,12 +23,20 @@ _SYSTEMS, _ATOMS, _SLOTS = 5, 35, 11  # of the example: sizes that occur nowhere
 class Step(nn.Module):
     """The answers of `Potential.evaluate` from tensors, NaN where that would refuse the atoms."""
 
-    def __init__(self, potential: EvaluationContext, capacity: int | None, atom_virial: bool) -> None:
+    def __init__(
+        self,
+        potential: EvaluationContext,
+        capacity: int | None,
+        angle_capacity: int | None,
+        atom_virial: bool,
+    ) -> None:
         super().__init__()
         # In a tuple: the program has what the evaluator uses as constants, and nothing else of the model.
         self._held = potential, potential.evaluator()
         self.capacity, self.atom_virial = capacity, atom_virial
+        self.angle_capacity = _angle_places(potential) if angle_capacity is None else angle_capacity
         self.parameters_taken = [name for name, size in potential.parameter_sizes.items() if size]
+        self.conditions_taken = ["charge_spin"] if charge_spin_defaults(potential.model) else []
 
     @property
     def potential(self) -> EvaluationContext:
@@ -49,11 +58,25 @@ class Step(nn.Module):
             neighbors, images, counts, needed = neighbor_matrix(*search)
             pairs = NeighborList(neighbors, images, counts, cutoff)
             fits = (needed[0] >= 0) & (needed[0] <= self.capacity)
+        # A graph of messages has room for all places of the list, so that no size depends on values.
+        atoms, slots = pairs.neighbors.shape
+        most = slots if self.angle_capacity is None else torch.sym_min(slots, self.angle_capacity)
+        pairs = pairs._replace(graph_room=(atoms * slots, atoms * most * most, atoms * most))
         system = System(positions, types, cell, pbc, batch)
+        condition = given.get("charge_spin")
+        if condition is not None:
+            charge, multiplicity = condition.unbind(1)
+            known = _clamped(charge, CHARGES), _clamped(multiplicity, MULTIPLICITIES)
+            system.charge_spin = torch.stack(known, 1)
         taken = {name: given[name] for name in self.parameters_taken}
         answers, report = self._held[1](system, pairs, **taken, check=False, atom_virial=self.atom_virial)
         answers = self.potential.with_sums({k: v.detach() for k, v in answers.items()}, system)
         fine = self._judged(report)
+        sizes = self.potential.model.graph_sizes(report.within)
+        if sizes is not None:
+            fine = fine & (sizes[:, 2] <= most).all()
+        if condition is not None:
+            fine = fine & (system.charge_spin == condition).all()
         fine = fine if fits is None else fine & fits
         return {name: torch.where(fine, value, torch.nan) for name, value in answers.items()}
 
@@ -73,11 +96,33 @@ class Step(nn.Module):
     @property
     def input_names(self) -> list[str]:
         lists = ["batch", "neighbors", "images", "counts"] if self.capacity is None else ["pbc", "batch"]
-        return ["positions", "types", "cell", *lists, *self.parameters_taken]
+        return ["positions", "types", "cell", *lists, *self.parameters_taken, *self.conditions_taken]
+
+
+def _clamped(values: torch.Tensor, known: range) -> torch.Tensor:
+    """The nearest of the known whole numbers."""
+    return values.nan_to_num().round().clamp(known[0], known[-1])
+
+
+def _angle_places(potential: EvaluationContext) -> int | None:
+    """How many neighbours of an atom make angles at most, as the model's `sel` says; None where that says nothing."""
+    model = potential.model
+    if potential.overflow != "error" or any(spec.sel is None for spec in model.neighbors):
+        return None
+    within = [
+        torch.tensor([[sum(spec.sel)] if spec.mixed else spec.sel])  # type: ignore[arg-type]
+        for spec in model.neighbors
+    ]
+    sizes = model.graph_sizes(within)
+    return None if sizes is None else int(sizes[0, 2])
 
 
 def export_program(
-    potential: EvaluationContext, *, capacity: int | None = None, atom_virial: bool = False
+    potential: EvaluationContext,
+    *,
+    capacity: int | None = None,
+    angle_capacity: int | None = None,
+    atom_virial: bool = False,
 ) -> ExportedProgram:
     """See `Potential.export`."""
     potential.require_energies("an exported program")
@@ -87,16 +132,15 @@ def export_program(
             "not support: load the model with overflow 'error' (NaN for too many neighbours) or 'extend' "
             "(keep all)"
         )
-    if potential.reach > 1:
-        raise UnsupportedModelError(
-            f"{potential.kind} passes messages along edges, whose number an exported program would have to "
-            "know: use it in Python (`mdops.calculator.MDOps`, `mdops md`)"
-        )
     if capacity is not None and capacity < 1:
         raise InputError(f"the capacity of the list is {capacity}, expected 1 or more neighbours per atom")
+    if angle_capacity is not None and angle_capacity < 1:
+        raise InputError(
+            f"the capacity of angles is {angle_capacity}, expected 1 or more neighbours per atom that make angles"
+        )
     own = _frozen(potential)
     with exporting(), torch.no_grad():
-        step = Step(own, capacity, atom_virial)
+        step = Step(own, capacity, angle_capacity, atom_virial)
         example, sizes = _example(step)
         step(*example)  # what is kept with the weights is made now, not in the program
         # Forces are gradients, whose operations only a trace below autograd has.
@@ -168,6 +212,7 @@ def _example(step: Step) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any]
             torch.zeros(_ATOMS, sizes.get("aparam", 0), dtype=torch.float64, device=device),
             {0: atoms},
         ),
+        "charge_spin": (torch.ones(_SYSTEMS, 2, dtype=torch.float64, device=device), {0: systems}),
     }
     chosen = [every[name] for name in step.input_names]
     return tuple(x for x, _ in chosen), tuple(size for _, size in chosen)

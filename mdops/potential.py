@@ -244,7 +244,9 @@ class Potential(EvaluationContext):
             more, _ = core_arrays_unasked(exact)
         write_model(path, tree, self.source, more)
 
-    def export(self, *, capacity: int | None = None, atom_virial: bool = False) -> "ExportedProgram":
+    def export(
+        self, *, capacity: int | None = None, angle_capacity: int | None = None, atom_virial: bool = False
+    ) -> "ExportedProgram":
         """A `torch.export` program of energies, forces and virials, for any number of atoms, neighbours and systems.
 
         It contains the current weights, and runs on the model's device with the same evaluator as `evaluate`.
@@ -254,23 +256,29 @@ class Potential(EvaluationContext):
         Args:
             capacity: None for a program that is given a neighbour list; otherwise it makes one itself, with so many
                 places an atom.
+            angle_capacity: of a model with angles between edges, how many neighbours of an atom may be within the
+                cutoff of angles: the program takes time and memory for the square of it. None: as many as the model's
+                sel says, or where that says nothing as the list has places.
             atom_virial: answer with that, too.
 
         Returns:
             The program, of positions (N, 3) float64, types (N,) int32, cell (S, 3, 3) float64, then, without a
             capacity, batch (N,) int32, neighbors and images (N, K) and counts (N, ntypes), int32, and with one pbc
-            (S, 3) bool and batch; then fparam (S, p) and aparam (N, q), float64, of a model that takes them
-            (ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3), virial
-            (S, 3, 3) and, if asked for, atom_virial (N, 3, 3), eV and A; all are NaN where `evaluate` refuses the atoms
-            or the capacity does not do.
+            (S, 3) bool and batch; then fparam (S, p), aparam (N, q) and charge_spin (S, 2), float64, of a model that
+            takes them (ops.md, "Conventions"). It answers with a dict of energy (S,), atom_energy (N,), forces (N, 3),
+            virial (S, 3, 3) and, if asked for, atom_virial (N, 3, 3), eV and A; all are NaN where `evaluate` refuses
+            the atoms or a capacity does not do.
 
         Raises:
-            InputError: `overflow` is "truncate", or the capacity is not positive.
-            UnsupportedModelError: a kind of model whose operations depend on the number of atoms.
+            InputError: `overflow` is "truncate", or a capacity is not positive.
+            UnsupportedModelError: a kind of model whose operations depend on the number of atoms, or atomic virials of
+                one that passes messages.
         """
         from mdops.export import export_program  # with torch.export, which takes a second to import
 
-        return export_program(self, capacity=capacity, atom_virial=atom_virial)
+        if atom_virial:
+            self.require_atom_virials()
+        return export_program(self, capacity=capacity, angle_capacity=angle_capacity, atom_virial=atom_virial)
 
     # -- Answers
 

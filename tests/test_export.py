@@ -1,5 +1,6 @@
 """Models as programs of torch.export: the same answers, for other sizes than the example's, and in other processes."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,22 @@ from reference_cases import references
 import mdops
 from mdops._library import library_path
 from mdops.cli import main
-from mdops.errors import InputError
+from mdops.errors import InputError, UnsupportedModelError
+from mdops.models.neighborhood import Neighborhood
 from mdops.system import System
 
 DATA = Path(__file__).parent / "data"
 LISTED = ("positions", "types", "cell", "batch", "neighbors", "images", "counts")
-# By one op; by sums, angles and attention together; by parts and a table; by nets for each type and unrolled gradients.
+# By one op; by sums, angles and attention together; by parts and a table; by nets for each type and unrolled gradients;
+# by messages along edges and angles.
 CASES = {
     "fused": ("reference/fparam_aparam", {}),
     "hybrid": ("reference_kinds/hybrid_three", {}),
     "blend": ("reference_kinds/zbl_switch", {}),
     "nets": ("reference/two_side", {"spline": False}),
+    "dpa2": ("reference_kinds/dpa2_float32", {}),
+    "dpa3": ("reference_kinds/dpa3_base", {}),
+    "dpa4": ("reference_kinds/dpa4_float32", {}),
 }
 
 
@@ -34,7 +40,8 @@ def inputs(potential, system, fparam=None, aparam=None, *, capacity=None):
         found |= {"neighbors": near.neighbors, "images": near.images, "counts": near.counts}
         del found["pbc"]
     more = {"fparam": fparam, "aparam": aparam}
-    return found | {name: value for name, value in more.items() if potential.parameter_sizes.get(name)}
+    found |= {name: value for name, value in more.items() if potential.parameter_sizes.get(name)}
+    return found if system.charge_spin is None else found | {"charge_spin": system.charge_spin}
 
 
 def moved(system, device):
@@ -47,11 +54,12 @@ def test_a_program_answers_as_the_model(case, device):
     place, options = CASES[case]
     dtype = "float64" if device == "cpu" else "float32"
     potential = mdops.load(DATA / place / "model.dp", dtype=dtype, device=device, **options)
-    program = potential.export(atom_virial=True).module()
+    atom_virial = potential.reach == 1
+    program = potential.export(atom_virial=atom_virial).module()
     for one in references(DATA / place):
         system = moved(one.system, device)
         parameters = [None if x is None else x.to(device) for x in (one.fparam, one.aparam)]
-        want = potential.evaluate(system, None, *parameters, atom_virial=True)
+        want = potential.evaluate(system, None, *parameters, atom_virial=atom_virial)
         got = program(**inputs(potential, system, *parameters))
         assert got.keys() == want.keys()
         for name, value in want.items():
@@ -94,6 +102,40 @@ def test_too_many_neighbours_are_nan_or_count():
     torch.testing.assert_close(answers["extend"], potential.evaluate(system)["energy"])
 
 
+def test_rooms_for_angles():
+    """As many as `sel` says, or as are given; more angles make NaN."""
+    folder = DATA / "reference_kinds" / "dpa3_few_places"
+    system = references(folder)[0].system
+    potential = mdops.load(folder / "model.dp", dtype="float64", overflow="extend")
+    want = potential.evaluate(system)
+    near = potential.neighbor_list(system)
+    model = potential.model
+    report = Neighborhood.of(system, near, model.cutoff, model.dtype).report(model.neighbors)
+    there = int(report.within[1].max())
+    for places, fits in ((None, True), (there, True), (there - 1, False)):
+        answers = potential.export(angle_capacity=places).module()(**inputs(potential, system))
+        if fits:
+            torch.testing.assert_close(answers["forces"], want["forces"], rtol=0, atol=1e-13)
+        else:
+            assert all(value.isnan().all() for value in answers.values())
+
+
+def test_charge_and_multiplicity_of_each_system():
+    folder = DATA / "reference_kinds" / "dpa3_charged"
+    potential = mdops.load(folder / "model.dp", dtype="float64")
+    program = potential.export().module()
+    system = references(folder)[0].system
+    for pair, known in (([1, 2], True), ([-100, 0], True), ([100, 1], False), ([0.5, 1], False)):
+        charged = dataclasses.replace(system)
+        charged.charge_spin = torch.tensor(pair, dtype=torch.float64).repeat(system.count, 1)
+        answers = program(**inputs(potential, charged))
+        if known:
+            want = potential.evaluate(charged)["forces"]
+            torch.testing.assert_close(answers["forces"], want, rtol=0, atol=1e-13)
+        else:
+            assert all(value.isnan().all() for value in answers.values())
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
     model = DATA / "reference" / "base" / "model.dp"
     potential = mdops.load(model, overflow="truncate")
@@ -101,6 +143,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path, capsys):
         potential.export()
     with pytest.raises(InputError, match="capacity of the list is 0"):
         mdops.load(model).export(capacity=0)
+    with pytest.raises(InputError, match="capacity of angles is 0"):
+        mdops.load(model).export(angle_capacity=0)
+    with pytest.raises(UnsupportedModelError, match="cannot be divided among atoms"):
+        mdops.load(DATA / "reference_kinds/dpa3_base/model.dp").export(atom_virial=True)
     assert main(["export", str(model), str(tmp_path / "model.txt")]) == 2
     assert "ends with .pt2" in capsys.readouterr().err
     (tmp_path / "there.pt2").touch()

@@ -18,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--program", action="store_true", help="write the exported program, not compiled")
     text = "search the neighbours in the program, with so many places an atom; without, it is given a list"
     add("--capacity", type=int, metavar="K", help=text)
+    text = "of a model with angles: so many neighbours of an atom may make angles; by default the model's sel"
+    add("--angle-capacity", type=int, metavar="A", help=text)
     add("--atom-virial", action="store_true", help="answer with the virials of atoms, too")
     add("--dtype", default="float32", choices=["float32", "float64"], help="of the computation")
     add("--device", default="cpu", help="cpu or cuda: where it will run")
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.output}: the name of a program ends with .pt2")
     require_absent(args.output, overwrite=args.overwrite)
     model = load(args.model, head=args.head, dtype=args.dtype, device=args.device, overflow=args.overflow)
-    program = model.export(capacity=args.capacity, atom_virial=args.atom_virial)
+    program = model.export(
+        capacity=args.capacity, angle_capacity=args.angle_capacity, atom_virial=args.atom_virial
+    )
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, args.output.name)
         if args.program:

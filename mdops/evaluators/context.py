@@ -18,6 +18,7 @@ from mdops.nn.watch import Watch
 from mdops.ops import NeighborList, neighbor_list
 from mdops.system import System
 from mdops.tables.splined_model import SplinedModel
+from mdops.tracing import is_exported
 
 Matmul = Literal["float32", "tf32", "bf16x6", "bf16x3", "bf16"]
 Use = Literal["simulate", "differentiate", "train"]
@@ -142,8 +143,10 @@ class EvaluationContext(SplinedModel, ABC):
     # -- What is kept
 
     def cached_for_weights(self, name: str, make: Callable[[], T], of: Hashable = None) -> T:
-        """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step."""
-        return self._same(name, (of, *self._structure(), self._watching().state()), make)
+        """What `make` gave last, if that was with the weights of now and for the same `of`; asked at every step. Of a
+        model that is exported weights are constants."""
+        weights = () if is_exported() else self._watching().state()
+        return self._same(name, (of, *self._structure(), weights), make)
 
     def _watching(self) -> Watch:
         """What watches the modules of now."""

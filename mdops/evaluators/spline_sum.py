@@ -11,6 +11,7 @@ from mdops.ops.moment_product import moment_product
 from mdops.ops.spline_moment import spline_moment
 from mdops.tables.spline import basis_matrix
 from mdops.tables.sum_tables import SumTables
+from mdops.tracing import is_recorded
 
 # As minus the mean, and as the deviation of s it makes R_0 = (s - mean)/std = 1, exactly, with a slope of 1e-30: what
 # `spline_moment` sums then is a plain sum. A power of two, with room in float32.
@@ -145,7 +146,7 @@ class SplineSum:
         def zeros() -> torch.Tensor:
             return moments.new_zeros(moments.shape[0], moments.shape[2], d.channels)
 
-        if known is None and types.is_cuda and torch.cuda.is_current_stream_capturing():
+        if known is None and is_recorded(types):
             # Nobody may ask which atoms are of a type.
             t = zeros()
             for c in range(s.ntypes):

@@ -16,6 +16,7 @@ from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
 from mdops.ops import NeighborGraph, NeighborList
 from mdops.system import Exchange
+from mdops.tracing import is_exported
 
 RESIDUAL = "res_residual"  # the update style with trained weights
 UPDATE_STYLES = (RESIDUAL, "res_avg", "res_incr")  # DeePMD-kit's
@@ -126,7 +127,7 @@ class GraphDescriptor(Descriptor):
             size = self._atoms_at_once(local, nodes)
             del graph, nodes, local
             return self._in_runs(near, exchange, size)
-        counts, run = once and len(nodes) >= MANY_ATOMS, _run
+        counts, run = once and not is_exported() and len(nodes) >= MANY_ATOMS, _run
         for layer in self.layers:
             every = nodes if exchange is None else exchange(nodes)
             given = (every, local, graph) if near.nodes is None else (every, local, graph, nodes)

@@ -324,7 +324,7 @@ def list_with_type_map(
     if reorders:  # rows are grouped by type
         order = _order_of(_slot_types(counts, near.shape[1]), names, ntypes)
         near, images = near.gather(1, order), images.gather(1, order)
-    return NeighborList(near, images, _counts_of(counts, names, ntypes), neighbors.cutoff)
+    return neighbors._replace(neighbors=near, images=images, counts=_counts_of(counts, names, ntypes))
 
 
 def _slot_types(counts: torch.Tensor, slots: int) -> torch.Tensor:
@@ -335,7 +335,7 @@ def _slot_types(counts: torch.Tensor, slots: int) -> torch.Tensor:
 
 def _counts_of(counts: torch.Tensor, names: torch.Tensor, ntypes: int) -> torch.Tensor:
     """(N, ntypes), of other types."""
-    return counts.new_zeros(len(counts), ntypes).index_copy(1, names, counts)
+    return counts.new_zeros(counts.shape[0], ntypes).index_copy(1, names, counts)
 
 
 def _order_of(slot_types: torch.Tensor, names: torch.Tensor, ntypes: int) -> torch.Tensor:

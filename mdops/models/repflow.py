@@ -564,7 +564,8 @@ class RepflowLayer(nn.Module):
         of_angle, second, first = weights
         e = self._product("a_compress_e_linear")(inner) if self.options.compresses else inner
         of_center, angles = edges.inner.of_center, edges.inner.angles
-        is_taken = len(e) >= _MANY_EDGES and e.shape[1] in (32, 64) and first.shape[1] % 16 == 0
+        is_taken = e.shape[1] in (32, 64) and first.shape[1] % 16 == 0
+        is_taken = is_taken and (is_exported() or len(e) >= _MANY_EDGES)
         if edges.at_once and is_taken:
             both = self._of_weights(edges, ("ends of angles", keeps), lambda: torch.cat([first, second], 1))
             p, q = angle_ends(e, of_node, both, of_center)

@@ -557,7 +557,7 @@ class RepformerLayer(nn.Module):
         graph, smooth = edges.graph, self.form.smooth
         z = (logits + SHIFT) * edges.weight - SHIFT if smooth else logits
         center = graph.i.long().clamp(min=0)[:, None].expand(-1, z.shape[1])
-        most = z.new_full((len(edges.empty), z.shape[1]), -SHIFT)
+        most = z.new_full((edges.empty.shape[0], z.shape[1]), -SHIFT)
         there = torch.where(graph.i[:, None] >= 0, z.detach(), -torch.inf)
         most = most.scatter_reduce(0, center, there, "amax", include_self=smooth)
         power = torch.exp(z - edge_gather(most, graph.of_center))

@@ -118,12 +118,12 @@ edge_convolution_weight(Tensor a, Tensor x, Tensor b, Tensor w, Tensor a_index, 
 
 // Attention of the edges of an atom to each other, and its derivatives.
 edge_attention(Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, bool gated,
-    int longest) -> Tensor
+    SymInt longest) -> Tensor
 edge_attention_backward(Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets,
-    float shift, bool gated, int longest) -> (Tensor q, Tensor x, Tensor r, Tensor w)
+    float shift, bool gated, SymInt longest) -> (Tensor q, Tensor x, Tensor r, Tensor w)
 edge_attention_backward_backward(Tensor along_q, Tensor along_x, Tensor along_r, Tensor along_w, Tensor grad,
     Tensor q, Tensor x, Tensor r, Tensor w, Tensor absent, Tensor offsets, float shift, bool gated,
-    int longest) -> (Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w)
+    SymInt longest) -> (Tensor grad, Tensor q, Tensor x, Tensor r, Tensor w)
 // All that a layer of DPA-2 makes of edges.
 edge_layer(Tensor e, Tensor r, Tensor w, Tensor absent, Tensor offsets, Tensor own, Tensor own_bias,
     Tensor own_factor, Tensor queries, Tensor values, Tensor out_bias, Tensor norm, Tensor norm_bias,

@@ -26,6 +26,7 @@ from mdops.ops import EdgeIndex, edge_frames, edge_gather, edge_scatter, row_mom
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.switch_curve import fade_curve
 from mdops.options import saved_precision
+from mdops.tracing import is_exported
 
 VERSION = 1.2
 _FADES = 1.1  # the version from which on all that an edge adds fades out at the cutoff
@@ -187,8 +188,8 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         once = near.first_derivative_only
         known = kinds, self._embedded(near, moments), degree, moments, sent, once, near.matmul, splines
         given = (vectors, r, fades, present, *(() if of_tables is None else (of_tables,)))
-        size = self._edges_at_once(vectors) if once else len(vectors)
-        if len(vectors) <= size:
+        size = self._edges_at_once(vectors) if once and not is_exported() else None
+        if size is None or len(vectors) <= size:
             return self._edges((graph.of_center, graph.of_neighbor), known, *given)
         runs = []
         room = device_memory(vectors.device)
@@ -403,7 +404,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         if o.use_env_seed and rest:
             others = graph.sums(self._harmonic_sums) * graph.degree[:, :, None]
         else:
-            others = first.new_zeros(len(first), rest, o.channels)
+            others = first.new_zeros(first.shape[0], rest, o.channels)
         if self.spin_embedding is not None and graph.moments is not None:
             own = self.spin_embedding.adam_spin_vec_weight[graph.types]
             added = self.spin_embedding.coefficients(graph.moments)[:, :, None] * own[:, None]

@@ -69,6 +69,6 @@ class Gate(nn.Module):
         found = []
         for m, (own, other, gate) in enumerate(zip(rows, x, gates, strict=True)):
             parts = 1 if m == 0 else 2
-            gated = row_gate(other.view(len(own), parts, own.shape[1:].numel() // parts), gate)
+            gated = row_gate(other.view(own.shape[0], parts, own.shape[1:].numel() // parts), gate)
             found.append(own + gated.view(own.shape))
         return found

@@ -34,7 +34,7 @@ _RESIDUAL = 1e-3  # the first factor of what a grid adds
 
 def _sums_of_products(a: torch.Tensor, b: torch.Tensor, count: int) -> torch.Tensor:
     """(N, W), a times b summed up over so many rows after the other, of rows (N count, W)."""
-    rows = torch.arange(len(a) + 1, dtype=torch.int32, device=a.device)
+    rows = torch.arange(a.shape[0] + 1, dtype=torch.int32, device=a.device)
     own, of = rows[:-1], rows[:-1] // count
     return edge_weighted_sum(
         a, b, EdgeIndex(own, None, rows), EdgeIndex(of, None, rows[::count].contiguous())
