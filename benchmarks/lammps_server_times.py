@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `benchmarks/lammps.py --times` starts in the place of Python: `mdops.lammps_server`, with a record of where
+"""What `benchmarks/lammps.py --times` starts in the place of Python: `mdops.model_server`, with a record of where
 each evaluation's time goes. A file for each process goes into the folder that MDOPS_TIMES names.
 
 Each row is an evaluation, in seconds: all of it; of it waiting for the GPU before rows can go; copying rows to and from
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mdops import lammps_server
+from mdops import model_server
 
 PARTS = ("all", "GPU", "copies", "other processes")
 ROWS: list[list[float]] = []
@@ -28,7 +28,7 @@ def synchronized() -> float:
     return time.perf_counter()
 
 
-class Timed(lammps_server.Server):
+class Timed(model_server.Server):
     def compute(self, *message: Any) -> None:
         self.row = [0.0] * len(PARTS)
         begin = synchronized()
@@ -47,15 +47,15 @@ class Timed(lammps_server.Server):
     def receive(self) -> Any:
         begin = time.perf_counter()
         message = super().receive()
-        if message is not None and message[0] == lammps_server.EXCHANGED:
+        if message is not None and message[0] == model_server.EXCHANGED:
             self.row[3] += time.perf_counter() - begin
         return message
 
 
 def main() -> None:
-    sys.argv = sys.argv[2:]  # without "-m mdops.lammps_server"
-    lammps_server.Server = Timed  # type: ignore[misc]
-    lammps_server.main()
+    sys.argv = sys.argv[2:]  # without "-m mdops.model_server"
+    model_server.Server = Timed  # type: ignore[misc]
+    model_server.main()
     text = json.dumps({"parts": PARTS, "rows": ROWS})
     Path(os.environ["MDOPS_TIMES"], f"{os.getpid()}.json").write_text(text)
 

@@ -10,9 +10,10 @@ from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
 from mdops.evaluators.splines import RadialSplineSteps, Splines
 from mdops.models.charge_spin import charge_spin_defaults
+from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList
 from mdops.potential import Potential
-from mdops.system import System, checked_charge_spin
+from mdops.system import System, checked_charge_spin, hidden_atoms
 
 # Takes rows of the model's dtype on its device, and gives others.
 Communicate = Callable[[torch.Tensor], torch.Tensor]
@@ -38,12 +39,14 @@ class DomainEnergies(NamedTuple):
         forces: (N + M, 3) float64, eV/A: those on ghosts belong to the atoms that they are of.
         virial: (3, 3) float64, eV, of the pairs of its atoms, W = -dE/d(strain).
         nearest: A, the smallest distance of two atoms; the cutoff where no two are within it.
+        atom_virial: (N + M, 3, 3) float64, eV, if asked for: a pair's is its neighbour's.
     """
 
     energy: torch.Tensor
     forces: torch.Tensor
     virial: torch.Tensor
     nearest: float
+    atom_virial: torch.Tensor | None = None
 
 
 class _ToGhosts(torch.autograd.Function):
@@ -77,6 +80,7 @@ class Domain:
     Attributes:
         potential: the model.
         exchange_width: the most numbers of an atom that are exchanged at once; 0 if none are.
+        charge_spin: (1, 2) float64, of the whole system, or None.
     """
 
     def __init__(self, potential: Potential, charge_spin: Sequence[float] | None = None) -> None:
@@ -86,28 +90,28 @@ class Domain:
                 model's default.
 
         Raises:
-            UnsupportedModelError: for a model of other outputs than energies, and for one whose absent neighbours
-                have the type of a system's first atom, which no process knows.
+            UnsupportedModelError: for a model of other outputs than energies, or with magnetic moments.
             InputError: the charge or multiplicity is missing, out of range, or not one that the model takes.
         """
         potential.require_energies("a part of a system")
+        if potential.model.spin is not None:
+            raise UnsupportedModelError(
+                "the model has magnetic moments, which a program that asks for energies of domains does not give"
+            )
         self.potential = potential
         kinds = Splines, RadialSplineSteps, Autograd
         self._evaluator = next(kind for kind in kinds if not kind.why_not(potential))(potential)
-        self._charge_spin = None
+        self.charge_spin = None
         if charge_spin is not None:
             if not charge_spin_defaults(potential.model):
                 raise InputError(
                     "charge_spin is given, and the model has no embedding of charge and multiplicity"
                 )
-            self._charge_spin = torch.from_numpy(checked_charge_spin(charge_spin, 1)).to(potential.device)
+            self.charge_spin = torch.from_numpy(checked_charge_spin(charge_spin, 1)).to(potential.device)
         self.exchange_width = 0
+        self._divides = True
         energies = [self._try(first) for first in range(min(2, len(potential.type_map)))]
-        if not torch.equal(energies[0], energies[-1]):
-            raise UnsupportedModelError(
-                "the model's absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
-                "which a program that cuts the system into domains does not know"
-            )
+        self._divides = torch.equal(energies[0], energies[-1])
 
     def _try(self, first_type: int) -> torch.Tensor:
         """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
@@ -122,42 +126,45 @@ class Domain:
         pairs = torch.tensor([[1], [-1]], **like), torch.zeros(2, 1, **like)
         counts = torch.zeros(2, len(self.potential.type_map), **like)
         counts[0, 0] = 1
-        parameters = [torch.zeros(n, device=device) for n in self.potential.parameter_sizes.values()]
-        given = [one if len(one) else None for one in parameters]
+        sizes = self.potential.parameter_sizes
+        fparam = torch.zeros(sizes["fparam"], device=device) if sizes["fparam"] else None
+        aparam = torch.ones(1, sizes["aparam"], device=device) if sizes["aparam"] else None
         return self(
             torch.tensor([[0.0, 0, 0], [distance, 0, 0]], dtype=torch.float64, device=device),
             torch.zeros(2, **like),
             NeighborList(*pairs, counts, self.potential.cutoff),
             1,
             Communication(to_ghost, lambda rows: rows[:1].clone()),
-            *given,
+            fparam,
+            aparam,
             first_type=first_type,
         ).energy
 
-    def neighbors(
-        self, types: torch.Tensor, counts: torch.Tensor, entries: torch.Tensor, cutoff: float
-    ) -> NeighborList:
-        """The pair list of a program's own.
+    def whole(
+        self,
+        positions: torch.Tensor,
+        cell: torch.Tensor,
+        pbc: torch.Tensor,
+        types: torch.Tensor,
+        neighbors: NeighborList,
+        fparam: torch.Tensor | None = None,
+        aparam: torch.Tensor | None = None,
+        *,
+        atom_virial: bool = False,
+    ) -> DomainEnergies:
+        """The same of a system that no others have a part of, by the evaluator that is the fastest for it.
 
         Args:
-            types: (N + M,) int32, -1 for a virtual atom.
-            counts: (N,) int32, how many neighbours each atom has; entries: (L,) int32, their indices, atom after atom.
-            cutoff: A, every pair closer than this is in it.
+            positions: (N, 3) float64, A. cell: (1, 3, 3) float64, A. pbc: (1, 3) bool.
+            types, neighbors, fparam, aparam, atom_virial: as of a domain without ghosts.
         """
-        ntypes, device = len(self.potential.type_map), types.device
-        atoms = torch.arange(len(counts), device=device)
-        center, entry = torch.repeat_interleave(atoms, counts.long()), entries.long()
-        present = (types[center] >= 0) & (types[entry] >= 0)
-        center, entry = center[present], entry[present]
-        group = center * ntypes + types[entry]
-        order = torch.argsort(group, stable=True)
-        per_type = torch.bincount(group, minlength=len(types) * ntypes).view(-1, ntypes)
-        longest = per_type.sum(1)
-        found = torch.full((len(types), int(longest.max()) if len(types) else 0), -1, device=device)
-        center, first = center[order], longest.cumsum(0) - longest
-        found[center, torch.arange(len(order), device=device) - first[center]] = entry[order]
-        found = found.int()
-        return NeighborList(found, torch.zeros_like(found), per_type.int(), cutoff)
+        batch = torch.zeros_like(types)
+        system = System(positions, types, cell, pbc, batch, charge_spin=self.charge_spin)
+        fparam = None if fparam is None else fparam[None]
+        evaluator = self.potential.evaluator()
+        with torch.no_grad():
+            found = evaluator(system, neighbors, fparam, self._shown(aparam), atom_virial=atom_virial)
+        return self._of(*found, len(types))
 
     def __call__(
         self,
@@ -169,6 +176,7 @@ class Domain:
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
         *,
+        atom_virial: bool = False,
         first_type: int = 0,
     ) -> DomainEnergies:
         """Energies and forces.
@@ -179,12 +187,19 @@ class Domain:
             neighbors: (N + M, K), those of the atoms; rows of ghosts are empty.
             atoms: N.
             communication: with the other processes.
-            fparam: (p,); aparam: (q,), the same for all atoms.
+            fparam: (p,). aparam: (N, q).
+            atom_virial: answer with that, too, where no messages are passed.
             first_type: that the whole system begins with, for models that look at it.
 
         Raises:
             InputError: atoms coincide, or there are more neighbours than `sel` (`Potential.overflow`).
+            UnsupportedModelError: absent neighbours have the type of a system's first atom, which no process knows.
         """
+        if not self._divides:
+            raise UnsupportedModelError(
+                "the model's absent neighbours have the type of a system's first atom (`set_davg_zero` is false), "
+                "which a program that cuts the system into domains does not know"
+            )
         device = positions.device
         system = System(
             positions,
@@ -194,17 +209,32 @@ class Domain:
             torch.zeros(len(types), dtype=torch.int32, device=device),
             first_types=torch.tensor([first_type], dtype=torch.int32, device=device),
             exchange=_Exchange(atoms, communication),
-            charge_spin=self._charge_spin,
+            charge_spin=self.charge_spin,
         )
         own = torch.zeros(len(types), dtype=torch.float64, device=device)
         own[:atoms] = 1
-        aparam = None if aparam is None else aparam.expand(len(types), -1)
+        aparam = self._shown(aparam)
+        if aparam is not None:
+            aparam = torch.nn.functional.pad(aparam, (0, 0, 0, len(types) - atoms))
+        asked: dict[str, Any] = {"weight": own, "atom_virial": atom_virial}
         with torch.no_grad():
-            answers, report = self._evaluator(system, neighbors, fparam, aparam, weight=own)
+            found = self._evaluator(system, neighbors, fparam, aparam, **asked)
+        return self._of(*found, atoms)
+
+    def _shown(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
+        """The atomic parameters, but for those that say which atoms are there."""
+        if aparam is None or not self.potential.model.masks:
+            return aparam
+        if bool(hidden_atoms(aparam).any()):
+            raise InputError("aparam says that atoms are not there: leave them out, or give them the type -1")
+        return None
+
+    def _of(self, answers: dict[str, torch.Tensor], report: NeighborReport, atoms: int) -> DomainEnergies:
         nearest = report.nearest[:atoms]
         return DomainEnergies(
             answers["atom_energy"][:atoms],
             answers["forces"],
             answers["virial"][0],
             float(nearest.min()) if atoms else self.potential.cutoff,
+            answers.get("atom_virial"),
         )

@@ -23,7 +23,7 @@ LAYERS = [
     "applicability",
     "data",
     "calculator md train",
-    "domain quantization deepmd dpdata ipi learn lammps lammps_server openmm spectra torchsim zbl",
+    "domain quantization deepmd dpdata ipi learn lammps model_server openmm spectra torchsim zbl",
     "cli",
     "__main__",
 ]

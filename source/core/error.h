@@ -13,6 +13,12 @@ struct Error : std::runtime_error {
   Error(int status_, const std::string& message) : std::runtime_error(message), status(status_) {}
 };
 
+// What helps where a file has no part for the core.
+constexpr char kOtherwise[] =
+    "or set MDOPS_PYTHON (`mdops lammps` does) to a Python that has mdops, which evaluates any model beside "
+    "the "
+    "program";
+
 [[noreturn]] inline void damaged(const std::string& why) {
   throw Error(MDOPS_FILE, why);
 }

@@ -1,6 +1,7 @@
 #include "core/list.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -31,7 +32,19 @@ void Rows::search(const mdops_input& input, const Box& box, double cutoff, int64
 
 using mdops::core::Error;
 
+namespace {
+
+[[noreturn]] void refuse_neighbors(const std::string& why) {
+  throw Error(MDOPS_INVALID, "neighbors: " + why);
+}
+
+}  // namespace
+
 void mdops_list::clear() {
+  static std::atomic<uint64_t> versions{0};
+  version = ++versions;
+  sources.clear(), border.clear();
+  exchange = {}, halo = 0;
   atoms = ghosts = 0;
   is_here = true;
   reach = std::numeric_limits<double>::infinity();
@@ -76,7 +89,7 @@ void mdops_list::search(const mdops_input& input, double cutoff, int32_t count) 
 }
 
 void mdops_list::fill(const mdops_neighbors& from, int32_t count) {
-  const auto refuse = [](const std::string& why) { throw Error(MDOPS_INVALID, "neighbors: " + why); };
+  const auto& refuse = refuse_neighbors;
   clear();
   if (count < 1) refuse("ntypes is " + std::to_string(count));
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
@@ -122,4 +135,22 @@ void mdops_list::fill(const mdops_neighbors& from, int32_t count) {
     }
   }
   atoms = from.atoms, ghosts = from.ghosts, ntypes = count;
+  take_sources(from);
+}
+
+void mdops_list::take_sources(const mdops_neighbors& from) {
+  if (from.exchange) {
+    exchange = *from.exchange, halo = exchange.rows;
+    if (!exchange.call || halo < 0 || exchange.border < 0 || (exchange.border && !exchange.atoms))
+      refuse_neighbors("exchange has no function, no atoms, or fewer than no rows");
+    border.assign(exchange.atoms, exchange.atoms + exchange.border);
+    for (const int32_t i : border)
+      if (i < 0 || i >= atoms) refuse_neighbors("exchange names atom " + std::to_string(i));
+  }
+  if (!from.sources) return;
+  sources.assign(from.sources, from.sources + ghosts);
+  for (const int32_t i : sources)
+    if (i < 0 || i >= atoms + halo)
+      refuse_neighbors("a ghost is an image of atom " + std::to_string(i) + ", and there are " +
+                       std::to_string(atoms) + " and " + std::to_string(halo) + " rows of exchange");
 }

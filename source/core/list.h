@@ -38,6 +38,11 @@ struct mdops_list {
   // How far neighbours were searched for, A, and in which periodic directions; one that was filled has
   // ghosts.
   double reach = std::numeric_limits<double>::infinity();
+  // Of ghosts, for models that pass messages (mdops_neighbors); empty if it was not said.
+  std::vector<int32_t> sources, border;
+  mdops_exchange exchange{};
+  int64_t halo = 0;
+  uint64_t version = 0;  // another one whenever it is filled
   bool periodic[3] = {};
   // By GPU: the copy there, or what was made there. Models compute with theirs in threads of their own, so a
   // copy stays where it is until the list changes.
@@ -54,4 +59,7 @@ struct mdops_list {
   void check_for(const mdops_input& input, double cutoff) const;
   // Refuses a list that was made elsewhere than on this GPU, -1 for the CPU.
   void check_on(int gpu) const;
+
+ private:
+  void take_sources(const mdops_neighbors& from);
 };

@@ -176,7 +176,12 @@ void mdops_release(mdops_model* model, void* memory) {
 int mdops_list_fill(const mdops_neighbors* neighbors, int32_t ntypes, mdops_list** list) {
   return guarded([&] {
     require(neighbors && list, "neighbors or list is null");
-    renew(list, [&](mdops_list& to) { to.fill(taken(neighbors, "mdops_neighbors"), ntypes); });
+    renew(list, [&](mdops_list& to) {
+      mdops_neighbors near = taken(neighbors, "mdops_neighbors");
+      mdops_exchange exchange{};
+      if (near.exchange) exchange = taken(near.exchange, "mdops_exchange"), near.exchange = &exchange;
+      to.fill(near, ntypes);
+    });
   });
 }
 

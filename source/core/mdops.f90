@@ -7,31 +7,43 @@ module mdops
   integer(c_int), parameter :: mdops_ok = 0, mdops_invalid = 1, mdops_file = 2, mdops_unsupported = 3, &
                                mdops_neighbors_wrong = 4, mdops_memory = 5, mdops_internal = 6, mdops_device = 7
   integer(c_int32_t), parameter :: mdops_float32 = 0, mdops_float64 = 1, mdops_refuse = 0, mdops_extend = 1, &
-                                   mdops_whole = 0, mdops_short_range = 1, mdops_dipoles = 2
+                                   mdops_whole = 0, mdops_short_range = 1, mdops_dipoles = 2, &
+                                   mdops_to_ghosts = 0, mdops_from_ghosts = 1, mdops_done = 2, mdops_failed = 3
 
   ! Each type begins with its size, by which the library knows what of it there is: it stays as it is.
   type, bind(c) :: mdops_options
-    integer(c_size_t) :: struct_size = 40
+    integer(c_size_t) :: struct_size = 56
     integer(c_int32_t) :: precision = mdops_float32, overflow = mdops_refuse, threads = 0
     type(c_ptr) :: device = c_null_ptr  ! of a text that ends in c_null_char
     integer(c_int32_t) :: part = mdops_whole
+    type(c_ptr) :: python = c_null_ptr, charge_spin = c_null_ptr
   end type
 
   type, bind(c) :: mdops_info
-    integer(c_size_t) :: struct_size = 104
+    integer(c_size_t) :: struct_size = 112
     real(c_double) :: cutoff = 0, shortest = 0
     integer(c_int32_t) :: ntypes = 0, fparam = 0, aparam = 0, needs_fparam = 0, precision = 0, threads = 0, &
                           gpu = -1
     type(c_ptr) :: names = c_null_ptr, has_dipole = c_null_ptr, charges = c_null_ptr, dipole_charges = c_null_ptr
     real(c_double) :: beta = 0
-    integer(c_int32_t) :: lacks_charges = 0
+    integer(c_int32_t) :: lacks_charges = 0, in_python = 0, passes_messages = 0
+  end type
+
+  type, bind(c) :: mdops_exchange
+    integer(c_size_t) :: struct_size = 48
+    integer(c_int64_t) :: border = 0
+    type(c_ptr) :: atoms = c_null_ptr
+    integer(c_int64_t) :: rows = 0
+    type(c_funptr) :: call = c_null_funptr
+    type(c_ptr) :: context = c_null_ptr
   end type
 
   type, bind(c) :: mdops_neighbors
-    integer(c_size_t) :: struct_size = 56
+    integer(c_size_t) :: struct_size = 72
     integer(c_int64_t) :: atoms = 0, ghosts = 0
     type(c_ptr) :: types = c_null_ptr, counts = c_null_ptr, rows = c_null_ptr
     integer(c_int32_t) :: mask = 0
+    type(c_ptr) :: sources = c_null_ptr, exchange = c_null_ptr
   end type
 
   type, bind(c) :: mdops_input

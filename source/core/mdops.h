@@ -100,6 +100,13 @@ typedef struct mdops_options {
    * alone on a GPU (docs/reference/core.md); see "GPUs" below. */
   const char* device;
   int32_t part; /* MDOPS_WHOLE, MDOPS_SHORT_RANGE or MDOPS_DIPOLES */
+  /* A program, a Python that has mdops. A process of it runs beside this one, and evaluates models whose file
+   * has no part for this library: of any format, also those that pass messages. Null: that of the
+   * environment's MDOPS_PYTHON; where that is not set, such a file is refused. */
+  const char* python;
+  /* (2,): the system's charge, e, and multiplicity, for models with an embedding of these; null: the model's
+   * default. */
+  const double* charge_spin;
 } mdops_options;
 
 /* GPUs that this process sees; 0 where there is none, or the library was built without CUDA. */
@@ -130,8 +137,10 @@ typedef struct mdops_info {
   /* (ntypes,), e: of a file with charges, for MDOPS_DIPOLES: the charge at the atoms of each type, and that
    * at the ends of their dipoles, 0 where there are none; otherwise null. */
   const double *charges, *dipole_charges;
-  double beta;           /* 1/A: their Gaussians are exp(-beta^2 r^2); 0 without charges */
-  int32_t lacks_charges; /* 1: the energies are those of MDOPS_SHORT_RANGE, of a file with charges */
+  double beta;             /* 1/A: their Gaussians are exp(-beta^2 r^2); 0 without charges */
+  int32_t lacks_charges;   /* 1: the energies are those of MDOPS_SHORT_RANGE, of a file with charges */
+  int32_t in_python;       /* 1: a process of Python evaluates it; arrays are in the host's memory */
+  int32_t passes_messages; /* 1: of ghosts it needs mdops_neighbors.sources */
 } mdops_info;
 
 /* Fills *info, but for its size. MDOPS_INVALID. */
@@ -155,6 +164,28 @@ MDOPS_API void mdops_release(mdops_model* model, void* memory);
 typedef struct mdops_list mdops_list;
 typedef struct mdops_input mdops_input;
 
+/* What goes between the processes of a program that share a system, while a model that passes messages
+ * computes: rows of numbers of the atoms that others have as ghosts. */
+enum {
+  MDOPS_TO_GHOSTS = 0,   /* rows of the border go to the processes that have these atoms as ghosts */
+  MDOPS_FROM_GHOSTS = 1, /* rows of atoms of other processes go back to these */
+  MDOPS_DONE = 2,        /* this process has its results */
+  MDOPS_FAILED = 3       /* it has none: nobody may wait for it */
+};
+
+typedef struct mdops_exchange {
+  size_t struct_size;   /* sizeof(mdops_exchange) */
+  int64_t border;       /* B, atoms here that others have as ghosts, as often as there are such processes */
+  const int32_t* atoms; /* (B,): which */
+  int64_t rows;         /* H, atoms of others that are ghosts here, each once */
+  /* mdops_compute calls it, in all processes equally often and in the same order. MDOPS_TO_GHOSTS: `from` has
+   * (B, width) numbers of the border, `to` takes (H, width); MDOPS_FROM_GHOSTS: the other way. The last call
+   * is MDOPS_DONE or MDOPS_FAILED, without arrays. Returns 0, or another number where a process has failed:
+   * mdops_compute then ends with MDOPS_INTERNAL. */
+  int (*call)(void* context, int32_t what, const double* from, double* to, int64_t width);
+  void* context;
+} mdops_exchange;
+
 /* The neighbours of each atom, as a program for molecular dynamics has them. */
 typedef struct mdops_neighbors {
   size_t struct_size; /* sizeof(mdops_neighbors) */
@@ -167,6 +198,12 @@ typedef struct mdops_neighbors {
    * is in both rows. Pairs beyond the cutoff may be there and do not count. */
   const int32_t* const* rows;
   int32_t mask; /* the bits of an entry that are the index, as LAMMPS' NEIGHMASK; 0: all of them */
+  /* For models that pass messages, otherwise null. (M,): of each ghost the atom that it is an image of, below
+   * N, or N + h for that of row h of `exchange`. */
+  const int32_t* sources;
+  /* Null where all ghosts are images of the N atoms. It is copied; its function serves as long as the list.
+   */
+  const mdops_exchange* exchange;
 } mdops_neighbors;
 
 /* Copies the neighbours, for models of so many types, into a list that serves until they change. If *list is

@@ -69,7 +69,11 @@ Model::Model(const Json& about, const Request& request) : extends_(request.exten
 }
 
 void Model::takes(const Parameters& fparam, const Parameters& aparam) {
-  fparam_ = fparam.size(), aparam_ = aparam.size(), needs_fparam_ = fparam.needed();
+  takes(fparam.size(), aparam.size(), fparam.needed());
+}
+
+void Model::takes(size_t fparam, size_t aparam, bool needs_fparam) {
+  fparam_ = fparam, aparam_ = aparam, needs_fparam_ = needs_fparam;
 }
 
 mdops_info Model::info() const {
@@ -151,12 +155,17 @@ void Model::refuse_crowd(int64_t i, int t, int64_t neighbors, int64_t places, md
 std::unique_ptr<Model> Model::load(const std::string& path, const mdops_options& options) {
   const Request request{options.precision == MDOPS_FLOAT64 ? "float64" : "float32",
                         options.overflow == MDOPS_EXTEND, options.threads, gpu_of(options.device)};
+  const char* const python = options.python ? options.python : std::getenv("MDOPS_PYTHON");
+  if (python && *python && !File::names(path, "core.description"))
+    return python_model(path, options, request, python);
   try {
     const File file(path);
     if (!file.has("core.description"))
-      damaged(
-          "it has no part for this library: `mdops convert IN OUT.safetensors --core` writes one, or says "
-          "why there is none");
+      damaged(std::string("it has no part for this library: `mdops convert IN OUT.safetensors --core` writes "
+                          "one, or says why there is none; ") +
+              kOtherwise);
+    if (options.charge_spin)
+      throw Error(MDOPS_INVALID, "it has no embedding of charge and multiplicity (charge_spin)");
     const std::string prefix = prefix_of(file, options.part);
     const Array& text = file.array(prefix + "description");
     const Json about = Json::parse({reinterpret_cast<const char*>(text.data), text.bytes});

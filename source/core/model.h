@@ -50,6 +50,7 @@ class Model {
   int32_t ntypes() const { return static_cast<int32_t>(names_.size()); }
   // Which parameters it takes.
   void takes(const Parameters& fparam, const Parameters& aparam);
+  void takes(size_t fparam, size_t aparam, bool needs_fparam);
   // Refuses sizes and null pointers that do not fit together.
   void check(const mdops_input& input) const;
   // The same for a search.
@@ -91,6 +92,10 @@ std::unique_ptr<Model> cpu_model(const File& file, const Json& about, const Requ
 
 // Several, and what is made of several models, and pair tables.
 std::unique_ptr<Model> combined_model(const File& file, const Json& about, const Request& request);
+
+// One that a process of this Python evaluates.
+std::unique_ptr<Model> python_model(const std::string& path, const mdops_options& options,
+                                    const Request& request, const std::string& python);
 
 // One descriptor of sums on a GPU, where this library was built for GPUs.
 std::unique_ptr<Model> gpu_model(const File& file, const Json& about, const Request& request);

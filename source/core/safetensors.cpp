@@ -43,15 +43,25 @@ int64_t Array::count() const {
   return count;
 }
 
+bool File::names(const std::string& path, const std::string& array) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) return true;
+  uint64_t length = 0;
+  if (std::fread(&length, sizeof(length), 1, file.get()) != 1 || length > (uint64_t{1} << 28)) return false;
+  std::string names(length, '\0');
+  names.resize(std::fread(names.data(), 1, length, file.get()));
+  return names.find('"' + array + '"') != std::string::npos;
+}
+
 File::File(const std::string& path) {
   read(path);
   uint64_t length = 0;
   if (bytes_.size() < 10) damaged("it is too short for a .safetensors file");
   for (int k = 7; k >= 0; --k) length = length << 8 | bytes_[k];
   if (bytes_[8] != '{' || length > bytes_.size() - 8)
-    damaged(
-        "it is no .safetensors file, or a part of one: convert models with `mdops convert IN "
-        "OUT.safetensors`");
+    damaged(std::string("it is no .safetensors file, or a part of one: convert models with `mdops convert IN "
+                        "OUT.safetensors`; ") +
+            kOtherwise);
   const Json header = Json::parse({reinterpret_cast<const char*>(bytes_.data()) + 8, length});
   if (const Json* metadata = header.find("__metadata__"))
     for (const auto& [name, value] : metadata->members) texts_.emplace(name, value.as_text());

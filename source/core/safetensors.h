@@ -26,6 +26,9 @@ class File {
   explicit File(const std::string& path);
   File(const File&) = delete;
 
+  // Whether a file says that it has this array, by its beginning alone; true of one that cannot be opened.
+  static bool names(const std::string& path, const std::string& array);
+
   // Throws Error if there is no such array, or text.
   const Array& array(const std::string& name) const;
   const std::string& text(const std::string& name) const;

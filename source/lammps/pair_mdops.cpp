@@ -1,5 +1,4 @@
-// pair_style mdops (lammps.md): models in LAMMPS. The C core evaluates them or, where their layers pass
-// messages, a process of Python does.
+// pair_style mdops (lammps.md): models of the C core in LAMMPS.
 #include <mdops.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -21,7 +20,6 @@
 #include "lammps/common.h"
 #include "lammps/halo.h"
 #include "lammps/masses.h"
-#include "lammps/python_models.h"
 #include "memory.h"
 #include "modify.h"
 #include "neigh_list.h"
@@ -42,7 +40,7 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// Numbers in memory that a model's device writes to fastest; plain memory without a model of the core.
+// Numbers in memory that a model's device writes to fastest.
 class Numbers {
  public:
   explicit Numbers(mdops_model* model) : model_(model) {}
@@ -58,10 +56,6 @@ class Numbers {
     if (size <= size_ && data_) return MDOPS_OK;
     release();
     data_ = nullptr, size_ = size + size / 8;  // as the number of ghosts goes up and down
-    if (!model_) {
-      data_ = static_cast<double*>(std::malloc(size_ * sizeof(double)));
-      return data_ ? MDOPS_OK : MDOPS_MEMORY;
-    }
     void* memory = nullptr;
     const int status = mdops_allocate(model_, static_cast<int64_t>(size_ * sizeof(double)), &memory);
     data_ = static_cast<double*>(memory);
@@ -69,7 +63,7 @@ class Numbers {
   }
 
  private:
-  void release() { model_ ? mdops_release(model_, data_) : std::free(data_); }
+  void release() { mdops_release(model_, data_); }
 
   mdops_model* model_;
   double* data_ = nullptr;
@@ -97,7 +91,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     Settings given = read_settings(narg, arg);
     forces_.clear(), near_.reset();
     own_ = std::move(given);
-    comm_forward = own_.python ? 2 : 0;
+    comm_forward = passes_messages() ? 2 : 0;
     comm_reverse = own_.count > 1 ? 3 * own_.count : 0;
     line_ = Line(), filled_ = warned_ = false;
     ewaldflag = pppmflag = lacks_charges();  // LAMMPS' kspace is for them
@@ -150,7 +144,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
                  "dipole_charge), which fix mdops/dplr and a kspace_style add: define them (lammps.md)");
     // A GPU finds the neighbours for itself, and LAMMPS need not, unless there are pairs that do not count.
     const bool leaves_out = neighbor->nex_type || neighbor->nex_group || neighbor->nex_mol;
-    takes_list_ = !on_gpu() || leaves_out || neighbor->includegroup || force->pair != this;
+    takes_list_ = !on_gpu() || own_.in_python || leaves_out || neighbor->includegroup || force->pair != this;
     if (takes_list_) neighbor->add_request(this, kFullList);
     filled_ = false;
     line_.step = -1;  // of another run
@@ -192,28 +186,20 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     if (is_old_anywhere(all)) problem = fill(all);
     std::vector<double> energy(eflag_atom ? atom->nlocal : 0), virial(wants_atoms() ? 9 * all : 0);
     mdops_output output = sized<mdops_output>();
-    if (own_.python) {
-      if (wants_atoms())
-        error->all(FLERR,
-                   "pair_style mdops: Python evaluates this model, and does not tell its virial by atoms: "
-                   "stress/atom "
-                   "and heat/flux are refused");
-      require_everywhere(problem);  // before the processes wait for each other
-    }
+    if (passes_messages()) require_everywhere(problem);  // before the processes wait for each other
     used_ = deviates ? own_.count : 1;
-    while (forces_.size() < used_)
-      forces_.emplace_back(own_.python ? nullptr : own_.models[forces_.size()].get());
+    while (forces_.size() < used_) forces_.emplace_back(own_.models[forces_.size()].get());
     std::vector<double> virials;
     for (size_t m = 0; problem.empty() && m < used_; ++m) {
-      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK)
-        problem = own_.python ? "pair_style mdops: no memory" : mdops_message();
-      if (own_.python) require_everywhere(problem);
+      if (forces_[m].resize(3 * static_cast<size_t>(all)) != MDOPS_OK) problem = mdops_message();
+      if (passes_messages()) require_everywhere(problem);
       if (!problem.empty()) break;
       mdops_output own = sized<mdops_output>();
       own.forces = forces_[m].data();
       own.atom_energy = m == 0 && eflag_atom ? energy.data() : nullptr;
       own.atom_virial = m == 0 && wants_atoms() ? virial.data() : nullptr;
-      problem = own_.python ? evaluate_in_python(m, own) : evaluate(m, own);
+      problem = evaluate(m, own);
+      if (passes_messages()) require_everywhere(problem);
       virials.insert(virials.end(), own.virial, own.virial + 9);
       if (m == 0) output = own;
     }
@@ -269,10 +255,9 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
  private:
   // What a pair_style line says.
   struct Settings {
-    // One of both: models of the core, or Python's.
     std::vector<std::unique_ptr<mdops_model, FreeModel>> models;
-    std::unique_ptr<PythonModels> python;
     int count = 0;                          // of the models
+    bool in_python = false;                 // any of them
     mdops_info info = sized<mdops_info>();  // of the first model, by which atoms move
     std::vector<double> fparam, aparam, charge_spin;
     bigint every = 100;
@@ -342,11 +327,17 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     for (const std::string& path : paths)
       require(access(path.c_str(), R_OK) == 0,
               "pair_style mdops: " + path + ": it cannot be opened, and it is none of the words " + kWords);
+    if (!given.charge_spin.empty()) options.charge_spin = given.charge_spin.data();
+    require(given.charge_spin.empty() || given.charge_spin.size() == 2,
+            "pair_style mdops: charge_spin has " + std::to_string(given.charge_spin.size()) +
+                " numbers, expected a charge, -100 to 99, and a multiplicity");
     given.count = static_cast<int>(paths.size());
-    if (std::all_of(paths.begin(), paths.end(), has_core_part))
-      for (const std::string& path : paths) add_model(path, paths[0], options, given);
-    else
-      start_python(paths, options, given);
+    for (const std::string& path : paths) add_model(path, paths[0], options, given);
+    if (given.in_python && comm->me == 0)
+      utils::logmesg(
+          lmp,
+          "pair_style mdops: a process of Python beside each of LAMMPS' evaluates a model that has no part "
+          "for the C core. If `mdops convert IN OUT.safetensors` can write that part, OUT runs faster\n");
     if (given.count > 1) open(output, given);
     return given;
   }
@@ -359,51 +350,26 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     require(status == MDOPS_OK, mdops_message());
     mdops_info info = sized<mdops_info>();
     require(mdops_describe(model, &info) == MDOPS_OK, mdops_message());
+    given.in_python |= info.in_python;
     check_parameters(path, info, given);
     if (given.models.size() == 1) {
       given.info = info;
       return;
     }
     bool same = info.ntypes == given.info.ntypes && info.cutoff == given.info.cutoff &&
-                info.lacks_charges == given.info.lacks_charges;
+                info.lacks_charges == given.info.lacks_charges &&
+                info.passes_messages == given.info.passes_messages;
     for (int t = 0; same && t < info.ntypes; ++t) same = !std::strcmp(info.names[t], given.info.names[t]);
-    require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first);
+    require(same, path + " has other elements, another cutoff, or other charges (modifier), than " + first +
+                      ", or one of both passes messages");
   }
 
   void check_parameters(const std::string& path, const mdops_info& info, const Settings& given) {
-    require(given.charge_spin.empty() || given.python,
-            path + " has no embedding of charge and multiplicity (charge_spin)");
     const int frame = static_cast<int>(given.fparam.size()), atomic = static_cast<int>(given.aparam.size());
     require(frame == info.fparam || (!frame && !info.needs_fparam),
             path + " takes " + std::to_string(info.fparam) + " frame parameters (fparam)");
     require(atomic == info.aparam,
             path + " takes " + std::to_string(info.aparam) + " atomic parameters (aparam)");
-  }
-
-  // Whether a file has a part for the C core: the names of its arrays, behind their length, say so.
-  static bool has_core_part(const std::string& path) {
-    const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
-    uint64_t length = 0;
-    if (!file || std::fread(&length, sizeof(length), 1, file.get()) != 1 || length > (uint64_t{1} << 28))
-      return false;
-    std::string names(length, '\0');
-    names.resize(std::fread(names.data(), 1, length, file.get()));
-    return names.find("\"core.description\"") != std::string::npos;
-  }
-
-  void start_python(const std::vector<std::string>& paths, const mdops_options& options, Settings& given) {
-    given.python = std::make_unique<PythonModels>();
-    const std::string problem =
-        given.python->start(paths, options, given.fparam, given.aparam, given.charge_spin);
-    require_everywhere(problem.empty() ? "" : "pair_style mdops: " + problem);
-    given.info = given.python->info();
-    check_parameters(paths[0], given.info, given);
-    if (comm->me == 0)
-      utils::logmesg(
-          lmp,
-          "pair_style mdops: the model has no part for the C core; a process of Python beside each of "
-          "LAMMPS' evaluates it. If `mdops convert IN OUT.safetensors` can write that part, OUT runs "
-          "faster\n");
   }
 
   // The deviation's file: of each world one, as LAMMPS names its logs.
@@ -424,7 +390,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     return end != word && *end == '\0';
   }
 
-  bool on_gpu() const { return own_.info.gpu >= 0; }  // by the core
+  bool on_gpu() const { return own_.info.gpu >= 0; }
+  bool passes_messages() const { return own_.info.passes_messages; }
 
   // Of the node's GPUs the one that is this process' turn: one each, or several processes on one.
   std::string own_gpu() {
@@ -457,7 +424,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   // The same of all processes where they find their halos together.
   bool is_old_anywhere(int all) {
     int is_old = neighbor->ago == 0 || !holds(all);
-    if (own_.python) MPI_Allreduce(MPI_IN_PLACE, &is_old, 1, MPI_INT, MPI_MAX, world);
+    if (passes_messages()) MPI_Allreduce(MPI_IN_PLACE, &is_old, 1, MPI_INT, MPI_MAX, world);
     return is_old;
   }
 
@@ -471,7 +438,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   // The neighbours of now; a reason if they are none.
   std::string fill(int all) {
     filled_ = false;
-    if (own_.python) find_halo(all);
+    if (passes_messages()) find_halo(all);
     const mdops_info& info = own_.info;
     if (comm->get_comm_cutoff() < info.cutoff)
       return "pair_style mdops: the communication cutoff is " + std::to_string(comm->get_comm_cutoff()) +
@@ -490,7 +457,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     mdops_list* made = near_.release();
     const int status = takes_list_ ? copy(kinds, &made) : search(kinds, &made);
     near_.reset(made);
-    if (status != MDOPS_OK) return own_.python ? python_problem_ : mdops_message();
+    if (status != MDOPS_OK) return mdops_message();
     // LAMMPS looks how far atoms went since its own lists: one that is searched for later serves once.
     is_late_ = !takes_list_ && neighbor->ago != 0;
     all_ = all, centers_ = atom->nlocal, filled_ = true;
@@ -519,10 +486,14 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
 
   // The neighbours that LAMMPS found.
   int copy(const std::vector<int32_t>& types, mdops_list** made) {
-    const mdops::lammps::ListOf found(*atom, *list, types);
-    if (own_.python) {
-      python_problem_ = own_.python->fill(found.near, halo_);
-      return python_problem_.empty() ? MDOPS_OK : MDOPS_INVALID;
+    mdops::lammps::ListOf found(*atom, *list, types);
+    mdops_exchange exchange = sized<mdops_exchange>();
+    if (passes_messages()) {
+      found.near.sources = halo_.sources().data();
+      exchange.border = static_cast<int64_t>(halo_.border().size()), exchange.atoms = halo_.border().data();
+      exchange.rows = halo_.rows();
+      exchange.call = exchange_rows, exchange.context = this;
+      if (halo_.processes() > 1) found.near.exchange = &exchange;
     }
     return mdops_list_fill(&found.near, own_.info.ntypes, made);
   }
@@ -549,7 +520,8 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
     input.list = near_.get();
     input.fparam = own_.fparam.empty() ? nullptr : own_.fparam.data();
     input.aparam = aparam.empty() ? nullptr : aparam.data();
-    if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK) return "";
+    is_elsewhere_ = false;
+    if (mdops_compute(own_.models[m].get(), &input, &output) == MDOPS_OK || is_elsewhere_) return "";
     std::string why = mdops_message();
     if (output.atom >= 0 && atom->tag_enable)
       why += " (counted on process " + std::to_string(comm->me) + "; its atom ID is " +
@@ -558,29 +530,17 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   }
 
   // All processes go through the layers together, and have ghosts brought up to date between them. One that
-  // fails ends all.
-  std::string evaluate_in_python(size_t m, mdops_output& output) {
-    PythonModels& python = *own_.python;
-    python.begin(m, positions());
-    for (;;) {
-      const PythonModels::Message message = python.receive();
-      const bool fails = message.kind == PythonModels::kFailed;
-      require_everywhere(fails ? "pair_style mdops: " + message.text : "");
-      require_same(static_cast<int>(message.kind), static_cast<int>(message.width));
-      if (message.kind == PythonModels::kDone) break;
-      python.exchange(message, halo_);
-    }
-    python.take(centers_, output);
-    return "";
-  }
-
-  // An error where processes are at different places of the model.
-  void require_same(int kind, int width) {
-    int mine[4] = {kind, -kind, width, -width}, most[4];
-    MPI_Allreduce(mine, most, 4, MPI_INT, MPI_MAX, world);
-    if (most[0] != -most[1] || most[2] != -most[3])
-      error->all(FLERR,
-                 "pair_style mdops: the processes are not at the same layer of the model: please report it");
+  // fails ends all, and says why.
+  static int exchange_rows(void* context, int32_t what, const double* from, double* to, int64_t width) {
+    PairMDOps& self = *static_cast<PairMDOps*>(context);
+    const int wide = static_cast<int>(width);
+    int mine[4] = {what, -what, wide, -wide}, most[4];
+    MPI_Allreduce(mine, most, 4, MPI_INT, MPI_MAX, self.world);
+    self.is_elsewhere_ = most[0] == MDOPS_FAILED && what != MDOPS_FAILED;
+    if (self.is_elsewhere_ || most[0] != -most[1] || most[2] != -most[3]) return 1;
+    if (what == MDOPS_TO_GHOSTS) self.halo_.to_ghosts(from, to, width);
+    if (what == MDOPS_FROM_GHOSTS) self.halo_.from_ghosts(from, to, width);
+    return 0;
   }
 
   void warn(double nearest) {
@@ -667,7 +627,7 @@ class PairMDOps : public Pair, public mdops::lammps::ShortRange {
   size_t used_ = 0;                          // of them in this step
   std::vector<std::pair<int, int>> owners_;  // of atoms and ghosts, while the halo is found
   Halo halo_;
-  std::string python_problem_;
+  bool is_elsewhere_ = false;  // what went wrong in this step
   bool warned_ = false;
   Line line_;
 };

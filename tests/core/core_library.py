@@ -30,7 +30,13 @@ class Sized(ctypes.Structure):
 
 
 class Options(Sized):
-    _fields_ = [*fields("precision overflow threads", I32), ("device", ctypes.c_char_p), ("part", I32)]
+    _fields_ = [
+        *fields("precision overflow threads", I32),
+        ("device", ctypes.c_char_p),
+        ("part", I32),
+        ("python", ctypes.c_char_p),
+        ("charge_spin", ctypes.c_void_p),
+    ]
 
 
 class Info(Sized):
@@ -41,12 +47,17 @@ class Info(Sized):
         ("has_dipole", ctypes.POINTER(I32)),
         *fields("charges dipole_charges", ctypes.POINTER(F64)),
         ("beta", F64),
-        ("lacks_charges", I32),
+        *fields("lacks_charges in_python passes_messages", I32),
     ]
 
 
 class Neighbors(Sized):
-    _fields_ = [*fields("atoms ghosts", I64), *fields("types counts rows", ctypes.c_void_p), ("mask", I32)]
+    _fields_ = [
+        *fields("atoms ghosts", I64),
+        *fields("types counts rows", ctypes.c_void_p),
+        ("mask", I32),
+        *fields("sources exchange", ctypes.c_void_p),
+    ]
 
 
 class Input(Sized):
@@ -104,17 +115,27 @@ def given(arrays: Sequence[Any], atoms: int, ghosts: int, near: "List | None" = 
 class List:
     """The caller's neighbours: rows of indices."""
 
-    def __init__(self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0) -> None:
+    def __init__(
+        self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0, sources: Any = None
+    ) -> None:
         self.handle = ctypes.c_void_p()
-        self.fill(types, atoms, rows, ntypes, mask)
+        self.fill(types, atoms, rows, ntypes, mask, sources)
 
-    def fill(self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0) -> None:
-        types = array(types, np.int32)
+    def fill(
+        self, types: Any, atoms: int, rows: Sequence[Any], ntypes: int, mask: int = 0, sources: Any = None
+    ) -> None:
+        types, sources = array(types, np.int32), array(sources, np.int32)
         own = [array(row, np.int32) for row in rows]
         counts = array([len(row) for row in own], np.int32)
         places = (ctypes.c_void_p * max(1, len(own)))(*[row.ctypes.data for row in own])
         neighbors = Neighbors(
-            atoms, len(types) - atoms, pointer(types), pointer(counts), ctypes.addressof(places), mask
+            atoms,
+            len(types) - atoms,
+            pointer(types),
+            pointer(counts),
+            ctypes.addressof(places),
+            mask,
+            pointer(sources),
         )
         self.shape = atoms, len(types) - atoms
         check(library().mdops_list_fill(ctypes.byref(neighbors), ntypes, ctypes.byref(self.handle)))
@@ -152,10 +173,13 @@ class Model:
         threads: int = 1,
         device: str | None = None,
         part: int = WHOLE,
+        python: str | None = None,
+        charge_spin: Sequence[float] | None = None,
     ) -> None:
         self.handle, self.memory = ctypes.c_void_p(), list[ctypes.c_void_p]()
-        name = device.encode() if device else None
-        options = Options(PRECISIONS[precision], overflow, threads, name, part)
+        name, program = (text.encode() if text else None for text in (device, python))
+        condition = array(charge_spin)
+        options = Options(PRECISIONS[precision], overflow, threads, name, part, program, pointer(condition))
         check(library().mdops_load(str(path).encode(), ctypes.byref(options), ctypes.byref(self.handle)))
 
     def __del__(self) -> None:

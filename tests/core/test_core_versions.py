@@ -27,7 +27,13 @@ from mdops.core import library as core_path
 
 STRUCTS = {"options": Options, "info": Info, "neighbors": Neighbors, "input": Input, "output": Output}
 # The last field of each, and those that have come after it here, which the earlier version has not.
-LAST = {"options": "part", "info": "lacks_charges", "neighbors": "mask", "input": "field", "output": "dipole"}
+LAST = {
+    "options": "charge_spin",
+    "info": "passes_messages",
+    "neighbors": "exchange",
+    "input": "field",
+    "output": "dipole",
+}
 
 PROGRAM = r"""
 #include <mdops.h>

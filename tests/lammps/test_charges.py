@@ -305,7 +305,7 @@ def test_a_file_without_the_cores_part_says_what_writes_it(run, model):
             f"pair_style mdops {model}", f"pair_style mdops {model.with_name('alone.safetensors')}"
         )
     )
-    assert "for which LAMMPS takes a file that `mdops convert IN OUT.safetensors` writes" in told
+    assert "for which programs take a file that `mdops convert IN OUT.safetensors` writes" in told
 
 
 def test_centroids_in_an_integrators_group_are_told_of(run, model):

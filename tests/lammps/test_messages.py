@@ -153,7 +153,7 @@ def test_models_deviate(run, tmp_path):
         (
             "compute e",
             "compute s all stress/atom NULL\ndump s all custom 1 s.txt c_s[1]\ncompute e",
-            "does not tell its virial by atoms",
+            "virial cannot be divided among atoms",
         ),
         ("model.dp", "absent.dp", "cannot be opened"),
         ("precision float64", "fparam 1.0", "frame parameters"),
@@ -174,7 +174,7 @@ def test_too_many_neighbours_end_all_processes(run):
 def test_without_python_it_says_what_to_do(run):
     (run.folder / "data.lmp").write_text(data(box()))
     del run.env["MDOPS_PYTHON"]
-    assert "start LAMMPS by `mdops lammps`" in run.fails(script(f"mdops {model_file('dpa3_base')}"))
+    assert "set MDOPS_PYTHON (`mdops lammps` does)" in run.fails(script(f"mdops {model_file('dpa3_base')}"))
     run.env["MDOPS_PYTHON"] = "/no/such/python"
     assert "does not start" in run.fails(script(f"mdops {model_file('dpa3_base')}"))
 
@@ -186,7 +186,7 @@ def python_processes(run):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_text()
             here = os.readlink(f"/proc/{pid}/cwd") == str(run.folder.resolve())
-            if here and "mdops.lammps_server" in words:
+            if here and "mdops.model_server" in words:
                 found.append(int(pid))
         except OSError:
             continue

@@ -1,7 +1,9 @@
-"""Models that LAMMPS' pair style asks through a process of Python beside each of its own, as the C core does not have
-them. The pair style starts `python -m mdops.lammps_server SOCKET MEMORY` with two open files, which
-source/lammps/python_models.h tells more about."""
+"""Models that programs of the C core ask for through a process of Python beside their own, as the core has no kernels
+for them. The core starts `python -m mdops.model_server SOCKET MEMORY` with two open files, which
+source/core/python_process.h tells more about."""
 
+import json
+import math
 import mmap
 import os
 import signal
@@ -21,9 +23,30 @@ from mdops.loading import load
 from mdops.models.judge import Overflow
 from mdops.ops import EdgeIndex, NeighborList, edge_scatter
 
-HEADER = struct.Struct("<8q")  # what it is, six numbers, and how many bytes follow
-LOAD, NEIGHBORS, COMPUTE, EXCHANGED = 1, 2, 3, 4  # what LAMMPS sends
+HEADER = struct.Struct("<10q")  # what it is, eight numbers, and how many bytes follow
+LOAD, NEIGHBORS, COMPUTE, FREE, EXCHANGED = 1, 2, 3, 4, 5  # what the core sends
 MODEL, DONE, FAILED, TO_GHOSTS, FROM_GHOSTS = 11, 12, 13, 14, 15  # and what comes back
+FILE, UNSUPPORTED, NEIGHBORS_WRONG, INTERNAL = 2, 3, 4, 6  # the codes of mdops.h
+
+
+class Sizes(NamedTuple):
+    """What the shared arrays' shapes follow from.
+
+    Attributes:
+        atoms, ghosts, width, ntypes: of the list, whose rows have `width` places.
+        border, halo: rows of an exchange that go to other processes, and that come from there.
+        places: of 8 bytes, that a row of an exchange takes at most; fparam, aparam: numbers of parameters at most.
+    """
+
+    atoms: int
+    ghosts: int
+    width: int
+    ntypes: int
+    border: int
+    halo: int
+    places: int
+    fparam: int
+    aparam: int
 
 
 class Memory:
@@ -34,24 +57,28 @@ class Memory:
         self._bytes = np.zeros(0, np.uint8)
         self._arrays: dict[str, np.ndarray] = {}
 
-    def lay_out(self, atoms: int, ghosts: int, entries: int, border: int, halo: int, width: int) -> None:
-        """For a list of so many; `width`: places of 8 bytes for what a row of an exchange takes."""
+    def lay_out(self, s: Sizes) -> None:
         size = os.fstat(self.file).st_size
         if size != len(self._bytes):
             self._map(size)
-        every = atoms + ghosts
+        every = s.atoms + s.ghosts
         shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
             "positions": (np.float64, (every, 3)),
+            "box": (np.float64, (12,)),
             "forces": (np.float64, (every, 3)),
-            "energies": (np.float64, (atoms,)),
+            "energies": (np.float64, (s.atoms,)),
+            "virials": (np.float64, (every, 3, 3)),
             "totals": (np.float64, (16,)),
-            "border_rows": (np.float64, (border * width,)),
-            "halo_rows": (np.float64, (halo * width,)),
+            "fparam": (np.float64, (s.fparam,)),
+            "aparam": (np.float64, (s.atoms * s.aparam,)),
+            "border_rows": (np.float64, (s.border * s.places,)),
+            "halo_rows": (np.float64, (s.halo * s.places,)),
             "types": (np.int32, (every,)),
-            "counts": (np.int32, (atoms,)),
-            "entries": (np.int32, (entries,)),
-            "sources": (np.int32, (ghosts,)),
-            "border": (np.int32, (border,)),
+            "neighbors": (np.int32, (s.atoms, s.width)),
+            "images": (np.int32, (0 if s.ghosts else s.atoms, s.width)),
+            "counts": (np.int32, (s.atoms, s.ntypes)),
+            "sources": (np.int32, (s.ghosts,)),
+            "border": (np.int32, (s.border,)),
         }
         begin = 0
         for name, (dtype, shape) in shapes.items():
@@ -71,6 +98,10 @@ class Memory:
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return torch.from_numpy(self._arrays[name])
+
+    def copied(self, name: str) -> torch.Tensor:
+        """On the device."""
+        return self[name].to(self.device, copy=True)
 
     def rows(self, name: str, dtype: torch.dtype, width: int) -> torch.Tensor:
         """The rows of an exchange; each begins at a whole number of 8 bytes."""
@@ -100,13 +131,13 @@ class Halo(NamedTuple):
 
 
 class Server:
-    """Answers one pair style until it hangs up."""
+    """Answers one program until it hangs up."""
 
     def __init__(self, channel: socket.socket, memory: int) -> None:
         self.channel, self.file = channel, memory
-        self.domains: list[Domain] = []
-        self.parameters: list[torch.Tensor | None] = []
-        self.width = 0
+        self.domains: dict[int, Domain] = {}
+        self.loaded = 0
+        self.most = (0, 0, 0)  # of all models: places of an exchange, parameters of the frame and of an atom
         self.memory = Memory(memory, torch.device("cpu"))
         self.neighbors: NeighborList | None = None
         self.halo: Halo | None = None
@@ -117,75 +148,112 @@ class Server:
             LOAD: self.load,
             NEIGHBORS: self.take_neighbors,
             COMPUTE: self.compute,
+            FREE: self.free,
         }
         while (message := self.receive()) is not None:
             kind, numbers, text = message
             try:
                 answers[kind](numbers, text)
+            except UnsupportedModelError as error:
+                self.send(FAILED, UNSUPPORTED, text=str(error))
             except MDOpsError as error:
-                self.send(FAILED, text=str(error))
+                self.send(FAILED, FILE if kind == LOAD else NEIGHBORS_WRONG, text=str(error))
             except ConnectionError:
-                return  # LAMMPS has ended
+                return  # the program has ended
             except Exception as error:
                 traceback.print_exc()
-                self.send(FAILED, text=f"mdops failed: {type(error).__name__}: {error}; please report it")
+                text = f"mdops failed: {type(error).__name__}: {error}; please report it"
+                self.send(FAILED, INTERNAL, text=text)
 
-    # -- What LAMMPS asks for
+    # -- What the program asks for
 
     def load(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: threads, and how many of the parameters that follow are of the frame."""
-        threads, frame = numbers[:2]
-        precision, overflow, device, parameters, condition, *paths = text.split("\n")
+        precision, overflow, device, condition, path = text.split("\n", 4)
         charge_spin = [float(x) for x in condition.split()] or None
-        torch.set_num_threads(threads)
         if device != "cpu" and not torch.cuda.is_available():
             raise UnsupportedModelError(f"device is {device}, and PyTorch sees no GPU")
-        potentials = [
-            load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow)) for path in paths
-        ]
-        if any(potential.modifier is not None for potential in potentials):
+        potential = load(path, dtype=precision, device=device, overflow=cast(Overflow, overflow))
+        if potential.modifier is not None:
             raise UnsupportedModelError(
-                "the model has charges beyond the cutoff (a modifier dipole_charge), for which LAMMPS takes a file "
-                "that `mdops convert IN OUT.safetensors` writes, with fix mdops/dplr"
+                "the model has charges beyond the cutoff (a modifier dipole_charge), for which programs take a file "
+                "that `mdops convert IN OUT.safetensors` writes"
             )
-        self.domains = [Domain(potential, charge_spin) for potential in potentials]
-        found = torch.tensor([float(x) for x in parameters.split()], dtype=torch.float64, device=device)
-        self.parameters = [one if len(one) else None for one in (found[:frame], found[frame:])]
-        p = self.domains[0].potential
-        self.memory = Memory(self.file, p.device)
-        self.width = max(places_of(domain.exchange_width, p.dtype.itemsize) for domain in self.domains)
-        sizes = p.parameter_sizes
-        about = [p.cutoff, sizes["fparam"], sizes["aparam"], int("fparam" in p.model.default_parameters)]
-        self.send(MODEL, self.width, len(p.type_map), text="\n".join([*map(repr, about), *p.type_map]))
+        domain = Domain(potential, charge_spin)
+        if not self.domains:
+            self.memory = Memory(self.file, potential.device)
+        self.loaded += 1
+        self.domains[self.loaded] = domain
+        sizes = potential.parameter_sizes
+        own = (
+            places_of(domain.exchange_width, potential.dtype.itemsize),
+            sizes["fparam"],
+            sizes["aparam"],
+        )
+        self.most = cast(tuple[int, int, int], tuple(map(max, self.most, own)))
+        about = {
+            "elements": potential.type_map,
+            "cutoff": potential.cutoff,
+            "shortest": potential.r_min or 0.0,
+            "fparam": sizes["fparam"],
+            "aparam": sizes["aparam"],
+            "needs_fparam": sizes["fparam"] > 0 and "fparam" not in potential.model.default_parameters,
+            "passes_messages": domain.exchange_width > 0,
+        }
+        self.send(MODEL, self.loaded, *own, text=json.dumps(about))
+
+    def free(self, numbers: tuple[int, ...], text: str) -> None:
+        """Numbers: which model. Nothing is answered."""
+        self.domains.pop(numbers[0], None)
 
     def take_neighbors(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: atoms, ghosts, how many entries the rows of their list have, how many atoms others have as ghosts,
-        how many atoms of others there are among the ghosts, and processes."""
-        atoms, ghosts, entries, border, halo, processes = numbers
-        self.memory.lay_out(atoms, ghosts, entries, border, halo, self.width)
-        domain = self.domains[0]
-        types, counts, listed, sources, places = (
-            self.memory[name].to(domain.potential.device, copy=True)
-            for name in ("types", "counts", "entries", "sources", "border")
-        )
-        self.types = types
-        self.neighbors = domain.neighbors(types, counts, listed, domain.potential.cutoff)
-        itself = torch.arange(atoms, dtype=torch.int32, device=types.device)
-        images = EdgeIndex.of(torch.cat((itself, sources)), atoms + halo)
-        self.halo = Halo(atoms, EdgeIndex.of(places, atoms), images, processes == 1)
+        """Numbers: `Sizes` of a list, and whether there is no other process."""
+        sizes = Sizes(*numbers[:6], *self.most)
+        memory, atoms, ghosts = self.memory, sizes.atoms, sizes.ghosts
+        memory.lay_out(sizes)
+        self.types, near, counts = map(memory.copied, ("types", "neighbors", "counts"))
+        images = torch.zeros_like(near) if ghosts else memory.copied("images")
+        # Whatever the model: nobody uses pairs beyond its cutoff.
+        self.neighbors = NeighborList(near, images, counts, math.inf)
+        self.halo, is_alone = None, bool(numbers[6])
+        if ghosts or not is_alone:
+            rows = torch.nn.functional.pad
+            self.neighbors = NeighborList(
+                rows(near, (0, 0, 0, ghosts), value=-1),
+                rows(images, (0, 0, 0, ghosts)),
+                rows(counts, (0, 0, 0, ghosts)),
+                math.inf,
+            )
+            itself = torch.arange(atoms, dtype=torch.int32, device=near.device)
+            images_of = EdgeIndex.of(torch.cat((itself, memory.copied("sources"))), atoms + sizes.halo)
+            self.halo = Halo(atoms, EdgeIndex.of(memory.copied("border"), atoms), images_of, is_alone)
         self.send(DONE)
 
     def compute(self, numbers: tuple[int, ...], text: str) -> None:
-        """Numbers: which model."""
-        assert self.neighbors is not None and self.halo is not None
-        domain, memory = self.domains[numbers[0]], self.memory
-        positions = memory["positions"].to(domain.potential.device, copy=True)
-        communication = Communication(self.to_ghosts, self.from_ghosts)
-        found = domain(
-            positions, self.types, self.neighbors, self.halo.atoms, communication, *self.parameters
-        )
+        """Numbers: which model, threads, how many parameters of the frame and of an atom are given, and whether virials
+        of atoms are asked for."""
+        assert self.neighbors is not None
+        number, threads, frame, atomic, atom_virial = numbers[:5]
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        domain, memory, halo = self.domains[number], self.memory, self.halo
+        positions, box = memory.copied("positions"), memory.copied("box")
+        atoms = len(memory["energies"])
+        fparam = memory.copied("fparam")[:frame] if frame else None
+        aparam = memory.copied("aparam")[: atoms * atomic].view(atoms, atomic) if atomic else None
+        given = self.types, self.neighbors
+        wants_virials = bool(atom_virial)
+        if wants_virials:
+            domain.potential.require_atom_virials()
+        if halo is None:
+            cell, pbc = box[:9].view(1, 3, 3), box[9:].view(1, 3) > 0
+            found = domain.whole(positions, cell, pbc, *given, fparam, aparam, atom_virial=wants_virials)
+        else:
+            exchange = Communication(self.to_ghosts, self.from_ghosts)
+            found = domain(positions, *given, halo.atoms, exchange, fparam, aparam, atom_virial=wants_virials)
         memory["forces"].copy_(found.forces)
         memory["energies"].copy_(found.energy)
+        if found.atom_virial is not None:
+            memory["virials"].copy_(found.atom_virial)
         totals = memory["totals"]
         totals[0], totals[10] = found.energy.sum(), found.nearest
         totals[1:10] = found.virial.flatten()
@@ -219,18 +287,18 @@ class Server:
         self.send(direction, places_of(rows.shape[1], rows.itemsize))
         message = self.receive()
         if message is None or message[0] != EXCHANGED:
-            raise ConnectionError  # another process failed, and LAMMPS ends
+            raise ConnectionError  # another process failed
         return there[:count].to(rows.device, copy=True)
 
     # -- Messages
 
     def send(self, kind: int, *numbers: int, text: str = "") -> None:
         body = text.encode()
-        padded = (*numbers, *(0,) * (6 - len(numbers)))
+        padded = (*numbers, *(0,) * (8 - len(numbers)))
         self.channel.sendall(HEADER.pack(kind, *padded, len(body)) + body)
 
     def receive(self) -> tuple[int, tuple[int, ...], str] | None:
-        """The next message; None where LAMMPS has ended."""
+        """The next message; None where the program has ended."""
         head = self._read(HEADER.size)
         if head is None:
             return None
@@ -249,7 +317,7 @@ class Server:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is LAMMPS'; this process ends with it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's; this process ends with it
     channel, memory = (int(word) for word in sys.argv[1:3])
     with socket.socket(fileno=channel) as there:
         Server(there, memory).serve()

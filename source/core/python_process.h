@@ -1,0 +1,104 @@
+// A process of Python beside the program (mdops/model_server.py), which evaluates models that the core has no
+// kernels for. The two talk through a socket, in messages of a header and a text, and share memory for
+// arrays.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/error.h"
+#include "core/list.h"
+#include "core/model.h"
+
+namespace mdops::core {
+
+// The model failed in another process of the program.
+struct StopsElsewhere : Error {
+  StopsElsewhere() : Error(MDOPS_INTERNAL, "the model failed in another process of the program") {}
+};
+
+class PythonProcess {
+ public:
+  // What goes to Python, and what comes from there.
+  enum Kind : int64_t {
+    kLoad = 1,
+    kNeighbors,
+    kCompute,
+    kFree,
+    kExchanged,
+    kModel = 11,
+    kDone,
+    kFailed,
+    kToGhosts,
+    kFromGhosts
+  };
+
+  static constexpr int kNumbers = 8;
+
+  struct Message {
+    Kind kind;
+    int64_t numbers[kNumbers];
+    std::string text;  // of kFailed: why; of kModel: what it is
+  };
+
+  // A model that it has.
+  struct Loaded {
+    int64_t number;
+    std::string about;  // JSON
+  };
+
+  // What a model is asked beside its list.
+  struct Question {
+    int64_t model, fparam, aparam;  // numbers of parameters of the frame and of an atom
+    int threads;
+    const mdops_input& input;
+    const Box& box;
+  };
+
+  // The one that runs this Python for this device, started unless there is one. Throws Error.
+  static std::shared_ptr<PythonProcess> of(const std::string& python, const std::string& device);
+
+  PythonProcess(const std::string& python, std::string device);
+  ~PythonProcess();
+  PythonProcess(const PythonProcess&) = delete;
+
+  // Throw Error, with what Python says.
+  Loaded load(const std::string& path, const mdops_options& options);
+  void free(int64_t model) noexcept;
+  void compute(const Question& question, const mdops_list& list, mdops_output& output);
+
+ private:
+  struct Sizes;
+
+  void start(const std::string& python);
+  void fill(const mdops_list& list);
+  void lay_out(const Sizes& sizes);
+  void exchange(const Message& message, const mdops_list& list);
+  void send(Kind kind, const std::initializer_list<int64_t>& numbers, const std::string& text = "");
+  void write(const void* from, size_t size);
+  bool read(void* to, size_t size);
+  // The next message. Throws Error where Python has ended, or says why it failed.
+  Message receive();
+
+  const std::string device_;
+  std::mutex guard_;
+  int channel_ = -1, memory_ = -1;
+  pid_t process_ = -1, parent_;
+  bool has_ended_ = false;
+  // Of all models the most places of 8 bytes that an exchange takes an atom, and parameters.
+  int64_t places_ = 0, fparam_ = 0, aparam_ = 0;
+  uint64_t version_ = 0;  // of the list that Python has
+  char* data_ = nullptr;
+  size_t size_ = 0;
+  double *positions_ = nullptr, *box_ = nullptr, *forces_ = nullptr, *energies_ = nullptr,
+         *virials_ = nullptr, *totals_ = nullptr, *fparams_ = nullptr, *aparams_ = nullptr,
+         *border_rows_ = nullptr, *halo_rows_ = nullptr;
+  int32_t *types_ = nullptr, *neighbors_ = nullptr, *images_ = nullptr, *counts_ = nullptr,
+          *sources_ = nullptr, *border_ = nullptr;
+};
+
+}  // namespace mdops::core

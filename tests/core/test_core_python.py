@@ -1,0 +1,155 @@
+"""Models that a process of Python evaluates for the C core, against DeePMD-kit's answers and `Potential`."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from core_library import EXTEND, FILE, INVALID, NEIGHBORS, UNSUPPORTED, List, Model
+from test_core import KINDS, assert_near, ghosts, refused, rows_of, systems
+
+import mdops
+
+ROUNDING = {"energy": 1e-10, "other": 1e-10}
+
+
+def model(case, *args, **options):
+    return Model(KINDS / case / "model.dp", *args, python=sys.executable, **options)
+
+
+def children() -> list[int]:
+    """Processes of Python that evaluate models for this one."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (place / "cmdline").read_text()
+            parent = re.search(r"^PPid:\t(\d+)", (place / "status").read_text(), re.MULTILINE)
+        except OSError:  # it has ended
+            continue
+        if "mdops.model_server" in words and parent and int(parent[1]) == os.getpid():
+            found.append(int(place.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def process():
+    """Keeps the one process alive, which all models of these tests share."""
+    kept = model("dpa3_base")
+    assert len(children()) == 1
+    return kept
+
+
+# With messages along edges, angles and in frames; of one cutoff; with parameters; whose absent neighbours count.
+@pytest.mark.parametrize(
+    "case", ["dpa2_base", "dpa3_base", "dpa4_base", "dpa4c_base", "dpa4c_parameters", "dpa1_rough"]
+)
+def test_answers_of_deepmd_kit(process, case):
+    found = model(case)
+    info = found.info()
+    assert info.in_python == 1 and info.gpu == -1 and info.ntypes == 2
+    assert info.passes_messages == case.startswith(("dpa2", "dpa3", "dpa4_"))
+    for given, answers in systems(KINDS / case):
+        wanted = {name: value for name, value in answers.items() if name != "atom_virial"}
+        own = found.compute(**given, atom_virial=not info.passes_messages)
+        assert_near(own, wanted if info.passes_messages else answers, {"energy": 1e-8, "other": 1e-8})
+    assert len(children()) == 1
+
+
+@pytest.mark.parametrize("case", ["dpa3_base", "dpa4c_base"])
+def test_ghosts_are_images(process, case):
+    """A list with ghosts answers as the cell that they are images of: forces of ghosts belong to their atoms."""
+    found = model(case, overflow=EXTEND)
+    given = max(
+        (given for given, _ in systems(KINDS / case) if "cell" in given), key=lambda one: len(one["types"])
+    )
+    positions, types, cell = (np.asarray(given[name]) for name in ("positions", "types", "cell"))
+    wanted = found.compute(**given, atom_virial=False)
+    cutoff, atoms = found.info().cutoff, len(types)
+    places, their_types, owners = ghosts(cell.reshape(3, 3), positions, types, cutoff)
+    every, every_types = np.concatenate([positions, places]), np.concatenate([types, their_types])
+    rows = rows_of(every, atoms, cutoff + 0.5)
+    near = List(every_types, atoms, rows, 2, sources=owners)
+    got = found.compute(every, near=near, atom_virial=False)
+    np.add.at(got["forces"], owners, got["forces"][atoms:])
+    got["forces"] = got["forces"][:atoms]
+    wanted = {name: np.asarray(wanted[name]) for name in ("energy", "forces", "virial", "atom_energy")}
+    assert_near(got, wanted, ROUNDING)
+    near = List(every_types, atoms, rows, 2)  # does not know of what the ghosts are images
+    if found.info().passes_messages:
+        refused(INVALID, "mdops_neighbors.sources", found.compute, every, near=near, atom_virial=False)
+    else:
+        assert_near(found.compute(every, near=near), {"energy": wanted["energy"]}, ROUNDING)
+    refused(INVALID, "a ghost is an image of atom", List, every_types, atoms, rows, 2, sources=owners + atoms)
+
+
+def test_searched_lists_and_float32(process):
+    found = model("dpa3_base", "float32", EXTEND)
+    for given, _ in systems(KINDS / "dpa3_base"):
+        places, types, cell = given["positions"], given["types"], given.get("cell")
+        near = List.searched(found, places, types, len(types), 0.7, cell)
+        got = found.compute(places, cell=cell, near=near, atom_virial=False)
+        potential = mdops.load(KINDS / "dpa3_base/model.dp", overflow="extend")
+        names = [potential.type_map[t] for t in types]
+        at = None if cell is None else np.reshape(cell, (3, 3))
+        wanted = potential.compute(Atoms(names, positions=places, cell=at, pbc=cell is not None))
+        assert_near(got, {"forces": wanted["forces"]}, {"energy": 1e-5, "other": 1e-5})
+
+
+def test_charge_and_multiplicity(process):
+    given, _ = next(systems(KINDS / "dpa3_charged"))
+    energies = [
+        model("dpa3_charged", charge_spin=pair).compute(**given)["energy"] for pair in ([1, 2], [0, 1])
+    ]
+    potential = mdops.load(KINDS / "dpa3_charged/model.dp", dtype="float64")
+    names = [potential.type_map[t] for t in given["types"]]
+    cell = np.reshape(given["cell"], (3, 3)) if "cell" in given else None
+    atoms = Atoms(names, positions=given["positions"], cell=cell, pbc=cell is not None)
+    for pair, energy in zip(([1, 2], [0, 1]), energies, strict=True):
+        atoms.info["charge_spin"] = pair
+        assert energy == pytest.approx(float(potential.compute(atoms)["energy"][0]), rel=1e-12)
+    refused(FILE, "expected a charge, -100 to 99", model, "dpa3_charged", charge_spin=[1000, 1])
+    refused(FILE, "no embedding of charge", model, "dpa3_base", charge_spin=[0, 1])
+
+
+def test_what_is_refused(process, monkeypatch, tmp_path):
+    monkeypatch.delenv("MDOPS_PYTHON", raising=False)
+    path = KINDS / "dpa3_base" / "model.dp"
+    refused(FILE, "set MDOPS_PYTHON", Model, path)
+    refused(INVALID, "does not start", Model, path, python="/no/such/python")
+    (tmp_path / "broken.pt").write_bytes(b"nothing that is a model" * 100)
+    refused(FILE, "broken.pt", Model, tmp_path / "broken.pt", python=sys.executable)
+    given, _ = next(systems(KINDS / "dpa3_base"))
+    refused(UNSUPPORTED, "cannot be divided among atoms", process.compute, **given)
+    crowded = model("dpa3_few_places")
+    given, _ = next(systems(KINDS / "dpa3_few_places"))
+    refused(NEIGHBORS, "the model's sel is", crowded.compute, **given, atom_virial=False)
+
+
+def test_python_that_ends():
+    """Models of a process that has ended fail, others begin anew, and none stays behind."""
+    code = f"""
+import os, signal, sys
+sys.path[:0] = {sys.path!r}
+import test_core_python as here
+from core_library import INTERNAL, CoreError
+first = here.model("dpa3_base")
+given, answers = next(here.systems(here.KINDS / "dpa3_base"))
+os.kill(here.children()[0], signal.SIGKILL)
+try:
+    first.compute(**given, atom_virial=False)
+except CoreError as error:
+    assert error.status == INTERNAL and "Python" in str(error), error
+second = here.model("dpa3_base")
+here.assert_near(second.compute(**given, atom_virial=False), {{"energy": answers["energy"]}}, here.ROUNDING)
+print(here.children()[-1])
+del first, second
+assert not here.children()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
