@@ -30,7 +30,10 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 _VERSION = 1
 # Tables grow with the square of the number of types: for more, they are made where somebody asks for them.
 _MOST_TYPES = 8
-_ELSEWHERE = "Python (`mdops.calculator.MDOps`, `mdops md`) runs it"
+_ELSEWHERE = (
+    "Python (`mdops.calculator.MDOps`, `mdops md`) runs it, also beside C programs and LAMMPS "
+    "(docs/reference/core.md)"
+)
 
 
 @torch.no_grad()

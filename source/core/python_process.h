@@ -5,7 +5,9 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -88,7 +90,7 @@ class PythonProcess {
   std::mutex guard_;
   int channel_ = -1, memory_ = -1;
   pid_t process_ = -1, parent_;
-  bool has_ended_ = false;
+  std::atomic<bool> has_ended_{false};
   // Of all models the most places of 8 bytes that an exchange takes an atom, and parameters.
   int64_t places_ = 0, fparam_ = 0, aparam_ = 0;
   uint64_t version_ = 0;  // of the list that Python has
