@@ -179,7 +179,7 @@ class Server:
                 "that `mdops convert IN OUT.safetensors` writes"
             )
         domain = Domain(potential, charge_spin)
-        if not self.domains:
+        if not self.loaded:
             self.memory = Memory(self.file, potential.device)
         self.loaded += 1
         self.domains[self.loaded] = domain
