@@ -55,11 +55,13 @@ def temperature(atoms: Atoms, freedom: int) -> float:
 
 def set_velocities(atoms: Atoms, physics: EnsembleSettings, rng: np.random.Generator, *, anew: bool) -> None:
     """Velocities as the structure has them, or (none there, or `anew`) Maxwell-Boltzmann ones that are scaled
-    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation.
+    to the very temperature; the centre of mass comes to rest, and so does a cluster's rotation. Velocities that are all
+    zero, as in VASP's files of relaxed structures, count as none if there is a temperature.
 
     Raises InputError for masses that are not positive, and where there are neither velocities nor a temperature."""
     check_masses(atoms)
-    drawn = anew or not atoms.has("momenta")
+    at_rest = not atoms.has("momenta") or (physics.temperature is not None and not atoms.get_momenta().any())
+    drawn = anew or at_rest
     if drawn:
         if physics.temperature is None:
             raise InputError("the structure has no velocities: give a temperature (--temperature, in K)")

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -85,7 +86,7 @@ def relax(
         InputError: a structure, option or file that does not fit, or a file that another run writes.
         UnstableRunError: the relaxation of a structure failed.
     """
-    _check_result(result, output, len(structures))
+    _check_result(result, output, structures)
     with one_run(output):
         return _Run(structures, potential, relaxation, output, result, skin, show, restraints).go()
 
@@ -241,7 +242,7 @@ def _identity(structures: Sequence[Atoms]) -> str:
     return sha256(b"|".join(parts)).hexdigest()[:16]
 
 
-def _check_result(result: Path | None, output: Output, structures: int) -> None:
+def _check_result(result: Path | None, output: Output, structures: Sequence[Atoms]) -> None:
     if result is None:
         return
     for path in (output.trajectory, output.log, output.checkpoint):
@@ -252,10 +253,17 @@ def _check_result(result: Path | None, output: Output, structures: int) -> None:
     if result.exists() and not (output.overwrite or output.restart):
         raise InputError(f"{result}: exists already; give --overwrite to replace it")
     format = _format(result)
-    if structures > 1 and format.single:
+    if len(structures) > 1 and format.single:
         raise InputError(
-            f"{result}: a file of ASE's format {format.name} holds one structure, not {structures}"
+            f"{result}: a file of ASE's format {format.name} holds one structure, not {len(structures)}"
         )
+    with tempfile.TemporaryDirectory(prefix="mdops") as folder:
+        try:
+            write_atomically(Path(folder, result.name), [atoms.copy() for atoms in structures])
+        except Exception as error:
+            raise InputError(
+                f"{result}: ASE cannot write these structures in its format {format.name}: {error}"
+            ) from error
 
 
 def _format(path: Path) -> Any:

@@ -154,6 +154,16 @@ def test_what_cannot_be_is_refused(folder, capsys, change, says):
     assert says in capsys.readouterr().err
 
 
+def test_a_result_that_its_format_cannot_hold_is_refused_before_the_first_step(folder, capsys):
+    cluster = rattled(3)[:17]
+    cluster.set_cell(None)
+    cluster.pbc = False
+    ase.io.write("cluster.extxyz", cluster)
+    assert main(["relax", "cluster.extxyz", "-m", str(MODEL), "-o", "relaxed.vasp"]) == 2
+    assert "cannot write these structures in its format vasp: Lattice vectors" in capsys.readouterr().err
+    assert not Path("relaxed.restart").exists()
+
+
 def test_a_longer_log_of_another_relaxation_is_neither_cut_nor_added_to(folder, capsys):
     assert main(command("--steps", "10", "--log", "log")) == 1
     assert main(command("--steps", "60", "--log", "log", "-o", "b.xyz", "--cell", "all", "--overwrite")) == 1

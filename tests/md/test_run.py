@@ -293,6 +293,14 @@ def test_a_restart_with_other_masses_or_constraints_is_refused(alloy, potential,
     assert go_on(free, usual, None) == go_on(fixed, usual, FixAtoms([0])) == 5
 
 
+def test_velocities_that_are_all_zero_count_as_none_if_there_is_a_temperature(alloy):
+    alloy.set_momenta(np.zeros((len(alloy), 3)))
+    set_velocities(alloy, EnsembleSettings("nve"), np.random.default_rng(0), anew=False)
+    assert not alloy.get_momenta().any()
+    set_velocities(alloy, ENSEMBLES["nve"], np.random.default_rng(0), anew=False)
+    assert temperature(alloy, degrees_of_freedom(alloy, ENSEMBLES["nve"])) == pytest.approx(300)
+
+
 @pytest.mark.parametrize("mass", [0.0, -1.0, float("nan"), float("inf")])
 def test_masses_that_are_none_are_refused(alloy, tmp_path, mass):
     masses = alloy.get_masses()
