@@ -8,7 +8,7 @@ import torch
 
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.evaluators.autograd import Autograd
-from mdops.evaluators.splines import RadialSplineSteps, Splines
+from mdops.evaluators.splines import FusedSums, RadialSplineSteps, Splines
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.models.neighborhood import NeighborReport
 from mdops.ops import NeighborList
@@ -99,8 +99,7 @@ class Domain:
                 "the model has magnetic moments, which a program that asks for energies of domains does not give"
             )
         self.potential = potential
-        kinds = Splines, RadialSplineSteps, Autograd
-        self._evaluator = next(kind for kind in kinds if not kind.why_not(potential))(potential)
+        self._evaluator = Autograd(potential)  # which knows types that a domain does not have
         self.charge_spin = None
         if charge_spin is not None:
             if not charge_spin_defaults(potential.model):
@@ -108,10 +107,12 @@ class Domain:
                     "charge_spin is given, and the model has no embedding of charge and multiplicity"
                 )
             self.charge_spin = torch.from_numpy(checked_charge_spin(charge_spin, 1)).to(potential.device)
-        self.exchange_width = 0
-        self._divides = True
+        self.exchange_width, self._is_local, self._divides = 0, False, True
         energies = [self._try(first) for first in range(min(2, len(potential.type_map)))]
         self._divides = torch.equal(energies[0], energies[-1])
+        self._is_local = not self.exchange_width
+        kinds = FusedSums, Splines, RadialSplineSteps, Autograd
+        self._evaluator = next(kind for kind in kinds if not kind.why_not(potential))(potential)
 
     def _try(self, first_type: int) -> torch.Tensor:
         """The energy of an atom beside a ghost, of a system that begins with that type; notes what is exchanged."""
@@ -217,6 +218,8 @@ class Domain:
         if aparam is not None:
             aparam = torch.nn.functional.pad(aparam, (0, 0, 0, len(types) - atoms))
         asked: dict[str, Any] = {"weight": own, "atom_virial": atom_virial}
+        if self._is_local:
+            asked["own"] = atoms
         with torch.no_grad():
             found = self._evaluator(system, neighbors, fparam, aparam, **asked)
         return self._of(*found, atoms)

@@ -103,18 +103,19 @@ class Autograd(Evaluator):
     def _in_runs(self, near: Neighborhood, step: Step) -> Found:
         """By the gradient of all atoms, or of so many after so many: an atom's energy depends on its own pair vectors
         alone then, and what is kept for the gradient is no more than one run's."""
-        size, atoms = self.run_size(near), near.system.atoms
+        atoms, own = near.system.atoms, self.own_atoms(near, step)
+        size = self.run_size(near, own) or own
 
         def each(near: Neighborhood) -> tuple[tuple[Answers, torch.Tensor | None], NeighborReport | None]:
-            if size is None:
+            if size == atoms:
                 return self._run(near, step)
-            runs = [slice(k, k + size) for k in range(0, atoms, size)]
+            runs = [slice(k, min(k + size, own)) for k in range(0, own, size)]
             made, told = zip(
                 *(self._run(near.of_atoms(run), step.of_atoms(run)) for run in runs), strict=True
             )
             answers, gradients = zip(*made, strict=True)
-            every = {name: torch.cat([own[name] for own in answers]) for name in answers[0]}
-            by_pairs = torch.cat([own for own in gradients if own is not None])
+            every = {name: _joined([of[name] for of in answers], atoms) for name in answers[0]}
+            by_pairs = _joined([of for of in gradients if of is not None], atoms)
             return (every, by_pairs), NeighborReport.joined(told) if self._tells else None
 
         (answers, gradient), report = self._judged(near, step, each)
@@ -139,10 +140,14 @@ class Autograd(Evaluator):
         (gradient,) = torch.autograd.grad(energy, near.displacements, materialize_grads=True)
         return {name: value.detach() for name, value in answers.items()}, gradient
 
-    def run_size(self, near: Neighborhood) -> int | None:
-        """Of how many atoms passes of a simulation are done together, in runs of one size: a small one at the end would
-        take a GPU nearly as long; None: of all."""
-        most, atoms = self._model.atoms_at_once(near), near.system.atoms
+    def own_atoms(self, near: Neighborhood, step: Step) -> int:
+        """Of how many atoms, the first, passes are done."""
+        return step.own or near.system.atoms
+
+    def run_size(self, near: Neighborhood, atoms: int) -> int | None:
+        """Of how many of these atoms passes of a simulation are done together, in runs of one size: a small one at the
+        end would take a GPU nearly as long; None: of all."""
+        most = self._model.atoms_at_once(near)
         return None if most is None or most >= atoms else -(-atoms // -(-atoms // most))
 
     def _judged(
@@ -169,6 +174,12 @@ class Autograd(Evaluator):
         """The neighbours, truncated if need be, and what there is of them."""
         report = near.report(self.potential.neighbors)
         return (self.potential.truncated(near) if self.drops(step, report) else near), report
+
+
+def _joined(parts: list[torch.Tensor], atoms: int) -> torch.Tensor:
+    """Rows of runs of atoms, and zeros for the atoms behind them."""
+    missing = atoms - sum(map(len, parts))
+    return torch.cat([*parts, parts[0].new_zeros(missing, *parts[0].shape[1:])])
 
 
 def _of_components(found: list[Answers], shape: tuple[int, ...]) -> Answers:

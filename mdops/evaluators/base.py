@@ -24,6 +24,8 @@ class Step:
         atom_virial: answer with that, too, (N, 3, 3).
         weight: (N,), float64, of each atom in the sum of energies that forces and virials are of; 1 by default. The
             energies that are given have none.
+        own: energies are wanted of so many atoms, the first; the others are their neighbours, and may have zeros. None:
+            of all. Only for models whose layers pass no messages.
         forces: answer with forces and virials of the output that has them; create_graph: and make them differentiable.
     """
 
@@ -34,6 +36,7 @@ class Step:
     check: bool = True
     atom_virial: bool = False
     weight: torch.Tensor | None = None
+    own: int | None = None
     forces: bool = True
     create_graph: bool = False
 
@@ -44,6 +47,7 @@ class Step:
             self,
             aparam=aparam[index] if aparam is not None and aparam.dim() > 1 else aparam,
             weight=None if weight is None else weight[index],
+            own=None,
         )
 
 

@@ -97,7 +97,7 @@ class FusedParts(Evaluator):
             types = self.potential.present(system)
             with numbers_by(self._in_runs.other_ways(types)):
                 all_pairs = self._in_runs.neighborhood(system, near).without(s.model.absent_pairs)
-                if self._blend is None and self._in_runs.run_size(all_pairs) is not None:
+                if self._blend is None and self._in_runs.run_size(all_pairs, system.atoms) is not None:
                     return self._in_runs.answer(step)
                 others = _Others(tables, all_pairs, extra)
         energy, forces, virial, within, nearest, gradient, of_atoms, _ = hybrid_potential(

@@ -118,6 +118,9 @@ class Splines(Autograd):
         forces, virial = of.forces(*gradients)
         return answers | {"forces": forces, "virial": virial}, None
 
+    def own_atoms(self, near: Neighborhood, step: Step) -> int:
+        return near.system.atoms if self._has_sums_alone else super().own_atoms(near, step)
+
     @property
     def _has_sums_alone(self) -> bool:
         """Whether the one descriptor may put sums where forces are made of their gradients, as a GPU does at once."""
