@@ -11,6 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when PyTorch is imported
 # What PyTorch compiles here is tiny: without vector units it is as right, and their headers take the compiler seconds.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")  # few sources are compiled
+# What its traces do is seldom done twice: keys cost more than they save. Ops that are not PyTorch's have no part in it.
+os.environ.setdefault("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "0")
 
 import pytest
 import torch
@@ -47,21 +49,19 @@ def pytest_xdist_auto_num_workers():
     return min(len(os.sched_getaffinity(0)), 8)
 
 
-def pytest_collection_modifyitems(config, items):
-    """Long tests first: at the end all processes have something short to do. Where there is no GPU, one case of each
-    test that needs it says so."""
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Where there is no GPU, one case of each test that needs it says so; to make the others takes seconds."""
+    yield
+    if cuda_problem() is not None:
+        all_need_it = metafunc.definition.get_closest_marker("gpu") is not None
+        needs = [all_need_it or any(mark.name == "gpu" for mark in call.marks) for call in metafunc._calls]
+        metafunc._calls = [c for k, c in enumerate(metafunc._calls) if not needs[k] or not any(needs[:k])]
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests first: at the end all processes have something short to do."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
-    if cuda_problem() is None:
-        return
-    kept, dropped, told = [], [], set()
-    for item in items:
-        needs_gpu, test = item.get_closest_marker("gpu") is not None, item.nodeid.partition("[")[0]
-        (dropped if needs_gpu and test in told else kept).append(item)
-        if needs_gpu:
-            told.add(test)
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
 
 
 def pytest_collection_finish():

@@ -150,6 +150,63 @@ def _way(sample: Sample) -> set:
     return way
 
 
+def of_gradients(function, free):
+    """The gradients of a function's results as a function of what they depend on: its arguments, and made-up gradients
+    of the results."""
+    gen = torch.Generator().manual_seed(0)
+    grads = [_random(r, gen).requires_grad_() for r in function(*free)]
+
+    def gradients(*values):
+        own, of_results = values[: len(free)], values[len(free) :]
+        found = torch.autograd.grad(function(*own), own, of_results, create_graph=True, allow_unused=True)
+        return tuple(x for x in found if x is not None and x.requires_grad)
+
+    return gradients, [*free, *grads]
+
+
+def check_gradients(function, free):
+    """By PyTorch's own check, and with bounds on each number closer than its: along random directions in each argument
+    every result, in random sums of its numbers, changes as its gradients say. One wrong number among hundreds is an
+    error of some of its size in such a sum, which is right to 1e-8 of its terms."""
+    some = [k for k, x in enumerate(free) if x.numel()]  # PyTorch's takes no others
+
+    def of_some(*values):
+        every = list(free)
+        for k, value in zip(some, values, strict=True):
+            every[k] = value
+        return function(*every)
+
+    assert torch.autograd.gradcheck(of_some, [free[k] for k in some], fast_mode=True, atol=1e-7)
+    gen = torch.Generator().manual_seed(1)
+    results, fixed = function(*free), [x.detach() for x in free]
+    sums = [_random(r, gen) for r in results]
+    gradients = [
+        torch.autograd.grad(r, free, u, retain_graph=True, allow_unused=True)
+        for r, u in zip(results, sums, strict=True)
+    ]
+    for k in some:
+        along = _random(fixed[k], gen)
+        step = 1e-3 / along.norm()
+
+        def moved(steps, k=k, change=step * along):
+            values = [x + steps * change if j == k else x for j, x in enumerate(fixed)]
+            return [r.detach() for r in function(*(x.requires_grad_() for x in values))]
+
+        ends = zip(*map(moved, (1, -1, 2, -2)), strict=True)
+        for i, (near, behind, far, farther_behind) in enumerate(ends):
+            found = (sums[i] * (8 * (near - behind) - (far - farther_behind))).sum() / (12 * step)
+            of_each = along * (0.0 if gradients[i][k] is None else gradients[i][k])
+            rounding = 1e-12 * (sums[i] * results[i].detach()).abs().sum() / step
+            off, bound = (found - of_each.sum()).abs(), 1e-8 * of_each.abs().sum() + rounding
+            assert off <= bound, f"result {i} along argument {k}: {off:.1e} off, {bound:.1e} allowed"
+
+
+def _random(like, gen):
+    """Numbers between 1/2 and 3/2, of either sign."""
+    size, sign = (torch.rand(like.shape, generator=gen, dtype=torch.float64) for _ in range(2))
+    return ((0.5 + size) * (2 * sign.round() - 1)).to(like)
+
+
 def captured(function, *static):
     """A graph of function(*static), and its results."""
     stream = torch.cuda.Stream()

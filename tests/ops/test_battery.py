@@ -12,12 +12,14 @@ from collections import defaultdict
 import pytest
 import torch
 from op_cases import (
+    check_gradients,
     each_tensor,
     find,
     goes_a_new_way,
     in_dtype,
     is_first,
     is_list_of_tensors,
+    of_gradients,
     samples,
     tensors,
     tensors_in,
@@ -178,24 +180,37 @@ def test_opcheck(sample):
     torch.library.opcheck(sample.function, tuple(with_leaves(sample, sample.args)), test_utils=checks)
 
 
-def extent(sample: Sample) -> dict:
-    """Of a check of derivatives: every number by every other in the first sample of an op, along random directions in
-    its others. PyTorch allows as many times `atol` there as a matrix of the derivatives has elements, and takes no
-    empty tensors."""
-    whole = is_first(sample) or any(x.numel() == 0 for x in tensors_of_arguments(sample))
-    return {} if whole else {"fast_mode": True, "atol": 1e-7}
-
-
 @cases(differentiable)
 def test_gradients(sample):
-    function, free = in_float64(*with_gradients(sample))
-    assert torch.autograd.gradcheck(function, free, **extent(sample))
+    check_gradients(*in_float64(*with_gradients(sample)))
 
 
 @cases(lambda s: s.differentiable and s.op not in LAST)
 def test_second_gradients(sample):
-    function, free = in_float64(*with_gradients(sample))
-    assert torch.autograd.gradgradcheck(function, free, **extent(sample))
+    check_gradients(*of_gradients(*in_float64(*with_gradients(sample))))
+
+
+@pytest.mark.parametrize("place", [(0, 0), (17, 3), (39, 29)])
+def test_one_wrong_number_of_a_gradient_is_found(place):
+    """By one part in a thousand, of a matrix of a thousand."""
+    matrix = torch.randn(40, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wrong = matrix.clone()
+    wrong[place] *= 1.001
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, back):
+            ctx.save_for_backward(back)
+            return matrix @ x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad @ ctx.saved_tensors[0], None
+
+    x = torch.ones(30, dtype=torch.float64, requires_grad=True)
+    check_gradients(lambda x: [Product.apply(x, matrix)], [x])
+    with pytest.raises(AssertionError, match="result 0 along argument 0"):
+        check_gradients(lambda x: [Product.apply(x, wrong)], [x])
 
 
 @cases(differentiable)
