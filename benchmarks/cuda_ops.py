@@ -88,7 +88,8 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
     """Arguments of every op."""
     lists = (p["batch"], p["neighbors"], p["images"])
     rows, norm = (p["counts"], p["types"]), (p["mean"], p["std"], p["mask"])
-    switch, spline = (CUTOFF, SMOOTH, 0.0), (S_MAX, INTERVALS)
+    switch = (CUTOFF, SMOOTH, 0.0)
+    knots = (*switch, S_MAX, 0.0)
     # Of a time step, with a chain of three thermostats.
     x, v, one = p["positions"], p["atom_tangent"], torch.ones(1, dtype=torch.float64, device="cuda")
     step = (x + 1, v[:, 3:6].contiguous(), x[:, 0].abs().contiguous(), p["batch"])
@@ -138,14 +139,14 @@ def calls(p: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tuple[Any
             p["mask"],
             p["sel"],
             p["sel"][:0],
-            *switch,
-            *spline,
+            *knots,
+            INTERVALS,
             False,
             False,
         ),
-        "spline_moment_backward": (p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False, False),
-        "spline_moment_jvp": (p["tangent"], p["d"], *rows, *norm, *switch, *spline, False, False),
-        "spline_moment_hvp": (p["tangent"], p["moments"], p["d"], *rows, *norm, *switch, S_MAX, False, False),
+        "spline_moment_backward": (p["moments"], p["d"], *rows, *norm, *knots, False, False),
+        "spline_moment_jvp": (p["tangent"], p["d"], *rows, *norm, *knots, INTERVALS, False, False),
+        "spline_moment_hvp": (p["tangent"], p["moments"], p["d"], *rows, *norm, *knots, False, False),
     }
 
 

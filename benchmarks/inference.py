@@ -14,7 +14,6 @@ model, frozen or compressed. Without --model: the standard net for water (25-50-
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms, units
+from machine import machine
 
 import mdops
 from mdops import Potential
@@ -113,19 +113,6 @@ def measure(model: Potential, count: int, deepmd: Path | None, repeat: int) -> d
         "ms": 1e3 * times["step"],
         "steps_per_list": repeat * calls / max(lists.builds - before, 1),
         "peak_GiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-    }
-
-
-def machine() -> dict[str, Any]:
-    cpu = next(
-        (x.split(": ")[1] for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
-    )
-    return {
-        "cpu": f"{cpu.strip()} ({platform.machine()})",
-        "threads": torch.get_num_threads(),
-        "isa": torch.ops.mdops.cpu_isa(),
-        "torch": torch.__version__,
-        "mdops": mdops.__version__,
     }
 
 

@@ -41,9 +41,11 @@ def main() -> None:
         rounding = float((forces(single, batch) - exact).abs().max() / largest)
         print(f"{path}: exact nets in float32 {rounding:.1e}")
         for intervals in arguments.intervals:
-            s_max = float(1 / (DEFAULT_R_MIN + double.descriptor.protection))
+            s_max = float(1 / (DEFAULT_R_MIN + double.model.descriptor.protection))
             with torch.no_grad():
-                error = spline_error(double.descriptor, SplineGrid(s_max, intervals, DEFAULT_R_MIN, 0.0))
+                error = spline_error(
+                    double.model.descriptor, SplineGrid(s_max, intervals, DEFAULT_R_MIN, 0.0)
+                )
             row = [f"{intervals:5d} intervals: error of pairs {error:.1e}"]
             for name, model in (("float64", double), ("float32", single)):
                 model.grid = SplineGrid(s_max, intervals, DEFAULT_R_MIN, error)
