@@ -1,13 +1,12 @@
 """Models as programs of torch.export: the same answers, for other sizes than the example's, and in other processes."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch._inductor.config
+from children import python
 from reference_cases import references
 
 import mdops
@@ -175,7 +174,7 @@ def loads_any_package(folder, device) -> bool:
     program = torch.export.export(torch.nn.Tanh(), (torch.ones(4, device=device),))
     package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "tanh.pt2"))
     code = f"import torch; torch._inductor.aoti_load_package({package!r})"
-    return subprocess.run([sys.executable, "-c", code], cwd=folder).returncode == 0
+    return python("-c", code, cwd=folder).returncode == 0
 
 
 # Compiled in a third less time, and no slower to call.
@@ -200,8 +199,7 @@ def test_a_compiled_package_runs_in_a_process_without_mdops(case, tmp_path, devi
     names = ["libmdops.so"] + (["libmdops_cuda.so"] if device == "cuda" else [])
     libraries = ":".join(str(library_path(name)) for name in names)
     arguments = [libraries, str(package), str(tmp_path / "inputs.pt"), str(tmp_path / "answers.pt")]
-    command = [sys.executable, "-X", "faulthandler", "-c", FRESH, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = python("-c", FRESH, *arguments, cwd=tmp_path)
     if done.returncode < 0 and not loads_any_package(tmp_path, device):
         pytest.skip("here PyTorch crashes when it loads a compiled package of its own, too")
     assert done.returncode == 0, done.stderr
