@@ -12,7 +12,6 @@ from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
     edge_layer,
     layer_output,
     node_layer,
-    switch_curve,
 )
 from mdops.ops.angle_ends import angle_ends
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
@@ -85,6 +84,7 @@ from mdops.ops.spline_potential import (
     spline_potential_why_not,
 )
 from mdops.ops.spline_training import spline_training
+from mdops.ops.switch_curve import fade_curve, switch_curve
 
 __all__ = [
     "AngleEdges",
@@ -125,6 +125,7 @@ __all__ = [
     "end_step",
     "env_mat",
     "environment_rows",
+    "fade_curve",
     "fake_quantize",
     "fitting_energy",
     "framed_message",
@@ -175,6 +176,7 @@ __all__ = [
     "spline_potential_why_not",
     "spline_rows",
     "spline_training",
+    "switch_curve",
     "term_gradients",
     "unpack_images",
     "unpack_ternary",

@@ -1,25 +1,32 @@
 """The parts of equivariant nets, by themselves."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from mdops.errors import InputError
 from mdops.nn.equivariant import (
+    ChannelLinear,
     DegreeLinear,
     DegreeNorm,
     Gate,
     GridNet,
+    GroupLinear,
     OrderLinear,
     OrderNorm,
+    ScalarNorm,
     by_order,
     coefficients,
+    draw_weights,
     frame_quaternions,
     places,
     spherical_harmonics,
     wigner_rows,
 )
+from mdops.ops import edge_frames
 
 AXES = [(x, y, z) for x, y, z in itertools.product((-1.0, 0.0, 1.0), repeat=3) if (x, y, z) != (0, 0, 0)]
 
@@ -176,3 +183,232 @@ def test_products_on_rotations_go_angle_by_angle(channels):
     grid.float()
     found = grid.product(left.float(), right.float()).double()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_harmonics_and_matrices_are_those_of_e3nn():
+    """Up to degree 6, along axes and about axes, too (tests/data/make_harmonics.py)."""
+    with np.load(Path(__file__).parents[1] / "data/harmonics.npz") as file:
+        wanted = {name: torch.from_numpy(value) for name, value in file.items()}
+    vectors = wanted["vectors"]
+    torch.testing.assert_close(spherical_harmonics(vectors, 6), wanted["harmonics"], rtol=0, atol=1e-12)
+    torch.testing.assert_close(edge_frames(vectors, 6, -1)[0], wanted["harmonics"], rtol=0, atol=1e-12)
+    alpha, beta, gamma = (wanted["angles"] / 2).unbind(1)
+    w, z = beta.cos() * (alpha + gamma).cos(), beta.cos() * (alpha + gamma).sin()
+    x, y = beta.sin() * (gamma - alpha).sin(), beta.sin() * (gamma - alpha).cos()
+    found = wigner_rows(torch.stack([w, x, y, z], 1), 6)
+    for degree in range(7):
+        own = slice(degree**2, (degree + 1) ** 2)
+        torch.testing.assert_close(found[:, own, own], wanted[f"matrix_{degree}"], rtol=0, atol=1e-12)
+        assert not found[:, own, : degree**2].any()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_frames_of_the_op_are_those_of_quaternions(order):
+    for degree in range(order, 7):
+        _, turn = edge_frames(directions(), degree, order)
+        rows = wigner_rows(frame_quaternions(directions()), degree, by_order(degree, order))
+        torch.testing.assert_close(turn, rows, rtol=0, atol=1e-13)
+
+
+def test_mirror_images_have_mirror_images():
+    """Parts that are said to: features of degree l change their sign by (-1)^l if everything is inverted."""
+    sign = torch.tensor([(-1.0) ** ell for ell, _ in coefficients(2)]).double()[:, None, None]
+    x = random(5, 9, 1, 8)
+    for part in (
+        filled(DegreeLinear(2, 8, 3, bias=True)),
+        filled(DegreeNorm(2, 8)),
+        filled(Gate(coefficients(2), 8)),
+        filled(GridNet(coefficients(2), 4, kind="mlp")),
+    ):
+        torch.testing.assert_close(part(sign * x), sign * part(x), rtol=1e-12, atol=1e-11)
+    # An edge's frame is mirrored by y to -y, which changes the signs of m < 0.
+    sign = torch.tensor([-1.0 if m < 0 else 1.0 for _, m in by_order(2, 2)]).double()[:, None, None]
+    rows = random(5, 9, 1, 8)
+    keeps, mixes = (filled(OrderLinear(2, 2, 8, 3, bias=True, parity=parity)) for parity in (True, False))
+    torch.testing.assert_close(keeps(sign * rows), sign * keeps(rows), rtol=1e-12, atol=1e-12)
+    assert (mixes(sign * rows) - sign * mixes(rows)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_parity_is_a_matrix_of_zeros(groups):
+    """OrderLinear with parity is the one without, where V is zero."""
+    keeps = filled(OrderLinear(2, 2, 4, 3, groups, bias=True, parity=True))
+    whole = OrderLinear(2, 2, 4, 3, groups, bias=True)
+    with torch.no_grad():
+        whole.weight_m0.copy_(keeps.weight_m0)
+        whole.bias0.copy_(keeps.bias0)
+        for own, given in zip(whole.weight_m, keeps.weight_m, strict=True):
+            u = given.view(len(given), groups, -1)
+            own.copy_(torch.cat([u, torch.zeros_like(u)], -1).flatten(1))
+    x = random(5, 9, groups, 4)
+    torch.testing.assert_close(keeps(x), whole(x), rtol=1e-12, atol=1e-12)
+
+
+PARTS = {
+    "degree linear": (lambda: DegreeLinear(2, 4, 3, bias=True), (9, 1, 4)),
+    "degree linear in groups": (lambda: DegreeLinear(2, 4, 3, 2), (9, 2, 4)),
+    "degree norm": (lambda: DegreeNorm(2, 4), (9, 1, 4)),
+    "degree norm in groups": (lambda: DegreeNorm(2, 4, 2), (9, 2, 4)),
+    "gate": (lambda: Gate(coefficients(2), 4), (9, 1, 4)),
+    "grid": (lambda: GridNet(coefficients(2), 2), (9, 1, 4)),
+    "grid of rotations": (lambda: GridNet(coefficients(2), 2, kmax=1), (9, 1, 12)),
+    "order linear": (lambda: OrderLinear(2, 1, 4, 3, bias=True), (7, 1, 4)),
+    "order linear in groups": (lambda: OrderLinear(2, 1, 4, 3, 2), (7, 2, 4)),
+    "order linear with parity": (lambda: OrderLinear(2, 1, 4, 3, parity=True), (7, 1, 4)),
+    "order norm": (lambda: OrderNorm(2, 1, 4), (7, 1, 4)),
+    "channel linear": (lambda: ChannelLinear(4, 3), (9, 1, 4)),
+    "group linear": (lambda: GroupLinear(4, 3, 2), (2, 4)),
+    "scalar norm": (lambda: ScalarNorm(4), (9, 1, 4)),
+    "scalar norm in groups": (lambda: ScalarNorm(4, 2), (9, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_rows_of_other_shapes_and_dtypes_are_refused(name):
+    """Whatever does not fit, also what PyTorch would broadcast, or read as more or fewer edges."""
+    make, shape = PARTS[name]
+    part = filled(make())
+    assert part(random(0, *shape)).shape[0] == 0
+    last = {"channel linear", "scalar norm", "scalar norm in groups"}  # which take any dimensions in front
+    wrong = [
+        (*shape[:-1], 2 * shape[-1]),
+        (*shape[:-1], 1),
+        (*shape[:-2], 3, shape[-1]) if name not in last else shape[-1:] * 3 + (5,),
+        *([] if name in last else [shape[1:], (5, *shape), (shape[0] + 1, *shape[1:])]),
+    ]
+    for other in wrong:
+        with pytest.raises(InputError, match=r"x has shape .* expected"):
+            part(random(6, *other))
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64):
+        with pytest.raises(InputError, match=r"x has dtype .* its weights have torch\.float64"):
+            part(random(6, *shape).to(dtype))
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_strides_change_nothing(name):
+    make, shape = PARTS[name]
+    part, x = filled(make()), random(6, *shape)
+    strided = x.mT.contiguous().mT.flip(0).flip(0).as_strided(x.shape, x.mT.contiguous().mT.stride())
+    strided.copy_(x)
+    assert not strided.is_contiguous() or 1 in x.shape
+    torch.testing.assert_close(part(strided), part(x), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_all_have_two_derivatives(name):
+    """By rows and by weights."""
+    make, shape = PARTS[name]
+    part, x = filled(make()), random(2, *shape, seed=9).requires_grad_()
+    names = [own for own, _ in part.named_parameters()]
+
+    def function(x, *weights):
+        return torch.func.functional_call(part, dict(zip(names, weights, strict=True)), (x,))
+
+    given = (x, *part.parameters())
+    assert torch.autograd.gradcheck(function, given, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, given, fast_mode=True, atol=1e-4)
+
+
+FUNCTIONS = {
+    "harmonics": (lambda v: spherical_harmonics(v, 3), 3),
+    "frames": (frame_quaternions, 3),
+    "matrices": (lambda q: wigner_rows(q, 2, by_order(2, 1)), 4),
+}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *PARTS])
+def test_all_compile_as_one_graph(name):
+    if name in FUNCTIONS:
+        function, columns = FUNCTIONS[name]
+        shape = (columns,)
+    else:
+        make, shape = PARTS[name]
+        function = filled(make())
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    x, weights = random(6, *shape), None
+    grads = []
+    for one in (function, compiled):
+        given = x.clone().requires_grad_()
+        y = one(given)
+        weights = random(*y.shape, seed=4) if weights is None else weights
+        (y * weights).sum().backward()
+        grads.append((y, given.grad))
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-12, atol=1e-12)
+
+
+def test_tables_outlive_an_export():
+    """What an export traces is no number, and is not kept for what is computed later."""
+    rows, quaternions = ((3, 2), (3, -1)), torch.nn.functional.normalize(random(4, 4), dim=1)
+
+    class Rows(torch.nn.Module):
+        def forward(self, q):
+            return wigner_rows(q, 3, rows)
+
+    exported = torch.export.export(Rows(), (quaternions,)).module()
+    torch.testing.assert_close(exported(quaternions), wigner_rows(quaternions, 3, rows))
+    assert type(wigner_rows(quaternions, 3, rows)) is torch.Tensor
+
+
+def test_functions_refuse_what_they_have_no_answer_for():
+    vectors, quaternions = random(4, 3), frame_quaternions(random(4, 3))
+    for function, given in (
+        (lambda v: spherical_harmonics(v, 2), vectors),
+        (frame_quaternions, vectors),
+        (lambda q: wigner_rows(q, 2), quaternions),
+    ):
+        assert len(function(given[:0])) == 0
+        for other in (given[:, :2], torch.cat([given, given], 1), given[0, 0]):
+            with pytest.raises(InputError, match="have shape"):
+                function(other)
+        for dtype in (torch.int64, torch.float16, torch.bfloat16, torch.complex128):
+            with pytest.raises(InputError, match="expected float32 or float64"):
+                function(given.to(dtype))
+    for lmax in (-1, 1.5):
+        for function in (spherical_harmonics, wigner_rows):
+            with pytest.raises(InputError, match="lmax is"):
+                function(vectors if function is spherical_harmonics else quaternions, lmax)
+    for rows in ([(1, -2)], [(1, 2)], [(3, 0)]):
+        with pytest.raises(InputError, match="there is no coefficient"):
+            wigner_rows(quaternions, 2, rows)
+    with pytest.raises(InputError, match="there is no coefficient"):
+        places([(1, -2)])
+    for function in (coefficients, by_order, lambda lmax, mmax: OrderLinear(lmax, mmax, 2, 2)):
+        for lmax, mmax in ((2, 3), (2, -1), (-1, 0)):
+            with pytest.raises(InputError, match="expected a whole number"):
+                function(lmax, mmax)
+
+
+def test_a_vector_of_no_length_has_no_number():
+    """NaN, which nobody takes for an answer."""
+    zero = torch.zeros(1, 3, dtype=torch.float64)
+    assert spherical_harmonics(zero, 2)[:, 1:].isnan().all()
+    assert frame_quaternions(zero).isnan().all()
+    harmonics, turn = edge_frames(zero, 2, 1)
+    assert harmonics[:, 1:].isnan().all() and turn[:, 1:3].isnan().any()
+
+
+def test_grids_refuse_what_they_would_not_multiply():
+    for chosen in ([], [(1, 0), (0, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 2)]):
+        for make in (GridNet, Gate):
+            with pytest.raises(InputError, match="coefficient"):
+                make(chosen, 3)
+    with pytest.raises(InputError, match="kmax is 2"):
+        GridNet(coefficients(1), 3, kmax=2)
+    with pytest.raises(InputError, match="kind is 'product'"):
+        GridNet(coefficients(1), 3, kind="product")
+    x = random(4, 9, 1, 8)
+    with pytest.raises(InputError, match="expected two arguments"):
+        filled(GridNet(coefficients(2), 8, crossed=True))(x)
+    with pytest.raises(InputError, match="expected one argument"):
+        filled(GridNet(coefficients(2), 4))(x, x)
+
+
+def test_weights_are_drawn_for_all_parts():
+    """The same of the same numbers, and none stays zero."""
+    net = torch.nn.Sequential(DegreeLinear(2, 4, 8), GridNet(coefficients(2), 4), Gate(coefficients(2), 4))
+    draw_weights(net, np.random.default_rng(1))
+    first = [weight.clone() for weight in net.parameters()]
+    assert all(weight.abs().max() > 0 for weight in first)
+    draw_weights(net, np.random.default_rng(1))
+    assert all(torch.equal(*pair) for pair in zip(first, net.parameters(), strict=True))

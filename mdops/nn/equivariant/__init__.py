@@ -4,7 +4,7 @@ by degree and by blocks of equal |m|, norms, gates and products on grids (docs/r
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.grid import GridNet
 from mdops.nn.equivariant.indices import by_order, coefficients, places
-from mdops.nn.equivariant.linear import ChannelLinear, DegreeLinear, GroupLinear, OrderLinear
+from mdops.nn.equivariant.linear import ChannelLinear, DegreeLinear, GroupLinear, OrderLinear, draw_weights
 from mdops.nn.equivariant.norm import DegreeNorm, OrderNorm, ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 
@@ -20,6 +20,7 @@ __all__ = [
     "ScalarNorm",
     "by_order",
     "coefficients",
+    "draw_weights",
     "frame_quaternions",
     "places",
     "spherical_harmonics",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from mdops.nn.equivariant.checks import check_all_degrees, check_rows
 from mdops.nn.equivariant.indices import degree_index, runs
 from mdops.nn.equivariant.linear import GroupLinear
 from mdops.ops.activation import activation
@@ -36,14 +37,18 @@ class Gate(nn.Module):
     ) -> None:
         """`chosen`: the (l, m) of the coefficients, (0, 0) first."""
         super().__init__()
+        check_all_degrees("Gate", chosen)
         self.lmax, self.channels, self.groups = max(ell for ell, _ in chosen), channels, groups
-        self.function, self.is_silu = activation(function), function == "silu"
+        self.count, self.function, self.is_silu = len(chosen), activation(function), function == "silu"
         self.register_buffer("expand_index", degree_index(chosen[1:]) - 1)
         self.runs = runs([degree - 1 for degree, _ in chosen[1:]])
         if self.lmax:
             self.gate_linear = GroupLinear(channels, self.lmax * channels, groups, bias, deviation=0.01)
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
+        like = self.gate_linear.weight if self.lmax else x
+        for rows in (x,) if gate is None else (x, gate):
+            check_rows("Gate", rows, (self.count, self.groups, self.channels), like)
         first = x[:, :1]
         scalars = first if gate is None else gate[:, :1]
         first = self.function(first) if gate is None else first * self.function(scalars)

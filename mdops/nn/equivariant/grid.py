@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.errors import InputError
+from mdops.nn.equivariant.checks import check_all_degrees, check_degrees, check_rows
 from mdops.nn.equivariant.gate import swiglu
 from mdops.nn.equivariant.indices import coefficients, degree_table, of_each, places
 from mdops.nn.equivariant.linear import (
@@ -207,9 +209,17 @@ class GridNet(nn.Module):
         mmax: of a sphere's grid whose coefficients end there.
         kind: "glu", the product alone; "mlp" or "branch", with what stands around it.
         crossed: the functions are two arguments, without frames; else the two halves of one, with them.
+
+        Raises:
+            InputError: coefficients, a kmax or a kind that there are not.
         """
         super().__init__()
+        check_all_degrees("GridNet", chosen)
         chosen, lmax = tuple(chosen), max(ell for ell, _ in chosen)
+        if kmax is not None:
+            check_degrees("GridNet", lmax, kmax, "kmax")
+        if kind not in ("glu", "mlp", "branch"):
+            raise InputError(f"GridNet: kind is {kind!r}, expected 'glu', 'mlp' or 'branch'")
         if kmax is None:
             grids = sphere_grid(lmax, chosen, lmax if mmax is None else mmax)
         else:
@@ -223,7 +233,7 @@ class GridNet(nn.Module):
         norms = (grids[0].square() * grids[1][0, :, None]).sum(0).view(len(chosen), -1)
         first = [next(d for d, (ell, _) in enumerate(chosen) if ell == degree) for degree in range(lmax + 1)]
         self.register_buffer("_norms", norms[first], persistent=False)
-        self.channels, self.groups, self.crossed = channels, groups, crossed
+        self.count, self.channels, self.groups, self.crossed = len(chosen), channels, groups, crossed
         self.scalar_gate = GroupLinear(2 * channels, channels, groups, bias, deviation=0.01)
         if kind == "mlp":
             self.grid_op: GridMLP | GridBranch | None = GridMLP(channels, not crossed)
@@ -268,11 +278,12 @@ class GridNet(nn.Module):
 
     def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """(N, D, F, K C) of (N, D, F, 2 K C); or (N, D, F, C) of two of that shape where it is `crossed`."""
-        if self.crossed:
-            assert other is not None
-            pair = x, other
-        else:
-            pair = x.chunk(2, -1)  # type: ignore[assignment]
+        if self.crossed is (other is None):
+            raise InputError(f"GridNet: expected {'two arguments' if self.crossed else 'one argument'}")
+        width = self.channels if self.crossed else 2 * self.frames * self.channels
+        for rows in (x,) if other is None else (x, other):
+            check_rows("GridNet", rows, (self.count, self.groups, width), self.scalar_gate.weight)
+        pair = x.chunk(2, -1) if other is None else (x, other)
         scalars = torch.cat([one[:, 0, :, : self.channels] for one in pair], -1)
         if self.frame_expand is not None:
             pair = self.frame_expand(pair[0]), self.frame_expand(pair[1])

@@ -4,24 +4,29 @@ from collections.abc import Sequence
 
 import torch
 
+from mdops.nn.equivariant.checks import check_coefficients, check_degrees
+
 
 def coefficients(lmax: int, mmax: int | None = None) -> list[tuple[int, int]]:
     """(l, m) of each coefficient up to degree lmax in packed order: l rises, and m from -l to l in each degree.
 
-    With an mmax those of |m| <= mmax alone.
+    With an mmax, at most lmax, those of |m| <= mmax alone. Raises InputError for other numbers.
     """
+    check_degrees("coefficients", lmax, mmax)
     most = lmax if mmax is None else mmax
     return [(ell, m) for ell in range(lmax + 1) for m in range(-min(ell, most), min(ell, most) + 1)]
 
 
 def by_order(lmax: int, mmax: int) -> list[tuple[int, int]]:
     """The same coefficients in blocks of equal |m|: all l of m = 0, then those of m = -1, of m = 1, of m = -2, ..."""
+    check_degrees("by_order", lmax, mmax)
     signed = [0, *(sign * m for m in range(1, mmax + 1) for sign in (-1, 1))]
     return [(ell, m) for m in signed for ell in range(abs(m), lmax + 1)]
 
 
 def places(chosen: Sequence[tuple[int, int]]) -> list[int]:
-    """The packed places of coefficients (l, m)."""
+    """The packed places of coefficients (l, m). Raises InputError for one that is none."""
+    check_coefficients("places", chosen)
     return [ell * ell + ell + m for ell, m in chosen]
 
 

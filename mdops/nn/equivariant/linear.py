@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mdops.nn.equivariant.checks import check_degrees, check_rows
 from mdops.nn.equivariant.indices import coefficients, degree_index, degree_table, of_each
 from mdops.ops._register import as_non_leaf, is_wanted
 from mdops.ops.layer_output import layer_output
@@ -44,6 +45,14 @@ def draw_uniform(weight: torch.Tensor, random: np.random.Generator, inputs: int)
     """Fills with numbers evenly between -1 / sqrt(inputs) and that."""
     bound = 1 / math.sqrt(inputs)
     weight.copy_(torch.from_numpy(random.uniform(-bound, bound, tuple(weight.shape))))
+
+
+def draw_weights(module: nn.Module, random: np.random.Generator) -> None:
+    """New random weights of all parts that have a method `reset(random)`. Those of one are drawn after its parts'."""
+    for part in reversed(list(module.modules())):
+        reset: Any = getattr(part, "reset", None)
+        if reset is not None:
+            reset(random)
 
 
 def plus_scalar(x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
@@ -87,7 +96,8 @@ def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def product_of_degrees(x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """The same of all coefficients of degrees up to L, each with the matrix of its degree, (L + 1, inputs, outputs), by
     their `degree_table`."""
-    if not is_exported() and has_degree_kernel(x, weight):  # which asks how many rows there are
+    recorded = torch.compiler.is_compiling() or is_exported()
+    if not recorded and has_degree_kernel(x, weight):  # which asks how many rows there are
         return degree_linear(x, weight)
     return product_of_each(x, of_each(weight, table))
 
@@ -122,6 +132,7 @@ class ChannelLinear(nn.Module):
         self.bias = zeros(outputs) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_rows("ChannelLinear", x, (self.weight.shape[0],), self.weight, 0)
         rows = linear(x.reshape(-1, x.shape[-1]), self.weight)
         found = rows.view(*x.shape[:-1], self.weight.shape[1])
         return found if self.bias is None else found + self.bias
@@ -144,6 +155,7 @@ class GroupLinear(nn.Module):
         self.bias = zeros(groups * outputs) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_rows("GroupLinear", x, (self.groups, self.inputs), self.weight)
         if self.groups == 1:
             found = linear(x.flatten(1), self.weight)[:, None]
         else:
@@ -168,6 +180,7 @@ class DegreeLinear(nn.Module):
     ) -> None:
         """`zero`: new weights are zeros."""
         super().__init__()
+        check_degrees("DegreeLinear", lmax)
         self.inputs, self.outputs, self.groups, self.zero = inputs, outputs, groups, zero
         self.weight = zeros(lmax + 1, inputs, groups * outputs)
         self.bias = zeros(groups * outputs) if bias else None
@@ -177,6 +190,7 @@ class DegreeLinear(nn.Module):
     _table: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_rows("DegreeLinear", x, (len(self._table), self.groups, self.inputs), self.weight)
         if self.groups == 1:
             found = self.product(x.squeeze(2), self.weight)[:, :, None]
         else:
@@ -203,19 +217,31 @@ class OrderLinear(nn.Module):
         y_0 = x_0 W_0,   y_-m = x_-m U_m - x_m V_m,   y_m = x_-m V_m + x_m U_m,
 
     and l = 0 has a bias. Rows (E, R, F, inputs) are in the order of `by_order`; F groups have weights of their own.
+
+    V turns a mirror image into something else: y_m of true vectors and tensors are then no true tensors.
     """
 
     def __init__(
-        self, lmax: int, mmax: int, inputs: int, outputs: int, groups: int = 1, bias: bool = False
+        self,
+        lmax: int,
+        mmax: int,
+        inputs: int,
+        outputs: int,
+        groups: int = 1,
+        bias: bool = False,
+        parity: bool = False,
     ) -> None:
+        """`parity`: without V, so that the results of mirror images are mirror images, too."""
         super().__init__()
+        check_degrees("OrderLinear", lmax, mmax)
+        self.parity = parity
         self.lmax, self.inputs, self.outputs, self.groups = lmax, inputs, outputs, groups
         sizes = [lmax + 1 - m for m in range(mmax + 1)]
         self.sizes = [sizes[0], *(2 * size for size in sizes[1:])]
         self.weight_m0 = zeros(sizes[0] * inputs, groups * sizes[0] * outputs)
         self.bias0 = zeros(groups * outputs) if bias else None
         self.weight_m = nn.ParameterList(
-            zeros(size * inputs, groups * 2 * size * outputs) for size in sizes[1:]
+            zeros(size * inputs, groups * (1 if parity else 2) * size * outputs) for size in sizes[1:]
         )
         negative: list[int] = []
         positive: list[int] = []
@@ -232,10 +258,14 @@ class OrderLinear(nn.Module):
             self.register_buffer(name, torch.tensor(list(index), dtype=torch.int64))
 
     def _blocks(self) -> list[torch.Tensor]:
-        """(F, size inputs, size outputs) of each |m|, of its two orders side by side."""
+        """(F, size inputs, size outputs) of each |m|, of its two orders side by side, or with `parity` of each."""
         found = [self.weight_m0.view(self.weight_m0.shape[0], self.groups, -1).transpose(0, 1)]
         for weight in self.weight_m:
-            u, v = weight.view(weight.shape[0], self.groups, -1).transpose(0, 1).chunk(2, -1)
+            whole = weight.view(weight.shape[0], self.groups, -1).transpose(0, 1)
+            if self.parity:
+                found.append(whole)
+                continue
+            u, v = whole.chunk(2, -1)
             found.append(torch.cat([torch.cat([u, v], -1), torch.cat([-v, u], -1)], 1))
         return found
 
@@ -243,16 +273,17 @@ class OrderLinear(nn.Module):
         """The products of rows (E, R_m, F, inputs) of each |m|, without the bias."""
         found = []
         for rows, weight in zip(blocks, self._blocks(), strict=True):
-            size = rows.shape[1]
+            size, inputs = rows.shape[1], weight.shape[1]
             if self.groups == 1:
-                y = linear(rows.reshape(-1, size * self.inputs), weight.squeeze(0))
+                y = linear(rows.reshape(-1, inputs), weight.squeeze(0))
                 found.append(y.view(-1, size, 1, self.outputs))
             else:
-                y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, size * self.inputs), weight)
+                y = torch.bmm(rows.permute(2, 0, 1, 3).reshape(self.groups, -1, inputs), weight)
                 found.append(y.view(self.groups, -1, size, self.outputs).permute(1, 2, 0, 3))
         return found
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check_rows("OrderLinear", x, (sum(self.sizes), self.groups, self.inputs), self.weight_m0)
         found = torch.cat(self.by_blocks(x.split(self.sizes, 1)), 1)
         return found if self.bias0 is None else plus_scalar(found, self.bias0.view(self.groups, -1))
 
@@ -260,6 +291,6 @@ class OrderLinear(nn.Module):
         for m, weight in enumerate([self.weight_m0, *self.weight_m]):
             inputs, outputs = weight.shape[0], weight.shape[1] // self.groups
             draw_truncated(weight, random, inputs, outputs)
-            if m:
+            if m and not self.parity:
                 with torch.no_grad():
                     weight.mul_(1 / math.sqrt(2))

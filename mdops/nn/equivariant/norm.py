@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from mdops.nn.equivariant.checks import check_rows
 from mdops.nn.equivariant.indices import by_order, coefficients, degree_index, degree_table, of_each
 from mdops.ops import degree_norm
 
 
 class ScalarNorm(nn.Module):
-    """x / sqrt(mean of x^2 + eps) times trained factors, (..., F, C), or (..., C) where there are no groups."""
+    """x / sqrt(mean of x^2 + eps) times trained factors, (..., F, C), or (..., C) of one group or none."""
 
     def __init__(self, channels: int, groups: int | None = 1, eps: float = 1e-7) -> None:
         """`groups`: None: the factors are (C,); else they are (F, C)."""
@@ -24,7 +25,10 @@ class ScalarNorm(nn.Module):
     _no_bias: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.adam_scale.numel() == x.shape[-1]:
+        has_groups = self.adam_scale.numel() > self.adam_scale.shape[-1]
+        shape = self.adam_scale.shape if has_groups else self.adam_scale.shape[-1:]
+        check_rows("ScalarNorm", x, shape, self.adam_scale, 0)
+        if not has_groups:
             constants = self.adam_scale.view(1, -1), self._no_bias, self._share
             rows = x.reshape(-1, 1, x.shape[-1])
             return degree_norm(rows, *constants, eps=self.eps, centered=False).view(x.shape)
@@ -49,6 +53,7 @@ class _TurningNorm(nn.Module):
 
     def normalized(self, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Of (N, D, F, C), with factors (D, F, C) and a bias (F, C)."""
+        check_rows(type(self).__name__, x, scale.shape, scale)
         if x.shape[2] == 1:
             given = x.squeeze(2), scale.squeeze(1), bias.squeeze(0), self.balance_weight
             return degree_norm(*given, eps=self.eps, centered=True)[:, :, None]

@@ -5,20 +5,30 @@ a unit vector (x, y, z) is (-y, z, -x) for m = -1, 0, 1. D^l of a rotation R is 
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 
+from mdops.nn.equivariant.checks import check_coefficients, check_degrees, check_vectors
 from mdops.nn.equivariant.indices import coefficients
 
 
 def spherical_harmonics(vectors: torch.Tensor, lmax: int) -> torch.Tensor:
     """Y_lm of the directions of vectors, (..., 3) to (..., (lmax + 1)^2) in packed order.
 
-    They are polynomials of the unit vector, so that no direction is a special one; the vector may not be zero. By the
-    recursion of the associated Legendre functions without their powers of sin(theta).
+    They are polynomials of the unit vector, so that no direction is a special one. By the recursion of the associated
+    Legendre functions without their powers of sin(theta).
+
+    Args:
+        vectors: float32 or float64, of any lengths whose squares are normal numbers; zeros give NaN.
+
+    Raises:
+        InputError: a shape, dtype or degree that does not fit.
     """
+    check_vectors("spherical_harmonics: vectors", vectors, 3, rows=False)
+    check_degrees("spherical_harmonics", lmax)
     x, y, z = (vectors / vectors.norm(dim=-1, keepdim=True)).unbind(-1)
     real, imaginary = [torch.ones_like(x)], [torch.zeros_like(x)]
     for m in range(lmax):
@@ -44,7 +54,14 @@ def frame_quaternions(vectors: torch.Tensor) -> torch.Tensor:
 
     The rotation about z that is left free is smooth in each half of space and jumps where z = 0: what is made with the
     frames must not depend on it, as products by blocks of equal |m| do not.
+
+    Args:
+        vectors: float32 or float64, of any lengths whose squares are normal numbers; zeros give NaN.
+
+    Raises:
+        InputError: a shape or dtype that does not fit.
     """
+    check_vectors("frame_quaternions: vectors", vectors, 3, rows=True)
     x, y, z = (vectors / vectors.norm(dim=-1, keepdim=True)).unbind(-1)
     none, up = torch.zeros_like(x), z >= 0
     # Of two axes of rotation that one which is far from vanishing.
@@ -117,21 +134,23 @@ def _degree_polynomials(ell: int, degree: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> torch.Tensor:
+def _row_polynomials(lmax: int, rows: tuple[tuple[int, int], ...]) -> np.ndarray:
     """(M, R (lmax + 1)^2) float64: rows (l, m) of the matrices of all degrees side by side."""
     found = np.zeros((len(_monomials(2 * lmax)), len(rows), (lmax + 1) ** 2))
     for r, (ell, m) in enumerate(rows):
         found[:, r, ell * ell : (ell + 1) ** 2] = _degree_polynomials(ell, 2 * lmax)[:, ell + m]
-    return torch.from_numpy(found.reshape(len(found), -1))
+    return found.reshape(len(found), -1)
 
 
+@torch.compiler.assume_constant_result
 def _tables(
     lmax: int, rows: tuple[tuple[int, int], ...], device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`_row_polynomials`, and (4, 2 lmax + 1, M): 1 where a monomial has that power of that number, else 0."""
     powers = torch.from_numpy(_monomials(2 * lmax)).T
     chosen = powers[:, None] == torch.arange(2 * lmax + 1)[:, None]
-    return _row_polynomials(lmax, rows).to(device, dtype), chosen.to(device, dtype)
+    polynomials = torch.from_numpy(_row_polynomials(lmax, rows))
+    return polynomials.to(device, dtype), chosen.to(device, dtype)
 
 
 # Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
@@ -139,19 +158,26 @@ _kept_tables = lru_cache(maxsize=None)(_tables)
 
 
 def wigner_rows(
-    quaternions: torch.Tensor, lmax: int, rows: tuple[tuple[int, int], ...] | None = None
+    quaternions: torch.Tensor, lmax: int, rows: Sequence[tuple[int, int]] | None = None
 ) -> torch.Tensor:
     """Rows of the matrices that turn coefficients up to degree lmax, of unit quaternions (E, 4).
 
     They are polynomials of the quaternion, so that all derivatives are there, and none is a special one.
 
     Args:
+        quaternions: (w, x, y, z), float32 or float64, of length 1, which is not checked.
         rows: the (l, m) of each; None: all, in packed order.
 
     Returns:
         (E, R, (lmax + 1)^2): Y(R r)[(l, m)] = row . Y(r). The transpose turns back.
+
+    Raises:
+        InputError: a shape, dtype, degree or row that does not fit.
     """
-    rows = tuple(coefficients(lmax)) if rows is None else rows
+    check_vectors("wigner_rows: quaternions", quaternions, 4, rows=True)
+    check_degrees("wigner_rows", lmax)
+    rows = tuple(coefficients(lmax)) if rows is None else tuple((ell, m) for ell, m in rows)
+    check_coefficients("wigner_rows", rows, lmax)
     find = _tables if torch.compiler.is_compiling() else _kept_tables
     table, chosen = find(lmax, rows, quaternions.device, quaternions.dtype)
     powers = [torch.ones_like(quaternions)]
@@ -161,4 +187,4 @@ def wigner_rows(
     of_each = torch.stack(powers, -1).unbind(1)
     first, second, third, fourth = (own @ which for own, which in zip(of_each, chosen, strict=True))
     found: torch.Tensor = (first * second * (third * fourth)) @ table
-    return found.view(-1, len(rows), (lmax + 1) ** 2)
+    return found.view(len(quaternions), len(rows), (lmax + 1) ** 2)
