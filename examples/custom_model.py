@@ -25,8 +25,7 @@ import mdops
 from mdops.calculator import MDOps
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import Descriptor, Features, Neighborhood, NeighborSpec, register
-from mdops.nn.net import array, tensor
-from mdops.options import PRECISIONS, Options, key, saved_precision
+from mdops.options import PRECISIONS, Options, key
 from mdops.train import Dataset, Trainer, parse_config
 
 DATA = Path(__file__).parents[1] / "tests/data/training"
@@ -65,13 +64,14 @@ class SymmetryFunctions(Descriptor):
 
     Options = SymmetryOptions
 
-    def __init__(
-        self, options: SymmetryOptions, type_map: list[str], centers: torch.Tensor, widths: torch.Tensor
-    ) -> None:
-        """Takes c_b (B,), and w_b and w (B + 1,), A."""
+    def __init__(self, options: SymmetryOptions, type_map: list[str]) -> None:
+        """Makes c_b (B,), and w_b and w (B + 1,), A: a grid to begin with."""
         super().__init__()
         self.options, self.type_map = options, list(type_map)
-        self.centers, self.widths = torch.nn.Parameter(centers), torch.nn.Parameter(widths)
+        spacing = options.rcut / (options.radial + 1)
+        widths = [spacing] * options.radial + [options.rcut / 2]
+        self.centers = torch.nn.Parameter(spacing * torch.arange(1, options.radial + 1, dtype=torch.float64))
+        self.widths = torch.nn.Parameter(torch.tensor(widths, dtype=torch.float64))
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -105,25 +105,6 @@ class SymmetryFunctions(Descriptor):
                 angular.append((weights.mT @ powers @ weights)[:, t, u])
         features = torch.cat([radial.flatten(1), torch.cat(angular, dim=1)], dim=1) / 4
         return Features(features, None)
-
-    @classmethod
-    def random(cls, options, type_map, seed, dtype):
-        spacing = options.rcut / (options.radial + 1)
-        centers = spacing * torch.arange(1, options.radial + 1, dtype=dtype)
-        widths = torch.full((options.radial + 1,), spacing, dtype=dtype)
-        widths[-1] = options.rcut / 2
-        return cls(options, type_map, centers, widths)
-
-    @classmethod
-    def from_tree(cls, tree, type_map, dtype):
-        values = (tensor(tree["@variables"][name], dtype) for name in ("centers", "widths"))
-        return cls(SymmetryOptions.from_tree(tree), type_map, *values)
-
-    def to_tree(self):
-        precision = saved_precision(self.options.precision)
-        values = {name: array(getattr(self, name), precision) for name in ("centers", "widths")}
-        head = {"@class": "Descriptor", "@version": 1, "type": self.options.KIND}
-        return {**head, **self.options.to_tree(), "type_map": self.type_map, "@variables": values}
 
 
 def training_input(steps: int) -> dict:

@@ -26,9 +26,8 @@ import mdops
 from mdops.calculator import MDOps
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import Features, GraphDescriptor, Neighborhood, NeighborSpec, neighbor_graph_of, register
-from mdops.nn.net import array, tensor
 from mdops.ops import NeighborGraph, edge_gather, edge_scatter
-from mdops.options import PRECISIONS, Options, key, saved_precision
+from mdops.options import PRECISIONS, Options, key
 from mdops.train import Trainer, parse_config
 
 DATA = Path(__file__).parents[1] / "tests/data/training"
@@ -89,12 +88,11 @@ class Messages(GraphDescriptor):
 
     Options = MessageOptions
 
-    def __init__(self, options: MessageOptions, type_map: list[str], dtype: torch.dtype) -> None:
+    def __init__(self, options: MessageOptions, type_map: list[str]) -> None:
         super().__init__()
         self.options, self.type_map = options, list(type_map)
-        self.types = nn.Embedding(len(type_map), options.width, dtype=dtype)
-        layers = (Layer(options.width, options.radial) for _ in range(options.nlayer))
-        self.layers = nn.ModuleList(layers).to(dtype)
+        self.types = nn.Embedding(len(type_map), options.width)
+        self.layers = nn.ModuleList(Layer(options.width, options.radial) for _ in range(options.nlayer))
 
     @property
     def neighbors(self) -> tuple[NeighborSpec, ...]:
@@ -117,24 +115,6 @@ class Messages(GraphDescriptor):
 
     def finish(self, nodes: torch.Tensor, local: None, graph: Edges) -> Features:
         return Features(nodes, None)
-
-    @classmethod
-    def random(cls, options, type_map, seed, dtype):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed[0])
-            return cls(options, type_map, dtype)
-
-    @classmethod
-    def from_tree(cls, tree, type_map, dtype):
-        made = cls(MessageOptions.from_tree(tree), type_map, dtype)
-        made.load_state_dict({name: tensor(value, dtype) for name, value in tree["@variables"].items()})
-        return made
-
-    def to_tree(self):
-        precision = saved_precision(self.options.precision)
-        values = {name: array(value, precision) for name, value in self.state_dict().items()}
-        head = {"@class": "Descriptor", "@version": 1, "type": self.options.KIND}
-        return {**head, **self.options.to_tree(), "type_map": self.type_map, "@variables": values}
 
 
 def training_input(steps: int) -> dict:

@@ -29,6 +29,8 @@ from mdops.models.shapes import (
 )
 from mdops.models.spin import Spin
 from mdops.models.statistics import environment_statistics
+from mdops.models.variables import load_variables, variables_of
+from mdops.nn.equivariant.linear import draw_weights
 from mdops.nn.net import NetCollection, array, tensor
 from mdops.options import Options, saved_precision
 
@@ -186,9 +188,11 @@ class Descriptor(ModelComponent):
 
     Attributes:
         mixed: whether neighbours of all types share places, where this is so for all of the kind.
+        type_map: the elements, by their types.
     """
 
     mixed: ClassVar[bool] = False
+    type_map: list[str]
 
     @property
     @abstractmethod
@@ -294,15 +298,33 @@ class Descriptor(ModelComponent):
         `is_local`; None: of any number."""
         return None
 
-    @classmethod
-    @abstractmethod
-    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
-        """Raises UnsupportedModelError for an option that is not implemented."""
+    # The next three are for kinds that `cls(options, type_map)` makes, and that have all they know in parameters and
+    # buffers. Others have their own.
 
     @classmethod
-    @abstractmethod
+    def from_tree(cls, tree: Tree, type_map: Sequence[str], dtype: torch.dtype) -> Self:
+        """Raises UnsupportedModelError for an option that is not implemented."""
+        make: Callable[..., Self] = cls
+        made = make(cls.Options.from_tree(tree), list(type_map)).to(dtype)
+        load_variables(made, tree.get("@variables", {}), f"the descriptor {cls.Options.KIND}")
+        return made
+
+    @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> Self:
         """A new one, before training; `sel` is known. Statistics of the data come later."""
+        make: Callable[..., Self] = cls
+        random = np.random.default_rng(seed)
+        with torch.random.fork_rng(devices=[]):  # PyTorch's modules draw their weights as they are made
+            torch.manual_seed(int(random.integers(2**63)))
+            made = make(options, list(type_map))
+        draw_weights(made, random)
+        return made.to(dtype)
+
+    def to_tree(self) -> Tree:
+        precision = saved_precision(getattr(self.options, "precision", "default"))
+        variables = {"@variables": variables_of(self, precision)}
+        head = {"@class": "Descriptor", "@version": 1, "type": self.kind, "type_map": list(self.type_map)}
+        return {**head, **self.options.to_tree(), **variables}
 
     def learn_statistics(self, frames: Iterable[Neighborhood], absent: Sequence[Sequence[int]]) -> None:
         """Takes what a new one has to know of the data; unless a kind says otherwise, that is nothing.

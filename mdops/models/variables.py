@@ -1,4 +1,4 @@
-"""Between the state of modules whose parts have the names of DeePMD-kit's files, and the arrays of a node."""
+"""Between the parameters and buffers of modules and the arrays of a node, which have their names."""
 
 from collections.abc import Mapping
 

@@ -13,13 +13,14 @@ from mdops.models.dpa4.block import Block, FeedForward, scalars
 from mdops.models.dpa4.edges import Edges, RadialBasis, RadialNet, bridge, clamped
 from mdops.models.dpa4.embedding import ChargeSpin, Moments, Surroundings, TypeTable
 from mdops.models.dpa4.options import DPA4Options
-from mdops.models.dpa4.variables import load_variables, variables_of
 from mdops.models.graph import GraphDescriptor, Room, device_memory, neighbor_graph_of
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.shapes import check_options
+from mdops.models.variables import load_variables, variables_of
 from mdops.models.ways import EdgesBySplines, way_of
 from mdops.nn.equivariant.indices import by_order, coefficients
+from mdops.nn.equivariant.linear import draw_weights
 from mdops.nn.equivariant.norm import ScalarNorm
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
 from mdops.ops import EdgeIndex, edge_frames, edge_gather, edge_scatter, row_moments
@@ -538,11 +539,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
     @classmethod
     def random(cls, options: Any, type_map: Sequence[str], seed: Sequence[int], dtype: torch.dtype) -> "DPA4":
         made, random = cls(options, type_map), np.random.default_rng([*seed, 0])
-        # A part that draws for its own parts does so after them.
-        for part in reversed(list(made.modules())):
-            reset: Any = getattr(part, "reset", None)
-            if reset is not None:
-                reset(random)
+        draw_weights(made, random)
         return made.to(torch.float32 if saved_precision(options.precision) == "float32" else dtype).to(dtype)
 
     def summary(self) -> dict[str, str]:

@@ -13,11 +13,11 @@ from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.dpa4.options import automatic_width
-from mdops.models.dpa4.variables import load_variables, variables_of
 from mdops.models.ener import EnergyNet
 from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
+from mdops.models.variables import load_variables, variables_of
 from mdops.nn.equivariant.linear import Dense, zeros
 from mdops.nn.net import collection_node
 from mdops.ops.layer_output import layer_output
