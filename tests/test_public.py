@@ -13,6 +13,8 @@ sys.path.append(str(ROOT / "scripts"))
 
 from build_docs import public_modules  # noqa: E402
 
+import mdops.ops  # noqa: E402
+
 PAGE = ROOT / "docs" / "reference" / "public.md"
 
 
@@ -28,6 +30,16 @@ def test_page_and_modules_name_the_same():
     assert {name: sorted(names) for name, names in listed().items()} == {
         name: sorted(names) for name, names in found.items()
     }
+
+
+def test_ops_that_the_page_lists_are_functions():
+    """Not modules of that name, and of `mdops.ops` itself."""
+    page = (ROOT / "docs/reference/ops.md").read_text()
+    page = page[page.index("## Ops") : page.index("### About the library")]
+    names = re.findall(r"^\* `(\w+)\(", page, re.MULTILINE)
+    missing = [name for name in names if not inspect.isroutine(getattr(mdops.ops, name, None))]
+    assert len(names) > 60 and not missing
+    assert not [name for name in names if name not in mdops.ops.__all__]
 
 
 @pytest.mark.parametrize("module", public_modules())

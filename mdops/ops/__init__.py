@@ -5,18 +5,13 @@ from mdops import _library
 _library.load()
 
 # ruff: noqa: E402  (the ops must be registered first)
-from mdops.ops import (  # noqa: F401  (each registers its ops' derivatives)
-    add_norm,
-    attention_layer,
-    attention_moments,
-    edge_layer,
-    layer_output,
-    node_layer,
-)
+from mdops.ops.add_norm import add_norm
 from mdops.ops.angle_ends import angle_ends
 from mdops.ops.angle_moment import AngleGrid, angle_features, angle_moment
 from mdops.ops.angle_products import angle_products
 from mdops.ops.attention import RaggedPlan, ragged_attention, ragged_plan
+from mdops.ops.attention_layer import attention_layer
+from mdops.ops.attention_moments import attention_moments
 from mdops.ops.axis_product import axis_product
 from mdops.ops.degree_norm import degree_norm
 from mdops.ops.displacements import displacements, pair_forces
@@ -25,6 +20,7 @@ from mdops.ops.edge_attention import edge_attention
 from mdops.ops.edge_convolution import edge_convolution, edge_correlation
 from mdops.ops.edge_environment import edge_environment
 from mdops.ops.edge_frames import edge_frames
+from mdops.ops.edge_layer import edge_layer
 from mdops.ops.edge_rotation import edge_rotate, edge_rotate_back, edge_rotate_outer, edge_rotate_sum
 from mdops.ops.edge_softmax import edge_softmax
 from mdops.ops.edge_splines import edge_splines
@@ -48,7 +44,8 @@ from mdops.ops.graph import (
 from mdops.ops.grid_product import grid_product
 from mdops.ops.harmonic_moment import harmonic_forces, harmonic_sums
 from mdops.ops.hybrid_potential import hybrid_potential, hybrid_potential_pack
-from mdops.ops.linear import linear
+from mdops.ops.layer_output import layer_output
+from mdops.ops.linear import degree_linear, linear
 from mdops.ops.lowbit import (
     fake_quantize,
     gemm_lowbit,
@@ -71,6 +68,7 @@ from mdops.ops.neighbor import (
 )
 from mdops.ops.neighbor_attention import neighbor_attention
 from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_rows, row_moments, spline_rows
+from mdops.ops.node_layer import node_layer
 from mdops.ops.node_update import node_update
 from mdops.ops.order_mix import order_mix, order_mix_outer
 from mdops.ops.own_message import own_message
@@ -95,13 +93,17 @@ __all__ = [
     "NeighborList",
     "RaggedPlan",
     "Terms",
+    "add_norm",
     "angle_ends",
     "angle_features",
     "angle_moment",
     "angle_products",
+    "attention_layer",
+    "attention_moments",
     "axis_product",
     "begin_cell_step",
     "begin_step",
+    "degree_linear",
     "degree_norm",
     "displacements",
     "edge_attention",
@@ -110,6 +112,7 @@ __all__ = [
     "edge_environment",
     "edge_frames",
     "edge_gather",
+    "edge_layer",
     "edge_permute",
     "edge_product",
     "edge_rotate",
@@ -136,6 +139,7 @@ __all__ = [
     "harmonic_sums",
     "hybrid_potential",
     "hybrid_potential_pack",
+    "layer_output",
     "linear",
     "lowbit_linear",
     "message",
@@ -151,6 +155,7 @@ __all__ = [
     "neighbor_pairs",
     "neighbor_rows",
     "next_step",
+    "node_layer",
     "node_update",
     "order_mix",
     "order_mix_outer",
