@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mdops.ops._register import as_non_leaf, call, register_fake, register_formula
-from mdops.ops.graph import EdgeIndex
+from mdops.ops.graph import EdgeIndex, parts_of
 
 
 def edge_convolution(
@@ -39,7 +39,7 @@ def edge_convolution(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) an index does not name each edge once under
             its own node. A GPU answers NaN in rows of nodes for which an index is wrong.
     """
-    return call("edge_convolution", x, b, w, t, as_non_leaf(weight), *of_x, *of)
+    return call("edge_convolution", x, b, w, t, as_non_leaf(weight), *parts_of(of_x), *parts_of(of))
 
 
 def edge_correlation(
@@ -65,7 +65,8 @@ def edge_correlation(
         RuntimeError: as for `edge_convolution`.
     """
     none = w.new_empty(w.shape[0], 0)
-    return call("edge_convolution_edges", a[:, None], x, none, w, as_non_leaf(weight), *of_a, *of_x)[0]
+    both = *parts_of(of_a), *parts_of(of_x)
+    return call("edge_convolution_edges", a[:, None], x, none, w, as_non_leaf(weight), *both)[0]
 
 
 @register_fake("edge_convolution")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mdops.ops._register import call, last_derivative, register_fake, register_formula
-from mdops.ops.graph import EdgeIndex
+from mdops.ops.graph import EdgeIndex, parts_of
 
 MOST_COLUMNS = 128  # D of a matrix
 
@@ -26,7 +26,7 @@ def edge_rotate(turn: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Ten
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    return call("edge_rotate", turn, x, *of)
+    return call("edge_rotate", turn, x, *parts_of(of))
 
 
 def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
@@ -45,7 +45,7 @@ def edge_rotate_sum(turn: torch.Tensor, y: torch.Tensor, of: EdgeIndex) -> torch
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    return call("edge_rotate_sum", turn, y, *of)
+    return call("edge_rotate_sum", turn, y, *parts_of(of))
 
 
 def edge_rotate_back(
@@ -66,7 +66,7 @@ def edge_rotate_back(
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    return call("edge_rotate_back", turn, y, weight, *of)
+    return call("edge_rotate_back", turn, y, weight, *parts_of(of))
 
 
 def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
@@ -84,7 +84,7 @@ def edge_rotate_outer(y: torch.Tensor, x: torch.Tensor, of: EdgeIndex) -> torch.
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    return call("edge_rotate_outer", y, x, *of)
+    return call("edge_rotate_outer", y, x, *parts_of(of))
 
 
 @register_fake("edge_rotate")

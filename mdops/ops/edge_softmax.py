@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from mdops.ops._register import call, last_derivative, register_fake, register_fake_like, register_formula
-from mdops.ops.graph import EdgeIndex
+from mdops.ops.graph import EdgeIndex, parts_of
 
 
 def edge_softmax(
@@ -37,12 +37,12 @@ def edge_softmax(
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    if of_atom.order is not None:
+    if parts_of(of_atom).order is not None:
         raise ValueError(
             "edge_softmax: the edges of `of_atom` have an order, expected them to stand atom after atom"
         )
     given = q, k, bias, fades, nothing, of_atom.nodes, of_atom.offsets
-    return call("edge_softmax", *given, *of_node, scale)
+    return call("edge_softmax", *given, *parts_of(of_node), scale)
 
 
 register_fake_like("edge_softmax", 2)

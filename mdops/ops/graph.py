@@ -47,6 +47,16 @@ class EdgeIndex(NamedTuple):
         return cls(nodes, *torch.ops.mdops.edge_order(nodes, count))
 
 
+def parts_of(index: EdgeIndex) -> EdgeIndex:
+    """An index that an op is given. Raises InputError for anything else, such as a tensor of nodes alone."""
+    if not isinstance(index, EdgeIndex):
+        raise InputError(
+            f"a {type(index).__name__} is no index of edges: expected an mdops.ops.EdgeIndex, as `graph.of_center` or "
+            "`EdgeIndex.of(nodes, count)`"
+        )
+    return index
+
+
 class Angles(NamedTuple):
     """Ordered pairs of edges of one atom, also of an edge with itself, one first edge after the other.
 
@@ -367,7 +377,7 @@ def edge_gather(
         RuntimeError: a shape, dtype or device does not match, or (on a CPU) `of` does not name each row once under its
             own node. A GPU answers NaN in rows whose index is out of range.
     """
-    return call("edge_gather", x, *of, base, x.shape[1] if width is None else width)
+    return call("edge_gather", x, *parts_of(of), base, x.shape[1] if width is None else width)
 
 
 def edge_scatter(
@@ -394,7 +404,7 @@ def edge_scatter(
     Raises:
         RuntimeError: as for `edge_gather`. A GPU answers NaN in rows of nodes for which `of` names other edges.
     """
-    return call("edge_scatter", y, *of, base, more, y.shape[1] if width is None else width)
+    return call("edge_scatter", y, *parts_of(of), base, more, y.shape[1] if width is None else width)
 
 
 class _SharedRows(torch.autograd.Function):
@@ -438,7 +448,7 @@ def edge_product(x: torch.Tensor, of_x: EdgeIndex, y: torch.Tensor, of_y: EdgeIn
     Raises:
         RuntimeError: as for `edge_gather`.
     """
-    return call("edge_product", x, *of_x, y, *of_y)
+    return call("edge_product", x, *parts_of(of_x), y, *parts_of(of_y))
 
 
 def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of: EdgeIndex) -> torch.Tensor:
@@ -457,7 +467,7 @@ def edge_weighted_sum(weight: torch.Tensor, x: torch.Tensor, of_x: EdgeIndex, of
     Raises:
         RuntimeError: as for `edge_scatter`.
     """
-    return call("edge_weighted_sum", weight, x, *of_x, *of)
+    return call("edge_weighted_sum", weight, x, *parts_of(of_x), *parts_of(of))
 
 
 def edge_permute(x: torch.Tensor, index: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:

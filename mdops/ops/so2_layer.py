@@ -16,7 +16,7 @@ from mdops.ops._register import (
     register_formula,
     register_formulas_by,
 )
-from mdops.ops.graph import EdgeIndex
+from mdops.ops.graph import EdgeIndex, parts_of
 
 
 def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
@@ -112,7 +112,7 @@ def so2_messages(
         RuntimeError: as of these ops, or there are not as many `weights` as `both`, or more gates.
     """
     lists = ([one.detach() for one in given] for given in (weights, both, gates))
-    given = vectors, mixture, x, weight, *of_neighbor, *of_center, *lists, matmul
+    given = vectors, mixture, x, weight, *parts_of(of_neighbor), *parts_of(of_center), *lists, matmul
     sums: torch.Tensor = torch.ops.mdops.so2_messages(*given)[0]
     return sums
 

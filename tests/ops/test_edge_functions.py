@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mdops.errors import InputError
 from mdops.models.repflow import switch
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
@@ -12,6 +13,8 @@ from mdops.ops import (
     edge_environment,
     edge_frames,
     edge_gather,
+    edge_rotate,
+    edge_rotate_sum,
     edge_scatter,
     edge_softmax,
     edge_splines,
@@ -223,3 +226,18 @@ def test_norms_and_gates_are_those_of_operations(dtype, device):
         free = [random(40, rows, channels), random(40, channels), random(40, 2 * channels)]
         check_alike(scalar_gate, gate_by_pytorch, free, dtype)
         check_alike(row_gate, lambda x, gate: x * gate.sigmoid()[:, None], free[:2], dtype)
+
+
+def test_a_tensor_is_no_index_of_edges():
+    nodes, rows = torch.tensor([0, 1, 1], dtype=torch.int32), torch.ones(3, 2)
+    matrices = torch.ones(3, 2, 2)
+    for call in (
+        lambda: edge_gather(rows, nodes),
+        lambda: edge_scatter(rows, nodes),
+        lambda: edge_rotate(matrices, matrices, nodes),
+        lambda: edge_rotate_sum(matrices, matrices, nodes),
+    ):
+        with pytest.raises(
+            InputError, match=r"a Tensor is no index of edges: expected an mdops\.ops\.EdgeIndex"
+        ):
+            call()
