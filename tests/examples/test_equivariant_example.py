@@ -13,7 +13,7 @@ from ase.build import bulk
 
 from mdops.errors import InputError, ModelFileError
 from mdops.models import DescriptorFitting
-from mdops.nn.equivariant import by_order, coefficients, frame_quaternions, wigner_rows
+from mdops.nn.equivariant import by_order, frame_quaternions, wigner_rows
 from mdops.ops import NeighborGraph, displacements, fade_curve, neighbor_graph
 from mdops.potential import Potential
 from mdops.train import parse_config
@@ -116,7 +116,16 @@ def test_a_layer_is_its_formula_in_plain_pytorch(example):
     sums = torch.zeros(6, 9, 3, dtype=torch.float64).index_add(0, graph.i.long(), messages)[:, :, None] / 4
     wanted = nodes + layer.keep(sums) + layer.out(layer.product(layer.pair(sums)))
     torch.testing.assert_close(found, wanted.flatten(1), rtol=1e-12, atol=1e-12)
-    assert len(coefficients(2)) == sums.shape[1]
+
+    def of_all(x, turn, radial):
+        return layer(x, None, example.Edges(graph, types, turn, radial))[0]
+
+    given = [value.detach().requires_grad_() for value in (x, turn, radial)]
+    assert torch.autograd.gradgradcheck(of_all, given, fast_mode=True, atol=1e-5)
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    again, _ = compiled(x, None, example.Edges(graph, types, turn, radial))
+    torch.testing.assert_close(again, found, rtol=1e-13, atol=1e-13)
 
 
 def test_files_without_a_weight_are_refused(example):
