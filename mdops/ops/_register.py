@@ -306,13 +306,29 @@ class _Recorded(torch.autograd.Function):
 _formulas: dict[str, _Formula] = {}
 
 
+def is_transformed() -> bool:
+    """Whether a transformation of `torch.func`, or forward-mode differentiation, is under way."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def refuse_tangents(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raises DerivativeError where forward-mode differentiation (`torch.func.jvp`) comes to an op: PyTorch would take
+    its results as constants."""
+    if forward_ad._current_level < 0:
+        return
+    if any(t.is_floating_point() and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise DerivativeError(
+            f"mdops::{name} has no derivatives in forward mode (torch.func.jvp, jacfwd, hessian): use torch.autograd"
+        )
+
+
 def call(name: str, *args: Any) -> Any:
     """`torch.ops.mdops.<name>(*args)`, of an op without lists of tensors. On a CPU without the detours that PyTorch
     takes for ops with a registered formula, which cost five times as much, and as much where nothing is recorded."""
     op = getattr(torch.ops.mdops, name)
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
-    transforms = torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
-    if transforms or not (tensors[0].is_cpu and is_by_pytorch()):
+    if is_transformed() or not (tensors[0].is_cpu and is_by_pytorch()):
+        refuse_tangents(name, tensors)
         return op(*args)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
         return _Recorded.apply(_formulas[name], *args)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import refuse_tangents, register_fake, register_formula
 from mdops.ops.attention import RaggedPlan, plan_of
 from mdops.ops.neighbor_attention import SHIFT, neighbor_attention, unit
 from mdops.ops.neighbor_rows import row_moments
@@ -86,6 +86,7 @@ def attention_moments(
     lists = (*every, *(later or ([], [], [])))
     fixed = (*(w.detach() for w in norm), directions, switch, absent)
     scalars = ([layer.scale for layer in layers], SHIFT, eps, normalize)
+    refuse_tangents("attention_moments", (rows, environment))
     return torch.ops.mdops.attention_moments(rows, environment, offsets, *lists, *fixed, *scalars, *work)[0]
 
 

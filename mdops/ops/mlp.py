@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mdops.ops._register import register_fake, register_formula
+from mdops.ops._register import refuse_tangents, register_fake, register_formula
 from mdops.ops.activation import kernel_code, of_code
 
 
@@ -43,6 +43,7 @@ def mlp(
         ValueError: numbers of layers do not match.
         RuntimeError: a shape, dtype or device does not match, or `matmul` is not known on the device.
     """
+    refuse_tangents("mlp", (x, *weights))
     return torch.ops.mdops.mlp(*_arguments(x, weights, biases, activation, timesteps, residual), matmul)
 
 
@@ -70,6 +71,7 @@ def mlp_value_and_gradient(
         value (N, outputs), gradient (N, D); both differentiable.
     """
     arguments = _arguments(x, weights, biases, activation, timesteps, residual)
+    refuse_tangents("mlp_value_and_gradient", (x, *weights))
     return torch.ops.mdops.mlp_value_and_gradient(*arguments, matmul)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mdops.errors import InputError
+from mdops.errors import DerivativeError, InputError
 from mdops.models.repflow import switch
 from mdops.nn.equivariant.indices import by_order
 from mdops.nn.equivariant.rotation import frame_quaternions, spherical_harmonics, wigner_rows
@@ -18,6 +18,8 @@ from mdops.ops import (
     edge_scatter,
     edge_softmax,
     edge_splines,
+    mlp,
+    mlp_value_and_gradient,
     own_message,
     row_gate,
     scalar_gate,
@@ -226,6 +228,33 @@ def test_norms_and_gates_are_those_of_operations(dtype, device):
         free = [random(40, rows, channels), random(40, channels), random(40, 2 * channels)]
         check_alike(scalar_gate, gate_by_pytorch, free, dtype)
         check_alike(row_gate, lambda x, gate: x * gate.sigmoid()[:, None], free[:2], dtype)
+
+
+def test_forward_mode_is_refused():
+    """PyTorch would take the results of an op as constants."""
+    random = numbers(2, torch.float64, "cpu")
+    of = EdgeIndex.of(torch.tensor([0, 1, 1], dtype=torch.int32), 2)
+    weights = [random(4, 5), random(5, 1)]
+    matrices, factors, bias, shares = random(3, 2, 4), random(4, 3), random(3), random(4).exp()
+    functions = {
+        "edge_frames": (lambda x: edge_frames(x, 2, 1)[1], random(3, 3)),
+        "edge_rotate": (lambda x: edge_rotate(matrices, x, of), random(2, 4, 3)),
+        "degree_norm": (
+            lambda x: degree_norm(x, factors, bias, shares, eps=1e-5, centered=True),
+            random(2, 4, 3),
+        ),
+        "mlp": (lambda x: mlp(x, weights), random(2, 4)),
+        "mlp_value_and_gradient": (lambda x: mlp_value_and_gradient(x, weights)[0], random(2, 4)),
+    }
+    for name, (function, x) in functions.items():
+        for call in (
+            lambda function=function, x=x: torch.func.jvp(function, (x,), (x,)),
+            lambda function=function, x=x: torch.func.jacfwd(function)(x),
+        ):
+            with pytest.raises(DerivativeError, match=f"mdops::{name} has no derivatives in forward mode"):
+                call()
+        constant = torch.func.jvp(lambda a, function=function, x=x: a * function(x).sum(), (x,), (x,))
+        torch.testing.assert_close(constant[0], constant[1])
 
 
 def test_a_tensor_is_no_index_of_edges():

@@ -14,7 +14,7 @@ from torch import nn
 
 from mdops.nn.equivariant.checks import check_degrees, check_rows
 from mdops.nn.equivariant.indices import coefficients, degree_index, degree_table, of_each
-from mdops.ops._register import as_non_leaf, is_wanted
+from mdops.ops._register import as_non_leaf, is_transformed, is_wanted
 from mdops.ops.layer_output import layer_output
 from mdops.ops.linear import degree_linear, has_degree_kernel, linear
 from mdops.tracing import is_exported
@@ -87,7 +87,7 @@ class _ByCoefficient(torch.autograd.Function):
 
 def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Rows of coefficients times the matrix of each, (N, D, inputs) and (D, inputs, outputs) to (N, D, outputs)."""
-    if torch.compiler.is_compiling() or is_exported():
+    if torch.compiler.is_compiling() or is_exported() or is_transformed():
         return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
     found: torch.Tensor = _ByCoefficient.apply(x, as_non_leaf(weight))
     return found
@@ -96,8 +96,8 @@ def product_of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def product_of_degrees(x: torch.Tensor, weight: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """The same of all coefficients of degrees up to L, each with the matrix of its degree, (L + 1, inputs, outputs), by
     their `degree_table`."""
-    recorded = torch.compiler.is_compiling() or is_exported()
-    if not recorded and has_degree_kernel(x, weight):  # which asks how many rows there are
+    by_pytorch = torch.compiler.is_compiling() or is_exported() or is_transformed()
+    if not by_pytorch and has_degree_kernel(x, weight):  # which asks how many rows there are
         return degree_linear(x, weight)
     return product_of_each(x, of_each(weight, table))
 
