@@ -337,6 +337,13 @@ def test_all_compile_as_one_graph(name):
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-12, atol=1e-12)
 
 
+def test_products_of_degrees_can_be_transformed():
+    part, x = filled(DegreeLinear(2, 4, 3)), random(2, 5, 9, 1, 4)
+    torch.testing.assert_close(torch.func.vmap(part)(x), torch.stack([part(one) for one in x]))
+    _, along = torch.func.jvp(part, (x[0],), (x[1],))
+    torch.testing.assert_close(along, part(x[1]))
+
+
 def test_tables_outlive_an_export():
     """What an export traces is no number, and is not kept for what is computed later."""
     rows, quaternions = ((3, 2), (3, -1)), torch.nn.functional.normalize(random(4, 4), dim=1)
@@ -348,6 +355,16 @@ def test_tables_outlive_an_export():
     exported = torch.export.export(Rows(), (quaternions,)).module()
     torch.testing.assert_close(exported(quaternions), wigner_rows(quaternions, 3, rows))
     assert type(wigner_rows(quaternions, 3, rows)) is torch.Tensor
+
+
+def test_tables_outlive_inference_mode():
+    """What is first computed where nothing is kept for derivatives can be differentiated later."""
+    rows, quaternions = ((4, 2), (4, -1)), torch.nn.functional.normalize(random(4, 4), dim=1)
+    with torch.inference_mode():
+        wigner_rows(quaternions, 4, rows)
+    quaternions.requires_grad_()
+    wigner_rows(quaternions, 4, rows).square().sum().backward()
+    assert quaternions.grad.isfinite().all()
 
 
 def test_functions_refuse_what_they_have_no_answer_for():

@@ -13,6 +13,7 @@ import torch
 
 from mdops.nn.equivariant.checks import check_coefficients, check_degrees, check_vectors
 from mdops.nn.equivariant.indices import coefficients
+from mdops.tracing import outside_inference_mode
 
 
 def spherical_harmonics(vectors: torch.Tensor, lmax: int) -> torch.Tensor:
@@ -154,7 +155,7 @@ def _tables(
 
 
 # Kept, for no step to wait for a copy: a CUDA graph reads them as long as it is replayed.
-_kept_tables = lru_cache(maxsize=None)(_tables)
+_kept_tables = lru_cache(maxsize=None)(outside_inference_mode(_tables))
 
 
 def wigner_rows(
