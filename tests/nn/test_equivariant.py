@@ -1,13 +1,14 @@
 """The parts of equivariant nets, by themselves."""
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mdops.errors import InputError
+from mdops.errors import DerivativeError, InputError
 from mdops.nn.equivariant import (
     ChannelLinear,
     DegreeLinear,
@@ -307,6 +308,18 @@ def test_all_have_two_derivatives(name):
     given = (x, *part.parameters())
     assert torch.autograd.gradcheck(function, given, fast_mode=True)
     assert torch.autograd.gradgradcheck(function, given, fast_mode=True, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_norms_and_grids_alone_end_at_the_second_derivative(name):
+    make, shape = PARTS[name]
+    part, x = filled(make()), random(2, *shape, seed=9).requires_grad_()
+    ends = "grid" in name or ("norm" in name and "groups" not in name)
+    y = part(x)
+    for _ in range(2):
+        (y,) = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
+    with pytest.raises(DerivativeError) if ends else nullcontext():
+        torch.autograd.grad(y.sin().sum(), x)
 
 
 FUNCTIONS = {
