@@ -201,14 +201,16 @@ void bind_floats(Library& m) {
              [&](int64_t begin, int64_t end) { MDOPS_RUN(kernel<T>, args, begin, end, more...); }); \
   }
 
-// The ops of such a template on a CPU, in cpu.cpp, and on a GPU, in cuda.cu.
-#define MDOPS_ON_CPU(Ops)                    \
-  STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) { \
-    mdops::Ops<mdops::OnCpu>::implement(m);  \
+// The ops of such templates on a CPU, in cpu.cpp, and on a GPU, in cuda.cu.
+#define MDOPS_ON_CPU(...)                                  \
+  STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {               \
+    MDOPS_LOOK(MDOPS_EACH(MDOPS_ON_THIS_CPU, __VA_ARGS__)) \
   }
-#define MDOPS_ON_GPU(Ops)                     \
-  STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) { \
-    mdops::Ops<mdops::OnGpu>::implement(m);   \
+#define MDOPS_ON_THIS_CPU(Ops) mdops::Ops<mdops::OnCpu>::implement(m);
+#define MDOPS_ON_GPU(...)                                  \
+  STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {              \
+    MDOPS_LOOK(MDOPS_EACH(MDOPS_ON_THIS_GPU, __VA_ARGS__)) \
   }
+#define MDOPS_ON_THIS_GPU(Ops) mdops::Ops<mdops::OnGpu>::implement(m);
 
 }  // namespace mdops

@@ -15,19 +15,19 @@ auto for_type_of(const Tensor& tensor, const F& f) {
 }
 
 // Each names its argument, and where the kernels have it: what points to numbers says of which type they are.
-// Copies live until the kernels are launched.
+// The tensors live as long as the call; copies of them, until the kernels are launched.
 template <class Device>
 class Checked {
  public:
   const typename Device::Call& op;
 
-  explicit Checked(const typename Device::Call& call) : op(call) { kept_.reserve(16); }
+  explicit Checked(const typename Device::Call& call) : op(call) {}
   Checked(const Checked&) = delete;
 
   // Null where there are no numbers.
   template <class N>
   void take(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
-    to = data_of(kept(checked<N>(name, tensor, shape)));
+    to = data_of(checked<N>(name, tensor, shape));
   }
   // Null where there is no tensor, too.
   template <class N>
@@ -46,7 +46,8 @@ class Checked {
   // Where kernels read them with the same bits wherever the tensor is.
   template <class N>
   void place(const N*& to, const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
-    to = data_of(kept(Device::placed(checked<N>(name, tensor, shape))));
+    const Tensor& found = checked<N>(name, tensor, shape);
+    to = data_of(Device::is_placed(found) ? found : copies_.emplace_back(torch::stable::clone(found)));
   }
   template <class N>
   void place(const N*& to, const char* name, const std::optional<Tensor>& tensor,
@@ -88,14 +89,15 @@ class Checked {
  private:
   // An op of floating-point numbers is called for the type of the first tensor of them.
   template <class N>
-  Tensor checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
-    if (std::is_floating_point_v<N> && !std::exchange(knows_type_, true))
-      return input(op, name, float_input(op, name, tensor, shape), kDtype<N>, shape);
-    return input(op, name, tensor, kDtype<N>, shape);
+  const Tensor& checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    const bool tells_type = std::is_floating_point_v<N> && !std::exchange(knows_type_, true);
+    if (tells_type && tensor.scalar_type() != kDtype<N>)
+      float_input(op, name, tensor, shape);  // may refuse it
+    check_input(op, name, tensor, kDtype<N>, shape);
+    return tensor.is_contiguous() ? tensor : copies_.emplace_back(torch::stable::contiguous(tensor));
   }
-  const Tensor& kept(Tensor tensor) { return kept_.emplace_back(std::move(tensor)); }
 
-  std::vector<Tensor> kept_;
+  std::vector<Tensor> copies_;
   bool knows_type_ = false;
 };
 

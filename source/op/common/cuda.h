@@ -38,8 +38,11 @@ class CudaOp : public Op, public Gpu {
 
 // The tensor, or a copy of it if its memory does not begin on 16 bytes, which kernels read at once, or by
 // which cuBLAS chooses its own.
+inline bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
 inline Tensor aligned(const Tensor& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 ? torch::stable::clone(tensor) : tensor;
+  return is_aligned(tensor) ? tensor : torch::stable::clone(tensor);
 }
 
 struct OnGpu {
@@ -55,6 +58,7 @@ struct OnGpu {
     return CudaOp(name, "", *first);
   }
   static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
+  static bool is_placed(const Tensor& tensor) { return is_aligned(tensor); }
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return empty(op, shape, dtype);
   }

@@ -32,13 +32,18 @@ void check_device(const Op& op, const char* name, const Tensor& tensor) {
 
 }  // namespace
 
-Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
-             std::initializer_list<int64_t> shape) {
+void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+                 std::initializer_list<int64_t> shape) {
   check_device(op, name, tensor);
   if (tensor.scalar_type() != dtype)
     fail(op, "argument `", name, "` has dtype ", dtype_name(tensor.scalar_type()), ", expected ",
          dtype_name(dtype));
   check_shape(op, name, tensor, shape);
+}
+
+Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+             std::initializer_list<int64_t> shape) {
+  check_input(op, name, tensor, dtype, shape);
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 

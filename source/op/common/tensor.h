@@ -26,8 +26,10 @@ using torch::stable::Tensor;
 // Any size, in the shape given to `input`.
 constexpr int64_t kAny = -1;
 
-// `tensor` made contiguous, after checking that it lies on the op's device and has the dtype and shape asked
-// for.
+// Checks that `tensor` lies on the op's device and has the dtype and shape asked for.
+void check_input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
+                 std::initializer_list<int64_t> shape);
+// The same, and the tensor made contiguous.
 Tensor input(const Op& op, const char* name, const Tensor& tensor, ScalarType dtype,
              std::initializer_list<int64_t> shape);
 // The same for a tensor of float32 or float64.
@@ -111,6 +113,7 @@ struct OnCpu {
   }
   // An input where its kernels read it with the same bits.
   static Tensor placed(const Tensor& tensor) { return tensor; }
+  static bool is_placed(const Tensor&) { return true; }
   // A result that loops add to, and kernels write.
   static Tensor summed(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
     return zeros(op, shape, dtype);

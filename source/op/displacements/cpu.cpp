@@ -29,5 +29,4 @@ static void write_pair_force_grads(const Op&, const PairRows& rows, const PairFo
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(DisplacementOps)
-MDOPS_ON_CPU(PairForceOps)
+MDOPS_ON_CPU(DisplacementOps, PairForceOps)

@@ -32,5 +32,4 @@ static void write_pair_force_grads(const CudaOp& op, const PairRows& rows, const
 
 }  // namespace mdops
 
-MDOPS_ON_GPU(DisplacementOps)
-MDOPS_ON_GPU(PairForceOps)
+MDOPS_ON_GPU(DisplacementOps, PairForceOps)

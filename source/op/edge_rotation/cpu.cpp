@@ -40,6 +40,4 @@ MDOPS_INSTANTIATE_OF(rotate, Op, RotateOuterArgs)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeRotationOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeRotationOps)

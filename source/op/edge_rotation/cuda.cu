@@ -10,6 +10,4 @@ MDOPS_INSTANTIATE_OF(rotate, CudaOp, RotateOuterArgs)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::EdgeRotationOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(EdgeRotationOps)

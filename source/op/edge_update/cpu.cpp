@@ -35,6 +35,4 @@ static void run_edge_update_gradients(const Op&, const EdgeUpdateArgs<T>& args) 
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::EdgeUpdateOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(EdgeUpdateOps)

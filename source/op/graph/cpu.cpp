@@ -155,7 +155,4 @@ static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(GraphOps)
-MDOPS_ON_CPU(EdgeListOps)
-MDOPS_ON_CPU(EdgeRowOps)
-MDOPS_ON_CPU(SegmentOps)
+MDOPS_ON_CPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentOps)

@@ -35,7 +35,4 @@ static void run_graph(const CudaOp& op, const EdgeAngleArgs& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_GPU(GraphOps)
-MDOPS_ON_GPU(EdgeListOps)
-MDOPS_ON_GPU(EdgeRowOps)
-MDOPS_ON_GPU(SegmentOps)
+MDOPS_ON_GPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentOps)

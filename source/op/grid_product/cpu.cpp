@@ -17,6 +17,4 @@ static void run_grid(const Op& op, const GridArgs<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::GridOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(GridOps)

@@ -20,6 +20,4 @@ static Tensor degree_product(const Op& op, const Tensor& x, const Tensor& weight
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::LinearOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(LinearOps)

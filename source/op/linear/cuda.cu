@@ -181,6 +181,4 @@ Tensor degree_product(const CudaOp& op, const Tensor& x_, const Tensor& weight_,
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::LinearOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(LinearOps)

@@ -128,6 +128,4 @@ MDOPS_IN_PIECES(message_taken, gather_rows, args.rows, 1024)
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(MessageOps)
-MDOPS_ON_CPU(FramedMessageOps)
-MDOPS_ON_CPU(OuterMessageOps)
+MDOPS_ON_CPU(MessageOps, FramedMessageOps, OuterMessageOps)

@@ -118,6 +118,4 @@ static void message_taken(const CudaOp& op, const GatherArgs<T>& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_GPU(MessageOps)
-MDOPS_ON_GPU(FramedMessageOps)
-MDOPS_ON_GPU(OuterMessageOps)
+MDOPS_ON_GPU(MessageOps, FramedMessageOps, OuterMessageOps)

@@ -255,7 +255,7 @@ struct OuterMessageOps {
   // Of the numbers and the vector times the weight, and what makes whole rows of them.
   template <class T>
   struct Given : MessageArgs<T> {
-    Tensor number, vector, weight_of_rows;
+    Tensor number, vector, weight_of_rows, weight_of_numbers;
   };
 
   template <class T>
@@ -269,11 +269,11 @@ struct OuterMessageOps {
     const int64_t width = u.size(1);
     const Tensor w = input(in.op, "weight", weight, kDtype<T>, {width, kAny});
     const Tensor n = input(in.op, "number", number, kDtype<T>, {kAny, 1});
-    Given<T> a{
-        Messages::template arguments<T, true>(in, n, message_product(in.op, ProductForm::plain, u, w), p, q,
-                                              row_weight, scale, first, first_offsets, second, second_order,
-                                              second_offsets, groups, activation, threshold, matmul),
-        n, u, w};
+    const Tensor of_numbers = message_product(in.op, ProductForm::plain, u, w);
+    Given<T> a{Messages::template arguments<T, true>(in, n, of_numbers, p, q, row_weight, scale, first,
+                                                     first_offsets, second, second_order, second_offsets,
+                                                     groups, activation, threshold, matmul),
+               n, u, w, of_numbers};
     if (a.kept && a.kept != width)
       fail(in.op, "argument `scale` has ", a.kept, " numbers, expected none or ", width);
     return a;

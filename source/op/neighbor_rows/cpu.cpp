@@ -86,8 +86,4 @@ static void run_row_moment_gradients(const Op&, const RowMomentArgs<T>& args, co
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(RowListOps)
-MDOPS_ON_CPU(SplineRowsOps)
-MDOPS_ON_CPU(EnvironmentRowsOps)
-MDOPS_ON_CPU(HarmonicRowsOps)
-MDOPS_ON_CPU(RowMomentOps)
+MDOPS_ON_CPU(RowListOps, SplineRowsOps, EnvironmentRowsOps, HarmonicRowsOps, RowMomentOps)

@@ -25,6 +25,4 @@ MDOPS_INSTANTIATE_OF(mix_orders, Op, OrderOuterArgs)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::OrderMixOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(OrderMixOps)

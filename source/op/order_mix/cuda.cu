@@ -10,6 +10,4 @@ MDOPS_INSTANTIATE_OF(mix_orders, CudaOp, OrderOuterArgs)
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::OrderMixOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(OrderMixOps)

@@ -40,6 +40,4 @@ static void run_curve(const Op&, const Curve& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::implement_rowwise<mdops::OnCpu>(m);
-}
+MDOPS_ON_CPU(NormalizeOps, AddNormOps, LayerOutputOps, CurveOps)

@@ -95,6 +95,4 @@ static void run_curve(const CudaOp& op, const Curve& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::implement_rowwise<mdops::OnGpu>(m);
-}
+MDOPS_ON_GPU(NormalizeOps, AddNormOps, LayerOutputOps, CurveOps)

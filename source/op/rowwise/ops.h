@@ -233,12 +233,4 @@ struct CurveOps {
   }
 };
 
-template <class Device>
-void implement_rowwise(Library& m) {
-  NormalizeOps<Device>::implement(m);
-  AddNormOps<Device>::implement(m);
-  LayerOutputOps<Device>::implement(m);
-  CurveOps<Device>::implement(m);
-}
-
 }  // namespace mdops

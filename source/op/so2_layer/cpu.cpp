@@ -28,7 +28,4 @@ static void run_so2_messages(const Op& op, So2Messages<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::So2LayerOps<mdops::OnCpu>::implement(m);
-  mdops::So2MessageOps<mdops::OnCpu>::implement(m);
-}
+MDOPS_ON_CPU(So2LayerOps, So2MessageOps)

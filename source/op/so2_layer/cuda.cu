@@ -24,7 +24,4 @@ static void run_so2_messages(const CudaOp& op, So2Messages<T>& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  mdops::So2LayerOps<mdops::OnGpu>::implement(m);
-  mdops::So2MessageOps<mdops::OnGpu>::implement(m);
-}
+MDOPS_ON_GPU(So2LayerOps, So2MessageOps)
