@@ -169,12 +169,11 @@ constexpr int kAngleBlock = 8;
 MDOPS_DECLARE_KERNELS(int64_t angle_scratch_size(const AngleArgs<T>& args, int channels))
 MDOPS_DECLARE_KERNELS(void angle_forward(const AngleArgs<T>& args, int64_t begin, int64_t end, T* scratch,
                                          T* moments, int32_t* within, T* nearest))
-MDOPS_DECLARE_KERNELS(void angle_backward(const AngleArgs<T>& args, const T* grad, int64_t begin, int64_t end,
-                                          T* scratch, T* pair_grad))
 MDOPS_DECLARE_KERNELS(void angle_jvp(const AngleArgs<T>& args, const T* tangent, int64_t begin, int64_t end,
                                      T* scratch, T* moments))
-MDOPS_DECLARE_KERNELS(void angle_hvp(const AngleArgs<T>& args, const T* tangent, const T* grad, int64_t begin,
-                                     int64_t end, T* scratch, T* pair_grad))
+// The gradient, or the Hessian product along `tangent` where that is not null.
+MDOPS_DECLARE_KERNELS(void angle_pull(const AngleArgs<T>& args, const T* tangent, const T* grad,
+                                      int64_t begin, int64_t end, T* scratch, T* pair_grad))
 MDOPS_DECLARE_KERNELS(void angle_features(const AngleArgs<T>& args, const AngleTables<T>& tables,
                                           int64_t begin, int64_t end, T* scratch, T* features,
                                           int32_t* within, T* nearest))

@@ -30,14 +30,6 @@ static void run_angle_moments(const Op& op, const AngleArgs<T>& args, int64_t at
 }
 
 template <class T>
-static void run_angle_moment_gradients(const Op& op, const AngleArgs<T>& args, int64_t atoms, const T* grad,
-                                       T* out) {
-  for_atoms(op, args, atoms, 0, [&](int64_t begin, int64_t end, T* scratch) {
-    MDOPS_RUN(angle_backward, args, grad, begin, end, scratch, out);
-  });
-}
-
-template <class T>
 static void run_angle_moment_tangents(const Op& op, const AngleArgs<T>& args, int64_t atoms, const T* tangent,
                                       T* out) {
   for_atoms(op, args, atoms, 0, [&](int64_t begin, int64_t end, T* scratch) {
@@ -46,10 +38,10 @@ static void run_angle_moment_tangents(const Op& op, const AngleArgs<T>& args, in
 }
 
 template <class T>
-static void run_angle_moment_seconds(const Op& op, const AngleArgs<T>& args, int64_t atoms, const T* tangent,
-                                     const T* grad, T* out) {
+static void run_angle_moment_pulls(const Op& op, const AngleArgs<T>& args, int64_t atoms, const T* tangent,
+                                   const T* grad, T* out) {
   for_atoms(op, args, atoms, 0, [&](int64_t begin, int64_t end, T* scratch) {
-    MDOPS_RUN(angle_hvp, args, tangent, grad, begin, end, scratch, out);
+    MDOPS_RUN(angle_pull, args, tangent, grad, begin, end, scratch, out);
   });
 }
 
@@ -71,5 +63,4 @@ static void make_angle_gradients(const Op& op, const AngleArgs<T>& args, const A
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(AngleMomentOps)
-MDOPS_ON_CPU(AngleFeatureOps)
+MDOPS_ON_CPU(AngleMomentOps, AngleFeatureOps)

@@ -51,12 +51,6 @@ static void run_angle_moments(const CudaOp& op, const AngleArgs<T>& args, int64_
 }
 
 template <class T>
-static void run_angle_moment_gradients(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
-                                       const T* grad, T* out) {
-  launch_pull<false>(op, args, atoms, static_cast<const T*>(nullptr), grad, out);
-}
-
-template <class T>
 static void run_angle_moment_tangents(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
                                       const T* tangent, T* out) {
   launch_moments<true>(op, args, atoms, tangent, out, static_cast<int32_t*>(nullptr),
@@ -64,9 +58,10 @@ static void run_angle_moment_tangents(const CudaOp& op, const AngleArgs<T>& args
 }
 
 template <class T>
-static void run_angle_moment_seconds(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
-                                     const T* tangent, const T* grad, T* out) {
-  launch_pull<true>(op, args, atoms, tangent, grad, out);
+static void run_angle_moment_pulls(const CudaOp& op, const AngleArgs<T>& args, int64_t atoms,
+                                   const T* tangent, const T* grad, T* out) {
+  tangent ? launch_pull<true>(op, args, atoms, tangent, grad, out)
+          : launch_pull<false>(op, args, atoms, tangent, grad, out);
 }
 
 template <class T>
@@ -85,5 +80,4 @@ static void make_angle_gradients(const CudaOp& op, const AngleArgs<T>& args, con
 
 }  // namespace mdops
 
-MDOPS_ON_GPU(AngleMomentOps)
-MDOPS_ON_GPU(AngleFeatureOps)
+MDOPS_ON_GPU(AngleMomentOps, AngleFeatureOps)

@@ -50,12 +50,7 @@ struct AngleMomentOps {
 
   template <class T>
   static Tensor angle_moment_backward(In& in, AngleInputs<T>& a, const Tensor& grad) {
-    const T* of_moments;
-    in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
-    T* by_d;
-    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
-    run_angle_moment_gradients<T>(in.op, a, a.atoms, of_moments, by_d);
-    return result;
+    return pulled<T>(in, a, nullptr, grad);
   }
 
   template <class T>
@@ -70,17 +65,24 @@ struct AngleMomentOps {
 
   template <class T>
   static Tensor angle_moment_hvp(In& in, AngleInputs<T>& a, const Tensor& tangent, const Tensor& grad) {
-    const T *along, *of_moments;
+    const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
-    in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
-    T* by_d;
-    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
-    run_angle_moment_seconds<T>(in.op, a, a.atoms, along, of_moments, by_d);
-    return result;
+    return pulled<T>(in, a, along, grad);
   }
 
   MDOPS_IMPLEMENT_FLOATS(AngleMomentOps, angle_moment, angle_moment_backward, angle_moment_jvp,
                          angle_moment_hvp)
+
+ private:
+  template <class T>
+  static Tensor pulled(In& in, AngleInputs<T>& a, const T* tangent, const Tensor& grad) {
+    const T* of_moments;
+    in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_angle_moment_pulls<T>(in.op, a, a.atoms, tangent, of_moments, by_d);
+    return result;
+  }
 };
 
 // Of `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are

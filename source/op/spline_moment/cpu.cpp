@@ -13,13 +13,6 @@ static void run_spline_moments(const Op&, const MomentArgs<T>& args, int64_t ato
 }
 
 template <class T>
-static void run_spline_moment_gradients(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* grad,
-                                        T* out) {
-  parallel(atoms, kSplineGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_backward, args, grad, begin, end, out); });
-}
-
-template <class T>
 static void run_spline_moment_tangents(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
                                        T* out) {
   parallel(atoms, kSplineGrain,
@@ -27,10 +20,10 @@ static void run_spline_moment_tangents(const Op&, const MomentArgs<T>& args, int
 }
 
 template <class T>
-static void run_spline_moment_seconds(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
-                                      const T* grad, T* out) {
+static void run_spline_moment_pulls(const Op&, const MomentArgs<T>& args, int64_t atoms, const T* tangent,
+                                    const T* grad, T* out) {
   parallel(atoms, kSplineGrain,
-           [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_hvp, args, tangent, grad, begin, end, out); });
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(moment_pull, args, tangent, grad, begin, end, out); });
 }
 
 }  // namespace mdops

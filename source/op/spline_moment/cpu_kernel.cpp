@@ -144,27 +144,20 @@ void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* mo
 }
 
 template <class T>
-void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin, int64_t end, T* pair_grad) {
-  const T* none = nullptr;
-  with_kind(args, [&](auto columns, auto gate) {
-    pull<columns(), gate(), false>(args, none, grad, begin, end, pair_grad);
-  });
-}
-
-template <class T>
 void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end, T* moments) {
   with_kind(args,
             [&](auto columns, auto gate) { jvp<columns(), gate()>(args, tangent, begin, end, moments); });
 }
 
 template <class T>
-void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,
-                T* pair_grad) {
+void moment_pull(const MomentArgs<T>& args, const T* tangent, const T* grad, int64_t begin, int64_t end,
+                 T* pair_grad) {
   with_kind(args, [&](auto columns, auto gate) {
-    pull<columns(), gate(), true>(args, tangent, grad, begin, end, pair_grad);
+    tangent ? pull<columns(), gate(), true>(args, tangent, grad, begin, end, pair_grad)
+            : pull<columns(), gate(), false>(args, tangent, grad, begin, end, pair_grad);
   });
 }
 
-MDOPS_INSTANTIATE(moment_forward, moment_backward, moment_jvp, moment_hvp)
+MDOPS_INSTANTIATE(moment_forward, moment_jvp, moment_pull)
 
 }  // namespace mdops::MDOPS_ISA

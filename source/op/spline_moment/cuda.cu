@@ -14,9 +14,10 @@ static void run_spline_moment_tangents(const CudaOp& op, const MomentArgs<T>& ar
 }
 
 template <class T>
-static void run_spline_moment_seconds(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms,
-                                      const T* tangent, const T* grad, T* out) {
-  launch_pull<true>(op, args, atoms, tangent, grad, out);
+static void run_spline_moment_pulls(const CudaOp& op, const MomentArgs<T>& args, int64_t atoms,
+                                    const T* tangent, const T* grad, T* out) {
+  tangent ? launch_pull<true>(op, args, atoms, tangent, grad, out)
+          : run_spline_moment_gradients(op, args, atoms, grad, out);
 }
 
 }  // namespace mdops

@@ -70,11 +70,7 @@ struct SplineMomentOps {
 
   template <class T>
   static Tensor spline_moment_backward(In& in, Given<T>& a, const Tensor& grad) {
-    const T* of_moments = a.take_gradient(in, grad);
-    T* by_d;
-    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
-    run_spline_moment_gradients<T>(in.op, a, a.atoms, of_moments, by_d);
-    return result;
+    return pulled<T>(in, a, nullptr, a.take_gradient(in, grad));
   }
 
   template <class T>
@@ -96,16 +92,22 @@ struct SplineMomentOps {
 
   template <class T>
   static Tensor spline_moment_hvp(In& in, Given<T>& a, const Tensor& tangent, const Tensor& grad) {
-    const T *along, *of_moments = a.take_gradient(in, grad);
+    const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
-    T* by_d;
-    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
-    run_spline_moment_seconds<T>(in.op, a, a.atoms, along, of_moments, by_d);
-    return result;
+    return pulled<T>(in, a, along, a.take_gradient(in, grad));
   }
 
   MDOPS_IMPLEMENT_FLOATS(SplineMomentOps, spline_moment, spline_moment_backward, spline_moment_jvp,
                          spline_moment_hvp)
+
+ private:
+  template <class T>
+  static Tensor pulled(In& in, Given<T>& a, const T* tangent, const T* grad) {
+    T* by_d;
+    Tensor result = in.result(by_d, {a.atoms, a.width, 3});
+    run_spline_moment_pulls<T>(in.op, a, a.atoms, tangent, grad, by_d);
+    return result;
+  }
 };
 
 }  // namespace mdops

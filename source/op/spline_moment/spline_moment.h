@@ -55,11 +55,10 @@ MDOPS_HD void add_padding(const Normalisation<T>& norm, T slots, T* moments) {
 // Each kernel does the atoms [begin, end). `moments` and its gradient are (N, ntypes, basis, columns).
 MDOPS_DECLARE_KERNELS(void moment_forward(const MomentArgs<T>& args, int64_t begin, int64_t end, T* moments,
                                           int32_t* within, T* nearest))
-MDOPS_DECLARE_KERNELS(void moment_backward(const MomentArgs<T>& args, const T* grad, int64_t begin,
-                                           int64_t end, T* pair_grad))
 MDOPS_DECLARE_KERNELS(void moment_jvp(const MomentArgs<T>& args, const T* tangent, int64_t begin, int64_t end,
                                       T* moments))
-MDOPS_DECLARE_KERNELS(void moment_hvp(const MomentArgs<T>& args, const T* tangent, const T* grad,
-                                      int64_t begin, int64_t end, T* pair_grad))
+// The gradient, or the Hessian product along `tangent` where that is not null.
+MDOPS_DECLARE_KERNELS(void moment_pull(const MomentArgs<T>& args, const T* tangent, const T* grad,
+                                       int64_t begin, int64_t end, T* pair_grad))
 
 }  // namespace mdops
