@@ -9,6 +9,10 @@ from mdops.ops.neighbor import NeighborList, neighbor_list, one_batch
 
 __all__ = ["VerletList"]
 
+# From so many slots on, rows of another system are no measure for those of this one.
+_MANY_SLOTS = 1 << 22
+_TOO_LONG = 4  # times the length that is needed
+
 # Tensors as they are: their values change only if the version does.
 _Identity = tuple[tuple[torch.Tensor, int], ...]
 
@@ -21,7 +25,8 @@ class VerletList:
     of the motion and v the largest remainder |x - x0 F|, a pair vector d0 became d = d0 F + v_j - v_i: no
     pair is missing while cutoff + 2 v <= (smallest singular value of F) (cutoff + skin).
 
-    Rows keep their length from build to build, with some room to spare, until one overflows.
+    Rows keep their length from build to build, with some room to spare, until one overflows, or until they are much too
+    long: after a structure of far more neighbours, as one in wrong units, they would take gigabytes.
 
     Attributes:
         cutoff, skin: A.
@@ -113,12 +118,24 @@ class VerletList:
                 sort=self._sort,
             )
 
+        known, before = self._capacity or 0, self._built_for
+        if before and len(types) * known > _MANY_SLOTS and not _are_equal(types, before[3]):
+            known = 0
         try:
-            return build(self._capacity or 0)
+            found = build(known)
         except NeighborOverflowError as overflow:
-            # Room for a sixteenth more, in whole vectors of eight.
-            self._capacity = -(-(overflow.needed + max(8, overflow.needed // 16)) // 8) * 8
-            return build(self._capacity)
+            return build(self._room(overflow.needed))
+        longest = int(found.counts.sum(1).max()) if len(types) else known
+        return build(self._room(longest)) if known > _TOO_LONG * (longest + 8) else found
+
+    def _room(self, longest: int) -> int:
+        """The length of rows from now on: for a sixteenth more, in whole vectors of eight."""
+        self._capacity = -(-(longest + max(8, longest // 16)) // 8) * 8
+        return self._capacity
+
+
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.device == b.device and torch.equal(a, b)
 
 
 def _identity(*tensors: torch.Tensor) -> _Identity:

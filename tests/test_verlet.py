@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import mdops
 from mdops import ops
 from mdops.errors import InputError
 from mdops.verlet import VerletList
@@ -47,6 +48,15 @@ def test_random_walk_misses_no_pair(device):
         shapes.add(assert_complete(verlet, positions, cell, pbc, types).neighbors.shape)
     assert 2 < verlet.builds < 30
     assert len(shapes) <= 2
+
+
+def test_a_dense_structure_does_not_make_later_rows_long(device, monkeypatch):
+    dense, sparse = make_system(device, edge=2.5), make_system(device, n=90, edge=20.0)
+    for slots in (0, 1 << 22):  # rows are short from the first build on, or after it
+        monkeypatch.setattr(mdops.verlet, "_MANY_SLOTS", slots)
+        verlet = VerletList(CUTOFF, 0.8)
+        longest = [assert_complete(verlet, *system).neighbors.shape[1] for system in (dense, sparse, dense)]
+        assert longest[1] < 40 < 400 < longest[0] == longest[2]
 
 
 def test_strained_cell_misses_no_pair_and_is_not_always_built(device):
