@@ -10,10 +10,8 @@ namespace mdops {
 
 template <class Device>
 struct AngleEndsOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static AngleEndsArgs<T> arguments(In& in, const Tensor& weight, const Tensor& index,
+  static AngleEndsArgs<T> arguments(Checked<Device>& in, const Tensor& weight, const Tensor& index,
                                     const Tensor& offsets) {
     AngleEndsArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
@@ -26,7 +24,8 @@ struct AngleEndsOps {
   }
 
   template <class T>
-  static Outputs<2> angle_ends(In& in, AngleEndsArgs<T>& a, const Tensor& x, const Tensor& of_atom) {
+  static Outputs<2> angle_ends(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& x,
+                               const Tensor& of_atom) {
     in.place(a.x, "x", x, {a.rows, a.inputs});
     in.place(a.of_atom, "of_atom", of_atom, {a.atoms, a.columns});
     Tensor p = in.result(a.p, {a.rows, a.columns}), q = in.result(a.q, {a.rows, a.columns});
@@ -36,7 +35,7 @@ struct AngleEndsOps {
 
   // By x and of_atom.
   template <class T>
-  static Outputs<2> angle_ends_backward(In& in, AngleEndsArgs<T>& a, const Tensor& grad_p,
+  static Outputs<2> angle_ends_backward(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& grad_p,
                                         const Tensor& grad_q) {
     in.place(a.grad_p, "grad_p", grad_p, {a.rows, a.columns});
     in.place(a.grad_q, "grad_q", grad_q, {a.rows, a.columns});

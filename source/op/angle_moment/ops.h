@@ -23,10 +23,8 @@ struct AngleInputs : AngleArgs<T> {
 
 template <class Device>
 struct AngleMomentOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static AngleInputs<T> arguments(In& in, const Tensor& displacements, const Tensor& counts,
+  static AngleInputs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& std, const Tensor& pair_mask,
                                   double cutoff, double cutoff_smooth, double protection, int64_t exponent,
                                   int64_t octaves, int64_t fineness, bool gated) {
@@ -39,7 +37,7 @@ struct AngleMomentOps {
   }
 
   template <class T>
-  static Outputs<3> angle_moment(In& in, AngleInputs<T>& a) {
+  static Outputs<3> angle_moment(Checked<Device>& in, AngleInputs<T>& a) {
     T *to, *least;
     int32_t* inside;
     Tensor moments = in.result(to, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
@@ -49,12 +47,12 @@ struct AngleMomentOps {
   }
 
   template <class T>
-  static Tensor angle_moment_backward(In& in, AngleInputs<T>& a, const Tensor& grad) {
+  static Tensor angle_moment_backward(Checked<Device>& in, AngleInputs<T>& a, const Tensor& grad) {
     return pulled<T>(in, a, nullptr, grad);
   }
 
   template <class T>
-  static Tensor angle_moment_jvp(In& in, AngleInputs<T>& a, const Tensor& tangent) {
+  static Tensor angle_moment_jvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     T* to;
@@ -64,7 +62,8 @@ struct AngleMomentOps {
   }
 
   template <class T>
-  static Tensor angle_moment_hvp(In& in, AngleInputs<T>& a, const Tensor& tangent, const Tensor& grad) {
+  static Tensor angle_moment_hvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent,
+                                 const Tensor& grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     return pulled<T>(in, a, along, grad);
@@ -75,7 +74,7 @@ struct AngleMomentOps {
 
  private:
   template <class T>
-  static Tensor pulled(In& in, AngleInputs<T>& a, const T* tangent, const Tensor& grad) {
+  static Tensor pulled(Checked<Device>& in, AngleInputs<T>& a, const T* tangent, const Tensor& grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
     T* by_d;
@@ -89,18 +88,16 @@ struct AngleMomentOps {
 // none.
 template <class Device>
 struct AngleFeatureOps {
-  using In = Checked<Device>;
-
   template <class T>
   struct Given : AngleInputs<T> {
     AngleTables<T> tables;
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                            const Tensor& std, const Tensor& pair_mask, const Tensor& tables,
-                            const Tensor& gates, double cutoff, double cutoff_smooth, double protection,
-                            int64_t exponent, int64_t octaves, int64_t fineness) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                            const Tensor& types, const Tensor& std, const Tensor& pair_mask,
+                            const Tensor& tables, const Tensor& gates, double cutoff, double cutoff_smooth,
+                            double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
     Given<T> a{AngleMomentOps<Device>::template arguments<T>(in, displacements, counts, types, std, pair_mask,
                                                              cutoff, cutoff_smooth, protection, exponent,
                                                              octaves, fineness, false),
@@ -119,7 +116,7 @@ struct AngleFeatureOps {
   }
 
   template <class T>
-  static Outputs<3> angle_features(In& in, Given<T>& a) {
+  static Outputs<3> angle_features(Checked<Device>& in, Given<T>& a) {
     T *to, *least;
     int32_t* inside;
     Tensor features = in.result(to, {a.atoms, a.tables.channels});
@@ -129,7 +126,7 @@ struct AngleFeatureOps {
   }
 
   template <class T>
-  static Tensor angle_features_backward(In& in, Given<T>& a, const Tensor& grad) {
+  static Tensor angle_features_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.tables.channels});
     T* by_d;

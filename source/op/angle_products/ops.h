@@ -9,10 +9,8 @@ namespace mdops {
 
 template <class Device>
 struct AngleProductOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static AngleProductArgs<T> arguments(In& in, const Tensor& u, const Tensor& first,
+  static AngleProductArgs<T> arguments(Checked<Device>& in, const Tensor& u, const Tensor& first,
                                        const Tensor& first_offsets, const Tensor& second,
                                        const std::optional<Tensor>& second_order,
                                        const Tensor& second_offsets) {
@@ -30,22 +28,22 @@ struct AngleProductOps {
   }
 
   template <class T>
-  static Outputs<2> angle_products(In& in, AngleProductArgs<T>& a) {
+  static Outputs<2> angle_products(Checked<Device>& in, AngleProductArgs<T>& a) {
     Tensor cosines = in.result(a.cosines, {a.rows}), weights = in.result(a.weights, {a.rows});
     run_angle_products(in.op, a);
     return {cosines, weights};
   }
 
   template <class T>
-  static Outputs<2> angle_products_along(In& in, AngleProductArgs<T>& a, const Tensor& v) {
+  static Outputs<2> angle_products_along(Checked<Device>& in, AngleProductArgs<T>& a, const Tensor& v) {
     in.take(a.v, "v", v, {a.things, 4});
     return angle_products(in, a);
   }
 
   // By u, of the gradients by both results.
   template <class T>
-  static Tensor angle_products_backward(In& in, AngleProductArgs<T>& a, const Tensor& grad_cosines,
-                                        const Tensor& grad_weights) {
+  static Tensor angle_products_backward(Checked<Device>& in, AngleProductArgs<T>& a,
+                                        const Tensor& grad_cosines, const Tensor& grad_weights) {
     in.take(a.by_cosines, "grad_cosines", grad_cosines, {a.rows});
     in.take(a.by_weights, "grad_weights", grad_weights, {a.rows});
     a.v = a.u;

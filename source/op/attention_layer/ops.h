@@ -9,7 +9,6 @@ namespace mdops {
 
 template <class Device>
 struct AttentionLayerOps {
-  using In = Checked<Device>;
   using Optional = std::optional<Tensor>;
 
   template <class T>
@@ -18,12 +17,12 @@ struct AttentionLayerOps {
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& g, const Tensor& offsets, const Optional& project,
-                            const Optional& project_bias, const Tensor& out, const Tensor& out_bias,
-                            const Tensor& norm, const Tensor& norm_bias, const Optional& factors,
-                            const Optional& gate, const Optional& switches, const Optional& absent,
-                            double scale, double shift, double eps, bool normalize, const Optional& plan,
-                            int64_t max_length) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& g, const Tensor& offsets,
+                            const Optional& project, const Optional& project_bias, const Tensor& out,
+                            const Tensor& out_bias, const Tensor& norm, const Tensor& norm_bias,
+                            const Optional& factors, const Optional& gate, const Optional& switches,
+                            const Optional& absent, double scale, double shift, double eps, bool normalize,
+                            const Optional& plan, int64_t max_length) {
     AttentionLayerArgs<T> a{};
     in.take(a.g, "g", g, {kAny, kAny});
     in.take(a.out, "out_weight", out, {kAny, kAny});
@@ -52,7 +51,7 @@ struct AttentionLayerOps {
   }
 
   template <class T>
-  static Outputs<2> attention_layer(In& in, Given<T>& a) {
+  static Outputs<2> attention_layer(Checked<Device>& in, Given<T>& a) {
     T* to;
     Tensor result = in.result(to, {a.attention.rows, a.features});
     Tensor saved = in.result(a.saved, {a.attention.rows, a.kept()});
@@ -61,7 +60,8 @@ struct AttentionLayerOps {
   }
 
   template <class T>
-  static Outputs<3> attention_layer_backward(In& in, Given<T>& a, const Tensor& grad, const Tensor& saved) {
+  static Outputs<3> attention_layer_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad,
+                                             const Tensor& saved) {
     const int64_t rows = a.attention.rows;
     in.take(a.grad, "grad", grad, {rows, a.features});
     in.take_saved(a.saved, "saved", saved, {rows, a.kept()});

@@ -10,7 +10,6 @@ namespace mdops {
 
 template <class Device>
 struct AttentionMomentsOps {
-  using In = Checked<Device>;
   using Tensors = std::vector<Tensor>;
   using Optional = std::optional<Tensor>;
 
@@ -24,11 +23,11 @@ struct AttentionMomentsOps {
 
   // `project`, `project_bias` and `factors` are those from layer 1 on.
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& rows, const Tensor& environment, const Tensor& offsets,
-                            const Tensors& inner, const Tensors& out, const Tensors& bias,
-                            const Tensors& project, const Tensors& project_bias, const Tensors& factors,
-                            const Tensor& norm, const Tensor& norm_bias, const Optional& gate,
-                            const Optional& switches, const Optional& absent,
+  static Given<T> arguments(Checked<Device>& in, const Tensor& rows, const Tensor& environment,
+                            const Tensor& offsets, const Tensors& inner, const Tensors& out,
+                            const Tensors& bias, const Tensors& project, const Tensors& project_bias,
+                            const Tensors& factors, const Tensor& norm, const Tensor& norm_bias,
+                            const Optional& gate, const Optional& switches, const Optional& absent,
                             const std::vector<double>& scale, double shift, double eps, bool normalize,
                             const Optional& plan, int64_t max_length) {
     AttentionMomentsArgs<T> a{};
@@ -70,7 +69,7 @@ struct AttentionMomentsOps {
   }
 
   template <class T>
-  static Outputs<2> attention_moments(In& in, Given<T>& a) {
+  static Outputs<2> attention_moments(Checked<Device>& in, Given<T>& a) {
     T* to;
     Tensor moments = in.result(to, {a.attention.sequences, 4, a.features});
     Tensor saved = in.result(a.saved, {a.attention.rows, a.kept()});
@@ -80,7 +79,8 @@ struct AttentionMomentsOps {
 
   // By rows and environment, and by gate and switch where there are these.
   template <class T>
-  static Outputs<4> attention_moments_backward(In& in, Given<T>& a, const Tensor& grad, const Tensor& saved) {
+  static Outputs<4> attention_moments_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad,
+                                               const Tensor& saved) {
     const int64_t rows = a.attention.rows;
     in.place(a.grad, "grad", grad, {a.attention.sequences, 4, a.features});
     in.take_saved(a.saved, "saved", saved, {rows, a.kept()});

@@ -8,10 +8,9 @@ namespace mdops {
 
 template <class Device>
 struct AxisProductOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor axis_product(In& in, const Tensor& t, int64_t axis, const std::optional<Tensor>& behind) {
+  static Tensor axis_product(Checked<Device>& in, const Tensor& t, int64_t axis,
+                             const std::optional<Tensor>& behind) {
     auto a = taken<T>(in, t, axis);
     in.take(a.behind, "behind", behind, {a.atoms, kAny});
     take_more(in.op, a, "behind", behind ? behind->size(1) : 0);
@@ -21,7 +20,8 @@ struct AxisProductOps {
   }
 
   template <class T>
-  static Tensor axis_product_backward(In& in, const Tensor& grad, const Tensor& t, int64_t axis) {
+  static Tensor axis_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& t,
+                                      int64_t axis) {
     auto a = taken<T>(in, t, axis);
     in.take(a.grad, "grad", grad, {a.atoms, kAny});
     if (grad.size(1) < a.d_size())
@@ -38,7 +38,7 @@ struct AxisProductOps {
   static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
 
   template <class T>
-  static AxisArgs<T> taken(In& in, const Tensor& t, int64_t axis) {
+  static AxisArgs<T> taken(Checked<Device>& in, const Tensor& t, int64_t axis) {
     AxisArgs<T> a{};
     in.take(a.t, "t", t, {kAny, kAny, kAny});
     const int64_t rows = t.size(1), width = t.size(2);

@@ -4,8 +4,7 @@
 
 namespace mdops {
 
-void check_range(const Op& op, const char* name, const int32_t* v, int64_t count, int64_t low,
-                 int64_t high) {
+void check_range(const Op& op, const char* name, const int32_t* v, int64_t count, int64_t low, int64_t high) {
   if (!op.on_cpu()) return;
   const int32_t least = static_cast<int32_t>(low), most = static_cast<int32_t>(high - 1);
   parallel(count, 1 << 16, [&](int64_t begin, int64_t end) {

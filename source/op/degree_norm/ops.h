@@ -8,10 +8,8 @@ namespace mdops {
 
 template <class Device>
 struct DegreeNormOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor degree_norm(In& in, const Tensor& x, const Tensor& factors, const Tensor& bias,
+  static Tensor degree_norm(Checked<Device>& in, const Tensor& x, const Tensor& factors, const Tensor& bias,
                             const Tensor& shares, double eps, bool centered) {
     auto a = norm<T>(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
@@ -22,8 +20,9 @@ struct DegreeNormOps {
   }
 
   template <class T>
-  static Tensor degree_norm_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& factors,
-                                     const Tensor& bias, const Tensor& shares, double eps, bool centered) {
+  static Tensor degree_norm_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                     const Tensor& factors, const Tensor& bias, const Tensor& shares,
+                                     double eps, bool centered) {
     auto a = norm<T>(in, x, shares, eps, centered);
     const T* none;  // what is added has no part in gradients
     in.take(none, "bias", bias, {a.channels});
@@ -35,8 +34,8 @@ struct DegreeNormOps {
   }
 
   template <class T>
-  static Tensor degree_norm_terms(In& in, const Tensor& grad, const Tensor& x, const Tensor& shares,
-                                  double eps, bool centered) {
+  static Tensor degree_norm_terms(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                  const Tensor& shares, double eps, bool centered) {
     auto a = norm<T>(in, x, shares, eps, centered);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     Tensor terms = of_atoms(in, a, a.terms);
@@ -45,8 +44,8 @@ struct DegreeNormOps {
   }
 
   template <class T>
-  static Outputs<3> degree_norm_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
-                                                  const Tensor& x, const Tensor& factors,
+  static Outputs<3> degree_norm_backward_backward(Checked<Device>& in, const Tensor& direction,
+                                                  const Tensor& grad, const Tensor& x, const Tensor& factors,
                                                   const Tensor& shares, double eps, bool centered) {
     auto a = norm<T>(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
@@ -63,7 +62,8 @@ struct DegreeNormOps {
 
  private:
   template <class T>
-  static NormArgs<T> norm(In& in, const Tensor& x, const Tensor& shares, double eps, bool centered) {
+  static NormArgs<T> norm(Checked<Device>& in, const Tensor& x, const Tensor& shares, double eps,
+                          bool centered) {
     NormArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.atoms = x.size(0), a.rows = x.size(1), a.channels = x.size(2);
@@ -76,7 +76,7 @@ struct DegreeNormOps {
     return a;
   }
   template <class T>
-  static Tensor of_atoms(In& in, const NormArgs<T>& a, T*& to) {
+  static Tensor of_atoms(Checked<Device>& in, const NormArgs<T>& a, T*& to) {
     return in.result(to, {a.atoms, a.rows, a.channels});
   }
 };

@@ -56,10 +56,8 @@ struct DisplacementOps {
 
 template <class Device>
 struct PairForceOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Outputs<2> displacements_backward(In& in, const Tensor& grad, const Tensor& batch,
+  static Outputs<2> displacements_backward(Checked<Device>& in, const Tensor& grad, const Tensor& batch,
                                            const Tensor& neighbors, const Tensor& images,
                                            int64_t num_systems) {
     const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
@@ -75,8 +73,9 @@ struct PairForceOps {
   }
 
   template <class T>
-  static Outputs<3> pair_forces(In& in, const Tensor& grad, const Tensor& displacements, const Tensor& batch,
-                                const Tensor& neighbors, int64_t num_systems, bool of_atoms) {
+  static Outputs<3> pair_forces(Checked<Device>& in, const Tensor& grad, const Tensor& displacements,
+                                const Tensor& batch, const Tensor& neighbors, int64_t num_systems,
+                                bool of_atoms) {
     const PairRows rows = take_pairs(in, batch, neighbors, num_systems);
     const T *of_vectors, *d;
     in.take(of_vectors, "grad", grad, {rows.atoms, rows.width, 3});

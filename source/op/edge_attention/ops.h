@@ -11,12 +11,10 @@ namespace mdops {
 
 template <class Device>
 struct EdgeAttentionOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeAttentionArgs<T> arguments(In& in, const Tensor& q, const Tensor& x, const Tensor& r,
-                                        const Tensor& w, const Tensor& absent, const Tensor& offsets,
-                                        double shift, bool gated, int64_t longest) {
+  static EdgeAttentionArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& x,
+                                        const Tensor& r, const Tensor& w, const Tensor& absent,
+                                        const Tensor& offsets, double shift, bool gated, int64_t longest) {
     EdgeAttentionArgs<T> a{};
     in.take(a.q, "q", q, {kAny, kAny, kAny});
     a.rows = q.size(0), a.heads = q.size(1), a.keys = q.size(2);
@@ -39,14 +37,15 @@ struct EdgeAttentionOps {
   }
 
   template <class T>
-  static Tensor edge_attention(In& in, EdgeAttentionArgs<T>& a) {
+  static Tensor edge_attention(Checked<Device>& in, EdgeAttentionArgs<T>& a) {
     Tensor out = in.result(a.out, {a.rows, a.heads, a.values});
     run_edge_attention(in.op, a);
     return out;
   }
 
   template <class T>
-  static Outputs<4> edge_attention_backward(In& in, EdgeAttentionArgs<T>& a, const Tensor& grad) {
+  static Outputs<4> edge_attention_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
+                                            const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
     Gradients by(in, a);
     run_edge_attention(in.op, a);
@@ -54,9 +53,10 @@ struct EdgeAttentionOps {
   }
 
   template <class T>
-  static Outputs<5> edge_attention_backward_backward(In& in, EdgeAttentionArgs<T>& a, const Tensor& along_q,
-                                                     const Tensor& along_x, const Tensor& along_r,
-                                                     const Tensor& along_w, const Tensor& grad) {
+  static Outputs<5> edge_attention_backward_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
+                                                     const Tensor& along_q, const Tensor& along_x,
+                                                     const Tensor& along_r, const Tensor& along_w,
+                                                     const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
     in.take(a.along_q, "along_q", along_q, {a.rows, a.heads, a.keys});
     in.give(a.along_x, "along_x", along_x, {a.rows, a.values});
@@ -76,7 +76,7 @@ struct EdgeAttentionOps {
     Tensor q, x, r, w;
 
     template <class T>
-    Gradients(In& in, EdgeAttentionArgs<T>& a)
+    Gradients(Checked<Device>& in, EdgeAttentionArgs<T>& a)
         : q(in.result(a.by_q, {a.rows, a.heads, a.keys})),
           x(in.result(a.by_x, {a.rows, a.values})),
           r(in.result(a.by_r, {a.rows, 3})),

@@ -12,14 +12,13 @@ enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
 
 template <class Device>
 struct EdgeConvolutionOps {
-  using In = Checked<Device>;
   using Index = const Tensor&;
   using Order = const std::optional<Tensor>&;
 
   template <class T>
-  static Tensor edge_convolution(In& in, const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& t,
-                                 const Tensor& weight, Index x_index, Order x_order, Index x_offsets,
-                                 Index a_index, Order a_order, Index a_offsets) {
+  static Tensor edge_convolution(Checked<Device>& in, const Tensor& x, const Tensor& b, const Tensor& w,
+                                 const Tensor& t, const Tensor& weight, Index x_index, Order x_order,
+                                 Index x_offsets, Index a_index, Order a_order, Index a_offsets) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.x.x, "x", x, {kAny, kAny});
     args.width = x.size(1);
@@ -33,7 +32,7 @@ struct EdgeConvolutionOps {
   }
 
   template <class T>
-  static Tensor edge_convolution_nodes(In& in, const Tensor& a, const Tensor& b, const Tensor& w,
+  static Tensor edge_convolution_nodes(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& w,
                                        const Tensor& t, const Tensor& weight, Index a_index, Order a_order,
                                        Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
     EdgeConvolutionArgs<T> args{};
@@ -50,18 +49,18 @@ struct EdgeConvolutionOps {
 
   // By b, w and t; without b (E, 0) that by w is empty.
   template <class T>
-  static Outputs<3> edge_convolution_edges(In& in, const Tensor& a, const Tensor& x, const Tensor& b,
-                                           const Tensor& w, const Tensor& weight, Index a_index,
-                                           Order a_order, Index a_offsets, Index x_index, Order x_order,
-                                           Index x_offsets) {
+  static Outputs<3> edge_convolution_edges(Checked<Device>& in, const Tensor& a, const Tensor& x,
+                                           const Tensor& b, const Tensor& w, const Tensor& weight,
+                                           Index a_index, Order a_order, Index a_offsets, Index x_index,
+                                           Order x_order, Index x_offsets) {
     return by_edges<T>(in, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index,
                        x_order, x_offsets);
   }
 
   // The same with sums of the edges' own numbers.
   template <class T>
-  static Outputs<3> edge_convolution_own(In& in, const Tensor& a, const Tensor& own, const Tensor& x,
-                                         const Tensor& b, const Tensor& w, const Tensor& t,
+  static Outputs<3> edge_convolution_own(Checked<Device>& in, const Tensor& a, const Tensor& own,
+                                         const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& t,
                                          const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
                                          Index x_index, Order x_order, Index x_offsets) {
     return by_edges<T>(in, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
@@ -69,9 +68,9 @@ struct EdgeConvolutionOps {
   }
 
   template <class T>
-  static Tensor edge_convolution_weight(In& in, const Tensor& a, const Tensor& x, const Tensor& b,
-                                        const Tensor& w, Index a_index, Order a_order, Index a_offsets,
-                                        Index x_index, Order x_order, Index x_offsets) {
+  static Tensor edge_convolution_weight(Checked<Device>& in, const Tensor& a, const Tensor& x,
+                                        const Tensor& b, const Tensor& w, Index a_index, Order a_order,
+                                        Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.a.x, "a", a, {kAny, kAny});
     args.width = a.size(1);
@@ -94,9 +93,9 @@ struct EdgeConvolutionOps {
  private:
   // Which nodes of both kinds the rows belong to.
   template <class T>
-  static std::pair<RowIndex, RowIndex> take_nodes(In& in, EdgeConvolutionArgs<T>& args, Index a_index,
-                                                  Order a_order, Index a_offsets, Index x_index,
-                                                  Order x_order, Index x_offsets) {
+  static std::pair<RowIndex, RowIndex> take_nodes(Checked<Device>& in, EdgeConvolutionArgs<T>& args,
+                                                  Index a_index, Order a_order, Index a_offsets,
+                                                  Index x_index, Order x_order, Index x_offsets) {
     const RowIndex of_a(in, a_index, a_order, a_offsets, args.rows, {"a_index", "a_order", "a_offsets"});
     const RowIndex of_x(in, x_index, x_order, x_offsets, args.rows, {"x_index", "x_order", "x_offsets"});
     args.a.index = of_a.index, args.a.nodes = of_a.targets;
@@ -110,14 +109,14 @@ struct EdgeConvolutionOps {
   }
 
   template <class T>
-  static void take_a(In& in, EdgeConvolutionArgs<T>& args, const Tensor& a) {
+  static void take_a(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& a) {
     in.place(args.a.x, "a", a, {kAny, kAny, kAny});
     args.turns = a.size(1) - 1, args.width = a.size(2);
     if (args.turns < 0) fail(in.op, "argument `a` has no rows for each node, expected one or more");
   }
 
   template <class T>
-  static void take_edges(In& in, EdgeConvolutionArgs<T>& args, const Tensor& b, const Tensor& w,
+  static void take_edges(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& b, const Tensor& w,
                          const Tensor& t, const Tensor& weight, int64_t turns = kAny) {
     in.place(args.b, "b", b, {kAny, kAny});
     args.rows = b.size(0), args.inputs = b.size(1);
@@ -128,9 +127,10 @@ struct EdgeConvolutionOps {
   }
 
   template <class T>
-  static Outputs<3> by_edges(In& in, const Tensor& a, const Tensor* own, const Tensor& x, const Tensor& b,
-                             const Tensor& w, const Tensor* t, const Tensor& weight, Index a_index,
-                             Order a_order, Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
+  static Outputs<3> by_edges(Checked<Device>& in, const Tensor& a, const Tensor* own, const Tensor& x,
+                             const Tensor& b, const Tensor& w, const Tensor* t, const Tensor& weight,
+                             Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
+                             Index x_offsets) {
     EdgeConvolutionArgs<T> args{};
     take_a(in, args, a);
     in.place(args.x.x, "x", x, {kAny, args.width});

@@ -10,13 +10,12 @@ namespace mdops {
 
 template <class Device>
 struct EdgeEnvironmentOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeEnvironmentArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& slots,
-                                          const Tensor& edge_of_slot, const Tensor& types, const Tensor& mean,
-                                          const Tensor& std, double smooth, double cutoff, double protection,
-                                          double of_means, double of_turning) {
+  static EdgeEnvironmentArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
+                                          const Tensor& slots, const Tensor& edge_of_slot,
+                                          const Tensor& types, const Tensor& mean, const Tensor& std,
+                                          double smooth, double cutoff, double protection, double of_means,
+                                          double of_turning) {
     EdgeEnvironmentArgs<T> a{};
     in.take(a.displacements, "displacements", displacements, {kAny, kAny, 3});
     a.atoms = displacements.size(0), a.width = displacements.size(1);
@@ -36,7 +35,7 @@ struct EdgeEnvironmentOps {
   }
 
   template <class T>
-  static Outputs<5> edge_environment(In& in, EdgeEnvironmentArgs<T>& a) {
+  static Outputs<5> edge_environment(Checked<Device>& in, EdgeEnvironmentArgs<T>& a) {
     Tensor lengths = in.result(a.lengths, {a.edges, 1}), vectors = in.result(a.vectors, {a.edges, 3});
     Tensor weight = in.result(a.weight, {a.edges, 1}), means = in.result(a.means, {a.edges, 1});
     Tensor turning = in.result(a.turning, {a.edges, 3});
@@ -45,9 +44,10 @@ struct EdgeEnvironmentOps {
   }
 
   template <class T>
-  static Tensor edge_environment_backward(In& in, EdgeEnvironmentArgs<T>& a, const Tensor& by_lengths,
-                                          const Tensor& by_vectors, const Tensor& by_weight,
-                                          const Tensor& by_means, const Tensor& by_turning) {
+  static Tensor edge_environment_backward(Checked<Device>& in, EdgeEnvironmentArgs<T>& a,
+                                          const Tensor& by_lengths, const Tensor& by_vectors,
+                                          const Tensor& by_weight, const Tensor& by_means,
+                                          const Tensor& by_turning) {
     in.take(a.by_lengths, "by_lengths", by_lengths, {a.edges, 1});
     in.take(a.by_vectors, "by_vectors", by_vectors, {a.edges, 3});
     in.take(a.by_weight, "by_weight", by_weight, {a.edges, 1});

@@ -10,10 +10,8 @@ namespace mdops {
 
 template <class Device>
 struct EdgeFrameOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Outputs<2> edge_frames(In& in, const Tensor& vectors, int64_t degree, int64_t order) {
+  static Outputs<2> edge_frames(Checked<Device>& in, const Tensor& vectors, int64_t degree, int64_t order) {
     FrameArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
     Tensor harmonics = in.result(a.harmonics, {a.shape.edges, columns});
@@ -23,7 +21,7 @@ struct EdgeFrameOps {
   }
 
   template <class T>
-  static Tensor edge_frames_backward(In& in, const Tensor& by_harmonics, const Tensor& by_turn,
+  static Tensor edge_frames_backward(Checked<Device>& in, const Tensor& by_harmonics, const Tensor& by_turn,
                                      const Tensor& vectors, int64_t degree, int64_t order) {
     FrameBackwardArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
@@ -35,9 +33,9 @@ struct EdgeFrameOps {
   }
 
   template <class T>
-  static Outputs<3> edge_frames_backward_backward(In& in, const Tensor& changes, const Tensor& by_harmonics,
-                                                  const Tensor& by_turn, const Tensor& vectors,
-                                                  int64_t degree, int64_t order) {
+  static Outputs<3> edge_frames_backward_backward(Checked<Device>& in, const Tensor& changes,
+                                                  const Tensor& by_harmonics, const Tensor& by_turn,
+                                                  const Tensor& vectors, int64_t degree, int64_t order) {
     FrameTwiceArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
     in.take(a.changes, "changes", changes, {a.shape.edges, 3});
@@ -54,8 +52,8 @@ struct EdgeFrameOps {
 
  private:
   // Returns how many rows and columns the matrix of an edge has.
-  static std::pair<int64_t, int64_t> take_vectors(In& in, auto& a, const Tensor& vectors, int64_t degree,
-                                                  int64_t order) {
+  static std::pair<int64_t, int64_t> take_vectors(Checked<Device>& in, auto& a, const Tensor& vectors,
+                                                  int64_t degree, int64_t order) {
     in.take(a.vectors, "vectors", vectors, {kAny, 3});
     if (degree < 0 || degree > kMostDegree)
       fail(in.op, "argument `degree` is ", degree, ", expected 0 to ", kMostDegree);

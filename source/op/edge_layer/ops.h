@@ -10,10 +10,8 @@ namespace mdops {
 
 template <class Device>
 struct EdgeLayerOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeLayerArgs<T> arguments(In& in, const Tensor& e, const Tensor& r, const Tensor& w,
+  static EdgeLayerArgs<T> arguments(Checked<Device>& in, const Tensor& e, const Tensor& r, const Tensor& w,
                                     const Tensor& absent, const Tensor& offsets, const Tensor& own,
                                     const Tensor& own_bias, const Tensor& own_factor, const Tensor& queries,
                                     const Tensor& values, const Tensor& out_bias, const Tensor& norm,
@@ -46,7 +44,7 @@ struct EdgeLayerOps {
   }
 
   template <class T>
-  static Outputs<2> edge_layer(In& in, EdgeLayerArgs<T>& a) {
+  static Outputs<2> edge_layer(Checked<Device>& in, EdgeLayerArgs<T>& a) {
     Tensor out = in.result(a.out, {a.rows, a.width});
     Tensor saved = in.result(a.saved, {a.heads ? a.rows : 0, a.width});
     run_edge_layer(in.op, a);
@@ -54,7 +52,7 @@ struct EdgeLayerOps {
   }
 
   template <class T>
-  static Outputs<3> edge_layer_backward(In& in, EdgeLayerArgs<T>& a, const Tensor& grad,
+  static Outputs<3> edge_layer_backward(Checked<Device>& in, EdgeLayerArgs<T>& a, const Tensor& grad,
                                         const Tensor& saved) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.take_saved(a.saved, "saved", saved, {a.heads ? a.rows : 0, a.width});

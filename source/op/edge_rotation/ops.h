@@ -11,11 +11,10 @@ namespace mdops {
 
 template <class Device>
 struct EdgeRotationOps {
-  using In = Checked<Device>;
   using Order = std::optional<Tensor>;
 
   template <class T>
-  static Tensor edge_rotate(In& in, const Tensor& turn, const Tensor& x, const Tensor& index,
+  static Tensor edge_rotate(Checked<Device>& in, const Tensor& turn, const Tensor& x, const Tensor& index,
                             const Order& order, const Tensor& offsets) {
     RotateArgs<T> a{};
     in.place(a.turn, "turn", turn, {kAny, kAny, kAny});
@@ -27,22 +26,23 @@ struct EdgeRotationOps {
   }
 
   template <class T>
-  static Tensor edge_rotate_sum(In& in, const Tensor& turn, const Tensor& y, const Tensor& index,
+  static Tensor edge_rotate_sum(Checked<Device>& in, const Tensor& turn, const Tensor& y, const Tensor& index,
                                 const Order& order, const Tensor& offsets) {
     return sum(in, taken<T>(in, turn, y, std::nullopt, index, order, offsets));
   }
 
   template <class T>
-  static Tensor edge_rotate_back(In& in, const Tensor& turn, const Tensor& y, const Tensor& weight,
-                                 const Tensor& index, const Order& order, const Tensor& offsets) {
+  static Tensor edge_rotate_back(Checked<Device>& in, const Tensor& turn, const Tensor& y,
+                                 const Tensor& weight, const Tensor& index, const Order& order,
+                                 const Tensor& offsets) {
     return sum(in, taken<T>(in, turn, y, weight, index, order, offsets));
   }
 
   // By turn, y and weight.
   template <class T>
-  static Outputs<3> edge_rotate_back_backward(In& in, const Tensor& grad, const Tensor& turn, const Tensor& y,
-                                              const Tensor& weight, const Tensor& index, const Order& order,
-                                              const Tensor& offsets) {
+  static Outputs<3> edge_rotate_back_backward(Checked<Device>& in, const Tensor& grad, const Tensor& turn,
+                                              const Tensor& y, const Tensor& weight, const Tensor& index,
+                                              const Order& order, const Tensor& offsets) {
     const auto of = taken<T>(in, turn, y, weight, index, order, offsets);
     const auto [edges, nodes, rows, columns, channels] = of.shape;
     NodeRows<T> grads{nullptr, of.index, nodes};
@@ -57,7 +57,7 @@ struct EdgeRotationOps {
   }
 
   template <class T>
-  static Tensor edge_rotate_outer(In& in, const Tensor& y, const Tensor& x, const Tensor& index,
+  static Tensor edge_rotate_outer(Checked<Device>& in, const Tensor& y, const Tensor& x, const Tensor& index,
                                   const Order& order, const Tensor& offsets) {
     RotateOuterArgs<T> a{};
     in.place(a.y, "y", y, {kAny, kAny, kAny});
@@ -73,8 +73,8 @@ struct EdgeRotationOps {
 
  private:
   // Which rows of nodes `x` belong to edges, `rows` in the frame of each.
-  static void take_nodes(In& in, auto& a, const Tensor& x, const Tensor& index, const Order& order,
-                         const Tensor& offsets, int64_t edges, int64_t rows) {
+  static void take_nodes(Checked<Device>& in, auto& a, const Tensor& x, const Tensor& index,
+                         const Order& order, const Tensor& offsets, int64_t edges, int64_t rows) {
     const RowIndex of(in, index, order, offsets, edges);
     check_rotation(in.op, of, x);
     a.x.index = of.index, a.x.nodes = of.targets;
@@ -82,7 +82,7 @@ struct EdgeRotationOps {
   }
 
   template <class T>
-  static RotateSumArgs<T> taken(In& in, const Tensor& turn, const Tensor& y,
+  static RotateSumArgs<T> taken(Checked<Device>& in, const Tensor& turn, const Tensor& y,
                                 const std::optional<Tensor>& weight, const Tensor& index, const Order& order,
                                 const Tensor& offsets) {
     RotateSumArgs<T> a{};
@@ -97,7 +97,7 @@ struct EdgeRotationOps {
   }
 
   template <class T>
-  static Tensor sum(In& in, RotateSumArgs<T> a) {
+  static Tensor sum(Checked<Device>& in, RotateSumArgs<T> a) {
     Tensor x = in.result(a.x, {a.shape.nodes, a.shape.columns, a.shape.channels});
     run_rotation(in.op, a);
     return x;

@@ -9,14 +9,12 @@ namespace mdops {
 
 template <class Device>
 struct EdgeSoftmaxOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeSoftmaxArgs<T> arguments(In& in, const Tensor& q, const Tensor& k, const Tensor& bias,
-                                      const Tensor& fades, const Tensor& nothing, const Tensor& atom_index,
-                                      const Tensor& atom_offsets, const Tensor& node_index,
-                                      const std::optional<Tensor>& node_order, const Tensor& node_offsets,
-                                      double scale) {
+  static EdgeSoftmaxArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& k,
+                                      const Tensor& bias, const Tensor& fades, const Tensor& nothing,
+                                      const Tensor& atom_index, const Tensor& atom_offsets,
+                                      const Tensor& node_index, const std::optional<Tensor>& node_order,
+                                      const Tensor& node_offsets, double scale) {
     EdgeSoftmaxArgs<T> a{};
     in.take(a.q, "q", q, {kAny, kAny});
     a.width = q.size(1);
@@ -41,14 +39,14 @@ struct EdgeSoftmaxOps {
   }
 
   template <class T>
-  static Tensor edge_softmax(In& in, EdgeSoftmaxArgs<T>& a) {
+  static Tensor edge_softmax(Checked<Device>& in, EdgeSoftmaxArgs<T>& a) {
     Tensor y = in.result(a.y, {a.edges, a.heads});
     run_edge_softmax(in.op, a);
     return y;
   }
 
   template <class T>
-  static Outputs<4> edge_softmax_backward(In& in, EdgeSoftmaxArgs<T>& a, const Tensor& grad) {
+  static Outputs<4> edge_softmax_backward(Checked<Device>& in, EdgeSoftmaxArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.heads});
     Tensor by_bias = in.result(a.y, {a.edges, a.heads}), by_fades = in.result(a.by_fades, {a.edges, 1});
     Tensor by_q = in.result(a.by_q, {a.atoms, a.width}), by_k = in.result(a.by_k, {a.nodes, a.width});

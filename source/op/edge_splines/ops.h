@@ -10,11 +10,9 @@ namespace mdops {
 
 template <class Device>
 struct EdgeSplineOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeSplineArgs<T> arguments(In& in, const Tensor& lengths, const Tensor& kinds, const Tensor& table,
-                                     double cutoff) {
+  static EdgeSplineArgs<T> arguments(Checked<Device>& in, const Tensor& lengths, const Tensor& kinds,
+                                     const Tensor& table, double cutoff) {
     EdgeSplineArgs<T> a{};
     in.take(a.lengths, "lengths", lengths, {kAny, 1});
     a.edges = lengths.size(0);
@@ -31,14 +29,14 @@ struct EdgeSplineOps {
   }
 
   template <class T>
-  static Tensor edge_splines(In& in, EdgeSplineArgs<T>& a) {
+  static Tensor edge_splines(Checked<Device>& in, EdgeSplineArgs<T>& a) {
     Tensor y = in.result(a.out, {a.edges, a.functions});
     run_edge_splines(in.op, a);
     return y;
   }
 
   template <class T>
-  static Tensor edge_splines_backward(In& in, EdgeSplineArgs<T>& a, const Tensor& grad) {
+  static Tensor edge_splines_backward(Checked<Device>& in, EdgeSplineArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.functions});
     Tensor by_lengths = in.result(a.out, {a.edges, 1});
     run_edge_splines(in.op, a);

@@ -10,12 +10,10 @@ namespace mdops {
 
 template <class Device>
 struct EdgeUpdateOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EdgeUpdateArgs<T> arguments(In& in, const Tensor& z, const Tensor& scale, const Tensor& bias,
-                                     const Tensor& index, const Tensor& offsets, int64_t activation,
-                                     double threshold) {
+  static EdgeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& scale,
+                                     const Tensor& bias, const Tensor& index, const Tensor& offsets,
+                                     int64_t activation, double threshold) {
     EdgeUpdateArgs<T> a{};
     in.place(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.width = z.size(1);
@@ -28,7 +26,7 @@ struct EdgeUpdateOps {
   }
 
   template <class T>
-  static Tensor edge_update(In& in, EdgeUpdateArgs<T>& a, const Tensor& base) {
+  static Tensor edge_update(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& base) {
     in.place(a.base, "base", base, {a.edges, a.width});
     Tensor y = in.result(a.out, {a.edges, a.width});
     run_edge_update(in.op, a);
@@ -37,7 +35,7 @@ struct EdgeUpdateOps {
 
   // By z.
   template <class T>
-  static Tensor edge_update_backward(In& in, EdgeUpdateArgs<T>& a, const Tensor& grad) {
+  static Tensor edge_update_backward(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& grad) {
     in.place(a.grad, "grad", grad, {a.edges, a.width});
     Tensor by_z = in.result(a.out, {a.rows, a.width});
     run_edge_update_gradients(in.op, a);

@@ -9,10 +9,8 @@ namespace mdops {
 
 template <class Device>
 struct EnvMatOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EnvMatArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& counts,
+  static EnvMatArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                  const Tensor& types, const Tensor& std, const Tensor& pair_mask,
                                  double cutoff, double cutoff_smooth, double protection, bool radial) {
     EnvMatArgs<T> a{};
@@ -23,9 +21,9 @@ struct EnvMatOps {
   }
 
   template <class T>
-  static Tensor env_mat(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                        const Tensor& mean, const Tensor& std, const Tensor& pair_mask, double cutoff,
-                        double cutoff_smooth, double protection, bool radial) {
+  static Tensor env_mat(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                        const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
+                        double cutoff, double cutoff_smooth, double protection, bool radial) {
     auto a = arguments<T>(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
                           radial);
     in.take(a.mean, "mean", mean, {a.ntypes});
@@ -36,7 +34,7 @@ struct EnvMatOps {
   }
 
   template <class T>
-  static Tensor env_mat_backward(In& in, EnvMatArgs<T>& a, const Tensor& grad) {
+  static Tensor env_mat_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
     T* by_d;
@@ -46,7 +44,7 @@ struct EnvMatOps {
   }
 
   template <class T>
-  static Outputs<2> env_mat_backward_backward(In& in, EnvMatArgs<T>& a, const Tensor& tangent,
+  static Outputs<2> env_mat_backward_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& tangent,
                                               const Tensor& grad) {
     const T *of_rows, *along;
     in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});

@@ -74,10 +74,8 @@ struct GraphOps {
 
 template <class Device>
 struct EdgeListOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Outputs<9> neighbor_edges(In& in, const Tensor& displacements, const Tensor& neighbors,
+  static Outputs<9> neighbor_edges(Checked<Device>& in, const Tensor& displacements, const Tensor& neighbors,
                                    const Tensor& images, const Tensor& counts, const Tensor& types,
                                    const Tensor& pair_mask, double cutoff, double angle_cutoff,
                                    int64_t edge_sel, int64_t angle_sel, int64_t nodes, int64_t capacity) {
@@ -110,11 +108,10 @@ struct EdgeListOps {
 
 template <class Device>
 struct EdgeRowOps {
-  using In = Checked<Device>;
   using Optional = std::optional<Tensor>;
 
   template <class T>
-  static Tensor edge_gather(In& in, const Tensor& x, const Tensor& index, const Optional& order,
+  static Tensor edge_gather(Checked<Device>& in, const Tensor& x, const Tensor& index, const Optional& order,
                             const Tensor& offsets, const Optional& base, int64_t width) {
     GatherArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
@@ -127,7 +124,7 @@ struct EdgeRowOps {
   }
 
   template <class T>
-  static Tensor edge_scatter(In& in, const Tensor& y, const Tensor& index, const Optional& order,
+  static Tensor edge_scatter(Checked<Device>& in, const Tensor& y, const Tensor& index, const Optional& order,
                              const Tensor& offsets, const Optional& base, const Optional& more,
                              int64_t width) {
     ScatterArgs<T> a{};
@@ -147,9 +144,9 @@ struct EdgeRowOps {
   }
 
   template <class T>
-  static Tensor edge_product(In& in, const Tensor& x, const Tensor& x_index, const Optional& x_order,
-                             const Tensor& x_offsets, const Tensor& y, const Tensor& y_index,
-                             const Optional& y_order, const Tensor& y_offsets) {
+  static Tensor edge_product(Checked<Device>& in, const Tensor& x, const Tensor& x_index,
+                             const Optional& x_order, const Tensor& x_offsets, const Tensor& y,
+                             const Tensor& y_index, const Optional& y_order, const Tensor& y_offsets) {
     ProductArgs<T> a{};
     in.place(a.x.x, "x", x, {kAny, kAny});
     a.width = x.size(1);
@@ -165,9 +162,9 @@ struct EdgeRowOps {
   }
 
   template <class T>
-  static Tensor edge_weighted_sum(In& in, const Tensor& weight, const Tensor& x, const Tensor& x_index,
-                                  const Optional& x_order, const Tensor& x_offsets, const Tensor& index,
-                                  const Optional& order, const Tensor& offsets) {
+  static Tensor edge_weighted_sum(Checked<Device>& in, const Tensor& weight, const Tensor& x,
+                                  const Tensor& x_index, const Optional& x_order, const Tensor& x_offsets,
+                                  const Tensor& index, const Optional& order, const Tensor& offsets) {
     WeightedSumArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
     a.rows = weight.size(0), a.width = weight.size(1);
@@ -182,7 +179,8 @@ struct EdgeRowOps {
   }
 
   template <class T>
-  static Tensor edge_permute(In& in, const Tensor& x, const Tensor& index, const Tensor& inverse) {
+  static Tensor edge_permute(Checked<Device>& in, const Tensor& x, const Tensor& index,
+                             const Tensor& inverse) {
     GatherArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.sources = x.size(0), a.width = a.stride = x.size(1);
@@ -198,7 +196,7 @@ struct EdgeRowOps {
 
  private:
   template <class T>
-  static Tensor gathered(In& in, GatherArgs<T>& a) {
+  static Tensor gathered(Checked<Device>& in, GatherArgs<T>& a) {
     Tensor y = in.result(a.y, {a.rows, a.width});
     run_graph(in.op, a);
     return y;
@@ -222,11 +220,9 @@ struct EdgeRowOps {
 // Of rows of segments.
 template <class Device>
 struct SegmentOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor segment_weights(In& in, const Tensor& x, const Tensor& weight, const Tensor& nothing,
-                                const Tensor& offsets) {
+  static Tensor segment_weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
+                                const Tensor& nothing, const Tensor& offsets) {
     auto a = weights<T>(in, x, weight, nothing, offsets);
     Tensor y = in.result(a.y, {a.rows, a.columns});
     run_graph(in.op, a);
@@ -235,7 +231,7 @@ struct SegmentOps {
 
   // By x, weight (of each column) and nothing (of each segment).
   template <class T>
-  static Outputs<3> segment_weights_backward(In& in, const Tensor& grad, const Tensor& x,
+  static Outputs<3> segment_weights_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                              const Tensor& weight, const Tensor& nothing,
                                              const Tensor& offsets) {
     auto a = weights<T>(in, x, weight, nothing, offsets);
@@ -243,7 +239,7 @@ struct SegmentOps {
   }
 
   template <class T>
-  static Outputs<4> segment_weights_backward_backward(In& in, const Tensor& along_x,
+  static Outputs<4> segment_weights_backward_backward(Checked<Device>& in, const Tensor& along_x,
                                                       const Tensor& along_weight, const Tensor& along_nothing,
                                                       const Tensor& grad, const Tensor& x,
                                                       const Tensor& weight, const Tensor& nothing,
@@ -258,21 +254,23 @@ struct SegmentOps {
   }
 
   template <class T>
-  static Tensor segment_softmax(In& in, const Tensor& x, const Tensor& offsets) {
+  static Tensor segment_softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
     auto a = softmax<T>(in, x, offsets);
     return softmax_result(in, a);
   }
 
   template <class T>
-  static Tensor segment_softmax_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& offsets) {
+  static Tensor segment_softmax_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                         const Tensor& offsets) {
     auto a = softmax<T>(in, x, offsets);
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     return softmax_result(in, a);
   }
 
   template <class T>
-  static Outputs<2> segment_softmax_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
-                                                      const Tensor& x, const Tensor& offsets) {
+  static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, const Tensor& direction,
+                                                      const Tensor& grad, const Tensor& x,
+                                                      const Tensor& offsets) {
     auto a = softmax<T>(in, x, offsets);
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     in.give(a.direction, "direction", direction, {a.rows, a.columns});
@@ -286,8 +284,8 @@ struct SegmentOps {
 
  private:
   template <class T>
-  static SegmentWeightArgs<T> weights(In& in, const Tensor& x, const Tensor& weight, const Tensor& nothing,
-                                      const Tensor& offsets) {
+  static SegmentWeightArgs<T> weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
+                                      const Tensor& nothing, const Tensor& offsets) {
     SegmentWeightArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -298,7 +296,7 @@ struct SegmentOps {
   }
 
   template <class T>
-  static Outputs<3> weight_gradients(In& in, SegmentWeightArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> weight_gradients(Checked<Device>& in, SegmentWeightArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_x = in.result(a.y, {a.rows, a.columns}),
            by_weight = in.result(a.by_weight, {a.rows, a.columns});
@@ -308,7 +306,7 @@ struct SegmentOps {
   }
 
   template <class T>
-  static SoftmaxArgs<T> softmax(In& in, const Tensor& x, const Tensor& offsets) {
+  static SoftmaxArgs<T> softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
     SoftmaxArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -317,7 +315,7 @@ struct SegmentOps {
   }
 
   template <class T>
-  static Tensor softmax_result(In& in, SoftmaxArgs<T>& a) {
+  static Tensor softmax_result(Checked<Device>& in, SoftmaxArgs<T>& a) {
     Tensor of_x = in.result(a.of_x, {a.rows, a.columns});
     run_graph(in.op, a);
     return of_x;

@@ -10,25 +10,23 @@ namespace mdops {
 
 template <class Device>
 struct HarmonicSumOps {
-  using In = Checked<Device>;
-
   template <class T>
   struct Given : HarmonicMomentArgs<T> {
     HarmonicSumArgs<T> sums;
     const T *by_first, *by_second;
 
     int64_t components() const { return components_to(this->degree); }
-    void take_gradients(In& in, const Tensor& first, const Tensor& second) {
+    void take_gradients(Checked<Device>& in, const Tensor& first, const Tensor& second) {
       in.take(by_first, "by_first", first, {this->atoms, sums.width()});
       in.take(by_second, "by_second", second, {this->atoms, components(), sums.seconds});
     }
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                            const Tensor& pair_mask, const Tensor& table, const Tensor& rows,
-                            const Tensor& slopes, const Tensor& pieces, double cutoff, int64_t intervals,
-                            int64_t degree, int64_t seconds) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                            const Tensor& types, const Tensor& pair_mask, const Tensor& table,
+                            const Tensor& rows, const Tensor& slopes, const Tensor& pieces, double cutoff,
+                            int64_t intervals, int64_t degree, int64_t seconds) {
     Given<T> a{};
     const SlotArgs<T> list = take_slots(in, displacements, counts, types, T{});
     const int64_t ntypes = list.ntypes;
@@ -63,7 +61,7 @@ struct HarmonicSumOps {
   }
 
   template <class T>
-  static Outputs<4> harmonic_sums(In& in, Given<T>& a) {
+  static Outputs<4> harmonic_sums(Checked<Device>& in, Given<T>& a) {
     HarmonicSums<T> out;
     Tensor first = in.result(out.first, {a.atoms, a.sums.width()});
     Tensor second = in.result(out.second, {a.atoms, a.components(), a.sums.seconds});
@@ -73,7 +71,8 @@ struct HarmonicSumOps {
   }
 
   template <class T>
-  static Tensor harmonic_sums_backward(In& in, Given<T>& a, const Tensor& by_first, const Tensor& by_second) {
+  static Tensor harmonic_sums_backward(Checked<Device>& in, Given<T>& a, const Tensor& by_first,
+                                       const Tensor& by_second) {
     a.take_gradients(in, by_first, by_second);
     T* by_d;
     Tensor result = in.result(by_d, {a.atoms, a.width, 3});
@@ -82,9 +81,9 @@ struct HarmonicSumOps {
   }
 
   template <class T>
-  static Outputs<2> harmonic_forces(In& in, Given<T>& a, const Tensor& by_first, const Tensor& by_second,
-                                    const Tensor& most, const Tensor& nearest, const Tensor& batch,
-                                    const Tensor& neighbors, int64_t num_systems) {
+  static Outputs<2> harmonic_forces(Checked<Device>& in, Given<T>& a, const Tensor& by_first,
+                                    const Tensor& by_second, const Tensor& most, const Tensor& nearest,
+                                    const Tensor& batch, const Tensor& neighbors, int64_t num_systems) {
     a.take_gradients(in, by_first, by_second);
     HarmonicForceArgs<T> of{a.by_first, a.by_second};
     in.take(of.most, "most", most, {2, a.sums.firsts});

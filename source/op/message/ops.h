@@ -19,12 +19,11 @@ namespace mdops {
 
 template <class Device>
 struct MessageOps {
-  using In = Checked<Device>;
   using Optional = std::optional<Tensor>;
 
   // Of rows `x`, or where they are a number times a vector of these numbers, and of what multiplies them.
   template <class T, bool of_numbers = false>
-  static MessageArgs<T> arguments(In& in, const Tensor& x, const Tensor& weight, const Tensor& p,
+  static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
                                   const Tensor& q, const Tensor& row_weight, const Tensor& scale,
                                   const Tensor& first, const Tensor& first_offsets, const Tensor& second,
                                   const Optional& second_order, const Tensor& second_offsets,
@@ -63,7 +62,7 @@ struct MessageOps {
   }
 
   template <class T>
-  static Outputs<2> message(In& in, MessageArgs<T>& a) {
+  static Outputs<2> message(Checked<Device>& in, MessageArgs<T>& a) {
     Tensor sent = in.result(a.to_sent, {a.firsts, a.sent});
     Tensor kept = rows(in, a.to_kept, a.rows, a.kept);
     run_message(in.op, a);
@@ -73,7 +72,7 @@ struct MessageOps {
   // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
   // for.
   template <class T>
-  static Outputs<6> message_backward(In& in, const Tensor& grad_sent, const Tensor& grad_kept,
+  static Outputs<6> message_backward(Checked<Device>& in, const Tensor& grad_sent, const Tensor& grad_kept,
                                      const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
                                      const Tensor& row_weight, const Tensor& scale, const Tensor& first,
                                      const Tensor& first_offsets, const Tensor& second,
@@ -92,7 +91,7 @@ struct MessageOps {
   // float32's products.
   template <class T>
   static Outputs<8> message_backward_backward(
-      In& in, const Tensor& along_x, const Tensor& along_p, const Tensor& along_q,
+      Checked<Device>& in, const Tensor& along_x, const Tensor& along_p, const Tensor& along_q,
       const Tensor& along_row_weight, const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
       const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight, const Tensor& scale,
       const Tensor& first, const Tensor& first_offsets, const Tensor& second, const Optional& second_order,
@@ -113,14 +112,15 @@ struct MessageOps {
 
   // A new tensor of rows.
   template <class T>
-  static Tensor rows(In& in, T*& to, int64_t count, int64_t width) {
+  static Tensor rows(Checked<Device>& in, T*& to, int64_t count, int64_t width) {
     Tensor made = message_rows(in.op, {count, width}, kDtype<T>);
     to = data_of(made);
     return made;
   }
 
   template <class T>
-  static void take_gradients(In& in, MessageArgs<T>& a, const Tensor& grad_sent, const Tensor& grad_kept) {
+  static void take_gradients(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
+                             const Tensor& grad_kept) {
     in.place(a.grad_sent, "grad_sent", grad_sent, {a.firsts, a.sent});
     in.place(a.grad_kept, "grad_kept", grad_kept, {a.rows, a.kept});
   }
@@ -129,7 +129,7 @@ struct MessageOps {
     Tensor x, weight, p, q, row_weight, scale;
 
     template <class T>
-    Gradients(In& in, MessageArgs<T>& a, bool of_weights)
+    Gradients(Checked<Device>& in, MessageArgs<T>& a, bool of_weights)
         : x(rows(in, a.by_x, a.rows, a.inputs)),
           weight(in.result(a.by_weight, {of_weights ? a.inputs : 0, of_weights ? a.columns() : 0})),
           p(in.result(a.by_p, {a.firsts, a.columns()})),
@@ -172,11 +172,10 @@ struct MessageOps {
 // Messages whose rows have frames, some of which are taken elsewhere, too.
 template <class Device>
 struct FramedMessageOps {
-  using In = Checked<Device>;
   using Messages = MessageOps<Device>;
 
   template <class T>
-  static MessageArgs<T> arguments(In& in, const Tensor& x, const Tensor& weight, const Tensor& p,
+  static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
                                   const Tensor& q, const Tensor& row_weight, const Tensor& scale,
                                   const Tensor& frame, const Tensor& first, const Tensor& first_offsets,
                                   const Tensor& second, const std::optional<Tensor>& second_order,
@@ -198,7 +197,7 @@ struct FramedMessageOps {
   }
 
   template <class T>
-  static Outputs<4> framed_message(In& in, MessageArgs<T>& a) {
+  static Outputs<4> framed_message(Checked<Device>& in, MessageArgs<T>& a) {
     const MessageFrames<T> frames = std::exchange(a.frames, {});
     T *moments_of, *rows_of;
     Tensor moments = in.result(moments_of, {a.firsts, 3, a.inputs});
@@ -212,7 +211,7 @@ struct FramedMessageOps {
 
   // The gradients by x, p, q, row_weight and frame.
   template <class T>
-  static Outputs<5> framed_message_backward(In& in, MessageArgs<T>& a, const Tensor& grad_sent,
+  static Outputs<5> framed_message_backward(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
                                             const Tensor& grad_kept, const Tensor& grad_moments,
                                             const Tensor& grad_rows) {
     Messages::take_gradients(in, a, grad_sent, grad_kept);
@@ -249,7 +248,6 @@ struct FramedMessageOps {
 // Messages of rows that are a number times a vector.
 template <class Device>
 struct OuterMessageOps {
-  using In = Checked<Device>;
   using Messages = MessageOps<Device>;
 
   // Of the numbers and the vector times the weight, and what makes whole rows of them.
@@ -259,12 +257,12 @@ struct OuterMessageOps {
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& number, const Tensor& vector, const Tensor& weight,
-                            const Tensor& p, const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                            const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                            const std::optional<Tensor>& second_order, const Tensor& second_offsets,
-                            const std::optional<Tensor>& groups, int64_t activation, double threshold,
-                            const std::string& matmul) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& number, const Tensor& vector,
+                            const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight,
+                            const Tensor& scale, const Tensor& first, const Tensor& first_offsets,
+                            const Tensor& second, const std::optional<Tensor>& second_order,
+                            const Tensor& second_offsets, const std::optional<Tensor>& groups,
+                            int64_t activation, double threshold, const std::string& matmul) {
     const Tensor u = Device::placed(input(in.op, "vector", vector, kDtype<T>, {1, kAny}));
     const int64_t width = u.size(1);
     const Tensor w = input(in.op, "weight", weight, kDtype<T>, {width, kAny});
@@ -280,7 +278,7 @@ struct OuterMessageOps {
   }
 
   template <class T>
-  static Outputs<2> outer_message(In& in, Given<T>& a) {
+  static Outputs<2> outer_message(Checked<Device>& in, Given<T>& a) {
     Tensor rows;
     if (!takes(in, a)) rows = whole_rows(in, a);
     return Messages::message(in, a);
@@ -288,7 +286,7 @@ struct OuterMessageOps {
 
   // The gradients by number, p, q and row_weight.
   template <class T>
-  static Outputs<4> outer_message_backward(In& in, Given<T>& a, const Tensor& grad_sent,
+  static Outputs<4> outer_message_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad_sent,
                                            const Tensor& grad_kept) {
     Messages::take_gradients(in, a, grad_sent, grad_kept);
     typename Messages::Gradients by(in, a, false);
@@ -308,14 +306,14 @@ struct OuterMessageOps {
  private:
   // Whether the message's kernels have rows that are a number times a vector, which they then get.
   template <class T>
-  static bool takes(In& in, Given<T>& a) {
+  static bool takes(Checked<Device>& in, Given<T>& a) {
     a.inputs = a.vector.size(1), a.x = nullptr;
     a.outer.number = data_of(a.number), a.outer.vector = data_of(a.vector);
     return message_takes_outer(in.op, a);
   }
   // Else what they need for whole rows.
   template <class T>
-  static Tensor whole_rows(In& in, Given<T>& a) {
+  static Tensor whole_rows(Checked<Device>& in, Given<T>& a) {
     Tensor rows = message_product(in.op, ProductForm::plain, a.number, a.vector);
     a.outer = {}, a.weight = data_of(a.weight_of_rows), a.x = data_of(rows);
     return rows;

@@ -8,11 +8,9 @@ namespace mdops {
 
 template <class Device>
 struct InvariantOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static InvariantArgs<T> arguments(In& in, const Tensor& scalars, const Tensor& others, const Tensor& types,
-                                    const Tensor& behind, const Tensor& forth_index,
+  static InvariantArgs<T> arguments(Checked<Device>& in, const Tensor& scalars, const Tensor& others,
+                                    const Tensor& types, const Tensor& behind, const Tensor& forth_index,
                                     const Tensor& forth_factor, const Tensor& forth_offsets,
                                     const Tensor& back_index, const Tensor& back_factor,
                                     const Tensor& back_offsets, int64_t mixed, int64_t made) {
@@ -41,7 +39,7 @@ struct InvariantOps {
   }
 
   template <class T>
-  static Tensor moment_invariants(In& in, InvariantArgs<T>& a) {
+  static Tensor moment_invariants(Checked<Device>& in, InvariantArgs<T>& a) {
     T* to;
     Tensor out = in.result(to, {a.atoms, a.width()});
     run_invariants(in.op, a, to);
@@ -49,7 +47,7 @@ struct InvariantOps {
   }
 
   template <class T>
-  static Outputs<2> moment_invariants_backward(In& in, InvariantArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> moment_invariants_backward(Checked<Device>& in, InvariantArgs<T>& a, const Tensor& grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.width()});
     T *scalars, *others;
@@ -63,8 +61,8 @@ struct InvariantOps {
 
  private:
   template <class T>
-  static TermArgs<T> terms(In& in, const std::string& name, const Tensor& index, const Tensor& factor,
-                           const Tensor& offsets, int64_t rows) {
+  static TermArgs<T> terms(Checked<Device>& in, const std::string& name, const Tensor& index,
+                           const Tensor& factor, const Tensor& offsets, int64_t rows) {
     TermArgs<T> a{};
     in.take(a.index, (name + "_index").c_str(), index, {kAny, kFactors});
     a.terms = index.size(0);

@@ -8,11 +8,9 @@ namespace mdops {
 
 template <class Device>
 struct MomentProductOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor moment_product(In& in, const Tensor& moments, const Tensor& tables, const Tensor& rows,
-                               const Tensor& kinds) {
+  static Tensor moment_product(Checked<Device>& in, const Tensor& moments, const Tensor& tables,
+                               const Tensor& rows, const Tensor& kinds) {
     MomentProductArgs<T> a{};
     in.take(a.in, "moments", moments, {kinds.dim() ? kinds.size(0) : 0, kAny, kAny});
     take_tables(in, a, "moments", moments.size(2), tables, rows, kinds, false);
@@ -22,8 +20,8 @@ struct MomentProductOps {
   }
 
   template <class T>
-  static Tensor moment_product_backward(In& in, const Tensor& grad, const Tensor& tables, const Tensor& rows,
-                                        const Tensor& kinds) {
+  static Tensor moment_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& tables,
+                                        const Tensor& rows, const Tensor& kinds) {
     MomentProductArgs<T> a{};
     in.take(a.in, "grad", grad, {rows.dim() ? rows.size(0) : 0, kAny, kAny});
     take_tables(in, a, "grad", grad.size(1), tables, rows, kinds, true);
@@ -36,7 +34,7 @@ struct MomentProductOps {
 
  private:
   template <class T>
-  static void take_tables(In& in, MomentProductArgs<T>& a, const char* name, int64_t columns,
+  static void take_tables(Checked<Device>& in, MomentProductArgs<T>& a, const char* name, int64_t columns,
                           const Tensor& tables, const Tensor& rows, const Tensor& kinds, bool back) {
     in.place(a.table, "tables", tables, {kAny, kAny, kAny});
     const int64_t count = tables.size(0), basis = tables.size(1), width = tables.size(2);

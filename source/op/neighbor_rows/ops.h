@@ -8,10 +8,8 @@ namespace mdops {
 
 template <class Device>
 struct RowListOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Outputs<5> neighbor_rows(In& in, const Tensor& displacements, const Tensor& counts,
+  static Outputs<5> neighbor_rows(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& pair_mask, const Tensor& zeroed,
                                   double cutoff) {
     const auto a = take_row_list<T>(in, displacements, counts, types, pair_mask, zeroed, cutoff);
@@ -30,10 +28,8 @@ struct RowListOps {
 
 template <class Device>
 struct SplineRowsOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static SplineRowsArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& slots,
+  static SplineRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
                                      const Tensor& counts, const Tensor& types, const Tensor& mean,
                                      const Tensor& std, const Tensor& table, double cutoff,
                                      double cutoff_smooth, double protection, double s_max, double grading,
@@ -52,7 +48,7 @@ struct SplineRowsOps {
   }
 
   template <class T>
-  static Outputs<4> spline_rows(In& in, SplineRowsArgs<T>& a) {
+  static Outputs<4> spline_rows(Checked<Device>& in, SplineRowsArgs<T>& a) {
     SplineRows<T> out;
     const auto [environment, switches, directions] = row_results(in, a.rows, out);
     Tensor g = in.result(out.g, {a.rows, a.channels});
@@ -61,9 +57,9 @@ struct SplineRowsOps {
   }
 
   template <class T>
-  static Tensor spline_rows_backward(In& in, SplineRowsArgs<T>& a, const Tensor& grad_environment,
-                                     const Tensor& grad_switch, const Tensor& grad_directions,
-                                     const Tensor& grad_g) {
+  static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a,
+                                     const Tensor& grad_environment, const Tensor& grad_switch,
+                                     const Tensor& grad_directions, const Tensor& grad_g) {
     SplineRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     in.take(grad.g, "grad_g", grad_g, {a.rows, a.channels});
@@ -78,19 +74,17 @@ struct SplineRowsOps {
 
 template <class Device>
 struct EnvironmentRowsOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static EnvironmentRowsArgs<T> arguments(In& in, const Tensor& displacements, const Tensor& slots,
-                                          const Tensor& counts, const Tensor& types, const Tensor& mean,
-                                          const Tensor& std, double cutoff, double cutoff_smooth,
-                                          double protection, int64_t rows) {
+  static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
+                                          const Tensor& slots, const Tensor& counts, const Tensor& types,
+                                          const Tensor& mean, const Tensor& std, double cutoff,
+                                          double cutoff_smooth, double protection, int64_t rows) {
     return take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff, cutoff_smooth,
                                     protection, rows);
   }
 
   template <class T>
-  static Outputs<4> environment_rows(In& in, EnvironmentRowsArgs<T>& a) {
+  static Outputs<4> environment_rows(Checked<Device>& in, EnvironmentRowsArgs<T>& a) {
     EnvironmentRows<T> out;
     const auto [environment, switches, directions] = row_results(in, a.rows, out);
     int32_t* types;
@@ -100,8 +94,9 @@ struct EnvironmentRowsOps {
   }
 
   template <class T>
-  static Tensor environment_rows_backward(In& in, EnvironmentRowsArgs<T>& a, const Tensor& grad_environment,
-                                          const Tensor& grad_switch, const Tensor& grad_directions) {
+  static Tensor environment_rows_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
+                                          const Tensor& grad_environment, const Tensor& grad_switch,
+                                          const Tensor& grad_directions) {
     EnvironmentRows<T, const T*> grad;
     take_row_gradients(in, a.rows, grad, grad_environment, grad_switch, grad_directions);
     T* by_d;
@@ -111,7 +106,7 @@ struct EnvironmentRowsOps {
   }
 
   template <class T>
-  static Outputs<4> environment_rows_backward_backward(In& in, EnvironmentRowsArgs<T>& a,
+  static Outputs<4> environment_rows_backward_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
                                                        const Tensor& direction,
                                                        const Tensor& grad_environment,
                                                        const Tensor& grad_switch,
@@ -135,8 +130,6 @@ struct EnvironmentRowsOps {
 // Rows with harmonics to a degree.
 template <class Device>
 struct HarmonicRowsOps {
-  using In = Checked<Device>;
-
   template <class T>
   struct Given : EnvironmentRowsArgs<T> {
     int degree;
@@ -145,9 +138,10 @@ struct HarmonicRowsOps {
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& slots, const Tensor& counts,
-                            const Tensor& types, const Tensor& mean, const Tensor& std, double cutoff,
-                            double cutoff_smooth, double protection, int64_t rows, int64_t degree) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
+                            const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
+                            double cutoff, double cutoff_smooth, double protection, int64_t rows,
+                            int64_t degree) {
     if (degree < 2 || degree > kMostDegrees)
       fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
     return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
@@ -156,7 +150,7 @@ struct HarmonicRowsOps {
   }
 
   template <class T>
-  static Tensor harmonic_rows(In& in, Given<T>& a) {
+  static Tensor harmonic_rows(Checked<Device>& in, Given<T>& a) {
     T* to;
     Tensor out = in.result(to, {a.rows, a.components()});
     run_harmonic_rows(in.op, a, a.degree, to);
@@ -164,7 +158,7 @@ struct HarmonicRowsOps {
   }
 
   template <class T>
-  static Tensor harmonic_rows_backward(In& in, Given<T>& a, const Tensor& grad) {
+  static Tensor harmonic_rows_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     T* by_d;
@@ -174,7 +168,7 @@ struct HarmonicRowsOps {
   }
 
   template <class T>
-  static Outputs<2> harmonic_rows_backward_backward(In& in, Given<T>& a, const Tensor& direction,
+  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given<T>& a, const Tensor& direction,
                                                     const Tensor& grad) {
     const T *of_rows, *u;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
@@ -192,13 +186,12 @@ struct HarmonicRowsOps {
 
 template <class Device>
 struct RowMomentOps {
-  using In = Checked<Device>;
   using Optional = std::optional<Tensor>;
 
   template <class T>
-  static RowMomentArgs<T> arguments(In& in, const Tensor& environment, const Tensor& g, const Tensor& offsets,
-                                    bool leaves_rest, const Optional& index, const Optional& order,
-                                    const Optional& node_offsets) {
+  static RowMomentArgs<T> arguments(Checked<Device>& in, const Tensor& environment, const Tensor& g,
+                                    const Tensor& offsets, bool leaves_rest, const Optional& index,
+                                    const Optional& order, const Optional& node_offsets) {
     RowMomentArgs<T> a{};
     in.take(a.environment, "environment", environment, {kAny, kAny});
     a.rows = environment.size(0), a.components = static_cast<int>(environment.size(1));
@@ -221,7 +214,7 @@ struct RowMomentOps {
   }
 
   template <class T>
-  static Tensor row_moments(In& in, RowMomentArgs<T>& a) {
+  static Tensor row_moments(Checked<Device>& in, RowMomentArgs<T>& a) {
     T* moments;
     Tensor out = in.result(moments, {a.atoms, a.components, a.channels});
     run_row_moments(in.op, a, moments);
@@ -229,7 +222,7 @@ struct RowMomentOps {
   }
 
   template <class T>
-  static Outputs<2> row_moments_backward(In& in, RowMomentArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, const Tensor& grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.components, a.channels});
     T *environment, *g;

@@ -9,8 +9,6 @@ namespace mdops {
 
 template <class Device>
 struct NodeLayerOps {
-  using In = Checked<Device>;
-
   // With the weights as `node_layer_pack` gives them, if there are such.
   template <class T>
   struct Given : NodeLayerArgs<T> {
@@ -19,11 +17,11 @@ struct NodeLayerOps {
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& n, const Tensor& v, const Tensor& e, const Tensor& own,
-                            const Tensor& own_bias, const Tensor& own_factor, const Tensor& sum_factor,
-                            const Tensor& every, const Tensor& bias, const Tensor& factor, bool takes_nodes,
-                            double keep, int64_t axis, int64_t activation, double threshold,
-                            const std::optional<Tensor>& packed) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& n, const Tensor& v, const Tensor& e,
+                            const Tensor& own, const Tensor& own_bias, const Tensor& own_factor,
+                            const Tensor& sum_factor, const Tensor& every, const Tensor& bias,
+                            const Tensor& factor, bool takes_nodes, double keep, int64_t axis,
+                            int64_t activation, double threshold, const std::optional<Tensor>& packed) {
     Given<T> a{};
     in.take(a.n, "n", n, {kAny, kAny});
     const int64_t rows = a.rows = n.size(0), width = a.width = n.size(1);
@@ -60,7 +58,7 @@ struct NodeLayerOps {
   }
 
   template <class T>
-  static Outputs<3> node_layer(In& in, Given<T>& a) {
+  static Outputs<3> node_layer(Checked<Device>& in, Given<T>& a) {
     Tensor out = in.result(a.out, {a.rows, a.width}), z = in.result(a.z, {a.rows, a.width});
     Tensor z_own = in.result(a.z_own, {a.own ? a.rows : 0, a.width});
     run_node_layer(in.op, a, a.packed);
@@ -69,7 +67,7 @@ struct NodeLayerOps {
 
   // By n, v and e.
   template <class T>
-  static Outputs<3> node_layer_backward(In& in, Given<T>& a, const Tensor& grad, const Tensor& z,
+  static Outputs<3> node_layer_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad, const Tensor& z,
                                         const Tensor& z_own) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.take_saved(a.z, "z", z, {a.rows, a.width});
@@ -82,8 +80,8 @@ struct NodeLayerOps {
 
   // The weights as `node_layer` reads them, or with `back` its gradient.
   template <class T>
-  static Tensor node_layer_pack(In& in, const Tensor& own, const Tensor& own_bias, const Tensor& every,
-                                const Tensor& bias, bool back) {
+  static Tensor node_layer_pack(Checked<Device>& in, const Tensor& own, const Tensor& own_bias,
+                                const Tensor& every, const Tensor& bias, bool back) {
     NodeLayerArgs<T> a{};
     in.take(a.every, "every", every, {kAny, kAny});
     a.inputs = every.size(0), a.width = every.size(1);

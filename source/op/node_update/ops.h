@@ -9,11 +9,9 @@ namespace mdops {
 
 template <class Device>
 struct NodeUpdateOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static NodeUpdateArgs<T> arguments(In& in, const Tensor& z, const Tensor& u, const Tensor& weights,
-                                     int64_t activation, double threshold) {
+  static NodeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& u,
+                                     const Tensor& weights, int64_t activation, double threshold) {
     NodeUpdateArgs<T> a{};
     in.take(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.width = z.size(1), a.numbers = z.numel();
@@ -24,8 +22,8 @@ struct NodeUpdateOps {
   }
 
   template <class T>
-  static Tensor node_update(In& in, const Tensor& x, const Tensor& z, const Tensor& u, const Tensor& m,
-                            const Tensor& weights, int64_t activation, double threshold) {
+  static Tensor node_update(Checked<Device>& in, const Tensor& x, const Tensor& z, const Tensor& u,
+                            const Tensor& m, const Tensor& weights, int64_t activation, double threshold) {
     auto a = arguments<T>(in, z, u, weights, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.width});
     in.take(a.m, "m", m, {a.rows, a.width});
@@ -36,7 +34,7 @@ struct NodeUpdateOps {
 
   // By z, u and m.
   template <class T>
-  static Outputs<3> node_update_backward(In& in, NodeUpdateArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> node_update_backward(Checked<Device>& in, NodeUpdateArgs<T>& a, const Tensor& grad) {
     in.take(a.grad, "grad", grad, {a.rows, a.width});
     Tensor by_z = in.result(a.by_z, {a.rows, a.width}), by_u = in.result(a.by_u, {a.rows, a.width});
     Tensor by_m = in.result(a.by_m, {a.rows, a.width});

@@ -10,10 +10,9 @@ namespace mdops {
 
 template <class Device>
 struct OrderMixOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor order_mix(In& in, const Tensor& numbers, const Tensor& x, int64_t degree, bool transposed) {
+  static Tensor order_mix(Checked<Device>& in, const Tensor& numbers, const Tensor& x, int64_t degree,
+                          bool transposed) {
     OrderMixArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.shape = shape_of(in.op, x, degree), a.transposed = transposed;
@@ -24,7 +23,7 @@ struct OrderMixOps {
   }
 
   template <class T>
-  static Tensor order_mix_outer(In& in, const Tensor& x, const Tensor& y, int64_t degree) {
+  static Tensor order_mix_outer(Checked<Device>& in, const Tensor& x, const Tensor& y, int64_t degree) {
     OrderOuterArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny, kAny});
     a.shape = shape_of(in.op, x, degree);

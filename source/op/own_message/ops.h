@@ -9,12 +9,10 @@ namespace mdops {
 
 template <class Device>
 struct OwnMessageOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static OwnMessageArgs<T> arguments(In& in, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                     const Tensor& factor, double keep, int64_t activation,
-                                     double threshold) {
+  static OwnMessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, const Tensor& factor, double keep,
+                                     int64_t activation, double threshold) {
     OwnMessageArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.width = x.size(1);
@@ -28,14 +26,14 @@ struct OwnMessageOps {
   }
 
   template <class T>
-  static Tensor own_message(In& in, OwnMessageArgs<T>& a) {
+  static Tensor own_message(Checked<Device>& in, OwnMessageArgs<T>& a) {
     Tensor y = in.result(a.out, {a.rows, a.width});
     run_own_message(in.op, a);
     return y;
   }
 
   template <class T>
-  static Tensor own_message_backward(In& in, OwnMessageArgs<T>& a, const Tensor& grad) {
+  static Tensor own_message_backward(Checked<Device>& in, OwnMessageArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     return own_message(in, a);
   }

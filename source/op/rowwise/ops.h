@@ -15,37 +15,35 @@ namespace mdops {
 
 template <class Device>
 struct NormalizeOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor unit(In& in, const Tensor& x) {
+  static Tensor unit(Checked<Device>& in, const Tensor& x) {
     return rows<T>(in, 1, x)[0];
   }
   template <class T>
-  static Tensor unit_backward(In& in, const Tensor& grad, const Tensor& x) {
+  static Tensor unit_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x) {
     return rows<T>(in, 1, x, {&grad})[0];
   }
   template <class T>
-  static Outputs<2> unit_backward_backward(In& in, const Tensor& direction, const Tensor& grad,
+  static Outputs<2> unit_backward_backward(Checked<Device>& in, const Tensor& direction, const Tensor& grad,
                                            const Tensor& x) {
     const auto all = rows<T>(in, 1, x, {&grad}, &direction);
     return {all[0], all[1]};
   }
 
   template <class T>
-  static Outputs<3> unit_three(In& in, const Tensor& x) {
+  static Outputs<3> unit_three(Checked<Device>& in, const Tensor& x) {
     const auto y = rows<T>(in, 3, x);
     return {y[0], y[1], y[2]};
   }
   template <class T>
-  static Tensor unit_three_backward(In& in, const Tensor& grad_q, const Tensor& grad_k, const Tensor& grad_v,
-                                    const Tensor& x) {
+  static Tensor unit_three_backward(Checked<Device>& in, const Tensor& grad_q, const Tensor& grad_k,
+                                    const Tensor& grad_v, const Tensor& x) {
     return rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v})[0];
   }
   template <class T>
-  static Outputs<4> unit_three_backward_backward(In& in, const Tensor& direction, const Tensor& grad_q,
-                                                 const Tensor& grad_k, const Tensor& grad_v,
-                                                 const Tensor& x) {
+  static Outputs<4> unit_three_backward_backward(Checked<Device>& in, const Tensor& direction,
+                                                 const Tensor& grad_q, const Tensor& grad_k,
+                                                 const Tensor& grad_v, const Tensor& x) {
     const auto all = rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
@@ -57,7 +55,7 @@ struct NormalizeOps {
   // The rows y, a tensor for each part; with gradients by them, the gradient by x; with a direction, too,
   // those by the gradients, and then that by x.
   template <class T>
-  static std::vector<Tensor> rows(In& in, int64_t parts, const Tensor& x,
+  static std::vector<Tensor> rows(Checked<Device>& in, int64_t parts, const Tensor& x,
                                   const std::vector<const Tensor*>& grads = {},
                                   const Tensor* direction = nullptr) {
     NormalizeArgs<T> a{};
@@ -86,10 +84,8 @@ struct NormSums {
 
 template <class Device>
 struct AddNormOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static AddNormArgs<T> arguments(In& in, const Tensor& x, const std::optional<Tensor>& y,
+  static AddNormArgs<T> arguments(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
                                   const Tensor& weight, double eps) {
     AddNormArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
@@ -100,8 +96,8 @@ struct AddNormOps {
   }
 
   template <class T>
-  static Tensor add_norm(In& in, const Tensor& x, const std::optional<Tensor>& y, const Tensor& weight,
-                         const Tensor& bias, double eps) {
+  static Tensor add_norm(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
+                         const Tensor& weight, const Tensor& bias, double eps) {
     auto a = arguments<T>(in, x, y, weight, eps);
     in.take(a.bias, "bias", bias, {a.width});
     Tensor out = in.result(a.out, {a.rows, a.width});
@@ -111,7 +107,7 @@ struct AddNormOps {
 
   // The gradients by h, weight and bias.
   template <class T>
-  static Outputs<3> add_norm_backward(In& in, AddNormArgs<T>& a, const Tensor& grad) {
+  static Outputs<3> add_norm_backward(Checked<Device>& in, AddNormArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     a.sums = 2;
     NormSums<T> sums{};
@@ -121,9 +117,9 @@ struct AddNormOps {
 
   // The gradients by grad, h and weight.
   template <class T>
-  static Outputs<3> add_norm_backward_backward(In& in, AddNormArgs<T>& a, const Tensor& direction,
-                                               const Tensor& along_weight, const Tensor& along_bias,
-                                               const Tensor& grad) {
+  static Outputs<3> add_norm_backward_backward(Checked<Device>& in, AddNormArgs<T>& a,
+                                               const Tensor& direction, const Tensor& along_weight,
+                                               const Tensor& along_bias, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.give(a.direction, "direction", direction, {a.rows, a.width});
     in.take(a.along_weight, "along_weight", along_weight, {a.width});
@@ -138,7 +134,7 @@ struct AddNormOps {
 
  private:
   template <class T>
-  static Tensor with_sums(In& in, AddNormArgs<T>& a, const NormSums<T>& sums) {
+  static Tensor with_sums(Checked<Device>& in, AddNormArgs<T>& a, const NormSums<T>& sums) {
     Tensor out = in.result(a.out, {a.rows, a.width});
     const Tensor partial = in.result(a.partial, {norm_runs(in.op, a.rows), a.sums, a.width});
     run_add_norm(in.op, a, sums);
@@ -148,11 +144,9 @@ struct AddNormOps {
 
 template <class Device>
 struct LayerOutputOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static LayerOutputArgs<T> arguments(In& in, const Tensor& z, int64_t inputs, int64_t activation,
-                                      double threshold) {
+  static LayerOutputArgs<T> arguments(Checked<Device>& in, const Tensor& z, int64_t inputs,
+                                      int64_t activation, double threshold) {
     LayerOutputArgs<T> a{};
     in.take(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.columns = z.size(1), a.inputs = inputs;
@@ -164,7 +158,8 @@ struct LayerOutputOps {
   }
 
   template <class T>
-  static Tensor layer_output(In& in, const Tensor& z, const Tensor& x, int64_t activation, double threshold) {
+  static Tensor layer_output(Checked<Device>& in, const Tensor& z, const Tensor& x, int64_t activation,
+                             double threshold) {
     auto a = arguments<T>(in, z, x.dim() == 2 ? x.size(1) : 0, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.inputs});
     Tensor y = in.result(a.y, {a.rows, a.columns});
@@ -174,7 +169,7 @@ struct LayerOutputOps {
 
   // The gradients by z and x.
   template <class T>
-  static Outputs<2> layer_output_backward(In& in, LayerOutputArgs<T>& a, const Tensor& grad) {
+  static Outputs<2> layer_output_backward(Checked<Device>& in, LayerOutputArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_z = in.result(a.by_z, {a.rows, a.columns}), by_x = in.result(a.by_x, {a.rows, a.inputs});
     run_layer_output(in.op, a);
@@ -183,8 +178,9 @@ struct LayerOutputOps {
 
   // The gradients by `grad` and z.
   template <class T>
-  static Outputs<2> layer_output_backward_backward(In& in, LayerOutputArgs<T>& a, const Tensor& along_z,
-                                                   const Tensor& along_x, const Tensor& grad) {
+  static Outputs<2> layer_output_backward_backward(Checked<Device>& in, LayerOutputArgs<T>& a,
+                                                   const Tensor& along_z, const Tensor& along_x,
+                                                   const Tensor& grad) {
     in.take(a.u, "along_z", along_z, {a.rows, a.columns});
     in.take(a.w, "along_x", along_x, {a.rows, a.inputs});
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
@@ -198,10 +194,9 @@ struct LayerOutputOps {
 
 template <class Device>
 struct CurveOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor switch_curve(In& in, const Tensor& r, double cutoff_smooth, double cutoff, int64_t order) {
+  static Tensor switch_curve(Checked<Device>& in, const Tensor& r, double cutoff_smooth, double cutoff,
+                             int64_t order) {
     check_cutoff(in.op, cutoff, cutoff_smooth, 0);
     if (order < 0 || order > INT32_MAX)
       fail(in.op, "argument `order` is ", order, ", expected 0 or more, as 32 bits count");
@@ -211,7 +206,8 @@ struct CurveOps {
   }
 
   template <class T>
-  static Tensor fade_curve(In& in, const Tensor& r, double cutoff, int64_t exponent, int64_t order) {
+  static Tensor fade_curve(Checked<Device>& in, const Tensor& r, double cutoff, int64_t exponent,
+                           int64_t order) {
     if (!(cutoff > 0)) fail(in.op, "argument `cutoff` is ", cutoff, ", expected more than 0");
     for (const auto& [name, value, least] :
          {std::tuple("exponent", exponent, int64_t{1}), std::tuple("order", order, int64_t{0})})
@@ -224,7 +220,7 @@ struct CurveOps {
 
  private:
   template <class Curve>
-  static Tensor curve(In& in, const Tensor& r, Curve a) {
+  static Tensor curve(Checked<Device>& in, const Tensor& r, Curve a) {
     in.take(a.r, "r", r, {kAny, kAny});
     a.count = r.numel();
     Tensor out = in.result(a.out, {r.size(0), r.size(1)});

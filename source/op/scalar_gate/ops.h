@@ -9,41 +9,41 @@ namespace mdops {
 // With scalars, or without: those of passes without are null.
 template <class Device>
 struct ScalarGateOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor scalar_gate(In& in, const Tensor& x, const Tensor& gate, const Tensor& scalars) {
+  static Tensor scalar_gate(Checked<Device>& in, const Tensor& x, const Tensor& gate, const Tensor& scalars) {
     return forward<T>(in, x, gate, scalars);
   }
 
   template <class T>
-  static Tensor row_gate(In& in, const Tensor& x, const Tensor& gate) {
+  static Tensor row_gate(Checked<Device>& in, const Tensor& x, const Tensor& gate) {
     return forward<T>(in, x, gate, std::nullopt);
   }
 
   template <class T>
-  static Outputs<3> scalar_gate_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& gate,
-                                         const Tensor& scalars) {
+  static Outputs<3> scalar_gate_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                         const Tensor& gate, const Tensor& scalars) {
     return backward<T>(in, grad, x, gate, scalars);
   }
 
   template <class T>
-  static Outputs<2> row_gate_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& gate) {
+  static Outputs<2> row_gate_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                      const Tensor& gate) {
     auto [by_x, by_gate, _] = backward<T>(in, grad, x, gate, std::nullopt);
     return {by_x, by_gate};
   }
 
   template <class T>
-  static Outputs<4> scalar_gate_backward_backward(In& in, const Tensor& along_x, const Tensor& along_gate,
-                                                  const Tensor& along_scalars, const Tensor& grad,
-                                                  const Tensor& x, const Tensor& gate,
+  static Outputs<4> scalar_gate_backward_backward(Checked<Device>& in, const Tensor& along_x,
+                                                  const Tensor& along_gate, const Tensor& along_scalars,
+                                                  const Tensor& grad, const Tensor& x, const Tensor& gate,
                                                   const Tensor& scalars) {
     return twice<T>(in, along_x, along_gate, along_scalars, grad, x, gate, scalars);
   }
 
   template <class T>
-  static Outputs<3> row_gate_backward_backward(In& in, const Tensor& along_x, const Tensor& along_gate,
-                                               const Tensor& grad, const Tensor& x, const Tensor& gate) {
+  static Outputs<3> row_gate_backward_backward(Checked<Device>& in, const Tensor& along_x,
+                                               const Tensor& along_gate, const Tensor& grad, const Tensor& x,
+                                               const Tensor& gate) {
     auto [by_grad, by_x, by_gate, _] =
         twice<T>(in, along_x, along_gate, std::nullopt, grad, x, gate, std::nullopt);
     return {by_grad, by_x, by_gate};
@@ -56,7 +56,8 @@ struct ScalarGateOps {
   using Optional = std::optional<Tensor>;
 
   template <class T>
-  static ScalarGateArgs<T> taken(In& in, const Tensor& x, const Tensor& gate, const Optional& scalars) {
+  static ScalarGateArgs<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& gate,
+                                 const Optional& scalars) {
     ScalarGateArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny, kAny});
     a.atoms = x.size(0), a.rows = x.size(1), a.channels = x.size(2);
@@ -67,7 +68,7 @@ struct ScalarGateOps {
   }
 
   template <class T>
-  static Tensor forward(In& in, const Tensor& x, const Tensor& gate, const Optional& scalars) {
+  static Tensor forward(Checked<Device>& in, const Tensor& x, const Tensor& gate, const Optional& scalars) {
     auto a = taken<T>(in, x, gate, scalars);
     Tensor y = in.result(a.y, {a.atoms, a.rows, a.channels});
     run_scalar_gate(in.op, a);
@@ -75,7 +76,7 @@ struct ScalarGateOps {
   }
 
   template <class T>
-  static Outputs<3> backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& gate,
+  static Outputs<3> backward(Checked<Device>& in, const Tensor& grad, const Tensor& x, const Tensor& gate,
                              const Optional& scalars) {
     auto a = taken<T>(in, x, gate, scalars);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
@@ -87,7 +88,7 @@ struct ScalarGateOps {
   }
 
   template <class T>
-  static Outputs<4> twice(In& in, const Tensor& along_x, const Tensor& along_gate,
+  static Outputs<4> twice(Checked<Device>& in, const Tensor& along_x, const Tensor& along_gate,
                           const Optional& along_scalars, const Tensor& grad, const Tensor& x,
                           const Tensor& gate, const Optional& scalars) {
     auto a = taken<T>(in, x, gate, scalars);

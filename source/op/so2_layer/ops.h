@@ -34,18 +34,16 @@ So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t 
 
 template <class Device>
 struct So2LayerOps {
-  using In = Checked<Device>;
-
   template <class T>
-  static Tensor so2_layer(In& in, const Tensor& x, const Tensor& weight, const Tensor& both,
+  static Tensor so2_layer(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
                           const Tensor& gate, const std::string& matmul) {
     return run(in, taken<T>(in, x, weight, both, gate, matmul));
   }
 
   template <class T>
-  static Tensor so2_layer_backward(In& in, const Tensor& grad, const Tensor& x, const Tensor& weight,
-                                   const Tensor& both, const Tensor& gate, const std::string& matmul,
-                                   const Tensor& result) {
+  static Tensor so2_layer_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
+                                   const Tensor& weight, const Tensor& both, const Tensor& gate,
+                                   const std::string& matmul, const Tensor& result) {
     So2Args<T> a = taken<T>(in, x, weight, both, gate, matmul);
     in.give(a.grad, "grad", grad, {a.edges, x.size(1), a.channels});
     in.place(a.result, "result", result, {a.edges, x.size(1), a.channels});
@@ -56,7 +54,7 @@ struct So2LayerOps {
 
  private:
   template <class T>
-  static So2Args<T> taken(In& in, const Tensor& x, const Tensor& weight, const Tensor& both,
+  static So2Args<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
                           const Tensor& gate, const std::string& matmul) {
     const T* rows;
     in.place(rows, "x", x, {kAny, kAny, kAny});
@@ -67,7 +65,7 @@ struct So2LayerOps {
 
   // y, or the gradient by x.
   template <class T>
-  static Tensor run(In& in, So2Args<T> a) {
+  static Tensor run(Checked<Device>& in, So2Args<T> a) {
     Tensor y = in.result(a.y, {a.edges, 3 * a.degrees + 1, a.channels});
     run_so2(in.op, a);
     return y;
@@ -131,14 +129,13 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
 // which have gates.
 template <class Device>
 struct So2MessageOps {
-  using In = Checked<Device>;
   using Tensors = std::vector<Tensor>;
   using Order = std::optional<Tensor>;
 
   template <class T>
-  static So2Messages<T> arguments(In& in, const Tensor& vectors, const Tensor& mixture, const Tensor& x,
-                                  const Tensor& weight, const Tensor& index, const Order& order,
-                                  const Tensor& offsets, const Tensor& center_index,
+  static So2Messages<T> arguments(Checked<Device>& in, const Tensor& vectors, const Tensor& mixture,
+                                  const Tensor& x, const Tensor& weight, const Tensor& index,
+                                  const Order& order, const Tensor& offsets, const Tensor& center_index,
                                   const Order& center_order, const Tensor& center_offsets,
                                   const Tensors& weights, const Tensors& both, const Tensors& gates,
                                   const std::string& matmul) {
@@ -169,7 +166,7 @@ struct So2MessageOps {
   }
 
   template <class T>
-  static Outputs<2> so2_messages(In& in, So2Messages<T>& a) {
+  static Outputs<2> so2_messages(Checked<Device>& in, So2Messages<T>& a) {
     Tensor y = in.result(a.y, {a.shape.edges, a.shape.rows, a.shape.channels});
     Tensor sums = in.result(a.sums, {a.of_center.nodes, a.shape.columns, a.shape.channels});
     run_so2_messages(in.op, a);
@@ -177,7 +174,8 @@ struct So2MessageOps {
   }
 
   template <class T>
-  static Outputs<4> so2_messages_backward(In& in, So2Messages<T>& a, const Tensor& grad, const Tensor& y) {
+  static Outputs<4> so2_messages_backward(Checked<Device>& in, So2Messages<T>& a, const Tensor& grad,
+                                          const Tensor& y) {
     const auto [edges, nodes, rows, columns, channels] = a.shape;
     in.take_saved(a.y, "y", y, {edges, rows, channels});
     in.give(a.grad, "grad", grad, {a.of_center.nodes, columns, channels});

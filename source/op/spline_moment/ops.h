@@ -11,8 +11,6 @@ namespace mdops {
 
 template <class Device>
 struct SplineMomentOps {
-  using In = Checked<Device>;
-
   template <class T>
   struct Given : MomentArgs<T> {
     int64_t atoms;
@@ -25,7 +23,7 @@ struct SplineMomentOps {
       this->grid = spline_grid<T>(intervals, s_max, grading);
     }
     // A gradient of moments, which tells the intervals.
-    const T* take_gradient(In& in, const Tensor& grad) {
+    const T* take_gradient(Checked<Device>& in, const Tensor& grad) {
       const T* found;
       in.take(found, "grad", grad, {atoms, this->ntypes, kAny, this->columns()});
       take_intervals(in.op, grad.size(2) - 5);
@@ -34,10 +32,10 @@ struct SplineMomentOps {
   };
 
   template <class T>
-  static Given<T> arguments(In& in, const Tensor& displacements, const Tensor& counts, const Tensor& types,
-                            const Tensor& mean, const Tensor& std, const Tensor& pair_mask, double cutoff,
-                            double cutoff_smooth, double protection, double s_max, double grading,
-                            bool radial, bool gated) {
+  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                            const Tensor& types, const Tensor& mean, const Tensor& std,
+                            const Tensor& pair_mask, double cutoff, double cutoff_smooth, double protection,
+                            double s_max, double grading, bool radial, bool gated) {
     Given<T> a{};
     a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
                               cutoff_smooth, protection);
@@ -49,7 +47,7 @@ struct SplineMomentOps {
   }
 
   template <class T>
-  static Outputs<3> spline_moment(In& in, const Tensor& displacements, const Tensor& counts,
+  static Outputs<3> spline_moment(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& mean, const Tensor& std,
                                   const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
                                   const Tensor& padding, double cutoff, double cutoff_smooth,
@@ -69,12 +67,12 @@ struct SplineMomentOps {
   }
 
   template <class T>
-  static Tensor spline_moment_backward(In& in, Given<T>& a, const Tensor& grad) {
+  static Tensor spline_moment_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
     return pulled<T>(in, a, nullptr, a.take_gradient(in, grad));
   }
 
   template <class T>
-  static Tensor spline_moment_jvp(In& in, const Tensor& tangent, const Tensor& displacements,
+  static Tensor spline_moment_jvp(Checked<Device>& in, const Tensor& tangent, const Tensor& displacements,
                                   const Tensor& counts, const Tensor& types, const Tensor& mean,
                                   const Tensor& std, const Tensor& pair_mask, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, double grading,
@@ -91,7 +89,8 @@ struct SplineMomentOps {
   }
 
   template <class T>
-  static Tensor spline_moment_hvp(In& in, Given<T>& a, const Tensor& tangent, const Tensor& grad) {
+  static Tensor spline_moment_hvp(Checked<Device>& in, Given<T>& a, const Tensor& tangent,
+                                  const Tensor& grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
     return pulled<T>(in, a, along, a.take_gradient(in, grad));
@@ -102,7 +101,7 @@ struct SplineMomentOps {
 
  private:
   template <class T>
-  static Tensor pulled(In& in, Given<T>& a, const T* tangent, const T* grad) {
+  static Tensor pulled(Checked<Device>& in, Given<T>& a, const T* tangent, const T* grad) {
     T* by_d;
     Tensor result = in.result(by_d, {a.atoms, a.width, 3});
     run_spline_moment_pulls<T>(in.op, a, a.atoms, tangent, grad, by_d);
