@@ -164,8 +164,10 @@ class Domain:
         fparam = None if fparam is None else fparam[None]
         evaluator = self.potential.evaluator()
         with torch.no_grad():
-            found = evaluator(system, neighbors, fparam, self._shown(aparam), atom_virial=atom_virial)
-        return self._of(*found, len(types))
+            answers, report = evaluator(
+                system, neighbors, fparam, self._shown(aparam), atom_virial=atom_virial
+            )
+        return self._of(answers, report, len(types))
 
     def __call__(
         self,
@@ -221,8 +223,8 @@ class Domain:
         if self._is_local:
             asked["own"] = atoms
         with torch.no_grad():
-            found = self._evaluator(system, neighbors, fparam, aparam, **asked)
-        return self._of(*found, atoms)
+            answers, report = self._evaluator(system, neighbors, fparam, aparam, **asked)
+        return self._of(answers, report, atoms)
 
     def _shown(self, aparam: torch.Tensor | None) -> torch.Tensor | None:
         """The atomic parameters, but for those that say which atoms are there."""

@@ -66,7 +66,7 @@ class Step(nn.Module):
         condition = given.get("charge_spin")
         if condition is not None:
             charge, multiplicity = condition.unbind(1)
-            known = _clamped(charge, CHARGES), _clamped(multiplicity, MULTIPLICITIES)
+            known = [_clamped(charge, CHARGES), _clamped(multiplicity, MULTIPLICITIES)]
             system.charge_spin = torch.stack(known, 1)
         taken = {name: given[name] for name in self.parameters_taken}
         answers, report = self._held[1](system, pairs, **taken, check=False, atom_virial=self.atom_virial)
@@ -76,7 +76,7 @@ class Step(nn.Module):
         if sizes is not None:
             fine = fine & (sizes[:, 2] <= most).all()
         if condition is not None:
-            fine = fine & (system.charge_spin == condition).all()
+            fine = fine & (torch.stack(known, 1) == condition).all()
         fine = fine if fits is None else fine & fits
         return {name: torch.where(fine, value, torch.nan) for name, value in answers.items()}
 

@@ -207,7 +207,7 @@ class Server:
 
     def take_neighbors(self, numbers: tuple[int, ...], text: str) -> None:
         """Numbers: `Sizes` of a list, and whether there is no other process."""
-        sizes = Sizes(*numbers[:6], *self.most)
+        sizes = Sizes._make((*numbers[:6], *self.most))
         memory, atoms, ghosts = self.memory, sizes.atoms, sizes.ghosts
         memory.lay_out(sizes)
         self.types, near, counts = map(memory.copied, ("types", "neighbors", "counts"))
