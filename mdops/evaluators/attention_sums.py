@@ -87,15 +87,8 @@ class AttentionSums:
         atoms, slots = displacements.shape[:2]
         total = rows_in(found.offsets, atoms * torch.sym_min(slots, d.slots))
         listed = displacements, found.slots, counts, types, s.mean, s.std
-        rows = spline_rows(
-            *listed,
-            tables.table,
-            **d.row_settings,
-            s_max=s.grid.s_max,
-            grading=s.grid.grading,
-            rows=total,
-            gated=d.gated,
-        )
+        settings = {**d.row_settings, "s_max": s.grid.s_max, "grading": s.grid.grading}
+        rows = spline_rows(*listed, tables.table, **settings, rows=total, gated=d.gated)
         rows = rows._replace(environment=d.all_rows(rows.environment, *listed))
         if d.layers:
             directions = d.directions(rows, displacements, found.slots, types, s.std)
@@ -110,12 +103,7 @@ class AttentionSums:
         return t
 
     def _neighbors(
-        self,
-        rows: SplineRows,
-        directions: torch.Tensor | None,
-        found: NeighborRows,
-        atoms: int,
-        slots: int,
+        self, rows: SplineRows, directions: torch.Tensor | None, found: NeighborRows, atoms: int, slots: int
     ) -> Neighbors:
         """What the layers know."""
         d, total = self._descriptor, rows.g.shape[0]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 from operator import itemgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -81,14 +81,9 @@ class Autograd(Evaluator):
             components = values.flatten(1).unbind(1) if shape else (values,)
             sums = [_weighted_sum(one, step.weight) for one in components]
             leaves = near.displacements if spins is None else (near.displacements, spins)
+            asked: dict[str, Any] = {"create_graph": step.create_graph, "materialize_grads": True}
             gradients = [
-                torch.autograd.grad(
-                    one,
-                    leaves,
-                    create_graph=step.create_graph,
-                    retain_graph=trains or k + 1 < len(sums),
-                    materialize_grads=True,
-                )
+                torch.autograd.grad(one, leaves, retain_graph=trains or k + 1 < len(sums), **asked)
                 for k, one in enumerate(sums)
             ]
         if not trains and not step.create_graph:

@@ -180,15 +180,8 @@ class EvaluationContext(SplinedModel, ABC):
 
     def neighbor_list(self, system: System) -> NeighborList:
         """All pairs within the cutoff."""
-        return neighbor_list(
-            system.positions.detach(),
-            system.cell.detach(),
-            system.pbc,
-            system.types,
-            self.cutoff,
-            batch=system.batch,
-            ntypes=len(self.type_map),
-        )
+        atoms = system.positions.detach(), system.cell.detach(), system.pbc, system.types
+        return neighbor_list(*atoms, self.cutoff, batch=system.batch, ntypes=len(self.type_map))
 
     def with_sums(self, answers: Answers, system: System) -> Answers:
         """What an evaluator gave, with the sums over the atoms of each system of what is extensive, and the means of
