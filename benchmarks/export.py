@@ -40,7 +40,7 @@ def times(name: str, args: argparse.Namespace) -> dict[str, Any]:
     given = {key: getattr(system, key) for key in ("positions", "types", "cell", "batch")}
     given |= {"neighbors": pairs.neighbors, "images": pairs.images, "counts": pairs.counts}
     begin = time.perf_counter()
-    program: Any = potential.export()
+    program: Any = potential.export(angle_capacity=args.angle_capacity)
     exported = time.perf_counter() - begin
     if args.compiled:
         with tempfile.TemporaryDirectory() as folder:
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--system", type=Path, required=True)
     parser.add_argument("--models", nargs="+", default=["dpa2", "dpa3", "dpa4"])
     parser.add_argument("--atoms", type=int, default=192)
+    parser.add_argument("--angle-capacity", type=int, default=40, help="more neighbours within 4 A make NaN")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--json", type=Path)

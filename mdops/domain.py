@@ -1,6 +1,7 @@
 """Energies and forces of one domain: the atoms of one process of a program that cuts a system into domains, with ghosts
 around them, which are atoms of other processes and periodic images."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -143,10 +144,7 @@ class Domain:
 
     def whole(
         self,
-        positions: torch.Tensor,
-        cell: torch.Tensor,
-        pbc: torch.Tensor,
-        types: torch.Tensor,
+        system: System,
         neighbors: NeighborList,
         fparam: torch.Tensor | None = None,
         aparam: torch.Tensor | None = None,
@@ -156,18 +154,14 @@ class Domain:
         """The same of a system that no others have a part of, by the evaluator that is the fastest for it.
 
         Args:
-            positions: (N, 3) float64, A. cell: (1, 3, 3) float64, A. pbc: (1, 3) bool.
-            types, neighbors, fparam, aparam, atom_virial: as of a domain without ghosts.
+            system: one, of N atoms; its charge and multiplicity are the domain's.
+            neighbors, fparam, aparam, atom_virial: as of a domain without ghosts.
         """
-        batch = torch.zeros_like(types)
-        system = System(positions, types, cell, pbc, batch, charge_spin=self.charge_spin)
-        fparam = None if fparam is None else fparam[None]
-        evaluator = self.potential.evaluator()
+        system = dataclasses.replace(system, charge_spin=self.charge_spin)
+        given = None if fparam is None else fparam[None], self._shown(aparam)
         with torch.no_grad():
-            answers, report = evaluator(
-                system, neighbors, fparam, self._shown(aparam), atom_virial=atom_virial
-            )
-        return self._of(answers, report, len(types))
+            answers, report = self.potential.evaluator()(system, neighbors, *given, atom_virial=atom_virial)
+        return self._of(answers, report, system.atoms)
 
     def __call__(
         self,

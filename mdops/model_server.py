@@ -22,6 +22,7 @@ from mdops.errors import MDOpsError, UnsupportedModelError
 from mdops.loading import load
 from mdops.models.judge import Overflow
 from mdops.ops import EdgeIndex, NeighborList, edge_scatter
+from mdops.system import System
 
 HEADER = struct.Struct("<10q")  # what it is, eight numbers, and how many bytes follow
 LOAD, NEIGHBORS, COMPUTE, FREE, EXCHANGED = 1, 2, 3, 4, 5  # what the core sends
@@ -240,16 +241,17 @@ class Server:
         atoms = len(memory["energies"])
         fparam = memory.copied("fparam")[:frame] if frame else None
         aparam = memory.copied("aparam")[: atoms * atomic].view(atoms, atomic) if atomic else None
-        given = self.types, self.neighbors
-        wants_virials = bool(atom_virial)
-        if wants_virials:
+        more: dict[str, Any] = {"atom_virial": bool(atom_virial)}
+        if atom_virial:
             domain.potential.require_atom_virials()
         if halo is None:
             cell, pbc = box[:9].view(1, 3, 3), box[9:].view(1, 3) > 0
-            found = domain.whole(positions, cell, pbc, *given, fparam, aparam, atom_virial=wants_virials)
+            system = System(positions, self.types, cell, pbc, torch.zeros_like(self.types))
+            found = domain.whole(system, self.neighbors, fparam, aparam, **more)
         else:
             exchange = Communication(self.to_ghosts, self.from_ghosts)
-            found = domain(positions, *given, halo.atoms, exchange, fparam, aparam, atom_virial=wants_virials)
+            listed = self.types, self.neighbors, halo.atoms, exchange
+            found = domain(positions, *listed, fparam, aparam, **more)
         memory["forces"].copy_(found.forces)
         memory["energies"].copy_(found.energy)
         if found.atom_virial is not None:
