@@ -40,7 +40,7 @@ def times(name: str, args: argparse.Namespace) -> dict[str, Any]:
     given = {key: getattr(system, key) for key in ("positions", "types", "cell", "batch")}
     given |= {"neighbors": pairs.neighbors, "images": pairs.images, "counts": pairs.counts}
     begin = time.perf_counter()
-    program: Any = potential.export(angle_capacity=args.angle_capacity)
+    program: Any = potential.export(angle_capacity=args.angle_capacity if name == "dpa3" else None)
     exported = time.perf_counter() - begin
     if args.compiled:
         with tempfile.TemporaryDirectory() as folder:

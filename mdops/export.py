@@ -106,14 +106,17 @@ def _clamped(values: torch.Tensor, known: range) -> torch.Tensor:
 
 def _angle_places(potential: EvaluationContext) -> int | None:
     """How many neighbours of an atom make angles at most, as the model's `sel` says; None where that says nothing."""
-    model = potential.model
-    if potential.overflow != "error" or any(spec.sel is None for spec in model.neighbors):
+    specs = potential.model.neighbors
+    if potential.overflow != "error" or any(spec.sel is None for spec in specs):
         return None
-    within = [
-        torch.tensor([[sum(spec.sel)] if spec.mixed else spec.sel])  # type: ignore[arg-type]
-        for spec in model.neighbors
-    ]
-    sizes = model.graph_sizes(within)
+    return _angle_neighbors(potential, [sum(spec.sel or ()) for spec in specs])
+
+
+def _angle_neighbors(potential: EvaluationContext, within: Sequence[int]) -> int | None:
+    """How many neighbours of an atom make angles, where there are so many within each cutoff; None: nobody knows."""
+    ntypes = [1 if spec.mixed else len(potential.type_map) for spec in potential.model.neighbors]
+    counts = [torch.full((1, n), count) for n, count in zip(ntypes, within, strict=True)]
+    sizes = potential.model.graph_sizes(counts)
     return None if sizes is None else int(sizes[0, 2])
 
 
@@ -137,6 +140,10 @@ def export_program(
     if angle_capacity is not None and angle_capacity < 1:
         raise InputError(
             f"the capacity of angles is {angle_capacity}, expected 1 or more neighbours per atom that make angles"
+        )
+    if angle_capacity is not None and not _angle_neighbors(potential, [1] * len(potential.neighbors)):
+        raise InputError(
+            f"a capacity of angles is given, and {potential.kind} does not tell that it has angles"
         )
     own = _frozen(potential)
     with exporting(), torch.no_grad():

@@ -270,7 +270,7 @@ class Potential(EvaluationContext):
             the atoms or a capacity does not do.
 
         Raises:
-            InputError: `overflow` is "truncate", or a capacity is not positive.
+            InputError: `overflow` is "truncate", a capacity is not positive, or the model has no angles for one.
             UnsupportedModelError: a kind of model whose operations depend on the number of atoms, or atomic virials of
                 one that passes messages.
         """
