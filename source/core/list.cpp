@@ -89,31 +89,32 @@ void mdops_list::search(const mdops_input& input, double cutoff, int32_t count) 
 }
 
 void mdops_list::fill(const mdops_neighbors& from, int32_t count) {
-  const auto& refuse = refuse_neighbors;
   clear();
-  if (count < 1) refuse("ntypes is " + std::to_string(count));
+  if (count < 1) refuse_neighbors("ntypes is " + std::to_string(count));
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   if (from.atoms < 0 || from.ghosts < 0 || from.atoms > most || from.ghosts > most - from.atoms)
-    refuse("atoms and ghosts are " + std::to_string(from.atoms) + " and " + std::to_string(from.ghosts));
+    refuse_neighbors("atoms and ghosts are " + std::to_string(from.atoms) + " and " +
+                     std::to_string(from.ghosts));
   const int64_t all = from.atoms + from.ghosts;
-  if ((all && !from.types) || (from.atoms && (!from.counts || !from.rows))) refuse("a pointer is null");
+  if ((all && !from.types) || (from.atoms && (!from.counts || !from.rows)))
+    refuse_neighbors("a pointer is null");
   types.assign(from.types, from.types + all);
   for (int64_t i = 0; i < all; ++i)
     if (types[i] < -1 || types[i] >= count)
-      refuse("atom " + std::to_string(i) + " is of type " + std::to_string(types[i]) + ", and there are " +
-             std::to_string(count));
+      refuse_neighbors("atom " + std::to_string(i) + " is of type " + std::to_string(types[i]) +
+                       ", and there are " + std::to_string(count));
 
   const int32_t mask = from.mask ? from.mask : -1;
   rows.counts.assign(from.atoms * count, 0);
   rows.width = 0;
   for (int64_t i = 0; i < from.atoms; ++i) {
     if (from.counts[i] < 0 || (from.counts[i] > 0 && !from.rows[i]))
-      refuse("the row of atom " + std::to_string(i) + " is none");
+      refuse_neighbors("the row of atom " + std::to_string(i) + " is none");
     int64_t kept = 0;
     for (int32_t k = 0; k < from.counts[i]; ++k) {
       const int32_t j = from.rows[i][k] & mask;
       if (j < 0 || j >= all || j == i)
-        refuse("the row of atom " + std::to_string(i) + " names atom " + std::to_string(j));
+        refuse_neighbors("the row of atom " + std::to_string(i) + " names atom " + std::to_string(j));
       if (types[j] < 0) continue;
       ++rows.counts[i * count + types[j]];
       ++kept;
