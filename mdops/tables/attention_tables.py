@@ -16,12 +16,13 @@ from mdops.ops.switch_curve import switch_curve
 from mdops.tables.spline import (
     TOLERANCE,
     SplineGrid,
-    between_knots,
+    beside,
     coefficients,
     embed,
-    evaluate,
+    in_cache,
     interpolate,
     looked_at,
+    splines_beside,
     value_and_slope,
 )
 from mdops.tables.sum_tables import SumTables
@@ -282,12 +283,11 @@ def _made_of_s(
 
     table = interpolate(function, grid, descriptor.mean)
     sizes, errors = [], []
-    every = looked_at(grid.intervals)
-    for fraction, s in between_knots(grid, every, table.device):
-        step = grid.steps(s)
-        exact = value_and_slope(function, s, step / 64)
-        found = evaluate(table, fraction, 0, every), evaluate(table, fraction, 1, every) / step[:, None]
-        sizes.append([x.abs().max() for x in exact])
-        errors.append([(x - y).abs().max() for x, y in zip(found, exact, strict=True)])
+    for some in in_cache(looked_at(grid.intervals, table.device), table):
+        s = grid.at(beside(some))
+        exact = function(s.flatten()).unflatten(2, (-1, 2))
+        found = splines_beside(table, some)
+        sizes.append([x.abs().max() for x in value_and_slope(exact, s)])
+        errors.append([x.abs().max() for x in value_and_slope(found - exact, s)])
     size, error = (torch.tensor(x).amax(0) for x in (sizes, errors))
     return table if bool((error <= tolerance * size).all()) else None

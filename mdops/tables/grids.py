@@ -92,7 +92,7 @@ def grid_of(
         return None, "the embedding nets have kinks"
     pairs = _pairs(one, _kinds(one, types))
     grid = choose_grid(_double(one.descriptor), r_min, tolerance, *pairs)
-    if grid.error > tolerance:
+    if not grid.error <= tolerance:
         return None, f"splines of the embedding nets reach an error of {grid.error:.1e}, not {tolerance:.1e}"
     return grid, None
 

@@ -9,9 +9,20 @@ import torch.nn.functional as F
 
 from mdops.models.dpa4c import DPA4C, envelope
 from mdops.ops.harmonic_moment import knot_slopes, largest_functions, padded_basis, spline_pieces
-from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, fewest_intervals, value_and_slope
+from mdops.tables.spline import (
+    DEFAULT_R_MIN,
+    GLANCED_AT,
+    bends,
+    beside,
+    collocation,
+    fewest_intervals,
+    glanced_at,
+    in_cache,
+    sampled,
+    splines_beside,
+    value_and_slope,
+)
 
-_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 32, 2048  # intervals
 _MOST_PIECES = 16  # functions: of more only those that go with harmonics have their polynomials
 # Of the tolerance, which is that of single pairs: atoms have many.
@@ -80,38 +91,41 @@ def functions(
 
 
 @torch.no_grad()
-def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int) -> float:
-    """The largest error of splines in the slope of chi F, over the largest slope there is, beyond 0.5 A. `descriptor`
-    is in float64."""
+def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
+    """The largest error of splines in the slope of chi F, over the largest slope there is, beyond 0.5 A; in all
+    intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
     cutoff, kinds = descriptor.cutoff, torch.tensor(types)
     points, matrix = collocation(intervals)
     step = cutoff / intervals
-
-    def function(r: torch.Tensor) -> torch.Tensor:
-        return functions(descriptor, r, kinds, kinds)
-
-    def of_chi(r: torch.Tensor) -> torch.Tensor:
-        return envelope(r, cutoff)[None, None, :, None]
-
-    table = matrix.solve(function(points * step))
     first = math.ceil(DEFAULT_R_MIN / step)
+    table = matrix.solve(functions(descriptor, points * step, kinds, kinds))[..., first:, :]
+    looked = torch.arange(intervals - first)
+    if looks is not None:
+        chi = envelope((first + 0.5 + looked) * step, cutoff)
+        looked = glanced_at(bends(table).amax((0, 1, 3)) * chi, looks)
     off, size = 0.0, 0.0
-    for fraction in _BETWEEN:
-        r = (torch.arange(first, intervals, dtype=torch.float64) + fraction) * step
-        value, slope = value_and_slope(function, r, step / 64)
-        chi, fall = value_and_slope(of_chi, r, step / 64)
-        near = table[..., first:, :]
-        error = (evaluate(near, fraction) - value) * fall
-        error += (evaluate(near, fraction, 1) / step - slope) * chi
+    for some in in_cache(looked, table):
+        r = (first + beside(some)) * step
+        chi, exact = (
+            envelope(r, cutoff),
+            functions(descriptor, r.flatten(), kinds, kinds).unflatten(2, (-1, 2)),
+        )
+        error, whole = (
+            value_and_slope(chi[..., None] * f, r)[1] for f in (splines_beside(table, some) - exact, exact)
+        )
         off = max(off, float(error.abs().max()))
-        size = max(size, float((value * fall + slope * chi).abs().max()))
+        size = max(size, float(whole.abs().max()))
     return off / max(size, 1e-30)
 
 
 def choose_intervals(descriptor: DPA4C, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """`fewest_intervals` of these types."""
-    exact = descriptor.double_copy()
-    # Errors fall with the sixth power of the step, once it is fine enough.
-    return fewest_intervals(
-        lambda *of: spline_error(exact, *of), types, tolerance, range(_FIRST, _MOST + 1), 6
+    """`fewest_intervals` of these types, or of some of many, and their error; None where none keep the tolerance."""
+    exact, kinds = descriptor.double_copy(), sampled(types)
+    found = fewest_intervals(
+        lambda intervals: spline_error(exact, kinds, intervals, GLANCED_AT),
+        lambda intervals: spline_error(exact, kinds, intervals),
+        range(_FIRST, _MOST + 1, 8),
+        6,
+        tolerance,
     )
+    return found if found[1] <= tolerance else None

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 import torch
 
 from mdops.models.length_basis import EdgesByLength, LengthBasis
-from mdops.tables.spline import collocation, evaluate, fewest_intervals, value_and_slope
+from mdops.tables.spline import (
+    GLANCED_AT,
+    bends,
+    beside,
+    collocation,
+    fewest_intervals,
+    glanced_at,
+    splines_beside,
+    value_and_slope,
+)
 
-_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 32, 1024  # intervals
-_SAMPLED = 512  # places by which functions are chosen
+_SAMPLED = 128  # intervals by whose places functions are chosen
 _VECTOR = 64  # bytes; kernels take functions in whole vectors
 # Of the tolerance, which is that of forces: far less than layers round by in float32.
 _ROOM = {torch.float32: 0.05, torch.float64: 1e-3}
@@ -30,24 +38,21 @@ def length_basis(
     if not 0 < width < math.inf:
         return None
 
-    def both(x: torch.Tensor, h: float) -> torch.Tensor:
-        """The numbers of all layers at x (P,), and their slopes: (2, P, all)."""
-        value, slope = value_and_slope(
-            lambda s: torch.cat(descriptor.edge_functions(s[:, None]), 1)[None, None], x, h
-        )
-        return torch.stack([value[0, 0], slope[0, 0]])
+    def both(x: torch.Tensor) -> torch.Tensor:
+        """The numbers of all layers between x (P, 2), and their slopes: (2, P, all)."""
+        y = torch.cat(descriptor.edge_functions(x.reshape(-1, 1)), 1)
+        return torch.stack(value_and_slope(y.unflatten(0, (-1, 2)), x))
 
-    step = width / _SAMPLED
-    sampled = both(first + step * torch.arange(_SAMPLED + 1, dtype=torch.float64), step / 4)
+    sampled = both(first + width / _SAMPLED * beside(torch.arange(_SAMPLED)))
     size = sampled.abs().amax((1, 2), keepdim=True).clamp(min=1e-30)
     rows = (sampled / size).flatten(0, 1)
     if not bool(rows.isfinite().all()):
         return None
-    found = torch.linalg.svd(rows, full_matrices=False).Vh
+    directions = torch.linalg.svd(rows, full_matrices=False).Vh
     numbers = descriptor.edge_functions(rows.new_zeros(1, 1))[0].shape[1]
     block = _VECTOR // like.element_size()
     for count in range(block, numbers + 1, block):
-        basis = found[:count]
+        basis = directions[:count]
         if (rows - rows @ basis.T @ basis).abs().max() <= 0.5 * tolerance:
             break
     else:
@@ -58,17 +63,17 @@ def length_basis(
         values = torch.cat(descriptor.edge_functions(first + (points * (width / intervals))[:, None]), 1)
         return matrix.solve((values @ basis.T)[None])
 
-    def error(_: Sequence[int], intervals: int) -> float:
-        made, step, most = table(intervals), width / intervals, 0.0
-        for fraction in _BETWEEN:
-            x = first + step * (torch.arange(intervals, dtype=torch.float64) + fraction)
-            splines = [evaluate(made, fraction, order)[0] / step**order @ basis for order in (0, 1)]
-            most = max(most, float(((torch.stack(splines) - both(x, step / 32)) / size).abs().max()))
-        return most
+    def error(intervals: int, looks: int | None = None) -> float:
+        made, step = table(intervals)[0], width / intervals
+        looked = torch.arange(intervals) if looks is None else glanced_at(bends(made).amax(1), looks)
+        x = first + step * beside(looked)
+        splines = torch.stack(value_and_slope(splines_beside(made, looked), x)) @ basis
+        return float(((splines - both(x)) / size).abs().max())
 
     # Errors of slopes fall with the fifth power of the step, once it is fine enough.
-    enough = fewest_intervals(error, [0], tolerance, range(_FIRST, _MOST + 1), 5)
-    if enough is None:
+    tried = range(_FIRST, _MOST + 1, 8)
+    intervals, found = fewest_intervals(lambda n: error(n, GLANCED_AT), error, tried, 5, tolerance)
+    if not found <= tolerance:
         return None
     products = [one.T.contiguous().to(like) for one in basis.T.split(numbers)]
-    return LengthBasis(table(enough[0]).to(like).contiguous(), first, width, tuple(products))
+    return LengthBasis(table(intervals).to(like).contiguous(), first, width, tuple(products))

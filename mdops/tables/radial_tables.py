@@ -3,16 +3,26 @@
 import copy
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.dpa4.edges import clamped
 from mdops.models.dpa4.radial import RadialSplines
-from mdops.tables.spline import DEFAULT_R_MIN, collocation, evaluate, fewest_intervals, value_and_slope
+from mdops.tables.spline import (
+    DEFAULT_R_MIN,
+    GLANCED_AT,
+    bends,
+    beside,
+    collocation,
+    fewest_intervals,
+    glanced_at,
+    in_cache,
+    sampled,
+    splines_beside,
+    value_and_slope,
+)
 
-_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of an interval, where errors are looked at
 _FIRST, _MOST = 64, 2048  # intervals
 # Of the tolerance, which is that of forces: layers may make errors larger.
 _ROOM = {torch.float32: 0.25, torch.float64: 0.01}
@@ -47,9 +57,9 @@ def _functions(descriptor: DPA4, r: torch.Tensor, types: Sequence[int]) -> dict[
     return descriptor.radial_functions(clamped(r, *_NEAREST), torch.tensor(types))
 
 
-def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int) -> float:
+def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int, looks: int | None = None) -> float:
     """The largest error of splines beyond 0.5 A, in the values and in the slopes of each name's functions over the
-    largest that these have. `descriptor` is in float64."""
+    largest that these have; in all intervals, or in so many (`glanced_at`). `descriptor` is in float64."""
     points, matrix = collocation(intervals)
     step = descriptor.options.rcut / intervals
     first = math.ceil(DEFAULT_R_MIN / step)
@@ -58,20 +68,33 @@ def spline_error(descriptor: DPA4, types: Sequence[int], intervals: int) -> floa
     def function(r: torch.Tensor) -> torch.Tensor:
         return torch.cat(list(_functions(descriptor, r, types).values()), -1)
 
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        """Of each name."""
+        return torch.stack([part.abs().max() for part in x.split(widths, -1)])
+
     table = matrix.solve(function(points * step))[..., first:, :]
+    looked = torch.arange(intervals - first)
+    if looks is not None:
+        own = torch.repeat_interleave(largest(table), torch.tensor(widths))
+        looked = glanced_at((bends(table) / own.clamp(min=1e-30)).amax((0, 1, 3)), looks)
     off, size = torch.zeros(2, len(widths)), torch.full((2, len(widths)), 1e-30)
-    for fraction in _BETWEEN:
-        r = (torch.arange(first, intervals, dtype=torch.float64) + fraction) * step
-        for order, wanted in enumerate(value_and_slope(function, r, step / 64)):
-            error = evaluate(table, fraction, order) / step**order - wanted
-            for numbers, most in ((error, off), (wanted, size)):
-                found = torch.stack([part.abs().max() for part in numbers.split(widths, -1)])
-                most[order] = torch.maximum(most[order], found)
+    for some in in_cache(looked, table):
+        r = (first + beside(some)) * step
+        exact = function(r.flatten()).unflatten(2, (-1, 2))
+        for found, most in ((splines_beside(table, some) - exact, off), (exact, size)):
+            for own, x in zip(most, value_and_slope(found, r), strict=True):
+                torch.maximum(own, largest(x), out=own)
     return float((off / size).max())
 
 
 def choose_intervals(descriptor: DPA4, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:
-    """`fewest_intervals` of these types."""
-    # Errors of slopes fall with the fifth power of the step, once it is fine enough.
-    of = partial(spline_error, descriptor)
-    return fewest_intervals(of, types, tolerance, range(_FIRST, _MOST + 1), 5)
+    """`fewest_intervals` of these types, or of some of many, and their error; None where none keep the tolerance."""
+    kinds = sampled(types)
+    found = fewest_intervals(
+        lambda intervals: spline_error(descriptor, kinds, intervals, GLANCED_AT),
+        lambda intervals: spline_error(descriptor, kinds, intervals),
+        range(_FIRST, _MOST + 1, 8),
+        5,  # of slopes, once steps are fine enough
+        tolerance,
+    )
+    return found if found[1] <= tolerance else None

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,19 +20,29 @@ _BEFORE_LAYERS = 0.1  # of a tolerance, in front of layers, which may make error
 Functions = Callable[[torch.Tensor], torch.Tensor]  # (n, F, P, M) of s (P,) in 1/A
 _FIRST_INTERVALS = 32
 _SAMPLED = 4  # types by whose pairs `fewest_intervals` chooses, of more
+_SKETCH = 256  # intervals of the splines that tell which types ask for the most knots
 GRADING = 1e-6  # 1/A, where uniform knots do not do: trained nets vary within this of s = 0, the cutoff
 # Under a tolerance like that of float32, which would lose more by rounding than more intervals gain; and under others.
 _MOST_INTERVALS, _MOST_FINE_INTERVALS, _FINE = 4096, 8192, 1e-6
-_BETWEEN, _FAR_POINTS = (0.125, 0.375, 0.625, 0.875), 128  # where errors and sizes are looked at
+_FAR_POINTS = 128
+_DISTANCES = 2**14  # by which a distance is found
+# Of an interval, where errors and sizes are looked at; and on either side of these, how far: slopes are differences of
+# what is there. An error swings once in an interval, so that they are 0.6% less than its slopes.
+_BETWEEN, _ASIDE = (0.125, 0.375, 0.625, 0.875), 1 / 32
 # Of more intervals than these, every other one or fewer are looked at. What a spline cannot follow in one interval
 # makes it swing beside, by 0.43 of that in each next one: it does not go unseen. The largest error may be a few percent
-# larger than what is seen, for which some of the tolerance is left.
-_LOOKED_AT, _ROOM = 1024, 0.9
-_GLANCED_AT = 128  # while the number of intervals is searched; the one that is found is looked at in full
-# Errors fall with the sixth power of the number of intervals, or faster, while these are few, so as not to end with
-# many more than needed. From _FROM intervals on it is the power that two trials show, of _LEAST or more.
-_ORDER, _LEAST, _FROM = 6.0, 3.0, 512
-_MOST_AT_ONCE = 2**18  # numbers, of the nets' answers at a fifth of the places
+# larger than what is seen, which is added.
+_LOOKED_AT, _SEEN = 1024, 0.9
+# While the number of intervals is searched; the one that is found is looked at in full. A half of these is spread over
+# all, and the others are those where the splines bend most.
+GLANCED_AT = 64
+# Of the error of a pair, as it falls with the number of intervals: by the fifth power in the end.
+_ORDER = 6.0
+# Intervals are multiples of the first number. The second is how many times as many are tried at most, the third the
+# part of a tolerance below which fewer are tried.
+_STEP, _GROWTH, _WASTE = 8, 4.0, 0.7
+# Numbers of the nets' answers, and points of all of them. Memory that is new takes longer than the nets.
+_MOST_AT_ONCE, _POINTS_AT_ONCE = 2**18, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +178,8 @@ def interpolate(function: Functions, grid: SplineGrid, like: torch.Tensor) -> to
     """C (n, F, B, M) of functions of s, (n, F, P, M) at s (P,); of the device and dtype of `like`."""
     if like.device.type == "cpu" and not torch.is_grad_enabled():
         x, matrix = collocation(grid.intervals)
-        return matrix.solve(function(grid.at(x)).double()).to(like.dtype)
+        rows = torch.cat([function(s).double().movedim(2, 0) for s in grid.at(x).split(_POINTS_AT_ONCE)])
+        return matrix.solve(rows.movedim(0, 2)).to(like.dtype)
     x, inverse = collocation_on(grid.intervals, like.device, like.dtype)
     return torch.einsum("bp,ctpm->ctbm", inverse, function(grid.at(x)))
 
@@ -213,77 +224,120 @@ class _Bent(torch.autograd.Function):
         return grad + bending_gradient(*ctx.saved_tensors), None
 
 
-def evaluate(table: torch.Tensor, fraction: float, derivative: int = 0, stride: int = 1) -> torch.Tensor:
-    """(..., intervals, M): the splines with coefficients (..., B, M), or their derivative by the interval's length,
-    at the same fraction of every interval, or of each so many."""
-    intervals = table.shape[-2] - 5
-    weights = _weights(fraction, derivative)
-    return reduce(torch.add, (w * table[..., m : m + intervals : stride, :] for m, w in enumerate(weights)))
+def beside(intervals: torch.Tensor) -> torch.Tensor:
+    """x (P, 2): in each of these intervals (I,) the two places beside each of those where errors are looked at, P being
+    4 I."""
+    where = torch.tensor([[at - _ASIDE, at + _ASIDE] for at in _BETWEEN], dtype=torch.float64)
+    return (intervals[:, None, None] + where.to(intervals.device)).flatten(0, 1)
+
+
+def splines_beside(table: torch.Tensor, intervals: torch.Tensor) -> torch.Tensor:
+    """(..., P, 2, M): the splines with coefficients (..., B, M) at `beside` of these intervals."""
+    around = (intervals[:, None] + torch.arange(6, device=intervals.device)).flatten()
+    near = table.index_select(-2, around).unflatten(-2, (-1, 6))
+    return (_weights_beside().to(table) @ near).unflatten(-2, (-1, 2)).flatten(-4, -3)
 
 
 @lru_cache
-def _weights(fraction: float, derivative: int) -> list[float]:
-    """Of the six B-splines that are not zero on an interval."""
-    found: list[float] = basis_matrix(torch.tensor([fraction], dtype=torch.float64), 1, derivative)[
-        0
-    ].tolist()
-    return found
+def _weights_beside() -> torch.Tensor:
+    """(8, 6): of the six B-splines that are not zero on an interval, at its places."""
+    return basis_matrix(beside(torch.zeros(1, dtype=torch.float64)).flatten(), 1)
 
 
-def value_and_slope(
-    function: Functions, s: torch.Tensor, h: float | torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of functions as of `interpolate`, and their derivative in s, by the five-point formula with the step h, of each
-    s (P,) or of all: forward-mode autograd would load a second's worth of modules."""
-    near = torch.cat([s + k * h for k in (0, 1, -1, 2, -2)])
-    there, ahead, behind, far_ahead, far_behind = function(near).chunk(5, dim=2)
-    width = 12 * (h[:, None] if isinstance(h, torch.Tensor) else h)
-    return there, (8 * (ahead - behind) - (far_ahead - far_behind)) / width
+def value_and_slope(y: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Between two places x (P, 2), of what is y (..., P, 2, M) there."""
+    low, high = y.unbind(-2)
+    return 0.5 * (low + high), (high - low) / (x[:, 1:] - x[:, :1])
+
+
+def bends(table: torch.Tensor) -> torch.Tensor:
+    """(..., I, M): how far the fifth derivative of splines with these coefficients (..., B, M) jumps at an end of each
+    interval: what they leave out of functions, but for a factor."""
+    jumps = torch.nn.functional.pad(table.diff(n=6, dim=-2).abs(), (0, 0, 1, 1))
+    return torch.maximum(jumps[..., 1:, :], jumps[..., :-1, :])
+
+
+def glanced_at(rank: torch.Tensor, looks: int) -> torch.Tensor:
+    """(I,) int64, rising: of intervals with these ranks so many or fewer, a half of them of the highest."""
+    if len(rank) <= looks:
+        return torch.arange(len(rank), device=rank.device)
+    spread = torch.arange(0, len(rank), -(-2 * len(rank) // looks), device=rank.device)
+    return torch.cat([rank.topk(looks // 2).indices, spread]).unique()
 
 
 def fewest_intervals(
-    error_of: Callable[[list[int], int], float],
-    types: Sequence[int],
-    tolerance: float,
+    glance: Callable[[int], float],
+    look: Callable[[int], float],
     tried: range,
-    order: int,
-) -> tuple[int, float] | None:
-    """How few intervals keep the tolerance for pairs of these types, or of some of many, and their error; None if none
-    do. `error_of` some types and intervals falls with that power of the step, once it is fine enough."""
+    order: float,
+    tolerance: float,
+) -> tuple[int, float]:
+    """How few intervals keep the tolerance, and their error; the most that are tried, if none do, and fewer where an
+    error is not finite.
+
+    Args:
+        glance: about the error of so many intervals, to search by; it falls with the power `order` of their number, or
+            faster while these are few.
+        look: the error itself, to decide by.
+        tried: from the first number to the most; in between multiples of the step.
+    """
+    most, step = tried[-1], tried.step
+    intervals, below, above = tried[0], (0, math.inf), (most + step, math.inf)
+
+    def more(error: float) -> int:
+        growth = min((error / tolerance) ** (1 / order), _GROWTH)
+        return min(max(step * math.ceil(intervals * growth / step), intervals + step), most)
+
+    def between() -> int:
+        """By the power that the two errors show."""
+        power = math.log(below[1] / above[1]) / math.log(above[0] / below[0])
+        return step * math.ceil(below[0] * (below[1] / tolerance) ** (1 / power) / step)
+
+    while (error := glance(intervals)) < math.inf:
+        if error <= tolerance or intervals == most:
+            above = intervals, error
+        else:
+            below = intervals, error
+        if above[0] > most:
+            intervals = more(error)
+        # More than needed, where the first errors fell fast.
+        elif 0 < above[1] < _WASTE * tolerance and 0 < below[0] < (fewer := between()) < above[0]:
+            intervals = fewer
+        else:
+            intervals = above[0]
+            error = look(intervals)
+            if not tolerance < error < math.inf or intervals == most:
+                break
+            below, above = (intervals, error), (most + step, math.inf)
+            intervals = more(error)
+    return intervals, error
+
+
+def sampled(types: Sequence[int]) -> list[int]:
+    """These, or some of many."""
     kinds = list(types)
     if len(kinds) > _SAMPLED:
         kinds = [kinds[round(k * (len(kinds) - 1) / (_SAMPLED - 1))] for k in range(_SAMPLED)]
-    intervals = tried.start
-    while intervals < tried.stop:
-        error = error_of(kinds, intervals)
-        if error <= tolerance:
-            return intervals, error
-        if not error < math.inf:
-            return None
-        growth = min(max((error / tolerance) ** (1 / order), 1.1), 2.0)
-        intervals = 8 * math.ceil(intervals * growth / 8)
-    return None
+    return kinds
 
 
-def looked_at(intervals: int, looks: int | None = None) -> int:
-    """1 where errors are looked at in all intervals, 2 where in every other one, and so on: at so many or fewer."""
-    return -(-intervals // (looks or _LOOKED_AT))
+def looked_at(intervals: int, device: torch.device) -> torch.Tensor:
+    """(I,) int64: the intervals where errors are looked at, all or every other one and so on."""
+    return torch.arange(0, intervals, -(-intervals // _LOOKED_AT), device=device)
 
 
-def between_knots(grid: SplineGrid, every: int, device: torch.device) -> list[tuple[float, torch.Tensor]]:
-    """Where errors are looked at: fractions of an interval, and the s (P,) in each so many intervals."""
-    interval = torch.arange(0, grid.intervals, every, dtype=torch.float64, device=device)
-    return [(fraction, grid.at(interval + fraction)) for fraction in _BETWEEN]
+def in_cache(intervals: torch.Tensor, table: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Intervals in runs whose numbers a processor's cache may hold, of splines with these coefficients (..., B, M)."""
+    return intervals.split(max(_MOST_AT_ONCE // (2 * len(_BETWEEN) * table[..., 0, :].numel()), 1))
 
 
 def _fall(descriptor: MomentDescriptor, s: torch.Tensor) -> torch.Tensor:
     """-ds/dr where s (P,) > 0 in 1/A is reached; s = w(r)/(r + p) falls all the way to the cutoff."""
-    low, high = torch.zeros_like(s), torch.full_like(s, descriptor.cutoff)
-    for _ in range(32):  # to 1e-9 of the cutoff
-        r = 0.5 * (low + high)
-        above = _switch(descriptor, r)[1] / (r + descriptor.protection) > s
-        low, high = torch.where(above, r, low), torch.where(above, high, r)
-    return -_s(descriptor, r)[1]
+    r = torch.linspace(1.0, 0.0, _DISTANCES + 1, dtype=s.dtype, device=s.device)[:-1] * descriptor.cutoff
+    known, slopes = _s(descriptor, r)
+    far = torch.searchsorted(known, s.contiguous()).clamp(1, _DISTANCES - 1) - 1
+    part = (s - known[far]) / (known[far + 1] - known[far])
+    return -torch.lerp(slopes[far], slopes[far + 1], part)
 
 
 def _s(descriptor: MomentDescriptor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -305,26 +359,32 @@ def _pair_forces(
     types: TypeChoice,
     s: torch.Tensor,
     fall: torch.Tensor,
-    value: torch.Tensor,
-    slope: torch.Tensor,
+    values: torch.Tensor,
     plain: bool,
 ) -> torch.Tensor:
-    """(P,): the largest derivative by a neighbour's position of what it adds to T, over all functions and k.
+    """(n, F, P): the largest derivative by a neighbour's position of what it adds to T, over all k.
 
     That is R_a G_k(s). R_0 = (s - m)/d0 and the others, s/d1 along the pair, change with r by -`fall` = ds/dr
     each; across the pair these turn, by s/(r d1), for which s^2/d1 stands (they are equal before the switch). In a
-    `plain` sum there is G_k alone. Takes G and its derivative in s, (n, F, P, M).
+    `plain` sum there is G_k alone. Takes s (P, 2), fall between the two (P,), and G there, `values` (n, F, P, 2, M): G
+    + s G' and its like are on the line through the two.
     """
+    low, high = values.unbind(-2)
+    width = s[:, 1] - s[:, 0]
     if plain:
-        return (fall[:, None] * slope).abs().amax((0, 1, 3))
-    mean, std = (
-        descriptor.mean[types.index, None, None, None],
-        descriptor.std[types.index][:, :, None, None, None],
-    )
-    s, fall = s[:, None], fall[:, None]
-    first = fall * (value + (s - mean) * slope) / std[:, 0]
-    along, across = fall * (value + s * slope) / std[:, 1], s * s * value / std[:, 1]
-    return torch.stack([part.abs().amax((0, 1, 3)) for part in (first, along, across)]).amax(0)
+        return (high - low).abs_().amax(-1) * (fall / width)
+    s = s.mean(1)
+
+    def on_line(far: torch.Tensor) -> torch.Tensor:
+        """|G + far G'|."""
+        return torch.lerp(low, high, 0.5 + (far / width)[..., None]).abs_().amax(-1)
+
+    std = descriptor.std[types.index][:, :, None, None]
+    along, across = on_line(s), on_line(torch.zeros_like(s))
+    mean = descriptor.mean[types.index, None, None]
+    first = on_line(s - mean) if descriptor.has_mean() else along
+    forces = torch.maximum(first * fall / std[:, 0], along * fall / std[:, 1])
+    return torch.maximum(forces, across * s * s / std[:, 1])
 
 
 def spline_error(
@@ -335,49 +395,85 @@ def spline_error(
     looks: int | None = None,
 ) -> float:
     """The largest relative error in the forces that single pairs make (`_pair_forces`), but those that `mask` leaves
-    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all; `looks`: of `looked_at`.
+    out; of these types alone, (n,), with a mask (n, n) of theirs, or of all; in so many intervals (`glanced_at`), or as
+    `looked_at` says.
 
     An error at some distance is relative to the largest such force at that distance or farther out. Beyond half of the
     cutoff all are relative to the largest there: towards the cutoff forces go to zero, and so do their errors,
     whatever the nets do. Where the functions go through layers of attention, what counts are they alone, too.
     """
-    forms = [descriptor.plain] if descriptor.is_sum else [False, True]
-    device = descriptor.mean.device
-    types = all_types(descriptor) if types is None else types
+    return float(_errors(descriptor, grid, mask, types or all_types(descriptor), looks).max())
+
+
+def _errors(
+    descriptor: MomentDescriptor,
+    grid: SplineGrid,
+    mask: torch.Tensor | None,
+    types: TypeChoice,
+    looks: int | None = None,
+) -> torch.Tensor:
+    """(n, F): the same of each function."""
+    forms, device = _forms(descriptor), descriptor.mean.device
 
     def function(s: torch.Tensor) -> torch.Tensor:
-        return embed(descriptor, s, mask, types)
+        """(n, F, P, 2, M) of s (P, 2)."""
+        return embed(descriptor, s.flatten(), mask, types).unflatten(2, (-1, 2))
 
-    table = interpolate(function, grid, descriptor.mean).double()
-    every = looked_at(grid.intervals, looks)
-    places = between_knots(grid, every, device)
-    falls = _fall(descriptor, torch.cat([s for _, s in places])).chunk(len(places))
-    errors: list[torch.Tensor] = []  # (forms, P) each
-    sizes: list[torch.Tensor] = []
-    # As many intervals at once as a processor's cache may hold: memory that is new takes longer than the nets.
-    run = max(_MOST_AT_ONCE // table[..., 0, :].numel(), 1)
-    for (fraction, where), falling in zip(places, falls, strict=True):
-        of_runs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for first, (s, fall) in enumerate(zip(where.split(run), falling.split(run), strict=True)):
-            step = grid.steps(s)
-            value, slope = value_and_slope(function, s, step / 64)
-            begin = first * run * every
-            around = table[..., begin : begin + (len(s) - 1) * every + 6, :]
-            found_value, found_slope = (evaluate(around, fraction, order, every) for order in (0, 1))
-            off = found_value - value, found_slope / step[:, None] - slope
-            size, error = (
-                torch.stack([_pair_forces(descriptor, types, s, fall, *parts, plain) for plain in forms])
-                for parts in ((value, slope), off)
-            )
-            of_runs.append((size, error))
-        for found, of in zip((sizes, errors), zip(*of_runs, strict=True), strict=True):
-            found.append(torch.cat(of, 1))
+    table = interpolate(lambda s: embed(descriptor, s, mask, types), grid, descriptor.mean).double()
+    if looks is None:
+        intervals = looked_at(grid.intervals, device)
+    else:
+        intervals = glanced_at(_ranks(descriptor, grid, types, table).amax((0, 1)), looks)
+    places = grid.at(beside(intervals))
+    falls = _fall(descriptor, places.mean(1))
+    errors: list[torch.Tensor] = []  # (forms, n, F, P) each
+    sizes: list[torch.Tensor] = []  # (forms, P) each
+    runs = in_cache(intervals, table)
+    pieces = (whole.split(len(_BETWEEN) * len(runs[0])) for whole in (places, falls))
+    for some, s, fall in zip(runs, *pieces, strict=True):
+        exact = function(s)
+        off = splines_beside(table, some) - exact
+        size, error = (
+            torch.stack([_pair_forces(descriptor, types, s, fall, of, plain) for plain in forms])
+            for of in (exact, off)
+        )
+        sizes.append(size.amax((1, 2)))
+        errors.append(error)
     r = torch.linspace(0.5, 1.0, _FAR_POINTS, dtype=torch.float64, device=device) * descriptor.cutoff
     s, rise = _s(descriptor, r)
-    value, slope = value_and_slope(function, s, grid.steps(s) / 64)
-    far = torch.stack([_pair_forces(descriptor, types, s, -rise, value, slope, p).max() for p in forms])
-    size = torch.stack(sizes, 2).flatten(1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
-    return float((torch.stack(errors, 2).flatten(1) / size).max())
+    aside = _ASIDE * grid.steps(s)
+    s = torch.stack([s - aside, s + aside], 1)
+    exact = function(s)
+    far = torch.stack([_pair_forces(descriptor, types, s, -rise, exact, p).max() for p in forms])
+    size = torch.cat(sizes, 1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
+    most = (torch.cat(errors, 3) / size[:, None, None]).amax((0, 3))
+    return most if len(intervals) == grid.intervals or looks is not None else most / _SEEN
+
+
+def _forms(descriptor: MomentDescriptor) -> list[bool]:
+    """The values of `plain` by which errors count."""
+    return [descriptor.plain] if descriptor.is_sum else [False, True]
+
+
+def _ranks(
+    descriptor: MomentDescriptor, grid: SplineGrid, types: TypeChoice, table: torch.Tensor
+) -> torch.Tensor:
+    """(n, F, I): about what errors are in each interval but for a factor, from the splines alone: their `bends`, in the
+    place of what they leave out of slopes."""
+    x = torch.arange(grid.intervals, dtype=torch.float64, device=table.device)
+    s = grid.at(torch.stack([x, x + 1], 1))
+    fall = _fall(descriptor, s.mean(1))
+    near = s[:, 0] <= _s(descriptor, s.new_tensor([0.5 * descriptor.cutoff]))[0]
+    bent = bends(table)
+    slopes = torch.stack([-0.5 * bent, 0.5 * bent], -2)
+    # Coefficients are about what functions are at knots.
+    values = torch.stack([table[..., 2:-3, :], table[..., 3:-2, :]], -2)
+    found = []
+    for plain in _forms(descriptor):
+        size = _pair_forces(descriptor, types, s, fall, values, plain).amax((0, 1))
+        size = size.cummax(0).values.clamp(min=size[near].max().clamp(min=1e-30))
+        found.append(_pair_forces(descriptor, types, s, fall, slopes, plain) / size)
+    return torch.stack(found).amax(0)
 
 
 @torch.no_grad()
@@ -412,48 +508,44 @@ def _search(
     tolerance: float,
     mask: torch.Tensor | None,
     types: TypeChoice | None,
-    intervals: int,
+    first: int,
     grading: float,
 ) -> SplineGrid:
-    """By pairs of a few types at a few places first; what is found is looked at in full."""
-    s_max = float(1.0 / (r_min + descriptor.protection))
+    """By the pair of types that asks for the most knots, at a few places; what is found is looked at in full."""
     most = _MOST_INTERVALS if tolerance > _FINE else _MOST_FINE_INTERVALS
     every = all_types(descriptor) if types is None else types
-    few, of_few = _few_types(every, mask, descriptor.mean.device)
-    order = _ORDER
+    few, of_few = every, mask
 
-    def grid(error: float = 0.0) -> SplineGrid:
+    def grid(intervals: int, error: float = 0.0) -> SplineGrid:
+        s_max = float(1.0 / (r_min + descriptor.protection))
         return SplineGrid(s_max, intervals, r_min, error, grading)
 
-    def enough() -> float:
-        return tolerance if intervals <= _LOOKED_AT else _ROOM * tolerance
+    def choose_few(found: torch.Tensor) -> None:
+        nonlocal few, of_few
+        few, of_few = _worst(found, mask, every)
 
-    def more(error: float) -> int:
-        wanted = int(intervals * min((error / enough()) ** (1 / order), 4.0)) + 8
-        return min(wanted // 8 * 8, most)
+    def glance(intervals: int) -> float:
+        return spline_error(descriptor, grid(intervals), of_few, few, GLANCED_AT)
 
-    before: tuple[int, float] | None = None
-    while (error := spline_error(descriptor, grid(), of_few, few, _GLANCED_AT)) > enough():
-        if intervals >= most:
-            break
-        if before is not None and before[0] > _FROM and error < math.inf:
-            order = min(max(math.log(before[1] / error) / math.log(intervals / before[0]), _LEAST), _ORDER)
-        before, intervals = (intervals, error), more(error)
-    while True:
-        error = spline_error(descriptor, grid(), mask, every)
-        if error <= enough() or intervals >= most:
-            return grid(error)
-        intervals = more(error)
+    def look(intervals: int) -> float:
+        errors = _errors(descriptor, grid(intervals), mask, every)
+        choose_few(errors)
+        return float(errors.max())
+
+    if len(every.numbers) > 2:
+        sketch = grid(_SKETCH)
+        table = interpolate(lambda s: embed(descriptor, s, mask, every), sketch, descriptor.mean).double()
+        choose_few(_ranks(descriptor, sketch, every, table).amax(2))
+    return grid(*fewest_intervals(glance, look, range(first, most + 1, _STEP), _ORDER, tolerance))
 
 
-def _few_types(
-    types: TypeChoice, mask: torch.Tensor | None, device: torch.device
+def _worst(
+    found: torch.Tensor, mask: torch.Tensor | None, types: TypeChoice
 ) -> tuple[TypeChoice, torch.Tensor | None]:
-    """The first and the last of types, and the mask of their pairs; all where these are all excluded."""
-    ends = torch.tensor([0, len(types.numbers) - 1], device=device)
-    if len(types.numbers) <= 2:
-        return types, mask
-    of_ends = None if mask is None else mask[ends][:, ends]
-    if of_ends is not None and bool(of_ends.all()):
-        return types, mask
-    return TypeChoice.of([types.numbers[0], types.numbers[-1]], device), of_ends
+    """The types of the function for which most is found, (n, F), and the mask of their pairs."""
+    center, function = divmod(int(found.argmax()), found.shape[1])
+    # With a gate a function of the centre's type alone comes first.
+    neighbor = function - (found.shape[1] - len(types.numbers))
+    few = torch.tensor(sorted({center, max(neighbor, 0)}), device=found.device)
+    of_few = None if mask is None else mask[few][:, few]
+    return TypeChoice.of([types.numbers[k] for k in few.tolist()], found.device), of_few
