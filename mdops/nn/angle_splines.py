@@ -7,8 +7,9 @@ import torch
 
 from mdops.nn.bsplines import AROUND as _AROUND
 from mdops.nn.bsplines import DEGREE as _DEGREE
-from mdops.nn.bsplines import basis, inverse_basis
+from mdops.nn.bsplines import Collocation, basis
 from mdops.ops import AngleGrid
+from mdops.tracing import is_recorded
 
 
 class Spline(NamedTuple):
@@ -16,14 +17,14 @@ class Spline(NamedTuple):
 
     Attributes:
         points: (B,) theta, rising.
-        inverse: (B, B), from the values there to the B-splines' coefficients.
+        matrix: from the values there to the B-splines' coefficients.
         powers: (I, 6, 6), of the intervals between -end and end in rising order: from the coefficients of the six
             B-splines there to those of the powers of x.
         order: (pieces - 2,) int64, the interval of each piece but those without an end.
     """
 
     points: torch.Tensor
-    inverse: torch.Tensor
+    matrix: Collocation
     powers: torch.Tensor
     order: torch.Tensor
 
@@ -50,35 +51,62 @@ def spline(grid: AngleGrid) -> Spline:
     values = basis(places.flatten(), every.flatten(), knots).view(intervals, _AROUND, _AROUND)
     powers = torch.linalg.solve(x[:, None] ** torch.arange(_AROUND, dtype=torch.float64), values)
     order = torch.cat([torch.arange(middle, intervals), torch.arange(middle).flip(0)])
-    return Spline(points, inverse_basis(points, where, knots), powers, order)
+    return Spline(points, Collocation(points, where, knots), powers, order)
+
+
+class _SplineOn(NamedTuple):
+    """The same in a dtype and on a device, with the inverse (B, B) of the matrix."""
+
+    points: torch.Tensor
+    inverse: torch.Tensor
+    powers: torch.Tensor
+    order: torch.Tensor
 
 
 @cache  # CUDA graphs read it
-def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> Spline:
+def _spline_on(grid: AngleGrid, device: torch.device, dtype: torch.dtype) -> _SplineOn:
     found = spline(grid)
-    first, inverse, powers = (x.to(device, dtype) for x in found[:3])
-    return Spline(first, inverse, powers, found.order.to(device))
+    inverse = found.matrix.solve(torch.eye(len(found.points), dtype=torch.float64))
+    points, inverse, powers = (x.to(device, dtype) for x in (found.points, inverse, found.powers))
+    return _SplineOn(points, inverse, powers, found.order.to(device))
 
 
 def points(grid: AngleGrid, like: torch.Tensor) -> torch.Tensor:
     """(B,): where the functions have to be known for `polynomials`, on the device and of the dtype of `like`."""
+    if _is_plain(like):
+        return spline(grid).points.to(like)
     return _spline_on(grid, like.device, like.dtype).points
+
+
+def _is_plain(like: torch.Tensor) -> bool:
+    """Whether no graph is wanted of numbers of a CPU: then no inverse is, of thousands of knots."""
+    return like.device.type == "cpu" and not torch.is_grad_enabled() and not is_recorded(like)
 
 
 def polynomials(values: torch.Tensor, grid: AngleGrid) -> torch.Tensor:
     """(..., pieces, 6, M): the splines' coefficients in x on every piece, from their values (..., B, M) at `points`; on
     the pieces without an end the tangent at the last knot. Linear, so differentiable in `values`."""
+    if _is_plain(values):
+        plain = spline(grid)
+        coefficients = plain.matrix.solve(values.double())
+        return _pieces(coefficients, plain.powers, plain.order, grid).to(values.dtype)
     s = _spline_on(grid, values.device, values.dtype)
     columns = values.movedim(-2, 0)
     coefficients = (s.inverse @ columns.flatten(1)).view(columns.shape).movedim(0, -2)
+    return _pieces(coefficients, s.powers, s.order, grid)
+
+
+def _pieces(
+    coefficients: torch.Tensor, matrices: torch.Tensor, order: torch.Tensor, grid: AngleGrid
+) -> torch.Tensor:
+    """The polynomials of splines with these coefficients (..., B, M)."""
     around = coefficients.unfold(-2, _AROUND, 1)  # (..., I, M, 6)
-    powers = torch.einsum("ipk,...imk->...ipm", s.powers.to(values.dtype), around)
-    inner = powers[..., s.order, :, :]
+    inner = (matrices @ around.transpose(-1, -2))[..., order, :, :]
     half = grid.side - 1
     sides = []
     for side in (inner[..., :half, :, :], inner[..., half:, :, :]):
         last = side[..., -1:, :, :]
-        rise = torch.arange(_AROUND, device=values.device, dtype=values.dtype)[:, None]
+        rise = torch.arange(_AROUND, device=last.device, dtype=last.dtype)[:, None]
         tangent = torch.cat(
             [
                 last.sum(-2, keepdim=True),

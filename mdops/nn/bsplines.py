@@ -65,8 +65,3 @@ class Collocation:
             parts[k] = self._pivots[k] @ parts[k] - self._rights[k] @ parts[k + 1]
         found = torch.from_numpy(np.concatenate(parts)[: self.size])
         return found.view(self.size, *values.shape[:-2], values.shape[-1]).movedim(0, -2).contiguous()
-
-
-def inverse_basis(x: torch.Tensor, interval: torch.Tensor, knots: torch.Tensor) -> torch.Tensor:
-    """(B, B): the inverse of the matrix of all B-splines at as many points; arguments as of `basis`."""
-    return Collocation(x, interval, knots).solve(torch.eye(len(x), dtype=torch.float64))

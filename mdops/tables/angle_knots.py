@@ -10,12 +10,10 @@ import torch
 from mdops.models.angles import AngleDescriptor, AngleKnots
 from mdops.models.contract import AtomicModel
 from mdops.models.standard import DescriptorFitting
-from mdops.nn import angle_splines
 from mdops.ops import AngleGrid
 from mdops.ops.activation import is_smooth
-from mdops.tables.spline import before_layers
+from mdops.tables.spline import before_layers, beside, value_and_slope
 
-_BETWEEN = (0.125, 0.375, 0.625, 0.875)  # of a piece, where errors and sizes are looked at
 _SAMPLED = 6  # types whose pairs the knots are chosen by, of a model that knows more
 # Of the tolerance: an atom has thousands of pairs, whose forces cancel more than those of single neighbours.
 _ROOM = 0.2
@@ -25,6 +23,7 @@ _COARSEST = 2
 _FINEST = 12
 _MOST_INTERVALS = 2048  # on either side
 _ROUNDING = 1e-6  # of angles, in float32
+_MOST_AT_ONCE = 2**18  # numbers of the nets' answers, as of other splines
 
 
 def angle_descriptors(model: AtomicModel) -> list[AngleDescriptor]:
@@ -49,27 +48,30 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
     d = _in_float64(descriptor)
     kinds = torch.tensor(_sampled(d) if types is None else types, device=d.std.device)
     table = d.coefficients(grid, kinds)
-    inner = [k for k in range(grid.pieces) if k % grid.side != grid.side - 1]
-    knots = grid.knots().to(d.std)
-    width, first = knots.diff(), knots[:-1]
-    half = largest_angle(d, d.cutoff / 2)
-    errors, sizes, places = [], [], []
-    for x in _BETWEEN:
-        there = first + x * width
-        theta, sign = torch.cat([there, -there]), torch.cat([width, -width])
-        step = sign.abs() / 64
-        near = torch.cat([theta + k * step for k in (0, 1, -1, 2, -2)])
-        at = d.functions(near, kinds).chunk(5, dim=2)
-        slope = (8 * (at[1] - at[2]) - (at[3] - at[4])) / (12 * step[:, None])
-        value = angle_splines.evaluate(table, x)[..., inner, :]
-        rise = angle_splines.evaluate(table, x, 1)[..., inner, :] / sign[:, None]
-        wanted = at[0] + theta[:, None] * slope
-        error = (value + theta[:, None] * rise - wanted).abs().amax((0, 1, 3))
-        errors.append(error.view(2, -1).amax(0))
-        sizes.append(wanted.abs().amax((0, 1, 3)).view(2, -1).amax(0))
-        places.append(there)
-    error, size, place = (torch.stack(part, 1).flatten() for part in (errors, sizes, places))
-    near = size[place <= half].max() if bool((place <= half).any()) else size[0]
+    knots, sides = grid.knots().to(d.std), (slice(grid.side - 1), slice(grid.side, -1))
+    x = beside(torch.zeros(1, dtype=torch.float64)).to(d.std)
+    powers = x.flatten()[:, None] ** torch.arange(table.shape[3]).to(d.std)
+    places = knots[:-1, None, None] + x * knots.diff()[:, None, None]  # (pieces, 4, 2)
+
+    def slopes(of: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+        """(P,): the largest of d(theta G)/dtheta, of G (F, pairs, 2 P, M) beside theta (P, 2)."""
+        _, slope = value_and_slope(theta[..., None] * of.unflatten(2, (-1, 2)), theta)
+        return slope.abs_().amax((0, 1, 3))
+
+    errors, sizes = [], []
+    run = max(_MOST_AT_ONCE // (len(powers) * table[:, :, 0, 0].numel()), 1)
+    for near, *pieces in zip(places.split(run), *(table[:, :, s].split(run, 2) for s in sides), strict=True):
+        found = []
+        for sign, own in zip((1, -1), pieces, strict=True):
+            theta = sign * near.flatten(0, 1)
+            exact = d.functions(theta.flatten(), kinds)
+            off = (powers @ own).flatten(2, 3) - exact
+            found.append((slopes(off, theta), slopes(exact, theta)))
+        for most, both in zip((errors, sizes), zip(*found, strict=True), strict=True):
+            most.append(torch.maximum(*both))
+    error, size, place = torch.cat(errors), torch.cat(sizes), places.mean(2).flatten()
+    half = place <= largest_angle(d, d.cutoff / 2)
+    near = size[half].max() if bool(half.any()) else size[0]
     return float((error / size.cummax(0).values.clamp(min=near.clamp(min=1e-30))).max())
 
 
@@ -98,18 +100,21 @@ def choose_angle_knots(
         return dataclasses.replace(found, error=error)
 
     exponent, fineness = _FIRST
-    found = knots(exponent, fineness)
+    found, may_be_wide = knots(exponent, fineness), True
     while not found.error <= tolerance:
         if found.intervals > _MOST_INTERVALS:
             return found
         # Either the first octave is too wide, or pieces are too wide in all of them: then errors fall with their fifth
         # or sixth power.
-        tried = knots(exponent - 2, fineness)
-        if tried.error < 0.5 * found.error:
+        if may_be_wide and (tried := knots(exponent - 2, fineness)).error < 0.5 * found.error:
             exponent, found = exponent - 2, tried
-        else:
-            fineness += max(1, int(math.log2(found.error / tolerance) / 6)) if found.error < math.inf else 99
-            found = knots(exponent, min(fineness, _FINEST))
+            continue
+        before, finer = found.error, 99
+        if before < math.inf:
+            finer = max(1, int(math.log2(before / tolerance) / 6))
+        fineness = min(fineness + finer, _FINEST)
+        found = knots(exponent, fineness)
+        may_be_wide = not found.error * 8.0**finer < before
     while (tried := knots(exponent + 1, fineness)).error <= tolerance and exponent < _COARSEST:
         exponent, found = exponent + 1, tried
     return found

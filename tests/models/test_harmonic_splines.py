@@ -140,7 +140,7 @@ def test_where_no_splines_are_made_the_nets_run(monkeypatch):
         found["forces"], mdops.Potential(potential.model).compute(alloy())["forces"]
     )
     monkeypatch.undo()
-    monkeypatch.setattr(harmonic_tables, "_MOST", 16)
+    monkeypatch.setattr(harmonic_tables, "_MOST", 32)
     descriptor = potential.model.descriptor
     assert harmonic_tables.harmonic_tables(descriptor, (0, 1), 1e-8, 2**20) is None
 
