@@ -29,15 +29,16 @@ _DISTANCES = 2**14  # by which a distance is found
 # Of an interval, where errors and sizes are looked at; and on either side of these, how far: slopes are differences of
 # what is there. An error swings once in an interval, so that they are 0.6% less than its slopes.
 _BETWEEN, _ASIDE = (0.125, 0.375, 0.625, 0.875), 1 / 32
-# Of more intervals than these, every other one or fewer are looked at. What a spline cannot follow in one interval
-# makes it swing beside, by 0.43 of that in each next one: it does not go unseen. The largest error may be a few percent
-# larger than what is seen, which is added.
-_LOOKED_AT, _SEEN = 1024, 0.9
+# Of more intervals than these, every other one or fewer are looked at, and of the worst pair of types those where
+# splines bend most. What a spline cannot follow in one interval makes it swing beside, by 0.43 of that in each next
+# one: it does not go unseen.
+_LOOKED_AT = 1024
 # While the number of intervals is searched; the one that is found is looked at in full. A half of these is spread over
 # all, and the others are those where the splines bend most.
 GLANCED_AT = 64
-# Of the error of a pair, as it falls with the number of intervals: by the fifth power in the end.
-_ORDER = 6.0
+# The power with which the error of a pair falls with the number of intervals. From _FROM on it is what two trials show,
+# of _LEAST or more.
+_ORDER, _FROM, _LEAST = 6.0, 512, 3.0
 # Intervals are multiples of the first number. The second is how many times as many are tried at most, the third the
 # part of a tolerance below which fewer are tried.
 _STEP, _GROWTH, _WASTE = 8, 4.0, 0.7
@@ -281,22 +282,23 @@ def fewest_intervals(
         look: the error itself, to decide by.
         tried: from the first number to the most; in between multiples of the step.
     """
-    most, step = tried[-1], tried.step
+    most, step, power = tried[-1], tried.step, order
     intervals, below, above = tried[0], (0, math.inf), (most + step, math.inf)
 
     def more(error: float) -> int:
-        growth = min((error / tolerance) ** (1 / order), _GROWTH)
+        growth = min((error / tolerance) ** (1 / power), _GROWTH)
         return min(max(step * math.ceil(intervals * growth / step), intervals + step), most)
 
     def between() -> int:
-        """By the power that the two errors show."""
-        power = math.log(below[1] / above[1]) / math.log(above[0] / below[0])
-        return step * math.ceil(below[0] * (below[1] / tolerance) ** (1 / power) / step)
+        shown = _power(below, above)
+        return step * math.ceil(below[0] * (below[1] / tolerance) ** (1 / shown) / step)
 
     while (error := glance(intervals)) < math.inf:
         if error <= tolerance or intervals == most:
             above = intervals, error
         else:
+            if below[0] >= _FROM:
+                power = min(max(_power(below, (intervals, error)), _LEAST), order)
             below = intervals, error
         if above[0] > most:
             intervals = more(error)
@@ -311,6 +313,11 @@ def fewest_intervals(
             below, above = (intervals, error), (most + step, math.inf)
             intervals = more(error)
     return intervals, error
+
+
+def _power(few: tuple[int, float], many: tuple[int, float]) -> float:
+    """With which errors fall, as two of them show."""
+    return math.log(few[1] / many[1]) / math.log(many[0] / few[0])
 
 
 def sampled(types: Sequence[int]) -> list[int]:
@@ -446,8 +453,12 @@ def _errors(
     exact = function(s)
     far = torch.stack([_pair_forces(descriptor, types, s, -rise, exact, p).max() for p in forms])
     size = torch.cat(sizes, 1).cummax(1).values.clamp(min=far.clamp(min=1e-30)[:, None])
-    most = (torch.cat(errors, 3) / size[:, None, None]).amax((0, 3))
-    return most if len(intervals) == grid.intervals or looks is not None else most / _SEEN
+    found = (torch.cat(errors, 3) / size[:, None, None]).amax((0, 3))
+    if looks is None and len(intervals) < grid.intervals:
+        few, of_few = _worst(found, mask, types)
+        closer = _errors(descriptor, grid, of_few, few, GLANCED_AT).max()
+        found.view(-1)[found.argmax()] = torch.maximum(found.max(), closer)
+    return found
 
 
 def _forms(descriptor: MomentDescriptor) -> list[bool]:
