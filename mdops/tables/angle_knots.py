@@ -100,21 +100,18 @@ def choose_angle_knots(
         return dataclasses.replace(found, error=error)
 
     exponent, fineness = _FIRST
-    found, may_be_wide = knots(exponent, fineness), True
+    found = knots(exponent, fineness)
     while not found.error <= tolerance:
         if found.intervals > _MOST_INTERVALS:
             return found
         # Either the first octave is too wide, or pieces are too wide in all of them: then errors fall with their fifth
         # or sixth power.
-        if may_be_wide and (tried := knots(exponent - 2, fineness)).error < 0.5 * found.error:
+        tried = knots(exponent - 2, fineness)
+        if tried.error < 0.5 * found.error:
             exponent, found = exponent - 2, tried
-            continue
-        before, finer = found.error, 99
-        if before < math.inf:
-            finer = max(1, int(math.log2(before / tolerance) / 6))
-        fineness = min(fineness + finer, _FINEST)
-        found = knots(exponent, fineness)
-        may_be_wide = not found.error * 8.0**finer < before
+        else:
+            fineness += max(1, int(math.log2(found.error / tolerance) / 6)) if found.error < math.inf else 99
+            found = knots(exponent, min(fineness, _FINEST))
     while (tried := knots(exponent + 1, fineness)).error <= tolerance and exponent < _COARSEST:
         exponent, found = exponent + 1, tried
     return found

@@ -33,15 +33,17 @@ _BETWEEN, _ASIDE = (0.125, 0.375, 0.625, 0.875), 1 / 32
 # splines bend most. What a spline cannot follow in one interval makes it swing beside, by 0.43 of that in each next
 # one: it does not go unseen.
 _LOOKED_AT = 1024
+# Of the tolerance, of more intervals than these: so many are needed where nets bend at many distances.
+_ROOM = 0.9
 # While the number of intervals is searched; the one that is found is looked at in full. A half of these is spread over
 # all, and the others are those where the splines bend most.
 GLANCED_AT = 64
 # The power with which the error of a pair falls with the number of intervals. From _FROM on it is what two trials show,
 # of _LEAST or more.
 _ORDER, _FROM, _LEAST = 6.0, 512, 3.0
-# Intervals are multiples of the first number. The second is how many times as many are tried at most, the third the
-# part of a tolerance below which fewer are tried.
-_STEP, _GROWTH, _WASTE = 8, 4.0, 0.7
+# Intervals are multiples of the first number. The second is how many times as many are tried at most, and if about the
+# third number could be spared, fewer are tried.
+_STEP, _GROWTH, _SPARE = 8, 4.0, 48
 # Numbers of the nets' answers, and points of all of them. Memory that is new takes longer than the nets.
 _MOST_AT_ONCE, _POINTS_AT_ONCE = 2**18, 128
 
@@ -303,7 +305,7 @@ def fewest_intervals(
         if above[0] > most:
             intervals = more(error)
         # More than needed, where the first errors fell fast.
-        elif 0 < above[1] < _WASTE * tolerance and 0 < below[0] < (fewer := between()) < above[0]:
+        elif 0 < above[1] < tolerance and 0 < below[0] < (fewer := between()) <= above[0] - _SPARE:
             intervals = fewer
         else:
             intervals = above[0]
@@ -535,19 +537,23 @@ def _search(
         nonlocal few, of_few
         few, of_few = _worst(found, mask, every)
 
+    def room(intervals: int) -> float:
+        return _ROOM if intervals > _LOOKED_AT else 1.0
+
     def glance(intervals: int) -> float:
-        return spline_error(descriptor, grid(intervals), of_few, few, GLANCED_AT)
+        return spline_error(descriptor, grid(intervals), of_few, few, GLANCED_AT) / room(intervals)
 
     def look(intervals: int) -> float:
         errors = _errors(descriptor, grid(intervals), mask, every)
         choose_few(errors)
-        return float(errors.max())
+        return float(errors.max()) / room(intervals)
 
     if len(every.numbers) > 2:
         sketch = grid(_SKETCH)
         table = interpolate(lambda s: embed(descriptor, s, mask, every), sketch, descriptor.mean).double()
         choose_few(_ranks(descriptor, sketch, every, table).amax(2))
-    return grid(*fewest_intervals(glance, look, range(first, most + 1, _STEP), _ORDER, tolerance))
+    found, error = fewest_intervals(glance, look, range(first, most + 1, _STEP), _ORDER, tolerance)
+    return grid(found, error * room(found))
 
 
 def _worst(
