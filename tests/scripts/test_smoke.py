@@ -277,6 +277,12 @@ def test_errors_of_splines(script, monkeypatch):
     called(script, monkeypatch, *call)
 
 
+@of("benchmarks/loading.py")
+def test_times_of_loading(script, monkeypatch):
+    call = [REFERENCE / "base/model.dp", "--dtypes", "float32", "--repeats", 1]
+    called(script, monkeypatch, *call)
+
+
 @of("benchmarks/quantize.py")
 def test_low_bit_models(script, monkeypatch):
     call = ["--data", EMT, "--test", EMT, "--schemes", "w8a8", "--picoseconds", 0.004, "--warm-up", 0.002]
