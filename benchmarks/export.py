@@ -1,11 +1,12 @@
 """A call of an exported program beside `Potential.evaluate`, both with a neighbour list given, in turn.
 
     python benchmarks/export.py --inputs examples/water --system deepmd_folder [--models dpa2 dpa3 dpa4] [--atoms 192]
-        [--device cuda] [--compiled] [--json FILE] [--commit HASH]
+        [--device cuda] [--compiled] [--skin A] [--json FILE] [--commit HASH]
 
 `--inputs` and `--system` as in message_passing_gpu.py: sizes of DeePMD-kit's example inputs, random weights, water.
---compiled has AOTInductor's package in the place of the program that PyTorch interprets. Times are medians of nine
-calls, in milliseconds.
+--compiled has AOTInductor's package in the place of the program that PyTorch interprets. "nets" is `evaluate` without
+splines. A skin of 0 leaves a program nearly as many edges as `evaluate` has. Times are medians of nine calls, in
+milliseconds.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from cuda_inference import SKIN, listed, repeated, structure
 from deepmd_examples import model_of
 from machine import machine
 
+import mdops
+
 REPEATS = 9
 
 
@@ -36,7 +39,7 @@ def milliseconds(call: Callable[[], Any], device: str) -> float:
 def times(name: str, args: argparse.Namespace) -> dict[str, Any]:
     potential = model_of(name, args.inputs).to(args.device)
     box = repeated(structure(potential.type_map, folder=args.system), args.atoms)
-    system, pairs = listed(potential, [box], SKIN)
+    system, pairs = listed(potential, [box], args.skin)
     given = {key: getattr(system, key) for key in ("positions", "types", "cell", "batch")}
     given |= {"neighbors": pairs.neighbors, "images": pairs.images, "counts": pairs.counts}
     begin = time.perf_counter()
@@ -50,7 +53,12 @@ def times(name: str, args: argparse.Namespace) -> dict[str, Any]:
             )
     else:
         program = program.module()
-    calls = {"evaluate": lambda: potential.evaluate(system, pairs), "program": lambda: program(**given)}
+    exact = mdops.Potential(potential.model)
+    calls = {
+        "evaluate": lambda: potential.evaluate(system, pairs),
+        "program": lambda: program(**given),
+        "nets": lambda: exact.evaluate(system, pairs),
+    }
     answers = [call()["forces"].double() for call in calls.values()]
     rounds = [[milliseconds(call, args.device) for call in calls.values()] for _ in range(REPEATS)]
     medians = map(statistics.median, zip(*rounds, strict=True))
@@ -71,6 +79,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["dpa2", "dpa3", "dpa4"])
     parser.add_argument("--atoms", type=int, default=192)
     parser.add_argument("--angle-capacity", type=int, default=40, help="more neighbours within 4 A make NaN")
+    parser.add_argument("--skin", type=float, default=SKIN, help="of the list, A")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--json", type=Path)
