@@ -58,7 +58,7 @@ def angle_error(descriptor: AngleDescriptor, grid: AngleGrid, types: Sequence[in
         _, slope = value_and_slope(theta[..., None] * of.unflatten(2, (-1, 2)), theta)
         return slope.abs_().amax((0, 1, 3))
 
-    errors, sizes = [], []
+    errors, sizes = list[torch.Tensor](), list[torch.Tensor]()
     run = max(_MOST_AT_ONCE // (len(powers) * table[:, :, 0, 0].numel()), 1)
     for near, *pieces in zip(places.split(run), *(table[:, :, s].split(run, 2) for s in sides), strict=True):
         found = []
