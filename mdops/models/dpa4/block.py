@@ -10,11 +10,14 @@ from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.mixing import DepthMix
 from mdops.models.dpa4.options import DPA4Options
 from mdops.nn.equivariant.gate import Gate
-from mdops.nn.equivariant.grid import GridNet
+from mdops.nn.equivariant.grid import GridNet, ProductWeights
 from mdops.nn.equivariant.indices import coefficients
 from mdops.nn.equivariant.linear import DegreeLinear
 from mdops.nn.equivariant.norm import DegreeNorm
+from mdops.nn.net import is_input_gradient_alone
+from mdops.nn.watch import NamedOfWeights
 from mdops.ops import linear
+from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3
 
@@ -49,10 +52,13 @@ class FeedForward(nn.Module):
         self.so3_linear_1 = DegreeLinear(lmax, channels, wide, bias=bias)
         self.act: nn.Module = net if grid is not None else Gate(chosen, hidden, 1, function, bias)
         self.so3_linear_2 = DegreeLinear(lmax, frames * hidden, channels, bias=bias, zero=True)
+        self._kept: NamedOfWeights[ProductWeights] = NamedOfWeights()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.act, GridNet):
-            x = self.act.of_product(x, self.so3_linear_1)
+        if isinstance(self.act, GridNet) and self.so3_linear_1.bias is None:
+            x = self.act.of_product(x, self.so3_linear_1, self._weights(self.act, x))
+        elif isinstance(self.act, GridNet):
+            x = self.act(self.so3_linear_1(x))
         else:
             x = self.so3_linear_1(x)
             x = self.act(*x.chunk(2, -1)) if self.doubled else self.act(x)
@@ -61,13 +67,18 @@ class FeedForward(nn.Module):
 
     def scalars(self, x: torch.Tensor) -> torch.Tensor:
         """(N, C), those of l = 0 alone, of rows (N, (lmax + 1)^2, 1, C)."""
-        last, found = self.so3_linear_2, None
-        if isinstance(self.act, GridNet):
-            found = self.act.scalars_of_product(x, self.so3_linear_1)
-        if found is None:
+        first, last, net = self.so3_linear_1, self.so3_linear_2, self.act
+        if not isinstance(net, GridNet) or net.needs_points or first.bias is not None:
             return self(x)[:, 0, 0]
+        found = net.scalars_of_product(x, first, self._weights(net, x, counted=True))
         y = linear(found, last.weight[0, : found.shape[1]].contiguous())
         return y if last.bias is None else y + last.bias
+
+    def _weights(self, net: GridNet, x: torch.Tensor, counted: bool = False) -> ProductWeights:
+        """Products of weights alone. In simulations they are kept while the weights stay the same."""
+        if is_exported() or not is_input_gradient_alone():
+            return net.weights_of(self.so3_linear_1, counted)
+        return self._kept(self, counted, lambda: net.weights_of(self.so3_linear_1, counted), at=x)
 
 
 class Block(nn.Module):

@@ -8,6 +8,7 @@ integrate a product of three functions exactly, so that any other such points gi
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -184,6 +185,15 @@ class GridBranch(_GridMix):
         return self.out_proj(grid.from_points((product * weights[:, None, :, :, None]).sum(3)))
 
 
+class ProductWeights(NamedTuple):
+    """Of a product by degree and what mixes its channels before a product of functions: both functions' (L + 1, inputs,
+    K C'), and the scalars' (inputs, 2 C)."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    scalars: torch.Tensor
+
+
 class GridNet(nn.Module):
     """A product of two functions on a grid, gated by their scalars, and a silu product of the scalars added.
 
@@ -292,38 +302,43 @@ class GridNet(nn.Module):
             left, right = self.grid_op.sides(left, right)
         return self._found(left, right, scalars)
 
-    def of_product(self, x: torch.Tensor, product: DegreeLinear) -> torch.Tensor:
-        """self(product(x)), of rows (N, D, 1, inputs) and one group, where it is not `crossed`.
-
-        What mixes channels before the product of functions is multiplied with the weights of `product`, so that no
-        array of atoms stands between the two."""
-        if product.bias is not None:
-            return self(product(x))
-        sides, scalars = self._sides_of(x, product)
+    def of_product(self, x: torch.Tensor, product: DegreeLinear, weights: ProductWeights) -> torch.Tensor:
+        """self(product(x)), of rows (N, D, 1, inputs) and one group, where the product has no bias and this is not
+        `crossed`; with the `weights_of` the product, so that no array of atoms stands between the two."""
         left, right = (
-            product.product(x.squeeze(2), own.flatten(2)).unflatten(-1, (1, self.frames, -1)) for own in sides
+            product.product(x.squeeze(2), own).unflatten(-1, (1, self.frames, -1)) for own in weights[:2]
         )
-        return self._found(left, right, scalars)
+        return self._found(left, right, self._scalars_of(x, weights))
 
-    def _sides_of(
-        self, x: torch.Tensor, product: DegreeLinear
-    ) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The weights of both functions of a product, (L + 1, inputs, K, C'), and its scalars (N, 1, 2 C)."""
+    def weights_of(self, product: DegreeLinear, counted: bool = False) -> ProductWeights:
+        """What mixes channels before the product of functions, multiplied with the weights of a product by degree.
+
+        Args:
+            counted: the left function's times what its coefficients count in the product's scalars.
+        """
         weight = product.weight.unflatten(2, (2, self.frames, self.channels))
-        scalars = (x[:, 0] @ weight[0, :, :, 0].flatten(1)).unflatten(-1, (1, -1))[:, 0]
-        left, right = weight.unbind(2)
-        return (left, right) if self.grid_op is None else self.grid_op.sides(left, right), scalars
+        left, right = weight.unbind(2) if self.grid_op is None else self.grid_op.sides(*weight.unbind(2))
+        left = left * self._norms[:, None, :, None] if counted else left
+        return ProductWeights(left.flatten(2), right.flatten(2), weight[0, :, :, 0].flatten(1))
 
-    def scalars_of_product(self, x: torch.Tensor, product: DegreeLinear) -> torch.Tensor | None:
-        """(N, C), the first frame's scalars of `of_product`, where they need no points: that of a product of two
-        functions is a sum of products of their coefficients. None: they need points."""
+    @staticmethod
+    def _scalars_of(x: torch.Tensor, weights: ProductWeights) -> torch.Tensor:
+        """(N, 1, 2 C)."""
+        return (x[:, 0] @ weights.scalars).unflatten(-1, (1, -1))[:, 0]
+
+    @property
+    def needs_points(self) -> bool:
+        """Whether a product's scalars are more than a sum of products of its functions' coefficients."""
         is_one = not isinstance(self.grid_op, GridBranch) or self.grid_op.branches == 1
-        if self.crossed or self.groups > 1 or product.bias is not None or not is_one:
-            return None
-        (left, right), scalars = self._sides_of(x, product)
-        sides = left * self._norms[:, None, :, None], right
-        a, b = (product.product(x.squeeze(2), own.flatten(2)).flatten(0, 1) for own in sides)
-        found = _sums_of_products(a, b, x.shape[1]).unflatten(1, (-1, left.shape[3])).sum(1)
+        return self.crossed or self.groups > 1 or not is_one
+
+    def scalars_of_product(
+        self, x: torch.Tensor, product: DegreeLinear, weights: ProductWeights
+    ) -> torch.Tensor:
+        """(N, C), the first frame's scalars of `of_product`, which do not need points; with counted `weights_of`."""
+        scalars = self._scalars_of(x, weights)
+        a, b = (product.product(x.squeeze(2), own).flatten(0, 1) for own in weights[:2])
+        found = _sums_of_products(a, b, x.shape[1]).unflatten(1, (self.frames, -1)).sum(1)
         if self.grid_op is not None:
             found = self.grid_op.out_proj(found)
         return scalar_gate(found[:, None], self.scalar_gate(scalars)[:, 0], scalars[:, 0])[:, 0]
