@@ -1,6 +1,7 @@
 """Times and errors of what DPA-4 makes of edges and atoms, each op alone, beside float64 of PyTorch's operations:
 layers (`so2_layer`), messages (`so2_messages`), products at points (`grid_product`), rotations (`edge_rotate` and its
-adjoints), mixtures of orders (`order_mix`) and gates (`scalar_gate`).
+adjoints), mixtures of orders (`order_mix`), gates (`scalar_gate`), and a last layer with its sums, once an edge and
+once an atom (`order_moments`).
 
     python benchmarks/edge_layers.py [--device cuda] [--edges 17100 136700] [--atoms 192 1536 12288] [--json FILE]
         [--commit HASH]
@@ -22,6 +23,7 @@ from machine import machine, report
 
 from mdops.nn.equivariant.grid import rotation_grid
 from mdops.nn.equivariant.indices import coefficients
+from mdops.nn.equivariant.linear import product_of_each
 from mdops.ops import (
     EdgeIndex,
     edge_frames,
@@ -207,6 +209,43 @@ def orders(edges: int, degree: int, draw: Callable[..., Any], device: str) -> di
     }
 
 
+def last_layer(edges: int, degree: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
+    """A layer without a gate and the sums of what it adds: multiplied once an edge, and once an atom."""
+    atoms, (index, _, offsets) = edges_of(edges, device)
+    of = index.sort().values, None, offsets
+    _, turn = edge_frames(draw(edges, 3), degree, 1)
+    y, weight = draw(edges, 3 * degree + 1, channels), draw(edges, 1)
+    middle, side = (degree + 1) * channels, degree * channels
+    given = draw(middle, middle), draw(side, 2 * side), y.new_empty(0, 0)
+    matrices = draw(degree + 1, (3 * degree + 1) * channels, channels)
+    grad, of_moments = draw(atoms, (degree + 1) ** 2, channels), draw(atoms, (degree + 1) ** 2, y[0].numel())
+
+    def by_edges() -> torch.Tensor:
+        return OPS.edge_rotate_back(turn, OPS.so2_layer(y, *given, "float32"), weight, *of)
+
+    def by_edges_back() -> None:
+        _, by_rows, _ = OPS.edge_rotate_back_backward(grad, turn, y, weight, *of)
+        OPS.so2_layer_backward(by_rows, y, *given, "float32", y)
+
+    def by_atoms() -> torch.Tensor:
+        return product_of_each(OPS.order_moments(turn, y, weight, *of), of_columns)
+
+    def by_atoms_back() -> None:
+        OPS.order_moments_backward(product_of_each(grad, of_columns.mT), turn, y, weight, *of)
+
+    degrees = torch.tensor([ell for ell in range(degree + 1) for _ in range(2 * ell + 1)], device=device)
+    of_columns = matrices[degrees]
+    return {
+        "edges, atoms, degree, channels": [edges, atoms, degree, channels],
+        "once_an_edge_ms": [milliseconds(by_edges, device), milliseconds(by_edges_back, device)],
+        "once_an_atom_ms": [milliseconds(by_atoms, device), milliseconds(by_atoms_back, device)],
+        "of_it_moments_ms": [
+            milliseconds(lambda: OPS.order_moments(turn, y, weight, *of), device),
+            milliseconds(lambda: OPS.order_moments_backward(of_moments, turn, y, weight, *of), device),
+        ],
+    }
+
+
 def gates(atoms: int, rows: int, channels: int, draw: Callable[..., Any], device: str) -> dict:
     x, grad = draw(atoms, rows, channels), draw(atoms, rows, channels)
     given = draw(atoms, channels), draw(atoms, 2 * channels)
@@ -298,6 +337,9 @@ def main() -> None:
         ],
         "order_mix": [
             orders(edges, degree, draw, args.device) for edges in args.edges for degree, _ in FRAMES
+        ],
+        "last layer": [
+            last_layer(edges, *size, draw, args.device) for edges in args.edges for size in FRAMES
         ],
         "scalar_gate": [
             gates(atoms, 3 * (degree + 1) ** 2, channels, draw, args.device)

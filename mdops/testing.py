@@ -890,6 +890,8 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         )
         wrong = {"grad": (0, random(4, columns + 1, channels))}
         samples.append(Sample("edge_rotate_back_backward", (x, turn, y, weight, *index_of), bad=wrong))
+    for index_of, degree, channels in ((both[0], 1, 6), (both[1], 2, 32), (both[0], 0, 5), (both[1], 3, 64)):
+        samples += _order_moment_samples(random, index_of, degree, channels)
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)
         for x in ([3, -1, 0, 4, 1], [2, 4, -1, 0, 3, -1])
@@ -1216,6 +1218,27 @@ def _order_samples(random: Callable[..., Any]) -> list[Sample]:
         bad = {"y": (1, random(edges, rows, columns + 1)), "degree": (2, 9)}
         samples.append(Sample("order_mix_outer", (x, y, degree), (0, 1), bad=bad))
     return samples
+
+
+def _order_moment_samples(
+    random: Callable[..., Any], index_of: tuple[Any, ...], degree: int, channels: int
+) -> list[Sample]:
+    """Rows of seven edges, of four nodes."""
+    rows, columns = 3 * degree + 1, (degree + 1) ** 2
+    turn, y, weight = random(7, rows, columns), random(7, rows, channels), random(7, 1)
+    bad: dict[str, tuple[int, Any]] = {
+        "turn": (0, random(7, rows, columns + 1)),
+        "y": (1, random(7, rows + 1, channels)),
+        "weight": (2, random(7, 2)),
+        "index": (3, index_of[0] + 9),
+        "offsets": (5, index_of[2] + 1),
+    }
+    given = turn, y, weight, *index_of
+    grad, wrong = random(4, columns, rows * channels), {"grad": (0, random(3, columns, rows * channels))}
+    return [
+        Sample("order_moments", given, (0, 1, 2) if channels < 32 else (), bad=bad),
+        Sample("order_moments_backward", (grad, *given), bad=wrong),
+    ]
 
 
 def _frame_samples(random: Callable[..., Any]) -> list[Sample]:

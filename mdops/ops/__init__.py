@@ -71,6 +71,7 @@ from mdops.ops.neighbor_rows import environment_rows, harmonic_rows, neighbor_ro
 from mdops.ops.node_layer import node_layer
 from mdops.ops.node_update import node_update
 from mdops.ops.order_mix import order_mix, order_mix_outer
+from mdops.ops.order_moments import order_moments
 from mdops.ops.own_message import own_message
 from mdops.ops.pair_table import near_weight, pair_table
 from mdops.ops.scalar_gate import row_gate, scalar_gate
@@ -159,6 +160,7 @@ __all__ = [
     "node_update",
     "order_mix",
     "order_mix_outer",
+    "order_moments",
     "outer_message",
     "own_message",
     "pack_images",

@@ -7,6 +7,7 @@
 #include "graph/gpu_edges.h"
 #include "graph/gpu_rows.h"
 #include "graph/gpu_softmax.h"
+#include "order_moments/gpu_kernels.h"
 
 namespace {
 
@@ -161,6 +162,29 @@ void edge_rotate_outer(Call c) {
 }
 
 template <class T>
+OrderMomentArgs<T> order_moment_args(Call& c) {
+  OrderMomentArgs<T> a{{c.size(), c.size(), c.size(), c.size()}, c.next<T>(), c.next<T>(), c.next<T>()};
+  a.of = {c.next(), c.next(), c.next(), a.shape.edges};
+  return a;
+}
+
+template <class T>
+void order_moments(Call c) {
+  auto a = order_moment_args<T>(c);
+  a.moments = c.next<T>();
+  run_order_moments(gpu, a);
+}
+
+template <class T>
+void order_moments_backward(Call c) {
+  const T* const grad = c.next<T>();
+  auto a = order_moment_args<T>(c);
+  a.grad = grad;
+  a.by_turn = c.next<T>(), a.by_y = c.next<T>(), a.by_weight = c.next<T>();
+  run_order_moments(gpu, a);
+}
+
+template <class T>
 void softmax(Call c) {
   SoftmaxArgs<T> a{};
   a.direction = c.next<T>(), a.grad = c.next<T>(), a.x = c.next<T>(), a.offsets = c.next();
@@ -194,6 +218,8 @@ MDOPS_EMULATED(edge_rotate)
 MDOPS_EMULATED(edge_rotate_sum)
 MDOPS_EMULATED(edge_rotate_back)
 MDOPS_EMULATED(edge_rotate_back_backward)
+MDOPS_EMULATED(order_moments)
+MDOPS_EMULATED(order_moments_backward)
 MDOPS_EMULATED(edge_rotate_outer)
 MDOPS_EMULATED(softmax)
 MDOPS_EMULATED(weights)

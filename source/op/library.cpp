@@ -46,6 +46,9 @@ edge_rotate_outer(Tensor y, Tensor x, Tensor index, Tensor? order, Tensor offset
 grid_product(Tensor a, Tensor b, Tensor out, Tensor u, Tensor v, bool by_angles=False) -> Tensor
 order_mix(Tensor numbers, Tensor x, int degree, bool transposed) -> Tensor
 order_mix_outer(Tensor x, Tensor y, int degree) -> Tensor
+order_moments(Tensor turn, Tensor y, Tensor weight, Tensor index, Tensor? order, Tensor offsets) -> Tensor
+order_moments_backward(Tensor grad, Tensor turn, Tensor y, Tensor weight, Tensor index, Tensor? order,
+    Tensor offsets) -> (Tensor, Tensor, Tensor)
 edge_softmax(Tensor q, Tensor k, Tensor bias, Tensor fades, Tensor nothing, Tensor atom_index,
     Tensor atom_offsets, Tensor node_index, Tensor? node_order, Tensor node_offsets, float scale) -> Tensor
 edge_softmax_backward(Tensor grad, Tensor q, Tensor k, Tensor bias, Tensor fades, Tensor nothing,

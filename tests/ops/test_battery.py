@@ -41,6 +41,7 @@ LAST = (
     "degree_norm_backward",
     "edge_frames_backward",
     "edge_rotate_back",
+    "order_moments",
     "edge_softmax",
     "edge_splines",
     "edge_update",
@@ -325,6 +326,7 @@ def test_no_atoms(sample):
         "angle_ends",
         "angle_products",
         "so2_messages",
+        "order_moments",
     )
     if sample.op.startswith(told):
         return  # how many rows there are is told: others have none
@@ -449,7 +451,7 @@ def is_of_fewer(sample, args):
         return args[0].is_cuda and has_one_less(4)
     if sample.op == "framed_message":  # the last row taken is one of none
         return has_one_less(12)
-    if sample.op in ("edge_rotate_sum", "edge_rotate_back"):
+    if sample.op in ("edge_rotate_sum", "edge_rotate_back", "order_moments"):
         return args[0].is_cuda and has_one_less(len(args) - 1)
     if sample.op == "so2_messages":  # of atoms
         return args[0].is_cuda and has_one_less(9)

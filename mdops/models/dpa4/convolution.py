@@ -2,7 +2,7 @@
 
 import functools
 import math
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
+from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
     EdgeIndex,
     edge_gather,
@@ -38,12 +39,15 @@ from mdops.ops import (
     edge_scatter,
     edge_softmax,
     order_mix,
+    order_moments,
     row_gate,
     segment_weights,
     so2_layer,
     so2_messages,
 )
+from mdops.ops.order_moments import has_order_moments
 from mdops.ops.so2_layer import has_fused_layer, has_fused_messages, has_tensor_cores
+from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
@@ -135,26 +139,30 @@ class DegreeMix(nn.Module):
 
 
 class _SumOfRun(torch.autograd.Function):
-    """`edge_rotate_back` of a run of edges: not made once more where the run is, as nothing that is kept follows."""
+    """A sum over a run of edges, (turn, y, weight, of) to (N, D, channels): not made once more where the run is, as
+    nothing that is kept follows."""
 
     @staticmethod
-    def forward(turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of: EdgeIndex) -> torch.Tensor:
+    def forward(
+        name: str, channels: int, turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of: EdgeIndex
+    ) -> torch.Tensor:
         if runs_again():
-            return y.new_empty(of.offsets.shape[0] - 1, turn.shape[2], y.shape[2])
-        return edge_rotate_back(turn, y, weight, of)
+            return y.new_empty(of.offsets.shape[0] - 1, turn.shape[2], channels)
+        found: torch.Tensor = getattr(torch.ops.mdops, name)(turn, y, weight, *of)
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs[:3])
-        ctx.of = inputs[3]
+        ctx.save_for_backward(*inputs[2:5])
+        ctx.name, ctx.of = inputs[0], inputs[5]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        by_arguments = torch.ops.mdops.edge_rotate_back_backward(
+        by_arguments = getattr(torch.ops.mdops, f"{ctx.name}_backward")(
             grad.contiguous(), *ctx.saved_tensors, *ctx.of
         )
-        return *by_arguments, None
+        return None, None, *by_arguments, None
 
 
 def _weighted(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -226,6 +234,7 @@ class Convolution(nn.Module):
         )
         self._runs = runs([degree for degree, _ in coefficients(lmax)])
         self._runs_by_order = runs([degree for degree, _ in order])
+        self._kept: NamedOfWeights[torch.Tensor] = NamedOfWeights()
 
     _rescale: torch.Tensor
 
@@ -413,6 +422,8 @@ class Convolution(nn.Module):
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
         if not (edges.once and self.goes_by_one_kernel(x)):
+            if self._goes_by_moments(x, edges, weights):
+                return self._sums_by_moments(x, edges, weights)
             return self._received(self._messages(x, edges), weights, edges)
         assert self.radial_degree_mixer is not None
         scaled, of = self.radial_degree_mixer.scaled(x), (edges.of_neighbor, edges.of_center)
@@ -456,6 +467,43 @@ class Convolution(nn.Module):
         its own."""
         return edges.once and self.mmax == 1 and has_fused_layer(x, self.lmax, self.width)
 
+    def _goes_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> bool:
+        """Whether the last layer multiplies sums over edges, one an atom. It has no gate, and so may follow the sum if
+        all channels have one weight."""
+        fused = self.by_blocks and weights.shape[1] == 1 and self._goes_by_fused_layers(x, edges)
+        return fused and has_order_moments(x, self.lmax, self.width)
+
+    def _sums_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
+        """What `_received` gives."""
+        rows = self._by_fused_layers(x, edges, self.options.mixing_layers - 1)
+        given = edges.rotations[self.lmax, self.mmax], rows, weights, edges.of_center
+        if edges.is_run:
+            moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
+        else:
+            moments = order_moments(*given)
+        weight = (
+            self._weight_of_moments()
+            if is_exported()
+            else self._kept(self.so2_linears[-1], "moments", self._weight_of_moments, at=x)
+        )
+        return self.post_focus_mix.product(moments, weight)
+
+    def _weight_of_moments(self) -> torch.Tensor:
+        """(L + 1, (3 L + 1) C, C): what moments of each degree are multiplied with. The last layer's weights, and ones
+        for what the layer is added to; scaled as sums are."""
+        last: Any = self.so2_linears[-1]
+        degrees, own, c = self.lmax + 1, self.lmax, self.width
+        middle, u = last.weight_m0, last.weight_m[0][:, : own * c]
+        middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
+        u, v = (
+            one.reshape(own, c, own, c)
+            for one in (u + torch.eye(own * c).to(u), last.weight_m[0][:, own * c :])
+        )
+        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in (middle, u, v)]
+        signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
+        scales = self._rescale[[degree * degree for degree in range(degrees)]]
+        return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
+
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
         """Whether simulations with numbers like these have one kernel for messages and their sums, which keeps of each
         edge what the last layer gives."""
@@ -472,17 +520,25 @@ class Convolution(nn.Module):
         ]
         return [linear.weight_m0 for linear in layers], [linear.weight_m[0] for linear in layers], gates
 
-    def _blocks(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
-        """What `_in_frame` gives, block by block."""
+    def _turned_nodes(self, x: torch.Tensor, edges: Edges) -> tuple[torch.Tensor, torch.Tensor]:
+        """Matrices and rows of nodes, whose products messages by blocks begin with."""
         assert self.radial_degree_mixer is not None
         turn = edges.rotations[self.lmax, self.mmax]
-        turn, x = self.radial_degree_mixer.folded(turn, x, self._mixtures(edges))
+        return self.radial_degree_mixer.folded(turn, x, self._mixtures(edges))
+
+    def _by_fused_layers(self, x: torch.Tensor, edges: Edges, count: int) -> torch.Tensor:
+        """(E, R, C), messages after the first layers."""
+        rows = edge_rotate(*self._turned_nodes(x, edges), edges.of_neighbor)
+        for layer in islice(zip_longest(*self._weights_of_layers()), count):
+            rows = so2_layer(rows, *layer, edges.matmul)
+        return rows
+
+    def _blocks(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
+        """What `_in_frame` gives, block by block."""
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
-            fused = edge_rotate(turn, x, edges.of_neighbor)
-            for layer in zip_longest(*self._weights_of_layers()):
-                fused = so2_layer(fused, *layer, edges.matmul)
-            return [fused]
+            return [self._by_fused_layers(x, edges, len(layers))]
+        turn, x = self._turned_nodes(x, edges)
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any
@@ -537,8 +593,11 @@ class Convolution(nn.Module):
             return self._summed(_weighted(rows, weights), edges)
         turn, of = edges.rotations[self.lmax, self.mmax], edges.of_center
         if edges.once and len(blocks) == weights.shape[1] == 1:
-            summed = _SumOfRun.apply if edges.is_run else edge_rotate_back
-            return summed(turn, blocks[0], weights, of) * self._rescale
+            if edges.is_run:
+                summed = _SumOfRun.apply("edge_rotate_back", blocks[0].shape[2], turn, blocks[0], weights, of)
+            else:
+                summed = edge_rotate_back(turn, blocks[0], weights, of)
+            return summed * self._rescale
         if weights.shape[1] == 1:
             turn = turn * weights[:, :, None]  # which has fewer columns than there are channels
         else:

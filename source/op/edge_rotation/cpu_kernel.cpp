@@ -1,9 +1,9 @@
 // Sums of tiles of rows or columns stay in registers, a piece of the channels at a time.
 #include <algorithm>
-#include <type_traits>
 
 #include "common/panels.h"
 #include "common/some_lanes.h"
+#include "common/tiles.h"
 #include "common/vectors.h"
 #include "edge_rotation/edge_rotation.h"
 
@@ -13,22 +13,6 @@ namespace MDOPS_ISA {
 namespace {
 
 constexpr int kTile = 9;
-
-template <int Most, class F>
-inline __attribute__((always_inline)) void with_count(int64_t count, const F& f) {
-  if (count == Most) return f(std::integral_constant<int, Most>{});
-  if constexpr (Most > 1) with_count<Most - 1>(count, f);
-}
-
-// f(first, count) of tiles as even as can be.
-template <class F>
-inline __attribute__((always_inline)) void each_tile(int64_t count, const F& f) {
-  const int64_t tiles = (count + kTile - 1) / kTile;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const int64_t first = count * tile / tiles;
-    with_count<kTile>(count * (tile + 1) / tiles - first, [&](auto size) { f(first, size); });
-  }
-}
 
 }  // namespace
 
@@ -42,7 +26,7 @@ void rotate_rows(const RotateArgs<T>& args, int64_t from, int64_t to) {
       continue;
     }
     const T *const x = args.x.at(e, columns * channels), weight = args.weight ? args.weight[e] : T(1);
-    each_tile(rows, [&, columns = columns, channels = channels](int64_t first, auto size) {
+    each_tile<kTile>(rows, [&, columns = columns, channels = channels](int64_t first, auto size) {
       const T* const turn = args.turn + (e * args.shape.rows + first) * columns;
       each_piece<T>(channels, [&](int64_t c, auto zero) {
         constexpr int count = decltype(size)::value;
@@ -62,22 +46,23 @@ void rotate_sums(const RotateSumArgs<T>& args, int64_t from, int64_t to) {
   const auto [edges, nodes, rows, columns, channels] = args.shape;
   for (int64_t n = from; n < to; ++n) {
     T* const x = args.x + n * columns * channels;
-    each_tile(columns, [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
-      each_piece<T>(channels, [&](int64_t c, auto zero) {
-        constexpr int count = decltype(size)::value;
-        decltype(zero) sums[count] = {};
-        for (int64_t p = args.offsets[n]; p < args.offsets[n + 1]; ++p) {
-          const int64_t e = args.order ? args.order[p] : p;
-          const T *turn = args.turn + e * rows * columns + first, *y = args.y + e * rows * channels + c;
-          const T weight = args.weight ? args.weight[e] : T(1);
-          for (int64_t r = 0; r < rows; ++r, turn += columns, y += channels) {
-            const auto row = load<decltype(zero)>(y) * weight;
-            for (int d = 0; d < count; ++d) sums[d] += turn[d] * row;
-          }
-        }
-        for (int d = 0; d < count; ++d) store(x + (first + d) * channels + c, sums[d]);
-      });
-    });
+    each_tile<kTile>(
+        columns, [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
+          each_piece<T>(channels, [&](int64_t c, auto zero) {
+            constexpr int count = decltype(size)::value;
+            decltype(zero) sums[count] = {};
+            for (int64_t p = args.offsets[n]; p < args.offsets[n + 1]; ++p) {
+              const int64_t e = args.order ? args.order[p] : p;
+              const T *turn = args.turn + e * rows * columns + first, *y = args.y + e * rows * channels + c;
+              const T weight = args.weight ? args.weight[e] : T(1);
+              for (int64_t r = 0; r < rows; ++r, turn += columns, y += channels) {
+                const auto row = load<decltype(zero)>(y) * weight;
+                for (int d = 0; d < count; ++d) sums[d] += turn[d] * row;
+              }
+            }
+            for (int d = 0; d < count; ++d) store(x + (first + d) * channels + c, sums[d]);
+          });
+        });
   }
 }
 
@@ -109,20 +94,22 @@ void rotate_outers(const RotateOuterArgs<T>& args, const T* room, int64_t from, 
       continue;
     }
     const T* const x = room + args.x.index[e] * channels * lanes;
-    each_tile(rows, [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
-      const T* const y = args.y + (e * rows + first) * channels;
-      for (int64_t d = 0; d < columns; d += kLanes<T>) {
-        constexpr int count = decltype(size)::value;
-        Vector<T> sums[count] = {};
-        for (int64_t c = 0; c < channels; ++c) {
-          const Vector<T> row = vector_at(x + c * lanes + d);
-          for (int r = 0; r < count; ++r) sums[r] += y[r * channels + c] * row;
-        }
-        with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - d), [&](auto lanes) {
-          for (int r = 0; r < count; ++r) lanes.store(turn + (first + r) * columns + d, sums[r]);
-        });
-      }
-    });
+    each_tile<kTile>(rows,
+                     [&, rows = rows, columns = columns, channels = channels](int64_t first, auto size) {
+                       const T* const y = args.y + (e * rows + first) * channels;
+                       for (int64_t d = 0; d < columns; d += kLanes<T>) {
+                         constexpr int count = decltype(size)::value;
+                         Vector<T> sums[count] = {};
+                         for (int64_t c = 0; c < channels; ++c) {
+                           const Vector<T> row = vector_at(x + c * lanes + d);
+                           for (int r = 0; r < count; ++r) sums[r] += y[r * channels + c] * row;
+                         }
+                         with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - d), [&](auto lanes) {
+                           for (int r = 0; r < count; ++r)
+                             lanes.store(turn + (first + r) * columns + d, sums[r]);
+                         });
+                       }
+                     });
     if (!args.weight) continue;
     args.by_weight[e] = dot(turn, args.of_weight + e * numbers, numbers);
     for (int64_t k = 0; k < numbers; ++k) turn[k] *= args.weight[e];

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "common/gpu_lane_sums.h"
 #include "edge_rotation/edge_rotation.h"
 #include "graph/gpu_rows.h"
 
@@ -245,29 +246,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks) sum_kernel(RotateSumArgs<T>
       }
     }
   }
-}
-
-// The sum over an edge's lanes of kCount numbers each, a power of two up to kLanes: lane k has that of number
-// k / (kLanes / kCount).
-template <int kLanes, int kCount, class T>
-__device__ __forceinline__ T sum_over_lanes(T* numbers, int column) {
-  int count = kCount;
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    if (count > 1) {
-      count /= 2;
-      const bool upper = column & step;
-#pragma unroll
-      for (int k = 0; k < kCount / 2; ++k)
-        if (k < count) {
-          const T sent = upper ? numbers[k] : numbers[k + count];
-          numbers[k] = (upper ? numbers[k + count] : numbers[k]) + __shfl_xor_sync(kAllLanes, sent, step);
-        }
-    } else {
-      numbers[0] += __shfl_xor_sync(kAllLanes, numbers[0], step);
-    }
-  }
-  return numbers[0];
 }
 
 template <class T, int size>

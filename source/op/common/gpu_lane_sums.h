@@ -1,0 +1,31 @@
+// Sums over lanes of several numbers each, of which every lane keeps one.
+#pragma once
+
+#include "common/gpu_warp.h"
+
+namespace mdops {
+
+// The sum over kLanes lanes side by side of kCount numbers each, a power of two up to kLanes: lane k of them
+// has that of number k / (kLanes / kCount).
+template <int kLanes, int kCount, class T>
+__device__ __forceinline__ T sum_over_lanes(T* numbers, int lane) {
+  int count = kCount;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    if (count > 1) {
+      count /= 2;
+      const bool upper = lane & step;
+#pragma unroll
+      for (int k = 0; k < kCount / 2; ++k)
+        if (k < count) {
+          const T sent = upper ? numbers[k] : numbers[k + count];
+          numbers[k] = (upper ? numbers[k + count] : numbers[k]) + __shfl_xor_sync(kAllLanes, sent, step);
+        }
+    } else {
+      numbers[0] += __shfl_xor_sync(kAllLanes, numbers[0], step);
+    }
+  }
+  return numbers[0];
+}
+
+}  // namespace mdops

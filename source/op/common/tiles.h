@@ -1,0 +1,25 @@
+// Loops over tiles of a size that the compiler knows: for one instruction set.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace mdops::MDOPS_ISA {
+
+template <int Most, class F>
+inline __attribute__((always_inline)) void with_count(int64_t count, const F& f) {
+  if (count == Most) return f(std::integral_constant<int, Most>{});
+  if constexpr (Most > 1) with_count<Most - 1>(count, f);
+}
+
+// f(first, count) of tiles of at most kTile, as even as can be.
+template <int kTile, class F>
+inline __attribute__((always_inline)) void each_tile(int64_t count, const F& f) {
+  const int64_t tiles = (count + kTile - 1) / kTile;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first = count * tile / tiles;
+    with_count<kTile>(count * (tile + 1) / tiles - first, [&](auto size) { f(first, size); });
+  }
+}
+
+}  // namespace mdops::MDOPS_ISA

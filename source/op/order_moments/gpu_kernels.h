@@ -1,0 +1,487 @@
+// Moments of rows on a GPU. A block has a node, and a warp all rows of m = 0 or of both signs in 32 channels,
+// whose sums over edges, or gradients by these, stay in registers. The matrices of so many edges at a time
+// lie in shared memory. Other sizes go number by number.
+#pragma once
+
+#include "common/gpu.h"
+#include "common/gpu_lane_sums.h"
+#include "common/rows.h"
+#include "common/vector.h"
+#include "graph/gpu_rows.h"
+#include "order_moments/order_moments.h"
+
+namespace mdops {
+
+namespace gpu_order_moments {
+
+constexpr int kAhead = 2;  // edges whose rows are on their way
+
+// Sizes of degrees up to L and of rows of kChannels; edges in shared memory at once.
+template <int L_, int kChannels_, int kChunk_>
+struct Known {
+  static constexpr int L = L_, kChannels = kChannels_, kChunk = kChunk_, kRows = 3 * L + 1;
+  static constexpr int kColumns = (L + 1) * (L + 1), kTurned = kColumns - 1;  // turned: of l > 0
+  static constexpr int kPieces = kChannels / kWarp;                           // warps that share rows
+  static constexpr int kWarps = 2 * kPieces, kThreads = kWarps * kWarp;
+  static constexpr int kNumbers = kRows * kChannels, kMatrix = kRows * kColumns;
+  // Numbers of an edge in shared memory, in vectors of four: t_0, t_- and t_+.
+  static constexpr int kMiddle = (kColumns + 3) / 4 * 4, kSign = (kTurned + 3) / 4 * 4;
+  static constexpr int kOfEdge = kMiddle + 2 * kSign;
+  static constexpr int kEntries = kColumns + 2 * kTurned;  // of which these count
+
+  __device__ static int degree(int column) { return column < 1 ? 0 : column < 4 ? 1 : column < 9 ? 2 : 3; }
+};
+
+// Where the k-th of an edge's numbers that count stands in shared memory, and in the edge's matrix.
+template <class K>
+struct Entry {
+  int place, of_matrix;
+
+  __device__ __forceinline__ explicit Entry(int k) {
+    const int part = k < K::kColumns ? 0 : k < K::kColumns + K::kTurned ? 1 : 2;
+    const int d = part == 0 ? k : k - K::kColumns - (part - 1) * K::kTurned + 1;
+    place = part == 0 ? d : K::kMiddle + (part - 1) * K::kSign + d - 1;
+    of_matrix = (part * K::L + K::degree(d)) * K::kColumns + d;
+  }
+};
+
+// So many of a node's edges, with their matrices and weights. An edge that is none of the node's is -1; its
+// weight makes the node's sums NaN.
+template <class K>
+struct Chunk {
+  alignas(16) float turn[K::kChunk][K::kOfEdge];
+  float weight[K::kChunk];
+  int edge[K::kChunk];
+
+  // Those at places [p, p + count). All threads of the block call it.
+  __device__ __forceinline__ void load(const OrderMomentArgs<float>& args, int64_t n, int64_t p, int count) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += K::kThreads) {
+      const int64_t e = gpu_graph_rows::row_at(args.of, n, p + i);
+      edge[i] = static_cast<int>(e);
+      weight[i] = e < 0 ? not_a_number<float>() : args.weight[e];
+    }
+    __syncthreads();
+    // A thread's numbers are on their way together; copies without registers between took longer.
+    constexpr int kAtOnce = 8;
+    for (int base = threadIdx.x; base < count * K::kEntries; base += kAtOnce * K::kThreads) {
+      float numbers[kAtOnce];
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int k = base + u * K::kThreads, e = k < count * K::kEntries ? edge[k / K::kEntries] : -1;
+        numbers[u] = e < 0 ? 0.0f : args.turn[int64_t{e} * K::kMatrix + Entry<K>(k % K::kEntries).of_matrix];
+      }
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int k = base + u * K::kThreads;
+        if (k < count * K::kEntries) turn[k / K::kEntries][Entry<K>(k % K::kEntries).place] = numbers[u];
+      }
+    }
+    __syncthreads();
+  }
+};
+
+// So many numbers from shared memory, four at a time.
+template <int kCount>
+struct Numbers {
+  float of[(kCount + 3) / 4 * 4];
+
+  __device__ __forceinline__ explicit Numbers(const float* from) {
+#pragma unroll
+    for (int k = 0; k < kCount; k += 4) {
+      const Vector<float, 4> some(from + k);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of[k + i] = some[i];
+    }
+  }
+};
+
+// f(i, numbers) of a chunk's edges one after the other, a lane's channel of kCount rows of each. Those of the
+// next edges are on their way: all are read without a condition, so that none waits where it is asked for.
+template <int kCount, class K, class F>
+__device__ __forceinline__ void each_edge(const Chunk<K>& chunk, const float* y, int count, const F& f) {
+  float next[kAhead][kCount];
+  const auto ask = [&](int u, int i) {
+    const int64_t e = max(chunk.edge[min(i, count - 1)], 0);
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) next[u][r] = y[e * K::kNumbers + r * K::kChannels];
+  };
+#pragma unroll
+  for (int u = 0; u < kAhead; ++u) ask(u, u);
+  for (int base = 0; base < count; base += kAhead)
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      if (base + u >= count) break;
+      float rows[kCount];
+#pragma unroll
+      for (int r = 0; r < kCount; ++r) rows[r] = next[u][r];
+      ask(u, base + u + kAhead);
+      f(base + u, rows);
+    }
+}
+
+// What a warp has: rows of m = 0 or of both signs, and a lane's channel of the first of them.
+template <class K>
+struct OfWarp {
+  int piece, first;
+  bool is_middle;
+
+  __device__ OfWarp() {
+    const int warp = warp_index();
+    piece = warp % K::kPieces, is_middle = warp < K::kPieces;
+    first = (is_middle ? 0 : K::L + 1) * K::kChannels + piece * kWarp + lane_index();
+  }
+  // A number of a node's moments, or gradients, in a column of its matrix and so many rows on.
+  __device__ int64_t place(int64_t n, int d, int row) const {
+    return (n * K::kColumns + d) * K::kNumbers + row * K::kChannels + first;
+  }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, 4) moments_kernel(const OrderMomentArgs<float> args) {
+  constexpr int L = K::L;
+  __shared__ Chunk<K> chunk;
+  const int64_t n = blockIdx.x;
+  const gpu_graph_rows::RowsOfNode rows(args.of, n);
+  const float begin = rows.is_wrong ? not_a_number<float>() : 0.0f;
+  const OfWarp<K> own;
+  const auto each_chunk = [&](const auto& work) {
+    for (int64_t p = rows.begin; p < rows.end; p += K::kChunk) {
+      const int count = static_cast<int>(min(rows.end - p, int64_t{K::kChunk}));
+      chunk.load(args, n, p, count);
+      work(count);
+    }
+  };
+  const auto write = [&](int d, int row, float sum) { args.moments[own.place(n, d, row)] = sum; };
+  if (own.is_middle) {
+    float sums[L + 1][K::kColumns];
+#pragma unroll
+    for (int l = 0; l <= L; ++l)
+#pragma unroll
+      for (int d = 0; d < K::kColumns; ++d) sums[l][d] = begin;
+    each_chunk([&](int count) {
+      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const float* y) {
+        const Numbers<K::kColumns> turn(chunk.turn[i]);
+#pragma unroll
+        for (int l = 0; l <= L; ++l) {
+          const float weighted = chunk.weight[i] * y[l];
+#pragma unroll
+          for (int d = 0; d < K::kColumns; ++d) sums[l][d] += turn.of[d] * weighted;
+        }
+      });
+    });
+#pragma unroll
+    for (int l = 0; l <= L; ++l)
+#pragma unroll
+      for (int d = 0; d < K::kColumns; ++d) write(d, l, sums[l][d]);
+    return;
+  }
+  float u[L][K::kTurned], v[L][K::kTurned];
+#pragma unroll
+  for (int l = 0; l < L; ++l)
+#pragma unroll
+    for (int d = 0; d < K::kTurned; ++d) u[l][d] = v[l][d] = begin;
+  each_chunk([&](int count) {
+    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const float* y) {
+      const Numbers<K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
+          of_positive(chunk.turn[i] + K::kMiddle + K::kSign);
+#pragma unroll
+      for (int l = 0; l < L; ++l) {
+        const float negative = chunk.weight[i] * y[l], positive = chunk.weight[i] * y[L + l];
+#pragma unroll
+        for (int d = 0; d < K::kTurned; ++d) {
+          u[l][d] += of_negative.of[d] * negative;
+          v[l][d] += of_positive.of[d] * negative;
+          u[l][d] += of_positive.of[d] * positive;
+          v[l][d] -= of_negative.of[d] * positive;
+        }
+      }
+    });
+  });
+#pragma unroll
+  for (int l = 0; l < L; ++l) {
+#pragma unroll
+    for (int d = 0; d < K::kTurned; ++d) write(d + 1, l, u[l][d]), write(d + 1, L + l, v[l][d]);
+    write(0, l, begin), write(0, L + l, begin);  // the column of l = 0 has none
+  }
+}
+
+// The smallest power of two that is no less.
+MDOPS_HD constexpr int power_of_two(int count) {
+  int power = 1;
+  while (power < count) power *= 2;
+  return power;
+}
+
+// The sums over a warp's lanes of kCount numbers each, written side by side.
+template <int kCount>
+__device__ __forceinline__ void write_sums(float* numbers, float* to) {
+  constexpr int kPower = power_of_two(kCount), kLanes = kWarp / kPower;
+  static_assert(kPower <= kWarp);
+  const int lane = lane_index();
+  const float sum = sum_over_lanes<kWarp, kPower>(numbers, lane);
+  if (lane % kLanes == 0 && lane / kLanes < kCount) to[lane / kLanes] = sum;
+}
+
+// What the gradients by edges' matrices are summed up from, a piece of the channels each.
+template <class K>
+struct Parts {
+  float of_middle[K::kPieces][K::kChunk][K::kMiddle], of_signs[K::kPieces][K::kChunk][2 * K::kSign];
+  float sums[K::kChunk][K::kOfEdge];
+
+  // Of a chunk's edges, by all threads, a warp an edge.
+  __device__ __forceinline__ void finish(const OrderMomentArgs<float>& args, const Chunk<K>& chunk,
+                                         int count) {
+    __syncthreads();
+    const int lane = lane_index();
+    for (int i = warp_index(); i < count; i += K::kWarps) {
+      float by_weight = 0;
+#pragma unroll
+      for (int k = 0; k < K::kOfEdge; k += kWarp) {
+        const int at = k + lane;
+        if (at >= K::kOfEdge) break;
+        float sum = 0;
+#pragma unroll
+        for (int piece = 0; piece < K::kPieces; ++piece)
+          sum += at < K::kMiddle ? of_middle[piece][i][at] : of_signs[piece][i][at - K::kMiddle];
+        sums[i][at] = sum;
+        const int d = at < K::kMiddle ? at : (at - K::kMiddle) % K::kSign + 1;
+        if (d < K::kColumns) by_weight += sum * chunk.turn[i][at];
+      }
+      by_weight = warp_sum(by_weight);
+      __syncwarp();
+      const int e = chunk.edge[i];
+      if (e < 0) continue;
+      if (lane == 0) args.by_weight[e] = by_weight;
+      for (int k = lane; k < K::kMatrix; k += kWarp) {
+        const int row = k / K::kColumns, d = k % K::kColumns;
+        const int part = row <= K::L ? 0 : row <= 2 * K::L ? 1 : 2, l = row - part * K::L;
+        const int at = part == 0 ? d : K::kMiddle + (part - 1) * K::kSign + d - 1;
+        args.by_turn[int64_t{e} * K::kMatrix + k] = l == K::degree(d) ? chunk.weight[i] * sums[i][at] : 0.0f;
+      }
+    }
+  }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::kThreads, 3) gradients_kernel(const OrderMomentArgs<float> args) {
+  constexpr int L = K::L;
+  __shared__ Chunk<K> chunk;
+  __shared__ Parts<K> parts;
+  const int64_t n = blockIdx.x;
+  const gpu_graph_rows::RowsOfNode rows(args.of, n);
+  const OfWarp<K> own;
+  const auto each_chunk = [&](const auto& work) {
+    for (int64_t p = rows.begin; p < rows.end; p += K::kChunk) {
+      const int count = static_cast<int>(min(rows.end - p, int64_t{K::kChunk}));
+      chunk.load(args, n, p, count);
+      work(count);
+      parts.finish(args, chunk, count);
+    }
+  };
+  const auto write = [&](int i, int row, float by_y) {
+    if (chunk.edge[i] >= 0)
+      args.by_y[int64_t{chunk.edge[i]} * K::kNumbers + row * K::kChannels + own.first] =
+          chunk.weight[i] * by_y;
+  };
+  const auto grad_of = [&](int d, int row) { return args.grad[own.place(n, d, row)]; };
+  if (own.is_middle) {
+    float grad[L + 1][K::kColumns];
+#pragma unroll
+    for (int l = 0; l <= L; ++l)
+#pragma unroll
+      for (int d = 0; d < K::kColumns; ++d) grad[l][d] = grad_of(d, l);
+    each_chunk([&](int count) {
+      each_edge<L + 1>(chunk, args.y + own.first, count, [&](int i, const float* y) {
+        const Numbers<K::kColumns> turn(chunk.turn[i]);
+        float by_turn[power_of_two(K::kColumns)] = {};
+#pragma unroll
+        for (int l = 0; l <= L; ++l) {
+          float by_y = 0;
+#pragma unroll
+          for (int d = 0; d < K::kColumns; ++d) {
+            by_y += turn.of[d] * grad[l][d];
+            by_turn[d] += y[l] * grad[l][d];
+          }
+          write(i, l, by_y);
+        }
+        write_sums<K::kColumns>(by_turn, parts.of_middle[own.piece][i]);
+      });
+    });
+    return;
+  }
+  float u[L][K::kTurned], v[L][K::kTurned];
+#pragma unroll
+  for (int l = 0; l < L; ++l)
+#pragma unroll
+    for (int d = 0; d < K::kTurned; ++d) u[l][d] = grad_of(d + 1, l), v[l][d] = grad_of(d + 1, L + l);
+  each_chunk([&](int count) {
+    each_edge<2 * L>(chunk, args.y + own.first, count, [&](int i, const float* y) {
+      const Numbers<K::kTurned> of_negative(chunk.turn[i] + K::kMiddle),
+          of_positive(chunk.turn[i] + K::kMiddle + K::kSign);
+      float by_turn[power_of_two(2 * K::kSign)] = {};
+#pragma unroll
+      for (int l = 0; l < L; ++l) {
+        float by_negative = 0, by_positive = 0;
+#pragma unroll
+        for (int d = 0; d < K::kTurned; ++d) {
+          by_negative += of_negative.of[d] * u[l][d];
+          by_positive += of_positive.of[d] * u[l][d];
+          by_negative += of_positive.of[d] * v[l][d];
+          by_positive -= of_negative.of[d] * v[l][d];
+          by_turn[d] += y[l] * u[l][d];
+          by_turn[K::kSign + d] += y[L + l] * u[l][d];
+          by_turn[d] -= y[L + l] * v[l][d];
+          by_turn[K::kSign + d] += y[l] * v[l][d];
+        }
+        write(i, l, by_negative);
+        write(i, L + l, by_positive);
+      }
+      write_sums<2 * K::kSign>(by_turn, parts.of_signs[own.piece][i]);
+    });
+  });
+}
+
+constexpr int kThreads = 256;
+
+// Gradients of edges of no node, which no node's kernel writes; NaN of those that the lists of nodes leave
+// out. A warp an edge.
+template <class T>
+__global__ void __launch_bounds__(kThreads) left_out_kernel(const OrderMomentArgs<T> args) {
+  const OrderMomentShape& shape = args.shape;
+  const int64_t e = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
+  if (e >= shape.edges) return;
+  const int64_t n = args.of.index[e];
+  const bool is_right = n >= -1 && n < shape.nodes;
+  const bool is_listed =
+      !args.of.order && is_right && n >= 0 && args.of.offsets[n] <= e && e < args.of.offsets[n + 1];
+  if (is_listed) return;
+  const T value = is_right && n < 0 ? T(0) : not_a_number<T>();
+  const int lane = lane_index();
+  for (int64_t k = lane; k < shape.matrix(); k += kWarp) args.by_turn[e * shape.matrix() + k] = value;
+  for (int64_t k = lane; k < shape.numbers(); k += kWarp) args.by_y[e * shape.numbers() + k] = value;
+  if (lane == 0) args.by_weight[e] = value;
+}
+
+// An edge's numbers in a column d, t_0, t_- and t_+.
+template <class T>
+struct OfColumn {
+  T middle, negative = 0, positive = 0;
+
+  __device__ OfColumn(const OrderMomentArgs<T>& args, int64_t e, int64_t d) {
+    const int64_t l = degree_of_column(d), degree = args.shape.degree, columns = args.shape.columns();
+    const T* const turn = args.turn + e * args.shape.matrix() + d;
+    middle = turn[l * columns];
+    if (l > 0) negative = turn[(degree + l) * columns], positive = turn[(2 * degree + l) * columns];
+  }
+};
+
+// One of a node's moments.
+template <class T>
+__global__ void __launch_bounds__(kThreads) moment_kernel(const OrderMomentArgs<T> args) {
+  const OrderMomentShape& shape = args.shape;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, numbers = shape.numbers();
+  if (at >= shape.nodes * shape.columns() * numbers) return;
+  const int64_t k = at % numbers, d = at / numbers % shape.columns(), n = at / (numbers * shape.columns());
+  const gpu_graph_rows::RowsOfNode rows(args.of, n);
+  const int part = k < shape.middle() ? 0 : k < shape.middle() + shape.side() ? 1 : 2;
+  const int64_t of_negative = k - (part == 2) * shape.side();
+  T sum = rows.is_wrong ? not_a_number<T>() : T(0);
+  for (int64_t p = rows.begin; p < rows.end; ++p) {
+    const int64_t e = gpu_graph_rows::row_at(args.of, n, p);
+    if (e < 0) {
+      sum = not_a_number<T>();
+      continue;
+    }
+    const OfColumn<T> turn(args, e, d);
+    const T* const y = args.y + e * numbers;
+    if (part == 0)
+      sum += args.weight[e] * turn.middle * y[k];
+    else if (part == 1)
+      sum +=
+          args.weight[e] * (turn.negative * y[of_negative] + turn.positive * y[of_negative + shape.side()]);
+    else
+      sum +=
+          args.weight[e] * (turn.positive * y[of_negative] - turn.negative * y[of_negative + shape.side()]);
+  }
+  args.moments[at] = sum;
+}
+
+// All gradients of an edge, by a thread.
+template <class T>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(const OrderMomentArgs<T> args) {
+  const OrderMomentShape& shape = args.shape;
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (e >= shape.edges) return;
+  const int64_t n = args.of.index[e], numbers = shape.numbers(), columns = shape.columns(),
+                side = shape.side();
+  if (n < 0 || n >= shape.nodes) return;  // left out
+  const T* const grad = args.grad + n * columns * numbers;
+  const T *const y = args.y + e * numbers, weight = args.weight[e];
+  T *const by_y = args.by_y + e * numbers, *const by_turn = args.by_turn + e * shape.matrix();
+  T by_weight = 0;
+  for (int64_t k = 0; k < numbers; ++k) by_y[k] = 0;
+  for (int64_t k = 0; k < shape.matrix(); ++k) by_turn[k] = 0;
+  for (int64_t d = 0; d < columns; ++d) {
+    const OfColumn<T> turn(args, e, d);
+    const T *const of_middle = grad + d * numbers, *const u = of_middle + shape.middle(), *const v = u + side;
+    T by_middle = 0, by_negative = 0, by_positive = 0;
+    for (int64_t k = 0; k < shape.middle(); ++k) {
+      by_y[k] += weight * turn.middle * of_middle[k];
+      by_middle += y[k] * of_middle[k];
+    }
+    for (int64_t k = 0, at = shape.middle(); k < side; ++k, ++at) {
+      by_y[at] += weight * (turn.negative * u[k] + turn.positive * v[k]);
+      by_y[at + side] += weight * (turn.positive * u[k] - turn.negative * v[k]);
+      by_negative += y[at] * u[k] - y[at + side] * v[k];
+      by_positive += y[at + side] * u[k] + y[at] * v[k];
+    }
+    by_weight += turn.middle * by_middle + turn.negative * by_negative + turn.positive * by_positive;
+    const int64_t l = degree_of_column(d);
+    by_turn[l * columns + d] = weight * by_middle;
+    if (l == 0) continue;
+    by_turn[(shape.degree + l) * columns + d] = weight * by_negative;
+    by_turn[(2 * shape.degree + l) * columns + d] = weight * by_positive;
+  }
+  args.by_weight[e] = by_weight;
+}
+
+// f<L, channels>() of sizes that the compiler knows, if these are.
+template <class F>
+bool with_known(const OrderMomentShape& shape, const F& f) {
+  if (shape.channels == 32 && shape.degree == 2)
+    f.template operator()<2, 32>();
+  else if (shape.channels == 64 && shape.degree == 1)
+    f.template operator()<1, 64>();
+  else if (shape.channels == 64 && shape.degree == 2)
+    f.template operator()<2, 64>();
+  else if (shape.channels == 64 && shape.degree == 3)
+    f.template operator()<3, 64>();
+  else
+    return false;
+  return true;
+}
+
+template <class T>
+void run_order_moments(const Gpu& gpu, const OrderMomentArgs<T>& args) {
+  const OrderMomentShape& shape = args.shape;
+  if (args.grad) gpu.launch_for(shape.edges * kWarp, kThreads, left_out_kernel<T>, args);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const bool is_known = with_known(shape, [&]<int L, int channels>() {
+      using Forward = Known<L, channels, 96>;
+      using Backward = Known<L, channels, 32>;
+      args.grad ? gpu.launch(gradients_kernel<Backward>, shape.nodes, Backward::kThreads, 0, args)
+                : gpu.launch(moments_kernel<Forward>, shape.nodes, Forward::kThreads, 0, args);
+    });
+    if (is_known) return;
+  }
+  args.grad
+      ? gpu.launch_for(shape.edges, kThreads, gradient_kernel<T>, args)
+      : gpu.launch_for(shape.nodes * shape.columns() * shape.numbers(), kThreads, moment_kernel<T>, args);
+}
+
+}  // namespace gpu_order_moments
+
+using gpu_order_moments::run_order_moments;
+
+}  // namespace mdops
