@@ -9,8 +9,20 @@ import torch
 from mdops.data.batch import Batch
 from mdops.data.labels import Labels
 from mdops.errors import ConfigError
-from mdops.options import Options, key
-from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, mean
+from mdops.options import Options
+from mdops.train.loss.base import (
+    Counts,
+    Fraction,
+    Loss,
+    Prefactor,
+    Result,
+    Weight,
+    difference,
+    mean,
+    weight_keys,
+    weighted,
+    weights_of,
+)
 
 _TERMS = {
     "dos": ("dos", False),
@@ -21,25 +33,16 @@ _TERMS = {
 
 
 @dataclass(kw_only=True)
+@weighted(
+    {
+        "dos": Weight(0.0, 0.0, "the systems' densities"),
+        "cdf": Weight(0.0, 0.0, "their running sums"),
+        "ados": Weight(1.0, 1.0, "the atoms' densities"),
+        "acdf": Weight(0.0, 0.0, "their running sums"),
+    }
+)
 class DosLossOptions(Options):
     KIND = "dos"
-
-    start_pref_dos: float = key(0.0, "weight of the systems' densities at the start", low=0)
-    limit_pref_dos: float = key(
-        0.0, "weight of the systems' densities at the end (in the limit of rate zero)", low=0
-    )
-    start_pref_cdf: float = key(0.0, "weight of their running sums at the start", low=0)
-    limit_pref_cdf: float = key(
-        0.0, "weight of their running sums at the end (in the limit of rate zero)", low=0
-    )
-    start_pref_ados: float = key(1.0, "weight of the atoms' densities at the start", low=0)
-    limit_pref_ados: float = key(
-        1.0, "weight of the atoms' densities at the end (in the limit of rate zero)", low=0
-    )
-    start_pref_acdf: float = key(0.0, "weight of their running sums at the start", low=0)
-    limit_pref_acdf: float = key(
-        0.0, "weight of their running sums at the end (in the limit of rate zero)", low=0
-    )
 
 
 class DosLoss(Loss):
@@ -60,16 +63,13 @@ class DosLoss(Loss):
             raise ConfigError(
                 f"loss.type: is 'dos', a loss of densities of states, and the model answers {', '.join(labels)}"
             )
-        ends = "start", "limit"
-        prefactors = {t: Prefactor(*(getattr(options, f"{end}_pref_{t}") for end in ends)) for t in _TERMS}
-        found = cls(prefactors, labels)
+        found = cls(weights_of(options, _TERMS), labels)
         if not found.terms:
             raise ConfigError("loss: all of its prefactors are 0, so there is nothing to learn")
         return found
 
     def keys(self, label: str) -> list[str]:
-        terms = [term for term, (of, _) in _TERMS.items() if of == label]
-        return [f"loss.{end}_pref_{term}" for term in terms for end in ("start", "limit")]
+        return weight_keys(*(term for term, (of, _) in _TERMS.items() if of == label))
 
     def parts(self, result: Result, batch: Batch, fraction: Fraction, counts: Counts) -> list[torch.Tensor]:
         parts = []

@@ -12,11 +12,50 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.errors import ConfigError
 from mdops.options import Options, key
-from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, mean
+from mdops.train.loss.base import (
+    Counts,
+    Fraction,
+    Loss,
+    Prefactor,
+    Result,
+    Weight,
+    difference,
+    mean,
+    weight_keys,
+    weighted,
+    weights_of,
+)
+
+ENERGY = Weight(0.02, 1.0, "energies", "1/eV^2")
+OF_ALL = {  # of losses of energies
+    "v": Weight(0.0, 0.0, "virials", "1/eV^2"),
+    "ae": Weight(0.0, 0.0, "atomic energies", "1/eV^2"),
+}
 
 
 @dataclass(kw_only=True)
-class EnergyLossOptions(Options):
+class ErrorOptions(Options):
+    """Those of every loss of energies."""
+
+    loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
+    intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")
+    skip_absent: bool = key(
+        False, "omit, without a warning, terms whose labels no frame has; only mdops has this key"
+    )
+
+
+@dataclass(kw_only=True)
+@weighted(
+    {
+        "e": ENERGY,
+        "f": Weight(1000.0, 1.0, "forces", "A^2/eV^2"),
+        **OF_ALL,
+        "pf": Weight(0.0, 0.0, "forces that are weighted by atom_pref,", "A^2/eV^2"),
+        "gf": Weight(0.0, 0.0, "generalized forces, computed from forces with drdq,", "1/eV^2"),
+        "h": Weight(0.0, 0.0, "Hessians", "A^4/eV^2"),
+    }
+)
+class EnergyLossOptions(ErrorOptions):
     KIND = "ener"
     NAMES = ("ener", "ener_hess")
     NEUTRAL: ClassVar[dict[str, Any]] = {
@@ -25,36 +64,7 @@ class EnergyLossOptions(Options):
         "use_default_pf": False,
     }
 
-    start_pref_e: float = key(0.02, "weight of energies at the start", unit="1/eV^2", low=0)
-    limit_pref_e: float = key(
-        1.0, "weight of energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
-    )
-    start_pref_f: float = key(1000.0, "weight of forces at the start", unit="A^2/eV^2", low=0)
-    limit_pref_f: float = key(
-        1.0, "weight of forces at the end (in the limit of rate zero)", unit="A^2/eV^2", low=0
-    )
-    start_pref_v: float = key(0.0, "weight of virials at the start", unit="1/eV^2", low=0)
-    limit_pref_v: float = key(
-        0.0, "weight of virials at the end (in the limit of rate zero)", unit="1/eV^2", low=0
-    )
-    start_pref_ae: float = key(0.0, "weight of atomic energies at the start", unit="1/eV^2", low=0)
-    limit_pref_ae: float = key(
-        0.0, "weight of atomic energies at the end (in the limit of rate zero)", unit="1/eV^2", low=0
-    )
-    start_pref_pf: float = key(
-        0.0, "weight at the start of forces that are weighted by atom_pref", unit="A^2/eV^2", low=0
-    )
-    limit_pref_pf: float = key(0.0, "the same at the end (in the limit of rate zero)", unit="A^2/eV^2", low=0)
-    start_pref_gf: float = key(
-        0.0, "weight at the start of generalized forces, computed from forces with drdq", unit="1/eV^2", low=0
-    )
-    limit_pref_gf: float = key(0.0, "the same at the end (in the limit of rate zero)", unit="1/eV^2", low=0)
     numb_generalized_coord: int = key(0, "number of generalized coordinates", low=0)
-    start_pref_h: float = key(0.0, "weight of Hessians at the start", unit="A^4/eV^2", low=0)
-    limit_pref_h: float = key(
-        0.0, "weight of Hessians at the end (in the limit of rate zero)", unit="A^4/eV^2", low=0
-    )
-    loss_func: str = key("mse", "use squares or absolute values of errors", choices=("mse", "mae"))
     use_huber: bool = key(False, "use Huber functions instead of squares")
     huber_delta: float | list[float] = key(
         0.01,
@@ -64,10 +74,6 @@ class EnergyLossOptions(Options):
     )
     f_use_norm: bool = key(
         False, "use the lengths of the force error vectors; with squares, their mean length"
-    )
-    intensive_ener_virial: bool = key(False, "divide squared errors of energies and virials by N^2, not by N")
-    skip_absent: bool = key(
-        False, "omit, without a warning, terms whose labels no frame has; only mdops has this key"
     )
 
 
@@ -135,11 +141,9 @@ class EnergyLoss(Loss):
             "skips_absent": options.skip_absent,
             "coordinates": getattr(options, "numb_generalized_coord", 0),
         }
-        prefactors = {
-            name: Prefactor(*(getattr(options, f"{end}_pref_{label.short}") for end in ("start", "limit")))
-            for name, label in cls.labels.items()
-            if hasattr(options, f"start_pref_{label.short}")
-        }
+        terms = {name: label.short for name, label in cls.labels.items()}
+        weights = weights_of(options, (t for t in terms.values() if hasattr(options, f"start_pref_{t}")))
+        prefactors = {name: weights[term] for name, term in terms.items() if term in weights}
         return cls(prefactors, **shared, **cls._huber_options(options))
 
     @staticmethod
@@ -168,7 +172,7 @@ class EnergyLoss(Loss):
         return [name for name, p in self.prefactors.items() if p.counts or (name == "hessian" and any(p))]
 
     def keys(self, label: str) -> list[str]:
-        return [f"loss.{end}_pref_{self.labels[label].short}" for end in ("start", "limit")]
+        return weight_keys(self.labels[label].short)
 
     def check(self, data: Dataset) -> None:
         for name in self.terms:

@@ -11,36 +11,36 @@ from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
-from mdops.train.loss.base import Counts, Fraction, Loss, Prefactor, Result, difference, total
+from mdops.train.loss.base import (
+    Counts,
+    Fraction,
+    Loss,
+    Prefactor,
+    Result,
+    Weight,
+    difference,
+    total,
+    weighted,
+    weights_of,
+)
 from mdops.train.loss.functions import PRINTED, measure
 
 _NAME = "atom_population"
-_TERMS = ("spin", "spin_total", "pop", "pop_alpha_total", "pop_beta_total")
+_TERMS = {
+    "spin": Weight(1.0, 1.0, "atoms' spins"),
+    "spin_total": Weight(1.0, 1.0, "systems' spins"),
+    "pop": Weight(1.0, 1.0, "atoms' electrons"),
+    "pop_alpha_total": Weight(1.0, 1.0, "systems' electrons of spin up"),
+    "pop_beta_total": Weight(1.0, 1.0, "systems' electrons of spin down"),
+}
 
 
 @dataclass(kw_only=True)
+@weighted(_TERMS)
 class PopulationLossOptions(Options):
     KIND = "population"
     IGNORED: ClassVar[tuple[str, ...]] = PRINTED
 
-    start_pref_spin: float = key(1.0, "weight of atoms' spins at the start", low=0)
-    limit_pref_spin: float = key(1.0, "weight of atoms' spins at the end (in the limit of rate zero)", low=0)
-    start_pref_spin_total: float = key(1.0, "weight of systems' spins at the start", low=0)
-    limit_pref_spin_total: float = key(
-        1.0, "weight of systems' spins at the end (in the limit of rate zero)", low=0
-    )
-    start_pref_pop: float = key(1.0, "weight of atoms' electrons at the start", low=0)
-    limit_pref_pop: float = key(
-        1.0, "weight of atoms' electrons at the end (in the limit of rate zero)", low=0
-    )
-    start_pref_pop_alpha_total: float = key(
-        1.0, "weight of systems' electrons of spin up at the start", low=0
-    )
-    limit_pref_pop_alpha_total: float = key(1.0, "the same at the end (in the limit of rate zero)", low=0)
-    start_pref_pop_beta_total: float = key(
-        1.0, "weight of systems' electrons of spin down at the start", low=0
-    )
-    limit_pref_pop_beta_total: float = key(1.0, "the same at the end (in the limit of rate zero)", low=0)
     loss_func: str = key(
         "smooth_mae", "the function that is minimised", choices=("smooth_mae", "mae", "rmse")
     )
@@ -70,12 +70,7 @@ class PopulationLoss(Loss):
             raise ConfigError(
                 f"loss.type: is 'population', a loss of populations, and the model answers {', '.join(labels)}"
             )
-        ends = "start", "limit"
-        return cls(
-            options,
-            {t: Prefactor(*(getattr(options, f"{end}_pref_{t}") for end in ends)) for t in _TERMS},
-            labels,
-        )
+        return cls(options, weights_of(options, _TERMS), labels)
 
     def keys(self, label: str) -> list[str]:
         return ["loss.type"]
