@@ -14,6 +14,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import axis_key, check_axis, in_chunks
+from mdops.models.keys import input_mode_key
 from mdops.models.moments import MomentNets, TypeChoice, TypedMomentDescriptor
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
@@ -147,13 +148,7 @@ class DPA1Options(SeAttenV2Options):
     KIND = "dpa1"
     NAMES: ClassVar[tuple[str, ...]] = ("se_atten", "dpa1")
 
-    tebd_input_mode: str = key(
-        "concat",
-        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
-        " which the net is multiplied",
-        choices=("concat", "strip"),
-        absent=...,
-    )
+    tebd_input_mode: str = input_mode_key(absent=...)
     stripped_type_embedding: bool | None = key(
         None, 'the old name of tebd_input_mode: true is "strip"', where="input", of="training"
     )

@@ -25,8 +25,9 @@ from mdops.models.contract import (
     without_none,
 )
 from mdops.models.dpa1 import DPA1, DPA1Options
-from mdops.models.environment import automatic_sel_ratio, check_axis, places_key, places_of
+from mdops.models.environment import automatic_sel_ratio, check_axis, places_of
 from mdops.models.graph import MANY_ATOMS, GraphDescriptor, neighbor_graph_of
+from mdops.models.keys import excluded_pairs_key, input_mode_key, places_key, precision_key, seed_key
 from mdops.models.length_basis import EdgesByLength, LengthBasis
 from mdops.models.neighborhood import Neighborhood, NeighborReport, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -60,7 +61,7 @@ from mdops.nn.net import Layer, NetCollection, tensor
 from mdops.ops import NeighborGraph, edge_environment, edge_gather
 from mdops.ops._register import is_by_pytorch
 from mdops.ops.layer_output import layer_output
-from mdops.options import PRECISIONS, Most, Options, check_pairs, key, saved_precision, section
+from mdops.options import Most, Options, check_pairs, key, saved_precision, section
 from mdops.system import Exchange
 
 
@@ -78,12 +79,7 @@ class RepinitOptions(Options):
     neuron: list[int] = key([25, 50, 100], "widths of the embedding net's layers", low=1)
     axis_neuron: int = key(16, "number of columns of the embedding that the sums are multiplied with", low=1)
     tebd_dim: int = key(8, "width of the type embedding", low=1)
-    tebd_input_mode: str = key(
-        "concat",
-        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
-        " which the net is multiplied",
-        choices=("concat", "strip"),
-    )
+    tebd_input_mode: str = input_mode_key()
     set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix")
     activation_function: str = key("tanh", "activation function of the embedding nets")
     type_one_side: bool = key(False, "the net gets only the neighbour's type, not the centre's")
@@ -126,18 +122,12 @@ class DPA2Options(Options):
     repinit: RepinitOptions = section(RepinitOptions, "the sums that nodes begin with")
     repformer: RepformerOptions = section(RepformerOptions, "the layers")
     concat_output_tebd: bool = key(True, "append the centre's type embedding to the descriptor")
-    precision: str = key(
-        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
-    )
+    precision: str = precision_key()
     smooth: bool = key(True, 'multiply sums, attention and the types\' net ("strip") by the switch')
-    exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
+    exclude_types: list[list[int]] = excluded_pairs_key()
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
-    )
+    seed: int | None = seed_key(where="input")
     add_tebd_to_repinit_out: bool = key(
         False,
         "add a product of the type embedding to the initial features of nodes",

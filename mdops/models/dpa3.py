@@ -23,6 +23,7 @@ from mdops.models.contract import (
     without_none,
 )
 from mdops.models.graph import GraphDescriptor, neighbor_graph_of
+from mdops.models.keys import excluded_pairs_key, seed_key
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
 from mdops.models.repflow import (
@@ -63,14 +64,10 @@ class DPA3Options(Options):
     precision: str = key(
         "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
     )
-    exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
+    exclude_types: list[list[int]] = excluded_pairs_key()
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
-    )
+    seed: int | None = seed_key(where="input")
     use_econf_tebd: bool = key(False, "distinguish types by their electron configurations")
     use_tebd_bias: bool = key(False, "a bias in the type embedding")
     use_loc_mapping: bool = key(

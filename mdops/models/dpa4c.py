@@ -14,6 +14,7 @@ from mdops.errors import DataError, ModelFileError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Descriptor, Features, Tree, renumbered
 from mdops.models.environment import in_chunks
+from mdops.models.keys import excluded_pairs_key, precision_key, seed_key
 from mdops.models.moment_invariants import MomentInvariants, degree_channels, invariants_width, probe_ranks
 from mdops.models.neighborhood import Neighborhood, NeighborSpec, pair_matrix
 from mdops.models.registry import register
@@ -25,7 +26,7 @@ from mdops.nn.net import array, tensor
 from mdops.nn.swiglu import SwiGLU, hidden_width, random_product
 from mdops.ops import harmonic_rows, neighbor_rows, row_moments
 from mdops.ops.linear import linear
-from mdops.options import PRECISIONS, Options, key, saved_precision
+from mdops.options import Options, key, saved_precision
 from mdops.options import check_pairs as check_option_pairs
 from mdops.tracing import is_exported
 
@@ -64,21 +65,11 @@ class DPA4COptions(Options):
     radial_modes: int = key(
         0, "number of additional functions of the distance, which each pair of types mixes", low=0
     )
-    exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
-    precision: str = key(
-        "float32",
-        "precision in which the weights are saved",
-        choices=PRECISIONS,
-        implied="float64",
-        absent="float64",
-    )
+    exclude_types: list[list[int]] = excluded_pairs_key()
+    precision: str = precision_key("float32", absent="float64", implied="float64")
     trainable: bool = key(True, "whether the weights are trained", of="training")
     use_spin: list[bool] | None = key(None, "for each type whether its atoms have a moment", where="file")
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
-    )
+    seed: int | None = seed_key(where="input")
 
     @property
     def cutoff(self) -> float:

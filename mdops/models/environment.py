@@ -11,26 +11,15 @@ from torch.utils.checkpoint import checkpoint
 
 from mdops.errors import ConfigError
 from mdops.models.contract import EnvironmentDescriptor
+from mdops.models.keys import excluded_pairs_key, precision_key, seed_key, sel_key
 from mdops.models.neighborhood import Neighborhood, longest_row
 from mdops.nn.net import NetCollection
 from mdops.ops.env_mat import env_mat
-from mdops.options import PRECISIONS, Most, Of, Options, check_pairs, key
+from mdops.options import Most, Options, check_pairs, key
 from mdops.tracing import is_exported
 
 # Numbers in the largest tensor of a run of atoms (`in_chunks`).
 CHUNK = 2**24
-
-
-def places_key(neighbors: str) -> Any:
-    """A key for the number of slots of an atom for neighbours of any types."""
-    meaning = f'largest number of {neighbors}; "auto:f" is f times the number in the data'
-    return key("auto", meaning, low=1, implied=..., absent=..., saved=int)
-
-
-def sel_key(kinds: str, of: Of) -> Any:
-    """A key for the numbers of slots for neighbours of some kinds."""
-    meaning = f'largest number of neighbours of {kinds}; "auto:f" is f times the number in the data'
-    return key("auto", meaning, low=0, of=of, implied=..., absent=..., saved=int | list[int])
 
 
 @dataclass(kw_only=True)
@@ -47,18 +36,12 @@ class EnvironmentOptions(Options):
     )
     activation_function: str = key("tanh", "activation function of the embedding nets")
     resnet_dt: bool = key(False, "a trained factor in front of each residual layer")
-    precision: str = key(
-        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
-    )
+    precision: str = precision_key()
     trainable: bool = key(
         True, "whether the embedding nets are trained", of="training", saved=bool | list[bool]
     )
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
-    )
-    exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
+    seed: int | None = seed_key(where="input")
+    exclude_types: list[list[int]] = excluded_pairs_key()
     env_protection: float = key(0.0, "added to distances in denominators", unit="A", low=0)
     set_davg_zero: bool = key(False, "use zero as the mean of the environment matrix")
 

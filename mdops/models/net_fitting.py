@@ -13,10 +13,11 @@ from torch import nn
 from mdops.errors import InputError, UnsupportedModelError
 from mdops.models import schema
 from mdops.models.contract import Fitting, Output, Tree, renumbered
+from mdops.models.keys import precision_key, seed_key
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.shapes import check_collection, check_types, require_same
 from mdops.nn.net import Net, NetCollection, array, tensor
-from mdops.options import PRECISIONS, Options, key, saved_precision
+from mdops.options import Options, key, saved_precision
 
 _STREAM = 1  # of random numbers; descriptors have 0
 
@@ -34,9 +35,7 @@ class NetFittingOptions(Options):
         [120, 120, 120], "widths of the fitting net's hidden layers", alias=["n_neuron"], low=1, absent=...
     )
     activation_function: str = key("tanh", "activation function of the fitting nets")
-    precision: str = key(
-        "default", "precision in which the weights are saved; default float64", choices=PRECISIONS
-    )
+    precision: str = precision_key()
     resnet_dt: bool = key(True, "a trained factor in front of each residual layer", absent=...)
     trainable: bool | list[bool] = key(
         True,
@@ -49,9 +48,7 @@ class NetFittingOptions(Options):
         "relative threshold below which singular values are zero in the fit of the types' energies",
         of="training",
     )
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, where="input", of="training"
-    )
+    seed: int | None = seed_key(where="input")
     dim_case_embd: int = key(
         0, "width of a constant input that distinguishes models with a shared net", low=0
     )

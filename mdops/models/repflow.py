@@ -14,8 +14,9 @@ from torch import nn
 from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import automatic_sel_ratio, places_key, places_of
+from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
@@ -58,24 +59,10 @@ class RepflowOptions(Options):
     a_dim: int = key(64, "width of the features of an angle", low=1)
     nlayers: int = key(6, "number of layers", low=0)
     e_rcut: float = key(6.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
-    e_rcut_smth: float = key(
-        5.0,
-        "distance at which the switch of edges begins to fall",
-        unit="A",
-        above=0,
-        implied=...,
-        absent=...,
-    )
+    e_rcut_smth: float = switch_key(5.0, "edges", above=0)
     e_sel: int | str = places_key("edges of an atom")
     a_rcut: float = key(4.0, "the cutoff of the edges of angles", unit="A", above=0, implied=..., absent=...)
-    a_rcut_smth: float = key(
-        3.5,
-        "distance at which the switch of angles begins to fall",
-        unit="A",
-        above=0,
-        implied=...,
-        absent=...,
-    )
+    a_rcut_smth: float = switch_key(3.5, "angles", above=0)
     a_sel: int | str = places_key("edges of an atom that form angles")
     axis_neuron: int = key(4, "number of columns that the symmetric sums are multiplied with", low=1)
     a_compress_rate: int = key(
@@ -93,15 +80,8 @@ class RepflowOptions(Options):
         "divided by the square root of their number",
         choices=UPDATE_STYLES,
     )
-    update_residual: float = key(
-        0.1, "initial value or standard deviation of trained weights", low=0, of="training"
-    )
-    update_residual_init: str = key(
-        "const",
-        "trained weights begin with equal or with random values",
-        choices=("const", "norm"),
-        of="training",
-    )
+    update_residual: float = residual_key(0.1)
+    update_residual_init: str = residual_init_key("const")
     fix_stat_std: float = key(
         FIXED_DEVIATION,
         "standard deviation of the environment matrix; 0: that of the data",

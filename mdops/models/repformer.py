@@ -14,8 +14,9 @@ from torch import nn
 
 from mdops.models import schema
 from mdops.models.contract import Tree
-from mdops.models.environment import automatic_sel_ratio, places_key, places_of
+from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
 from mdops.models.repformer_once import GraphOnce, LayerOnce, NodesOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import OfWeights
@@ -54,9 +55,7 @@ class RepformerOptions(Options):
     KIND = "repformer"
 
     rcut: float = key(4.0, "the cutoff of edges", unit="A", above=0, implied=..., absent=...)
-    rcut_smth: float = key(
-        3.5, "distance at which the switch of edges begins to fall", unit="A", low=0, implied=..., absent=...
-    )
+    rcut_smth: float = switch_key(3.5, "edges", low=0)
     nsel: int | str = places_key("edges of an atom")
     nlayers: int = key(3, "number of layers", low=0)
     g1_dim: int = key(128, "width of the features of a node", low=1)
@@ -95,15 +94,8 @@ class RepformerOptions(Options):
         "number, or added with trained weights",
         choices=UPDATE_STYLES,
     )
-    update_residual: float = key(
-        0.001, "initial value or standard deviation of trained weights", low=0, of="training"
-    )
-    update_residual_init: str = key(
-        "norm",
-        "trained weights begin with random or with equal values",
-        choices=("norm", "const"),
-        of="training",
-    )
+    update_residual: float = residual_key(0.001)
+    update_residual_init: str = residual_init_key("norm")
     set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix")
     trainable_ln: bool = key(True, "whether the layer norms are trained", of="training")
     ln_eps: float | None = key(

@@ -11,6 +11,7 @@ from mdops.models import schema
 from mdops.models.angles import AngleDescriptor
 from mdops.models.contract import Tree
 from mdops.models.environment import Directions, directions, in_chunks
+from mdops.models.keys import input_mode_key
 from mdops.models.neighborhood import Neighborhood
 from mdops.models.registry import register
 from mdops.models.type_embedding import (
@@ -32,13 +33,7 @@ class SeE3TebdOptions(MixedTypesOptions):
     neuron: list[int] = key(
         [10, 20, 40], "widths of the embedding net's layers", low=1, implied=[2, 4, 8], absent=...
     )
-    tebd_input_mode: str = key(
-        "concat",
-        '"concat": types are additional inputs of the net; "strip": types have a separate net, by'
-        " which the net is multiplied",
-        choices=("concat", "strip"),
-        absent=...,
-    )
+    tebd_input_mode: str = input_mode_key(absent=...)
     smooth: bool = key(True, 'multiply the types\' net ("strip") by the switch')
     use_tebd_bias: bool = key(True, "a bias in the type embedding", implied=False, absent=None)
     set_davg_zero: bool = key(True, "use zero as the mean of the environment matrix", absent=False)

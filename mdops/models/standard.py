@@ -13,6 +13,7 @@ from mdops.errors import ConfigError, ModelFileError, UnsupportedModelError
 from mdops.models import registry, schema
 from mdops.models.absent import nearest
 from mdops.models.contract import AtomicModel, Descriptor, Features, Output, Tree, masks
+from mdops.models.keys import excluded_pairs_key
 from mdops.models.neighborhood import Neighborhood, NeighborSpec
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -65,9 +66,7 @@ class ModelOptions(Options):
         where="input",
         of="training",
     )
-    pair_exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
+    pair_exclude_types: list[list[int]] = excluded_pairs_key()
     atom_exclude_types: list[int] = key([], "types whose atoms have no energy", low=0, of="set")
     finetune_head: str | None = key(
         None,

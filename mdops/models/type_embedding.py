@@ -13,7 +13,8 @@ from torch import nn
 
 from mdops.errors import ConfigError, UnsupportedModelError
 from mdops.models import schema
-from mdops.models.environment import EnvironmentOptions, rounded, sel_key
+from mdops.models.environment import EnvironmentOptions, rounded
+from mdops.models.keys import sel_key
 from mdops.models.shapes import check_net, require_same
 from mdops.nn.net import Net, NetCollection, Tree
 from mdops.options import PRECISIONS, key, saved_precision

@@ -14,6 +14,7 @@ from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.dpa4.options import automatic_width
 from mdops.models.ener import EnergyNet
+from mdops.models.keys import precision_key
 from mdops.models.net_fitting import ARRAYS, KEYS, NetFitting, NetFittingOptions
 from mdops.models.registry import register
 from mdops.models.shapes import require_same
@@ -21,7 +22,7 @@ from mdops.models.variables import load_variables, variables_of
 from mdops.nn.equivariant.linear import Dense, zeros
 from mdops.nn.net import collection_node
 from mdops.ops.layer_output import layer_output
-from mdops.options import PRECISIONS, key, saved_precision
+from mdops.options import key, saved_precision
 
 _STREAM = 1  # of random numbers; descriptors have 0
 _FIRST_FILM = 0.01
@@ -37,7 +38,7 @@ class DPA4FittingOptions(NetFittingOptions):
         [0], "widths of the hidden layers; 0: chosen by the descriptor", alias=["n_neuron"], low=0, absent=...
     )
     activation_function: str = key("silu", "activation function of the gates")
-    precision: str = key("float32", "precision in which the weights are saved", choices=PRECISIONS)
+    precision: str = precision_key("float32")
     resnet_dt: bool = key(False, "no effect", of="training", absent=False)
     atom_ener: list[float | None] = key(
         [], "energies of isolated atoms, for each type", unit="eV", of="types", absent=None

@@ -11,8 +11,9 @@ import torch
 from mdops.models.charge_spin import EXPECTED, is_charge_spin
 from mdops.models.dpa4.mixing import MODES, DepthMix
 from mdops.models.environment import automatic_sel_ratio, rounded
+from mdops.models.keys import excluded_pairs_key, precision_key, seed_key
 from mdops.ops.edge_rotation import MOST_COLUMNS
-from mdops.options import PRECISIONS, Most, Options, check_pairs, key
+from mdops.options import Most, Options, check_pairs, key
 
 _MIXED_AT_ONCE = "one of full_attn_res and block_attn_res alone"
 _EXACT_ORDER = 3  # up to which DeePMD-kit's grids of even angles keep to a rotation about an edge
@@ -115,21 +116,11 @@ class DPA4Options(Options):
     glu_activation: bool = key(True, "gates within atoms have separate inputs")
     add_chg_spin_ebd: bool = key(False, "add an embedding of charge and multiplicity to the type embedding")
     default_chg_spin: list[float] | None = key(None, "charge and multiplicity of systems that give none")
-    exclude_types: list[list[int]] = key(
-        [], "pairs of types that are not neighbours of each other", of="pairs"
-    )
-    precision: str = key(
-        "float32",
-        "precision in which the weights are saved",
-        choices=PRECISIONS,
-        absent="float32",
-        implied="float32",
-    )
+    exclude_types: list[list[int]] = excluded_pairs_key()
+    precision: str = precision_key("float32", absent="float32", implied="float32")
     eps: float = key(1e-7, "added in norms to avoid division by zero", above=0)
     trainable: bool = key(True, "whether the weights are trained", of="training")
-    seed: int | None = key(
-        None, "seed of the random weights; default: the training's seed", low=0, of="training", absent=None
-    )
+    seed: int | None = seed_key(absent=None)
     inner_clamp_r_inner: float | None = key(
         None, "distances do not fall below this", unit="A", above=0, where="file"
     )
