@@ -8,22 +8,19 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct AngleEndsOps {
-  template <class T>
-  static AngleEndsArgs<T> arguments(Checked<Device>& in, const Tensor& weight, const Tensor& index,
-                                    const Tensor& offsets) {
+  static AngleEndsArgs<T> arguments(Checked<Device>& in, const Tensor& weight, SortedIndex atoms) {
     AngleEndsArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
     a.inputs = weight.size(0), a.columns = weight.size(1) / 2;
     if (weight.size(1) % 2)
       fail(in.op, "argument `weight` has ", weight.size(1), " columns, expected an even number");
-    const RowIndex of(in, index, std::nullopt, offsets, kAny);
+    const RowIndex of(in, atoms, kAny);
     a.index = of.index, a.offsets = of.offsets, a.rows = of.rows, a.atoms = of.targets;
     return a;
   }
 
-  template <class T>
   static Outputs<2> angle_ends(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& x,
                                const Tensor& of_atom) {
     in.place(a.x, "x", x, {a.rows, a.inputs});
@@ -34,7 +31,6 @@ struct AngleEndsOps {
   }
 
   // By x and of_atom.
-  template <class T>
   static Outputs<2> angle_ends_backward(Checked<Device>& in, AngleEndsArgs<T>& a, const Tensor& grad_p,
                                         const Tensor& grad_q) {
     in.place(a.grad_p, "grad_p", grad_p, {a.rows, a.columns});

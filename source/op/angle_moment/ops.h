@@ -21,9 +21,8 @@ struct AngleInputs : AngleArgs<T> {
   }
 };
 
-template <class Device>
+template <class Device, class T>
 struct AngleMomentOps {
-  template <class T>
   static AngleInputs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& std, const Tensor& pair_mask,
                                   double cutoff, double cutoff_smooth, double protection, int64_t exponent,
@@ -36,7 +35,6 @@ struct AngleMomentOps {
     return a;
   }
 
-  template <class T>
   static Outputs<3> angle_moment(Checked<Device>& in, AngleInputs<T>& a) {
     T *to, *least;
     int32_t* inside;
@@ -46,12 +44,10 @@ struct AngleMomentOps {
     return {moments, within, nearest};
   }
 
-  template <class T>
   static Tensor angle_moment_backward(Checked<Device>& in, AngleInputs<T>& a, const Tensor& grad) {
-    return pulled<T>(in, a, nullptr, grad);
+    return pulled(in, a, nullptr, grad);
   }
 
-  template <class T>
   static Tensor angle_moment_jvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
@@ -61,19 +57,17 @@ struct AngleMomentOps {
     return result;
   }
 
-  template <class T>
   static Tensor angle_moment_hvp(Checked<Device>& in, AngleInputs<T>& a, const Tensor& tangent,
                                  const Tensor& grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
-    return pulled<T>(in, a, along, grad);
+    return pulled(in, a, along, grad);
   }
 
   MDOPS_IMPLEMENT_FLOATS(AngleMomentOps, angle_moment, angle_moment_backward, angle_moment_jvp,
                          angle_moment_hvp)
 
  private:
-  template <class T>
   static Tensor pulled(Checked<Device>& in, AngleInputs<T>& a, const T* tangent, const Tensor& grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.pairs(), a.pieces, kAnglePowers});
@@ -86,22 +80,20 @@ struct AngleMomentOps {
 
 // Of `tables` and `gates` (pairs, pieces, channels, kAngleRow); `gates` without a number where there are
 // none.
-template <class Device>
+template <class Device, class T>
 struct AngleFeatureOps {
-  template <class T>
   struct Given : AngleInputs<T> {
     AngleTables<T> tables;
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                            const Tensor& types, const Tensor& std, const Tensor& pair_mask,
-                            const Tensor& tables, const Tensor& gates, double cutoff, double cutoff_smooth,
-                            double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
-    Given<T> a{AngleMomentOps<Device>::template arguments<T>(in, displacements, counts, types, std, pair_mask,
-                                                             cutoff, cutoff_smooth, protection, exponent,
-                                                             octaves, fineness, false),
-               {}};
+  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                         const Tensor& types, const Tensor& std, const Tensor& pair_mask,
+                         const Tensor& tables, const Tensor& gates, double cutoff, double cutoff_smooth,
+                         double protection, int64_t exponent, int64_t octaves, int64_t fineness) {
+    Given a{
+        AngleMomentOps<Device, T>::arguments(in, displacements, counts, types, std, pair_mask, cutoff,
+                                             cutoff_smooth, protection, exponent, octaves, fineness, false),
+        {}};
     in.place(a.tables.plain, "tables", tables, {a.pairs(), a.pieces, kAny, kAngleRow});
     const int64_t channels = tables.size(2);
     if (channels < 1 || channels > kMostAngleChannels)
@@ -115,8 +107,7 @@ struct AngleFeatureOps {
     return a;
   }
 
-  template <class T>
-  static Outputs<3> angle_features(Checked<Device>& in, Given<T>& a) {
+  static Outputs<3> angle_features(Checked<Device>& in, Given& a) {
     T *to, *least;
     int32_t* inside;
     Tensor features = in.result(to, {a.atoms, a.tables.channels});
@@ -125,8 +116,7 @@ struct AngleFeatureOps {
     return {features, within, nearest};
   }
 
-  template <class T>
-  static Tensor angle_features_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
+  static Tensor angle_features_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.tables.channels});
     T* by_d;

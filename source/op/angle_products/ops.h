@@ -7,18 +7,14 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct AngleProductOps {
-  template <class T>
-  static AngleProductArgs<T> arguments(Checked<Device>& in, const Tensor& u, const Tensor& first,
-                                       const Tensor& first_offsets, const Tensor& second,
-                                       const std::optional<Tensor>& second_order,
-                                       const Tensor& second_offsets) {
+  static AngleProductArgs<T> arguments(Checked<Device>& in, const Tensor& u, SortedIndex first,
+                                       NodeIndex second) {
     AngleProductArgs<T> a{};
     in.take(a.u, "u", u, {kAny, 4});
-    const RowIndex firsts(in, first, std::nullopt, first_offsets, kAny, {"first", "", "first_offsets"});
-    const RowIndex seconds(in, second, second_order, second_offsets, firsts.rows,
-                           {"second", "second_order", "second_offsets"});
+    const RowIndex firsts(in, first, kAny, "first", "first_offsets");
+    const RowIndex seconds(in, second, firsts.rows, {"second", "second_order", "second_offsets"});
     check_nodes(in.op, "u", u, firsts);
     check_nodes(in.op, "u", u, seconds);
     a.rows = firsts.rows, a.things = firsts.targets;
@@ -27,21 +23,18 @@ struct AngleProductOps {
     return a;
   }
 
-  template <class T>
   static Outputs<2> angle_products(Checked<Device>& in, AngleProductArgs<T>& a) {
     Tensor cosines = in.result(a.cosines, {a.rows}), weights = in.result(a.weights, {a.rows});
     run_angle_products(in.op, a);
     return {cosines, weights};
   }
 
-  template <class T>
   static Outputs<2> angle_products_along(Checked<Device>& in, AngleProductArgs<T>& a, const Tensor& v) {
     in.take(a.v, "v", v, {a.things, 4});
     return angle_products(in, a);
   }
 
   // By u, of the gradients by both results.
-  template <class T>
   static Tensor angle_products_backward(Checked<Device>& in, AngleProductArgs<T>& a,
                                         const Tensor& grad_cosines, const Tensor& grad_weights) {
     in.take(a.by_cosines, "grad_cosines", grad_cosines, {a.rows});

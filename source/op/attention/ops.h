@@ -13,41 +13,37 @@ template <class Device>
 struct AttentionOps {
   using Optional = std::optional<Tensor>;
 
-  static Outputs<2> ragged_attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
-                                     const Tensor& plan, const Optional& bias, const Optional& gate,
-                                     const Optional& switches, const Optional& absent, double scale,
-                                     double shift, int64_t max_length, const std::string& matmul) {
-    const auto op = Device::make("ragged_attention", "q", q);
-    return attend(op, AttentionInputs(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
-                                      max_length, matmul));
+  static Outputs<2> ragged_attention(Checked<Device>& in, const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const Tensor& offsets, const Tensor& plan, const Optional& bias,
+                                     const Optional& gate, const Optional& switches, const Optional& absent,
+                                     double scale, double shift, int64_t max_length,
+                                     const std::string& matmul) {
+    return attend(in.op, AttentionInputs(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale,
+                                         shift, max_length, matmul));
   }
 
-  static AttentionGradients ragged_attention_backward(const Tensor& grad_out, const Tensor& q,
-                                                      const Tensor& k, const Tensor& v, const Tensor& out,
-                                                      const Tensor& logsumexp, const Tensor& offsets,
-                                                      const Tensor& plan, const Optional& bias,
-                                                      const Optional& gate, const Optional& switches,
-                                                      const Optional& absent, double scale, double shift,
-                                                      int64_t max_length, const std::string& matmul) {
-    const auto op = Device::make("ragged_attention_backward", "q", q);
-    const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
-                             max_length, matmul);
-    return attention_gradients(op, in, AttentionSaved(op, in, grad_out, out, logsumexp));
+  static AttentionGradients ragged_attention_backward(
+      Checked<Device>& in, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
+      const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
+      const Optional& bias, const Optional& gate, const Optional& switches, const Optional& absent,
+      double scale, double shift, int64_t max_length, const std::string& matmul) {
+    const AttentionInputs a(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
+                            max_length, matmul);
+    return attention_gradients(in.op, a, AttentionSaved(in.op, a, grad_out, out, logsumexp));
   }
 
   // By grad_out, and the others.
   static Outputs<7> ragged_attention_backward_backward(
-      const Tensor& dq, const Tensor& dk, const Tensor& dv, const Optional& dbias, const Optional& dgate,
-      const Optional& dswitch, const Tensor& grad_out, const Tensor& q, const Tensor& k, const Tensor& v,
-      const Tensor& out, const Tensor& logsumexp, const Tensor& offsets, const Tensor& plan,
-      const Optional& bias, const Optional& gate, const Optional& switches, const Optional& absent,
-      double scale, double shift, int64_t max_length, const std::string& matmul) {
-    const auto op = Device::make("ragged_attention_backward_backward", "q", q);
-    const AttentionInputs in(op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
-                             max_length, matmul);
-    const AttentionSaved saved(op, in, grad_out, out, logsumexp);
-    const AttentionDirections along(op, in, dq, dk, dv, dbias, dgate, dswitch);
-    return attention_seconds(op, in, saved, along);
+      Checked<Device>& in, const Tensor& dq, const Tensor& dk, const Tensor& dv, const Optional& dbias,
+      const Optional& dgate, const Optional& dswitch, const Tensor& grad_out, const Tensor& q,
+      const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& logsumexp, const Tensor& offsets,
+      const Tensor& plan, const Optional& bias, const Optional& gate, const Optional& switches,
+      const Optional& absent, double scale, double shift, int64_t max_length, const std::string& matmul) {
+    const AttentionInputs a(in.op, q, k, v, offsets, plan, bias, gate, switches, absent, scale, shift,
+                            max_length, matmul);
+    const AttentionSaved saved(in.op, a, grad_out, out, logsumexp);
+    const AttentionDirections along(in.op, a, dq, dk, dv, dbias, dgate, dswitch);
+    return attention_seconds(in.op, a, saved, along);
   }
 
   MDOPS_IMPLEMENT(AttentionOps, ragged_attention, ragged_attention_backward,

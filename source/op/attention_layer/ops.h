@@ -7,22 +7,19 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct AttentionLayerOps {
   using Optional = std::optional<Tensor>;
 
-  template <class T>
   struct Given : AttentionLayerArgs<T> {
     NeighborAttention over;
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& g, const Tensor& offsets,
-                            const Optional& project, const Optional& project_bias, const Tensor& out,
-                            const Tensor& out_bias, const Tensor& norm, const Tensor& norm_bias,
-                            const Optional& factors, const Optional& gate, const Optional& switches,
-                            const Optional& absent, double scale, double shift, double eps, bool normalize,
-                            const Optional& plan, int64_t max_length) {
+  static Given arguments(Checked<Device>& in, const Tensor& g, const Tensor& offsets, const Optional& project,
+                         const Optional& project_bias, const Tensor& out, const Tensor& out_bias,
+                         const Tensor& norm, const Tensor& norm_bias, const Optional& factors,
+                         const Optional& gate, const Optional& switches, const Optional& absent, double scale,
+                         double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
     AttentionLayerArgs<T> a{};
     in.take(a.g, "g", g, {kAny, kAny});
     in.take(a.out, "out_weight", out, {kAny, kAny});
@@ -50,8 +47,7 @@ struct AttentionLayerOps {
     return {a, over};
   }
 
-  template <class T>
-  static Outputs<2> attention_layer(Checked<Device>& in, Given<T>& a) {
+  static Outputs<2> attention_layer(Checked<Device>& in, Given& a) {
     T* to;
     Tensor result = in.result(to, {a.attention.rows, a.features});
     Tensor saved = in.result(a.saved, {a.attention.rows, a.kept()});
@@ -59,8 +55,7 @@ struct AttentionLayerOps {
     return {result, saved};
   }
 
-  template <class T>
-  static Outputs<3> attention_layer_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad,
+  static Outputs<3> attention_layer_backward(Checked<Device>& in, Given& a, const Tensor& grad,
                                              const Tensor& saved) {
     const int64_t rows = a.attention.rows;
     in.take(a.grad, "grad", grad, {rows, a.features});

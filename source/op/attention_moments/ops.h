@@ -8,12 +8,11 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct AttentionMomentsOps {
   using Tensors = std::vector<Tensor>;
   using Optional = std::optional<Tensor>;
 
-  template <class T>
   struct Given : AttentionMomentsArgs<T> {
     NeighborAttention over;
 
@@ -22,14 +21,12 @@ struct AttentionMomentsOps {
   };
 
   // `project`, `project_bias` and `factors` are those from layer 1 on.
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& rows, const Tensor& environment,
-                            const Tensor& offsets, const Tensors& inner, const Tensors& out,
-                            const Tensors& bias, const Tensors& project, const Tensors& project_bias,
-                            const Tensors& factors, const Tensor& norm, const Tensor& norm_bias,
-                            const Optional& gate, const Optional& switches, const Optional& absent,
-                            const std::vector<double>& scale, double shift, double eps, bool normalize,
-                            const Optional& plan, int64_t max_length) {
+  static Given arguments(Checked<Device>& in, const Tensor& rows, const Tensor& environment,
+                         const Tensor& offsets, const Tensors& inner, const Tensors& out, const Tensors& bias,
+                         const Tensors& project, const Tensors& project_bias, const Tensors& factors,
+                         const Tensor& norm, const Tensor& norm_bias, const Optional& gate,
+                         const Optional& switches, const Optional& absent, const std::vector<double>& scale,
+                         double shift, double eps, bool normalize, const Optional& plan, int64_t max_length) {
     AttentionMomentsArgs<T> a{};
     in.place(a.rows, "rows", rows, {kAny, kAny});
     in.place(a.environment, "environment", environment, {rows.size(0), 4});
@@ -68,8 +65,7 @@ struct AttentionMomentsOps {
     return {a, over};
   }
 
-  template <class T>
-  static Outputs<2> attention_moments(Checked<Device>& in, Given<T>& a) {
+  static Outputs<2> attention_moments(Checked<Device>& in, Given& a) {
     T* to;
     Tensor moments = in.result(to, {a.attention.sequences, 4, a.features});
     Tensor saved = in.result(a.saved, {a.attention.rows, a.kept()});
@@ -78,8 +74,7 @@ struct AttentionMomentsOps {
   }
 
   // By rows and environment, and by gate and switch where there are these.
-  template <class T>
-  static Outputs<4> attention_moments_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad,
+  static Outputs<4> attention_moments_backward(Checked<Device>& in, Given& a, const Tensor& grad,
                                                const Tensor& saved) {
     const int64_t rows = a.attention.rows;
     in.place(a.grad, "grad", grad, {a.attention.sequences, 4, a.features});

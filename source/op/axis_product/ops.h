@@ -6,12 +6,11 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct AxisProductOps {
-  template <class T>
   static Tensor axis_product(Checked<Device>& in, const Tensor& t, int64_t axis,
                              const std::optional<Tensor>& behind) {
-    auto a = taken<T>(in, t, axis);
+    auto a = taken(in, t, axis);
     in.take(a.behind, "behind", behind, {a.atoms, kAny});
     take_more(in.op, a, "behind", behind ? behind->size(1) : 0);
     Tensor out = in.result(a.out, {a.atoms, a.row_size()});
@@ -19,10 +18,9 @@ struct AxisProductOps {
     return out;
   }
 
-  template <class T>
   static Tensor axis_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& t,
                                       int64_t axis) {
-    auto a = taken<T>(in, t, axis);
+    auto a = taken(in, t, axis);
     in.take(a.grad, "grad", grad, {a.atoms, kAny});
     if (grad.size(1) < a.d_size())
       fail(in.op, "argument `grad` has ", grad.size(1), " columns, expected at least ", a.d_size());
@@ -37,7 +35,6 @@ struct AxisProductOps {
  private:
   static constexpr int64_t kMost = 1 << 24;  // numbers of an atom: what kernels count
 
-  template <class T>
   static AxisArgs<T> taken(Checked<Device>& in, const Tensor& t, int64_t axis) {
     AxisArgs<T> a{};
     in.take(a.t, "t", t, {kAny, kAny, kAny});
@@ -52,7 +49,6 @@ struct AxisProductOps {
   }
 
   // Numbers of a row behind D.
-  template <class T>
   static void take_more(const Op& op, AxisArgs<T>& a, const char* name, int64_t more) {
     if (more > kMost) fail(op, "argument `", name, "` has too many numbers for an atom");
     a.more = more;

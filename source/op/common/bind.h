@@ -1,30 +1,20 @@
 // From an op's schema to its function. The ops of a family are a template over the device (ops.h), which
 // checks their arguments at entry and makes their results; what a device does are overloads on the call of an
-// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. An op of floating-point numbers takes arguments of its own,
-// then those that several ops share, of which `arguments` makes what kernels get. It is a template over the
-// type of the first tensor that `arguments` is given, or the op itself where it takes nothing made:
+// op, `Op` in cpu.cpp and `CudaOp` in cuda.cu. A function takes the call, arguments of its own, and then
+// those that several ops share, of which `arguments` makes what kernels get, where the function has a place
+// for it:
 //
-//   template <class T>
 //   static XArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& y, double cutoff);
-//   template <class T>
 //   static Tensor x_backward(Checked<Device>& in, XArgs<T>& a, const Tensor& grad);
 //
-//   MDOPS_IMPLEMENT_FLOATS(XOps, x_backward)  // in XOps: x_backward(grad, x, y, cutoff)
+//   MDOPS_IMPLEMENT_FLOATS(XOps, x_backward)  // in XOps<Device, T>: x_backward(grad, x, y, cutoff)
 //
-// Others are functions without templates, and what they share is a struct:
-//
-//   struct XInputs {
-//     static constexpr const char* kFirst = "x";                    // a tensor on the op's device
-//     using Given = Listed<Times<2, const Tensor&>, double, bool>;  // what comes behind the op
-//     XInputs(const Op& op, const Tensor& x, const Tensor& y, double cutoff, bool gated);
-//   };
-//   static Tensor x_backward(const Call& op, const XInputs& in, const Tensor& grad);
-//
-//   MDOPS_IMPLEMENT(XOps, x_backward)  // in XOps: x_backward(grad, x, y, cutoff, gated)
-//
-// Functions that take none of these take the op's arguments as they are.
+// T is the type of the op's first tensor. Where no tensor tells a type, XOps is a template over the device
+// alone, and has MDOPS_IMPLEMENT. For a parameter that is a struct with a list `Parts` of types, the op takes
+// an argument of each of these.
 #pragma once
 
+#include <array>
 #include <type_traits>
 
 #include "common/checked.h"
@@ -35,56 +25,60 @@ namespace mdops {
 
 using Library = torch::stable::detail::StableLibrary;
 
-template <class... A>
-struct TypeList {};
-
-template <class... Lists>
-struct JoinedTypes;
-template <>
-struct JoinedTypes<> {
-  using type = TypeList<>;
-};
-template <class A, class... Rest>
-struct JoinedTypes<A, Rest...> : JoinedTypes<TypeList<A>, Rest...> {};
-template <class... A>
-struct JoinedTypes<TypeList<A...>> {
-  using type = TypeList<A...>;
-};
-template <class... A, class... B, class... Rest>
-struct JoinedTypes<TypeList<A...>, TypeList<B...>, Rest...> : JoinedTypes<TypeList<A..., B...>, Rest...> {};
-template <class... A, class B, class... Rest>
-struct JoinedTypes<TypeList<A...>, B, Rest...> : JoinedTypes<TypeList<A..., B>, Rest...> {};
-
-// The types of arguments, of which some are lists of types themselves.
-template <class... Types>
-using Listed = typename JoinedTypes<Types...>::type;
-
-template <int N, class A>
-struct RepeatedType : JoinedTypes<typename RepeatedType<N - 1, A>::type, A> {};
-template <class A>
-struct RepeatedType<0, A> : JoinedTypes<> {};
-template <int N, class A>
-using Times = typename RepeatedType<N, A>::type;
-
-template <class List>
-struct TupleOf;
-template <class... A>
-struct TupleOf<TypeList<A...>> {
-  using type = std::tuple<A...>;
-};
 // So many tensors, as ops return them.
 template <int N>
-using Outputs = typename TupleOf<Times<N, Tensor>>::type;
+using Outputs = decltype(std::tuple_cat(std::array<Tensor, N>{}));
 
+template <class... A, class... B>
+TypeList<A..., B...> operator+(TypeList<A...>, TypeList<B...>);
+
+// The types of an op's arguments for parameters of a function.
+template <class... P>
+auto arguments_for(TypeList<P...>) {
+  const auto for_one = []<class Q>(TypeList<Q> one) {
+    if constexpr (requires { typename Q::Parts; })
+      return typename Q::Parts();
+    else
+      return one;
+  };
+  return (TypeList<>() + ... + for_one(TypeList<P>()));
+}
+
+// Which of the arguments is the first one of each parameter.
+template <class... P>
+constexpr auto first_arguments() {
+  std::array<size_t, sizeof...(P) + 1> first{};
+  size_t k = 0;
+  ((first[k + 1] = first[k] + decltype(arguments_for(TypeList<P>()))::kCount, ++k), ...);
+  return first;
+}
+
+// The parameter of an op's arguments from that one on.
+template <class P, size_t first>
+P parameter(const auto& arguments) {
+  if constexpr (requires { typename P::Parts; })
+    return [&]<size_t... k>(std::index_sequence<k...>) {
+      return P{std::get<first + k>(arguments)...};
+    }(std::make_index_sequence<P::Parts::kCount>());
+  else
+    return std::get<first>(arguments);
+}
+
+// What a function returns, what it takes itself, and whether it takes the kernels' arguments made.
 template <class F>
-struct OpSignature {
-  using Inputs = void;  // it takes an op's arguments as they are
-};
-template <class R, class C, class I, class... Own>
-struct OpSignature<R (*)(C, I, Own...)> {
+struct OpFunction;
+template <class R, class In, class... A>
+struct OpFunction<R (*)(In&, A...)> {
   using Result = R;
-  using Inputs = std::remove_cvref_t<I>;
-  using List = TypeList<Own...>;
+  using Own = TypeList<A...>;
+  static constexpr bool kTakesMade = false;
+};
+template <class R, class In, class Made, class... A>
+  requires(!std::is_const_v<Made>)
+struct OpFunction<R (*)(In&, Made&, A...)> {
+  using Result = R;
+  using Own = TypeList<A...>;
+  static constexpr bool kTakesMade = true;
 };
 
 template <size_t N>
@@ -95,85 +89,70 @@ struct OpName {
   }
 };
 
-template <class Device, OpName Name, auto Function>
+// `Ops` has the function of an op; `OfDoubles` the same for float64, or it is `Ops` itself.
+template <class Device, OpName Name, class Ops, auto function, class OfDoubles, auto of_doubles>
 struct BoundOp {
-  using Signature = OpSignature<decltype(Function)>;
-  using Inputs = typename Signature::Inputs;
+  using Function = OpFunction<decltype(function)>;
+  static constexpr bool kOfOneType = std::is_same_v<Ops, OfDoubles>;
 
-  template <class Own, class Given>
+  template <class Own, class Given, class Arguments>
   struct Taking;
-  template <class... Own, class First, class... Given>
-  struct Taking<TypeList<Own...>, TypeList<First, Given...>> {
-    static typename Signature::Result call(Own... own, First first, Given... given) {
-      const auto op = Device::make(Name.text, Inputs::kFirst, first);
-      Inputs in(op, first, given...);
-      return Function(op, in, own...);
+  template <class... Own, class... Given, class... A>
+  struct Taking<TypeList<Own...>, TypeList<Given...>, TypeList<A...>> {
+    static constexpr auto kFirst = first_arguments<Own..., Given...>();
+
+    static typename Function::Result call(A... arguments) {
+      const auto op = Device::make(Name.text, arguments...);
+      const std::tuple<A&...> all(arguments...);
+      return [&]<size_t... own, size_t... given>(std::index_sequence<own...>, std::index_sequence<given...>) {
+        return pass(op, parameter<Own, kFirst[own]>(all)...,
+                    parameter<Given, kFirst[sizeof...(Own) + given]>(all)...);
+      }(std::index_sequence_for<Own...>(), std::index_sequence_for<Given...>());
     }
-  };
-  using Boxed = Taking<typename Signature::List, typename Inputs::Given>;
-};
 
-template <class Device, OpName Name, auto Function>
-void bind(Library& m) {
-  if constexpr (requires { OpSignature<decltype(Function)>::Inputs::kFirst; })
-    m.impl(Name.text, TORCH_BOX((&BoundOp<Device, Name, Function>::Boxed::call)));
-  else
-    m.impl(Name.text, TORCH_BOX(Function));
-}
-
-// A function of an op of floating-point numbers, and whether it takes the kernels' arguments made.
-template <class F>
-struct FloatFunction;
-template <class R, class In, class... A>
-struct FloatFunction<R (*)(In&, A...)> {
-  using Result = R;
-  using Own = TypeList<A...>;
-  static constexpr bool kTakesMade = false;
-};
-template <class R, class In, class Made, class... A>
-  requires(!std::is_const_v<Made>)
-struct FloatFunction<R (*)(In&, Made&, A...)> {
-  using Result = R;
-  using Own = TypeList<A...>;
-  static constexpr bool kTakesMade = true;
-};
-
-template <class Device, class Ops, OpName Name, auto OfFloats, auto OfDoubles>
-struct BoundFloatOp {
-  using Function = FloatFunction<decltype(OfFloats)>;
-
-  template <class Own, class Given>
-  struct Taking;
-  template <class... Own, class... Given>
-  struct Taking<TypeList<Own...>, TypeList<Given...>> {
-    static typename Function::Result call(Own... own, Given... given) {
-      const auto op = Device::make(Name.text, given..., own...);
-      Checked<Device> in(op);
-      const auto run = [&]<class T>(auto function, T) {
+    static typename Function::Result pass(const typename Device::Call& op, Own... own, Given... given) {
+      Checked<Device> in(op, kOfOneType);
+      const auto run = [&]<class Of>(auto f) {
         if constexpr (Function::kTakesMade) {
-          auto made = Ops::template arguments<T>(in, given...);
-          return function(in, made, own...);
+          auto made = Of::arguments(in, given...);
+          return f(in, made, own...);
         } else {
-          return function(in, own...);
+          return f(in, own...);
         }
       };
-      const Tensor* first = first_tensor([](const Tensor&) { return true; }, given..., own...);
-      return first->scalar_type() == ScalarType::Double ? run(OfDoubles, double{}) : run(OfFloats, float{});
+      if constexpr (!kOfOneType) {
+        const Tensor* first = first_tensor([](const Tensor&) { return true; }, given..., own...);
+        if (first->scalar_type() == ScalarType::Double) return run.template operator()<OfDoubles>(of_doubles);
+      }
+      return run.template operator()<Ops>(function);
     }
   };
 
   static auto given() {
     if constexpr (Function::kTakesMade)
-      return typename FloatFunction<decltype(&Ops::template arguments<float>)>::Own();
+      return typename OpFunction<std::decay_t<decltype(Ops::arguments)>>::Own();
     else
       return TypeList<>();
   }
-  using Boxed = Taking<typename Function::Own, decltype(given())>;
+  using Own = typename Function::Own;
+  using Given = decltype(given());
+  using Boxed = Taking<Own, Given, decltype(arguments_for(Own() + Given()))>;
 };
 
-template <class Device, class Ops, OpName Name, auto OfFloats, auto OfDoubles>
-void bind_floats(Library& m) {
-  m.impl(Name.text, TORCH_BOX((&BoundFloatOp<Device, Ops, Name, OfFloats, OfDoubles>::Boxed::call)));
+template <class Device, OpName Name, class Ops, auto function, class OfDoubles = Ops,
+          auto of_doubles = function>
+void bind(Library& m) {
+  using Bound = BoundOp<Device, Name, Ops, function, OfDoubles, of_doubles>;
+  m.impl(Name.text, TORCH_BOX(&Bound::Boxed::call));
+}
+
+template <template <class> class Ops, class Device>
+void implement(Library& m) {
+  Ops<Device>::implement(m);
+}
+template <template <class, class> class Ops, class Device>
+void implement(Library& m) {
+  Ops<Device, float>::implement(m);
 }
 
 // In a template `Ops` over the device: its functions of these names implement the ops of these names.
@@ -182,15 +161,16 @@ void bind_floats(Library& m) {
     using Own = Ops;                                \
     MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND, __VA_ARGS__)) \
   }
-#define MDOPS_BIND(name) bind<Device, #name, &Own::name>(m);
-// Its functions for float and for double.
+#define MDOPS_BIND(name) bind<Device, #name, Own, &Own::name>(m);
+// In a template over the device and float or double.
 #define MDOPS_IMPLEMENT_FLOATS(Ops, ...)                   \
   static void implement(Library& m) {                      \
-    using Own = Ops;                                       \
+    using OfFloats = Ops<Device, float>;                   \
+    using OfDoubles = Ops<Device, double>;                 \
     MDOPS_LOOK(MDOPS_EACH(MDOPS_BIND_FLOATS, __VA_ARGS__)) \
   }
 #define MDOPS_BIND_FLOATS(name) \
-  bind_floats<Device, Own, #name, &Own::template name<float>, &Own::template name<double>>(m);
+  bind<Device, #name, OfFloats, &OfFloats::name, OfDoubles, &OfDoubles::name>(m);
 
 // In cpu.cpp: name(op, args, others...) is kernel(args, begin, end, others...) of pieces of `count` things,
 // in threads.
@@ -206,11 +186,11 @@ void bind_floats(Library& m) {
   STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {               \
     MDOPS_LOOK(MDOPS_EACH(MDOPS_ON_THIS_CPU, __VA_ARGS__)) \
   }
-#define MDOPS_ON_THIS_CPU(Ops) mdops::Ops<mdops::OnCpu>::implement(m);
+#define MDOPS_ON_THIS_CPU(Ops) mdops::implement<mdops::Ops, mdops::OnCpu>(m);
 #define MDOPS_ON_GPU(...)                                  \
   STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {              \
     MDOPS_LOOK(MDOPS_EACH(MDOPS_ON_THIS_GPU, __VA_ARGS__)) \
   }
-#define MDOPS_ON_THIS_GPU(Ops) mdops::Ops<mdops::OnGpu>::implement(m);
+#define MDOPS_ON_THIS_GPU(Ops) mdops::implement<mdops::Ops, mdops::OnGpu>(m);
 
 }  // namespace mdops

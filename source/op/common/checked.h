@@ -1,6 +1,7 @@
 // The tensors of an op's call, checked as the arguments of its kernels are made of them.
 #pragma once
 
+#include <cmath>
 #include <utility>
 
 #include "common/pair_checks.h"
@@ -8,11 +9,15 @@
 
 namespace mdops {
 
-// f(T{}) with T the type of a tensor of float64, or float: others are refused where they are taken.
-template <class F>
-auto for_type_of(const Tensor& tensor, const F& f) {
-  return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
+inline void check_positive(const Op& op, const std::string& name, double value) {
+  if (!(value > 0 && std::isfinite(value)))
+    fail(op, "argument `", name, "` is ", value, ", expected more than 0");
 }
+
+template <class... A>
+struct TypeList {
+  static constexpr size_t kCount = sizeof...(A);
+};
 
 // Each names its argument, and where the kernels have it: what points to numbers says of which type they are.
 // The tensors live as long as the call; copies of them, until the kernels are launched.
@@ -21,8 +26,17 @@ class Checked {
  public:
   const typename Device::Call& op;
 
-  explicit Checked(const typename Device::Call& call) : op(call) {}
+  // `knows_type`: of each floating-point tensor it is known which type it is to have.
+  explicit Checked(const typename Device::Call& call, bool knows_type = false)
+      : op(call), knows_type_(knows_type) {}
   Checked(const Checked&) = delete;
+
+  // f(T{}) with T the type of a tensor: float64, or float32. Others are refused where it is taken.
+  template <class F>
+  auto for_type_of(const Tensor& tensor, const F& f) {
+    tells_type_ = &tensor;
+    return tensor.scalar_type() == ScalarType::Double ? f(double{}) : f(float{});
+  }
 
   // Null where there are no numbers.
   template <class N>
@@ -87,10 +101,11 @@ class Checked {
   }
 
  private:
-  // An op of floating-point numbers is called for the type of the first tensor of them.
+  // Else an op is called for the type of the first of them.
   template <class N>
   const Tensor& checked(const char* name, const Tensor& tensor, std::initializer_list<int64_t> shape) {
-    const bool tells_type = std::is_floating_point_v<N> && !std::exchange(knows_type_, true);
+    const bool tells_type =
+        &tensor == tells_type_ || (std::is_floating_point_v<N> && !std::exchange(knows_type_, true));
     if (tells_type && tensor.scalar_type() != kDtype<N>)
       float_input(op, name, tensor, shape);  // may refuse it
     check_input(op, name, tensor, kDtype<N>, shape);
@@ -98,7 +113,8 @@ class Checked {
   }
 
   std::vector<Tensor> copies_;
-  bool knows_type_ = false;
+  bool knows_type_;
+  const Tensor* tells_type_ = nullptr;
 };
 
 }  // namespace mdops

@@ -8,12 +8,11 @@
 
 namespace mdops {
 
-// One call of an op on a GPU. While it lives, the GPU of tensor `on` (the argument called `argument`) is the
-// current device; kernels run in PyTorch's current stream of that device.
+// One call of an op on a GPU. While it lives, that GPU is the current device; kernels run in PyTorch's
+// current stream of that device.
 class CudaOp : public Op, public Gpu {
  public:
-  CudaOp(const char* name, const char* argument, const Tensor& on)
-      : Op(name, device_of(name, argument, on)), Gpu(name, gpu, stream_of(gpu)), guard_(gpu) {}
+  CudaOp(const char* name, int32_t device) : Op(name, device), Gpu(name, gpu, stream_of(gpu)), guard_(gpu) {}
 
   using Gpu::clear;
   // Sets all bytes of a contiguous tensor to zero.
@@ -22,11 +21,6 @@ class CudaOp : public Op, public Gpu {
   }
 
  private:
-  static int32_t device_of(const char* name, const char* argument, const Tensor& on) {
-    if (!on.is_cuda())
-      fail(name, "argument `", argument, "` is on another device than the op's other arguments (cuda)");
-    return on.get_device_index();
-  }
   static cudaStream_t stream_of(int32_t gpu) {
     void* stream = nullptr;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(gpu, &stream));
@@ -47,15 +41,12 @@ inline Tensor aligned(const Tensor& tensor) {
 
 struct OnGpu {
   using Call = CudaOp;
-  static CudaOp make(const char* name, const char* argument, const Tensor& on) {
-    return CudaOp(name, argument, on);
-  }
   // On the GPU of the first tensor that is on one.
   template <class... A>
   static CudaOp make(const char* name, const A&... arguments) {
     const Tensor* first = first_tensor([](const Tensor& tensor) { return tensor.is_cuda(); }, arguments...);
     if (!first) fail(name, "no argument is on a GPU");
-    return CudaOp(name, "", *first);
+    return CudaOp(name, first->get_device_index());
   }
   static Tensor placed(const Tensor& tensor) { return aligned(tensor); }
   static bool is_placed(const Tensor& tensor) { return is_aligned(tensor); }

@@ -92,13 +92,17 @@ auto dispatch_float(const Op& op, ScalarType dtype, const F& f) {
   fail(op, "the compute dtype must be float32 or float64");
 }
 
-// The first tensor of an op's arguments that is such a one, or null.
+// The first tensor of an op's arguments, or of lists among them, that is such a one, or null.
 template <class F, class... A>
 const Tensor* first_tensor(const F& is_it, const A&... arguments) {
   const Tensor* first = nullptr;
   const auto look = [&](const auto& argument) {
-    if constexpr (std::is_same_v<decltype(argument), const Tensor&>)
+    if constexpr (std::is_same_v<decltype(argument), const Tensor&>) {
       if (!first && is_it(argument)) first = &argument;
+    } else if constexpr (std::is_same_v<decltype(argument), const std::vector<Tensor>&>) {
+      for (const Tensor& tensor : argument)
+        if (!first && is_it(tensor)) first = &tensor;
+    }
   };
   (look(arguments), ...);
   return first;

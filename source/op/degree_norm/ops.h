@@ -6,12 +6,11 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct DegreeNormOps {
-  template <class T>
   static Tensor degree_norm(Checked<Device>& in, const Tensor& x, const Tensor& factors, const Tensor& bias,
                             const Tensor& shares, double eps, bool centered) {
-    auto a = norm<T>(in, x, shares, eps, centered);
+    auto a = norm(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
     in.take(a.bias, "bias", bias, {a.channels});
     Tensor y = of_atoms(in, a, a.y);
@@ -19,11 +18,10 @@ struct DegreeNormOps {
     return y;
   }
 
-  template <class T>
   static Tensor degree_norm_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                      const Tensor& factors, const Tensor& bias, const Tensor& shares,
                                      double eps, bool centered) {
-    auto a = norm<T>(in, x, shares, eps, centered);
+    auto a = norm(in, x, shares, eps, centered);
     const T* none;  // what is added has no part in gradients
     in.take(none, "bias", bias, {a.channels});
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
@@ -33,21 +31,19 @@ struct DegreeNormOps {
     return by_x;
   }
 
-  template <class T>
   static Tensor degree_norm_terms(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                   const Tensor& shares, double eps, bool centered) {
-    auto a = norm<T>(in, x, shares, eps, centered);
+    auto a = norm(in, x, shares, eps, centered);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     Tensor terms = of_atoms(in, a, a.terms);
     run_norm(in.op, a);
     return terms;
   }
 
-  template <class T>
   static Outputs<3> degree_norm_backward_backward(Checked<Device>& in, const Tensor& direction,
                                                   const Tensor& grad, const Tensor& x, const Tensor& factors,
                                                   const Tensor& shares, double eps, bool centered) {
-    auto a = norm<T>(in, x, shares, eps, centered);
+    auto a = norm(in, x, shares, eps, centered);
     in.take(a.factors, "factors", factors, {a.rows, a.channels});
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     in.give(a.direction, "direction", direction, {a.atoms, a.rows, a.channels});
@@ -61,7 +57,6 @@ struct DegreeNormOps {
                          degree_norm_backward_backward)
 
  private:
-  template <class T>
   static NormArgs<T> norm(Checked<Device>& in, const Tensor& x, const Tensor& shares, double eps,
                           bool centered) {
     NormArgs<T> a{};
@@ -75,7 +70,6 @@ struct DegreeNormOps {
     if (!(eps > 0)) fail(in.op, "argument `eps` is ", eps, ", expected more than 0");
     return a;
   }
-  template <class T>
   static Tensor of_atoms(Checked<Device>& in, const NormArgs<T>& a, T*& to) {
     return in.result(to, {a.atoms, a.rows, a.channels});
   }

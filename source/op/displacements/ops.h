@@ -9,11 +9,10 @@ namespace mdops {
 // Those whose first tensor does not tell the type.
 template <class Device>
 struct DisplacementOps {
-  static Tensor displacements(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                              const Tensor& neighbors, const Tensor& images, ScalarType dtype) {
-    const auto op = Device::make("displacements", positions, cell, batch, neighbors, images);
-    return dispatch_float(op, dtype, [&]<class T>(T) {
-      Checked<Device> in(op);
+  static Tensor displacements(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
+                              const Tensor& batch, const Tensor& neighbors, const Tensor& images,
+                              ScalarType dtype) {
+    return dispatch_float(in.op, dtype, [&]<class T>(T) {
       const double *of_atoms, *of_cell;
       const int32_t* of_pairs;
       in.take(of_cell, "cell", cell, {kAny, 3, 3});
@@ -22,19 +21,16 @@ struct DisplacementOps {
       in.take(of_atoms, "positions", positions, {rows.atoms, 3});
       T* to;
       Tensor result = in.result(to, {rows.atoms, rows.width, 3});
-      run_displacements(op, of_atoms, of_cell, rows, of_pairs, to);
+      run_displacements(in.op, of_atoms, of_cell, rows, of_pairs, to);
       return result;
     });
   }
 
-  static Outputs<2> pair_forces_backward(const Tensor& grad_forces, const Tensor& grad_virial,
-                                         const Tensor& grad_atom_virial, const Tensor& grad,
-                                         const Tensor& displacements, const Tensor& batch,
+  static Outputs<2> pair_forces_backward(Checked<Device>& in, const Tensor& grad_forces,
+                                         const Tensor& grad_virial, const Tensor& grad_atom_virial,
+                                         const Tensor& grad, const Tensor& displacements, const Tensor& batch,
                                          const Tensor& neighbors) {
-    const auto op = Device::make("pair_forces_backward", grad_forces, grad_virial, grad_atom_virial, grad,
-                                 displacements, batch, neighbors);
-    return for_type_of(grad, [&]<class T>(T) -> Outputs<2> {
-      Checked<Device> in(op);
+    return in.for_type_of(grad, [&]<class T>(T) -> Outputs<2> {
       PairForceGrads by;
       in.take(by.virial, "grad_virial", grad_virial, {kAny, 3, 3});
       const PairRows rows = take_pairs(in, batch, neighbors, grad_virial.size(0));
@@ -54,9 +50,8 @@ struct DisplacementOps {
   MDOPS_IMPLEMENT(DisplacementOps, displacements, pair_forces_backward)
 };
 
-template <class Device>
+template <class Device, class T>
 struct PairForceOps {
-  template <class T>
   static Outputs<2> displacements_backward(Checked<Device>& in, const Tensor& grad, const Tensor& batch,
                                            const Tensor& neighbors, const Tensor& images,
                                            int64_t num_systems) {
@@ -72,7 +67,6 @@ struct PairForceOps {
     return {grad_positions, grad_cell};
   }
 
-  template <class T>
   static Outputs<3> pair_forces(Checked<Device>& in, const Tensor& grad, const Tensor& displacements,
                                 const Tensor& batch, const Tensor& neighbors, int64_t num_systems,
                                 bool of_atoms) {

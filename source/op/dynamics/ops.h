@@ -8,51 +8,129 @@ namespace mdops {
 
 template <class Device>
 struct DynamicsOps {
-  using Call = typename Device::Call;
+  using In = Checked<Device>;
 
-  static Outputs<4> begin_step(const Call& op, FirstHalfInputs& in) {
-    SystemInputs& s = in.systems;
-    const FirstHalfArgs args = in.args();
-    const ThermostatArgs baths = s.thermostats(in.half.dt / 2);
-    dispatch_links(s.links, [&](auto links) { begin_systems(op, args, Thermostats<links>{baths}); });
-    return {in.new_positions, in.new_momenta, s.new_eta, s.new_eta_momenta};
+  static Outputs<4> begin_step(In& in, const Tensor& positions, const Tensor& momenta, const Tensor& forces,
+                               const Tensor& inverse_mass, const Tensor& batch, const Tensor& scale,
+                               const Tensor& kinetic, const Tensor& eta, const Tensor& eta_momenta,
+                               const Tensor& freedom, const Tensor& noise, double dt, double kT, double tau,
+                               double keep) {
+    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+    FirstHalfInputs begin(in, s, noise, dt, kT, keep);
+    begin.take_atoms(in, s.atoms, positions, momenta, forces, inverse_mass);
+    in.take(begin.args.scale, "scale", scale, {s.systems});
+    in.take(begin.args.kinetic, "kinetic", kinetic, {s.systems});
+    dispatch_links(s.links,
+                   [&](auto links) { begin_systems(in.op, begin.args, Thermostats<links>{s.baths}); });
+    return {begin.positions, begin.momenta, s.eta, s.eta_momenta};
   }
 
-  static Outputs<7> end_step(const Call& op, SecondHalfInputs& in) {
-    SystemInputs& s = in.systems;
-    dispatch_float(op, in.nearest.scalar_type(), [&]<class T>(T) {
-      dispatch_links(s.links,
-                     [&](auto links) { end_systems(op, s.sorted(), in.half<T>(), in.finish<links>()); });
-    });
-    return {in.new_momenta, in.scale, in.kinetic, in.energies, s.new_eta, s.new_eta_momenta, in.new_tally};
-  }
-
-  static Outputs<11> next_step(const Call& op, NextStepInputs& in) {
-    const SortedAtoms s = in.end.systems.sorted();
-    const FirstHalfArgs args = in.begin.args();
-    const ThermostatArgs baths = in.begin.systems.thermostats(in.begin.half.dt / 2);
-    dispatch_links(in.end.systems.links, [&](auto links) {
-      const Thermostats<links> bath{baths};
-      dispatch_float(op, in.end.nearest.scalar_type(), [&]<class T>(T) {
-        end_and_begin(op, s, in.end.half<T>(), in.end.finish<links>(), args, bath);
+  static Outputs<7> end_step(In& in, const Tensor& positions, const Tensor& reference, const Tensor& momenta,
+                             const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                             const Tensor& atom_energy, const Tensor& nearest, const Tensor& within,
+                             const Tensor& sel, const Tensor& eta, const Tensor& eta_momenta,
+                             const Tensor& freedom, const Tensor& tally, double dt, double kT, double tau) {
+    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<7> {
+      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
+                                       atom_energy, nearest, within, sel, tally, dt);
+      dispatch_links(s.links, [&](auto links) {
+        end_systems(in.op, s.sorted, end.half, Finish<links>{{s.baths}, end.results});
       });
+      return {end.momenta, end.scale, end.kinetic, end.energy, s.eta, s.eta_momenta, end.tally};
     });
-    return in.results();
   }
 
-  static Outputs<9> begin_cell_step(const Call& op, CellFirstHalfInputs& in) {
-    const SortedAtoms s = in.plain.sorted();
-    dispatch_links(in.plain.links, [&](auto links) { begin_cells(op, s, in.start<links>(), in.half()); });
-    return in.results();
-  }
-
-  static Outputs<11> end_cell_step(const Call& op, CellSecondHalfInputs& in) {
-    dispatch_float(op, in.atoms.nearest.scalar_type(), [&]<class T>(T) {
-      dispatch_links(in.atoms.systems.links, [&](auto links) {
-        end_systems(op, in.atoms.systems.sorted(), in.half<T>(), in.finish<links>());
+  // The first half begins with what the second one gives.
+  static Outputs<11> next_step(In& in, const Tensor& positions, const Tensor& reference,
+                               const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
+                               const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
+                               const Tensor& within, const Tensor& sel, const Tensor& eta,
+                               const Tensor& eta_momenta, const Tensor& freedom, const Tensor& tally,
+                               const Tensor& noise, double dt, double kT, double tau, double keep) {
+    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+    SystemInputs then = s;
+    then.baths.eta = s.baths.new_eta, then.baths.p = s.baths.new_p;
+    then.make_results(in);
+    FirstHalfInputs begin(in, then, noise, dt, kT, keep);
+    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<11> {
+      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
+                                       atom_energy, nearest, within, sel, tally, dt);
+      FirstHalfArgs& a = begin.args;
+      a.positions = end.half.positions, a.momenta = end.half.new_momenta, a.forces = end.half.forces;
+      a.inverse_mass = end.half.inverse_mass, a.scale = end.results.scale, a.kinetic = end.results.kinetic;
+      dispatch_links(s.links, [&](auto links) {
+        end_and_begin(in.op, s.sorted, end.half, Finish<links>{{s.baths}, end.results}, a,
+                      Thermostats<links>{then.baths});
       });
+      return {end.momenta, end.scale,       end.kinetic,   end.energy, s.eta,           s.eta_momenta,
+              end.tally,   begin.positions, begin.momenta, then.eta,   then.eta_momenta};
     });
-    return in.results();
+  }
+
+  static Outputs<9> begin_cell_step(In& in, const Tensor& positions, const Tensor& momenta,
+                                    const Tensor& forces, const Tensor& inverse_mass, const Tensor& batch,
+                                    const Tensor& scale, const Tensor& flow, const Tensor& virial,
+                                    const Tensor& cell, const Tensor& cell_momenta, const Tensor& xi,
+                                    const Tensor& xi_momenta, const Tensor& eta, const Tensor& eta_momenta,
+                                    const Tensor& freedom, const Tensor& inertia, double dt, double kT,
+                                    double tau, double pressure, double period, bool flexible) {
+    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+    const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
+                           {dt, kT, pressure, period, flexible});
+    CellFirstHalf half{};
+    in.take(half.positions, "positions", positions, {s.atoms, 3});
+    in.take(half.momenta, "momenta", momenta, {s.atoms, 3});
+    in.take(half.forces, "forces", forces, {s.atoms, 3});
+    in.take(half.inverse_mass, "inverse_mass", inverse_mass, {s.atoms});
+    CellStart<0> of_systems{};
+    in.take(of_systems.scale, "scale", scale, {s.systems});
+    in.take(of_systems.flow, "flow", flow, {s.systems, 6});
+    Tensor new_positions = in.result(half.new_positions, {s.atoms, 3});
+    Tensor new_momenta = in.result(half.new_momenta, {s.atoms, 3});
+    Tensor new_cell = in.result(of_systems.new_cell, {s.systems, 3, 3});
+    Tensor moves = in.result(of_systems.moves, {s.systems, Moves::kCount});
+    half.moves = of_systems.moves;
+    dispatch_links(s.links, [&](auto links) {
+      begin_cells(in.op, s.sorted,
+                  CellStart<links>{
+                      {cells.args}, of_systems.flow, of_systems.scale, of_systems.new_cell, of_systems.moves},
+                  half);
+    });
+    return {new_positions,    new_momenta, new_cell,      cells.momenta, cells.xi,
+            cells.xi_momenta, s.eta,       s.eta_momenta, moves};
+  }
+
+  static Outputs<11> end_cell_step(In& in, const Tensor& positions, const Tensor& reference,
+                                   const Tensor& momenta, const Tensor& forces, const Tensor& inverse_mass,
+                                   const Tensor& batch, const Tensor& atom_energy, const Tensor& nearest,
+                                   const Tensor& within, const Tensor& sel, const Tensor& moves,
+                                   const Tensor& reference_cell, const Tensor& virial, const Tensor& cell,
+                                   const Tensor& cell_momenta, const Tensor& xi, const Tensor& xi_momenta,
+                                   const Tensor& eta, const Tensor& eta_momenta, const Tensor& freedom,
+                                   const Tensor& inertia, const Tensor& tally, double dt, double kT,
+                                   double tau, double pressure, double period, double cutoff, bool flexible) {
+    const SystemInputs s(in, batch, eta, eta_momenta, freedom, dt, kT, tau);
+    const CellInputs cells(in, s, virial, cell, cell_momenta, xi, xi_momenta, inertia,
+                           {dt, kT, pressure, period, flexible});
+    check_finite(in.op, "cutoff", cutoff);
+    const double *of_moves, *of_reference;
+    in.take(of_moves, "moves", moves, {s.systems, Moves::kCount});
+    in.take(of_reference, "reference_cell", reference_cell, {s.systems, 3, 3});
+    double* to_flow;
+    Tensor flow = in.result(to_flow, {s.systems, 6});
+    return in.for_type_of(nearest, [&]<class Real>(Real) -> Outputs<11> {
+      const SecondHalfInputs<Real> end(in, s, positions, reference, momenta, forces, inverse_mass,
+                                       atom_energy, nearest, within, sel, tally, dt);
+      const CellSecondHalf<Real> half{end.half,     of_moves,       cells.args.cell,
+                                      of_reference, s.sorted.batch, s.systems};
+      dispatch_links(s.links, [&](auto links) {
+        const CellFinish<links> finish{{cells.args}, end.results, of_reference, to_flow, cutoff};
+        end_systems(in.op, s.sorted, half, finish);
+      });
+      return {end.momenta, end.scale,        end.kinetic, flow,          end.energy, cells.momenta,
+              cells.xi,    cells.xi_momenta, s.eta,       s.eta_momenta, end.tally};
+    });
   }
 
   MDOPS_IMPLEMENT(DynamicsOps, begin_step, end_step, next_step, begin_cell_step, end_cell_step)

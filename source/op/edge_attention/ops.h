@@ -9,9 +9,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeAttentionOps {
-  template <class T>
   static EdgeAttentionArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& x,
                                         const Tensor& r, const Tensor& w, const Tensor& absent,
                                         const Tensor& offsets, double shift, bool gated, int64_t longest) {
@@ -36,14 +35,12 @@ struct EdgeAttentionOps {
     return a;
   }
 
-  template <class T>
   static Tensor edge_attention(Checked<Device>& in, EdgeAttentionArgs<T>& a) {
     Tensor out = in.result(a.out, {a.rows, a.heads, a.values});
     run_edge_attention(in.op, a);
     return out;
   }
 
-  template <class T>
   static Outputs<4> edge_attention_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
                                             const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.heads, a.values});
@@ -52,7 +49,6 @@ struct EdgeAttentionOps {
     return {by.q, by.x, by.r, by.w};
   }
 
-  template <class T>
   static Outputs<5> edge_attention_backward_backward(Checked<Device>& in, EdgeAttentionArgs<T>& a,
                                                      const Tensor& along_q, const Tensor& along_x,
                                                      const Tensor& along_r, const Tensor& along_w,
@@ -75,7 +71,6 @@ struct EdgeAttentionOps {
   struct Gradients {
     Tensor q, x, r, w;
 
-    template <class T>
     Gradients(Checked<Device>& in, EdgeAttentionArgs<T>& a)
         : q(in.result(a.by_q, {a.rows, a.heads, a.keys})),
           x(in.result(a.by_x, {a.rows, a.values})),

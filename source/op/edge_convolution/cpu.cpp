@@ -39,11 +39,12 @@ static void run_convolution(const Op& op, const EdgeConvolutionArgs<T>& args) {
   }
 }
 
+// What GPUs do not have.
+template <class Device, class T>
+struct OwnConvolutionOps : EdgeConvolutionOps<Device, T> {
+  MDOPS_IMPLEMENT_FLOATS(OwnConvolutionOps, edge_convolution_own)
+};
+
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  using Ops = mdops::EdgeConvolutionOps<mdops::OnCpu>;
-  Ops::implement(m);
-  mdops::bind_floats<mdops::OnCpu, Ops, "edge_convolution_own", &Ops::edge_convolution_own<float>,
-                     &Ops::edge_convolution_own<double>>(m);
-}
+MDOPS_ON_CPU(EdgeConvolutionOps, OwnConvolutionOps)

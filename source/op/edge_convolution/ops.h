@@ -10,20 +10,16 @@ namespace mdops {
 // What a pass of `run_convolution` gives.
 enum class ConvolutionPass { by_a, by_x, by_edges, by_weight };
 
-template <class Device>
+template <class Device, class T>
 struct EdgeConvolutionOps {
-  using Index = const Tensor&;
-  using Order = const std::optional<Tensor>&;
-
-  template <class T>
   static Tensor edge_convolution(Checked<Device>& in, const Tensor& x, const Tensor& b, const Tensor& w,
-                                 const Tensor& t, const Tensor& weight, Index x_index, Order x_order,
-                                 Index x_offsets, Index a_index, Order a_order, Index a_offsets) {
+                                 const Tensor& t, const Tensor& weight, NodeIndex x_nodes,
+                                 NodeIndex a_nodes) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.x.x, "x", x, {kAny, kAny});
     args.width = x.size(1);
     take_edges(in, args, b, w, t, weight);
-    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    const auto [of_a, of_x] = take_nodes(in, args, a_nodes, x_nodes);
     check_nodes(in.op, "x", x, of_x);
     set_sums(args, of_a);
     Tensor y = in.result(args.by_a, {args.targets, 1 + args.turns, args.width});
@@ -31,15 +27,14 @@ struct EdgeConvolutionOps {
     return y;
   }
 
-  template <class T>
   static Tensor edge_convolution_nodes(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& w,
-                                       const Tensor& t, const Tensor& weight, Index a_index, Order a_order,
-                                       Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
+                                       const Tensor& t, const Tensor& weight, NodeIndex a_nodes,
+                                       NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     take_a(in, args, a);
     const int64_t turns = args.turns;
     take_edges(in, args, b, w, t, weight, turns);
-    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    const auto [of_a, of_x] = take_nodes(in, args, a_nodes, x_nodes);
     check_nodes(in.op, "a", a, of_a);
     set_sums(args, of_x);
     Tensor y = in.result(args.by_x, {args.targets, args.width});
@@ -48,36 +43,29 @@ struct EdgeConvolutionOps {
   }
 
   // By b, w and t; without b (E, 0) that by w is empty.
-  template <class T>
   static Outputs<3> edge_convolution_edges(Checked<Device>& in, const Tensor& a, const Tensor& x,
                                            const Tensor& b, const Tensor& w, const Tensor& weight,
-                                           Index a_index, Order a_order, Index a_offsets, Index x_index,
-                                           Order x_order, Index x_offsets) {
-    return by_edges<T>(in, a, nullptr, x, b, w, nullptr, weight, a_index, a_order, a_offsets, x_index,
-                       x_order, x_offsets);
+                                           NodeIndex a_nodes, NodeIndex x_nodes) {
+    return by_edges(in, a, nullptr, x, b, w, nullptr, weight, a_nodes, x_nodes);
   }
 
   // The same with sums of the edges' own numbers.
-  template <class T>
   static Outputs<3> edge_convolution_own(Checked<Device>& in, const Tensor& a, const Tensor& own,
                                          const Tensor& x, const Tensor& b, const Tensor& w, const Tensor& t,
-                                         const Tensor& weight, Index a_index, Order a_order, Index a_offsets,
-                                         Index x_index, Order x_order, Index x_offsets) {
-    return by_edges<T>(in, a, &own, x, b, w, &t, weight, a_index, a_order, a_offsets, x_index, x_order,
-                       x_offsets);
+                                         const Tensor& weight, NodeIndex a_nodes, NodeIndex x_nodes) {
+    return by_edges(in, a, &own, x, b, w, &t, weight, a_nodes, x_nodes);
   }
 
-  template <class T>
   static Tensor edge_convolution_weight(Checked<Device>& in, const Tensor& a, const Tensor& x,
-                                        const Tensor& b, const Tensor& w, Index a_index, Order a_order,
-                                        Index a_offsets, Index x_index, Order x_order, Index x_offsets) {
+                                        const Tensor& b, const Tensor& w, NodeIndex a_nodes,
+                                        NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     in.place(args.a.x, "a", a, {kAny, kAny});
     args.width = a.size(1);
     in.place(args.x.x, "x", x, {kAny, args.width});
     in.place(args.b, "b", b, {kAny, kAny});
     args.rows = b.size(0), args.inputs = b.size(1);
-    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    const auto [of_a, of_x] = take_nodes(in, args, a_nodes, x_nodes);
     check_nodes(in.op, "a", a, of_a);
     check_nodes(in.op, "x", x, of_x);
     in.take(args.w, "w", w, {args.rows});
@@ -92,30 +80,25 @@ struct EdgeConvolutionOps {
 
  private:
   // Which nodes of both kinds the rows belong to.
-  template <class T>
   static std::pair<RowIndex, RowIndex> take_nodes(Checked<Device>& in, EdgeConvolutionArgs<T>& args,
-                                                  Index a_index, Order a_order, Index a_offsets,
-                                                  Index x_index, Order x_order, Index x_offsets) {
-    const RowIndex of_a(in, a_index, a_order, a_offsets, args.rows, {"a_index", "a_order", "a_offsets"});
-    const RowIndex of_x(in, x_index, x_order, x_offsets, args.rows, {"x_index", "x_order", "x_offsets"});
+                                                  NodeIndex a_nodes, NodeIndex x_nodes) {
+    const RowIndex of_a(in, a_nodes, args.rows, {"a_index", "a_order", "a_offsets"});
+    const RowIndex of_x(in, x_nodes, args.rows, {"x_index", "x_order", "x_offsets"});
     args.a.index = of_a.index, args.a.nodes = of_a.targets;
     args.x.index = of_x.index, args.x.nodes = of_x.targets;
     return {of_a, of_x};
   }
 
-  template <class T>
   static void set_sums(EdgeConvolutionArgs<T>& args, const RowIndex& of) {
     args.index = of.index, args.order = of.order, args.offsets = of.offsets, args.targets = of.targets;
   }
 
-  template <class T>
   static void take_a(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& a) {
     in.place(args.a.x, "a", a, {kAny, kAny, kAny});
     args.turns = a.size(1) - 1, args.width = a.size(2);
     if (args.turns < 0) fail(in.op, "argument `a` has no rows for each node, expected one or more");
   }
 
-  template <class T>
   static void take_edges(Checked<Device>& in, EdgeConvolutionArgs<T>& args, const Tensor& b, const Tensor& w,
                          const Tensor& t, const Tensor& weight, int64_t turns = kAny) {
     in.place(args.b, "b", b, {kAny, kAny});
@@ -126,17 +109,15 @@ struct EdgeConvolutionOps {
     in.place(args.weight, "weight", weight, {args.inputs, args.width});
   }
 
-  template <class T>
   static Outputs<3> by_edges(Checked<Device>& in, const Tensor& a, const Tensor* own, const Tensor& x,
                              const Tensor& b, const Tensor& w, const Tensor* t, const Tensor& weight,
-                             Index a_index, Order a_order, Index a_offsets, Index x_index, Order x_order,
-                             Index x_offsets) {
+                             NodeIndex a_nodes, NodeIndex x_nodes) {
     EdgeConvolutionArgs<T> args{};
     take_a(in, args, a);
     in.place(args.x.x, "x", x, {kAny, args.width});
     in.take(args.w, "w", w, {kAny});
     args.rows = w.size(0);
-    const auto [of_a, of_x] = take_nodes(in, args, a_index, a_order, a_offsets, x_index, x_order, x_offsets);
+    const auto [of_a, of_x] = take_nodes(in, args, a_nodes, x_nodes);
     check_nodes(in.op, "a", a, of_a);
     check_nodes(in.op, "x", x, of_x);
     in.place(args.weight, "weight", weight, {kAny, args.width});

@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeEnvironmentOps {
-  template <class T>
   static EdgeEnvironmentArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
                                           const Tensor& slots, const Tensor& edge_of_slot,
                                           const Tensor& types, const Tensor& mean, const Tensor& std,
@@ -34,7 +33,6 @@ struct EdgeEnvironmentOps {
     return a;
   }
 
-  template <class T>
   static Outputs<5> edge_environment(Checked<Device>& in, EdgeEnvironmentArgs<T>& a) {
     Tensor lengths = in.result(a.lengths, {a.edges, 1}), vectors = in.result(a.vectors, {a.edges, 3});
     Tensor weight = in.result(a.weight, {a.edges, 1}), means = in.result(a.means, {a.edges, 1});
@@ -43,7 +41,6 @@ struct EdgeEnvironmentOps {
     return {lengths, vectors, weight, means, turning};
   }
 
-  template <class T>
   static Tensor edge_environment_backward(Checked<Device>& in, EdgeEnvironmentArgs<T>& a,
                                           const Tensor& by_lengths, const Tensor& by_vectors,
                                           const Tensor& by_weight, const Tensor& by_means,

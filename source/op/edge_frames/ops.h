@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeFrameOps {
-  template <class T>
   static Outputs<2> edge_frames(Checked<Device>& in, const Tensor& vectors, int64_t degree, int64_t order) {
     FrameArgs<T> a{};
     const auto [rows, columns] = take_vectors(in, a, vectors, degree, order);
@@ -20,7 +19,6 @@ struct EdgeFrameOps {
     return {harmonics, turn};
   }
 
-  template <class T>
   static Tensor edge_frames_backward(Checked<Device>& in, const Tensor& by_harmonics, const Tensor& by_turn,
                                      const Tensor& vectors, int64_t degree, int64_t order) {
     FrameBackwardArgs<T> a{};
@@ -32,7 +30,6 @@ struct EdgeFrameOps {
     return by_vectors;
   }
 
-  template <class T>
   static Outputs<3> edge_frames_backward_backward(Checked<Device>& in, const Tensor& changes,
                                                   const Tensor& by_harmonics, const Tensor& by_turn,
                                                   const Tensor& vectors, int64_t degree, int64_t order) {

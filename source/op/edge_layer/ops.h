@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeLayerOps {
-  template <class T>
   static EdgeLayerArgs<T> arguments(Checked<Device>& in, const Tensor& e, const Tensor& r, const Tensor& w,
                                     const Tensor& absent, const Tensor& offsets, const Tensor& own,
                                     const Tensor& own_bias, const Tensor& own_factor, const Tensor& queries,
@@ -43,7 +42,6 @@ struct EdgeLayerOps {
     return a;
   }
 
-  template <class T>
   static Outputs<2> edge_layer(Checked<Device>& in, EdgeLayerArgs<T>& a) {
     Tensor out = in.result(a.out, {a.rows, a.width});
     Tensor saved = in.result(a.saved, {a.heads ? a.rows : 0, a.width});
@@ -51,7 +49,6 @@ struct EdgeLayerOps {
     return {out, saved};
   }
 
-  template <class T>
   static Outputs<3> edge_layer_backward(Checked<Device>& in, EdgeLayerArgs<T>& a, const Tensor& grad,
                                         const Tensor& saved) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});

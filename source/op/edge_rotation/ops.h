@@ -9,41 +9,31 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeRotationOps {
-  using Order = std::optional<Tensor>;
-
-  template <class T>
-  static Tensor edge_rotate(Checked<Device>& in, const Tensor& turn, const Tensor& x, const Tensor& index,
-                            const Order& order, const Tensor& offsets) {
+  static Tensor edge_rotate(Checked<Device>& in, const Tensor& turn, const Tensor& x, NodeIndex index) {
     RotateArgs<T> a{};
     in.place(a.turn, "turn", turn, {kAny, kAny, kAny});
     in.place(a.x.x, "x", x, {kAny, turn.size(2), kAny});
-    take_nodes(in, a, x, index, order, offsets, turn.size(0), turn.size(1));
+    take_nodes(in, a, x, index, turn.size(0), turn.size(1));
     Tensor y = in.result(a.y, {a.shape.edges, a.shape.rows, a.shape.channels});
     run_rotation(in.op, a);
     return y;
   }
 
-  template <class T>
-  static Tensor edge_rotate_sum(Checked<Device>& in, const Tensor& turn, const Tensor& y, const Tensor& index,
-                                const Order& order, const Tensor& offsets) {
-    return sum(in, taken<T>(in, turn, y, std::nullopt, index, order, offsets));
+  static Tensor edge_rotate_sum(Checked<Device>& in, const Tensor& turn, const Tensor& y, NodeIndex index) {
+    return sum(in, taken(in, turn, y, std::nullopt, index));
   }
 
-  template <class T>
   static Tensor edge_rotate_back(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                 const Tensor& weight, const Tensor& index, const Order& order,
-                                 const Tensor& offsets) {
-    return sum(in, taken<T>(in, turn, y, weight, index, order, offsets));
+                                 const Tensor& weight, NodeIndex index) {
+    return sum(in, taken(in, turn, y, weight, index));
   }
 
   // By turn, y and weight.
-  template <class T>
   static Outputs<3> edge_rotate_back_backward(Checked<Device>& in, const Tensor& grad, const Tensor& turn,
-                                              const Tensor& y, const Tensor& weight, const Tensor& index,
-                                              const Order& order, const Tensor& offsets) {
-    const auto of = taken<T>(in, turn, y, weight, index, order, offsets);
+                                              const Tensor& y, const Tensor& weight, NodeIndex index) {
+    const auto of = taken(in, turn, y, weight, index);
     const auto [edges, nodes, rows, columns, channels] = of.shape;
     NodeRows<T> grads{nullptr, of.index, nodes};
     in.place(grads.x, "grad", grad, {nodes, columns, channels});
@@ -56,13 +46,11 @@ struct EdgeRotationOps {
     return {by_turn, by_y, by_weight};
   }
 
-  template <class T>
-  static Tensor edge_rotate_outer(Checked<Device>& in, const Tensor& y, const Tensor& x, const Tensor& index,
-                                  const Order& order, const Tensor& offsets) {
+  static Tensor edge_rotate_outer(Checked<Device>& in, const Tensor& y, const Tensor& x, NodeIndex index) {
     RotateOuterArgs<T> a{};
     in.place(a.y, "y", y, {kAny, kAny, kAny});
     in.place(a.x.x, "x", x, {kAny, kAny, y.size(2)});
-    take_nodes(in, a, x, index, order, offsets, y.size(0), y.size(1));
+    take_nodes(in, a, x, index, y.size(0), y.size(1));
     Tensor turn = in.result(a.turn, {a.shape.edges, a.shape.rows, a.shape.columns});
     run_rotation(in.op, a);
     return turn;
@@ -73,30 +61,27 @@ struct EdgeRotationOps {
 
  private:
   // Which rows of nodes `x` belong to edges, `rows` in the frame of each.
-  static void take_nodes(Checked<Device>& in, auto& a, const Tensor& x, const Tensor& index,
-                         const Order& order, const Tensor& offsets, int64_t edges, int64_t rows) {
-    const RowIndex of(in, index, order, offsets, edges);
+  static void take_nodes(Checked<Device>& in, auto& a, const Tensor& x, NodeIndex index, int64_t edges,
+                         int64_t rows) {
+    const RowIndex of(in, index, edges);
     check_rotation(in.op, of, x);
     a.x.index = of.index, a.x.nodes = of.targets;
     a.shape = {edges, of.targets, rows, x.size(1), x.size(2)};
   }
 
-  template <class T>
   static RotateSumArgs<T> taken(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                const std::optional<Tensor>& weight, const Tensor& index, const Order& order,
-                                const Tensor& offsets) {
+                                const std::optional<Tensor>& weight, NodeIndex index) {
     RotateSumArgs<T> a{};
     in.place(a.turn, "turn", turn, {kAny, kAny, kAny});
     in.place(a.y, "y", y, {turn.size(0), turn.size(1), kAny});
     in.take(a.weight, "weight", weight, {turn.size(0), 1});
-    const RowIndex of(in, index, order, offsets, turn.size(0));
+    const RowIndex of(in, index, turn.size(0));
     check_columns(in.op, turn.size(2));
     a.shape = {of.rows, of.targets, turn.size(1), turn.size(2), y.size(2)};
     a.index = of.index, a.order = of.order, a.offsets = of.offsets;
     return a;
   }
 
-  template <class T>
   static Tensor sum(Checked<Device>& in, RotateSumArgs<T> a) {
     Tensor x = in.result(a.x, {a.shape.nodes, a.shape.columns, a.shape.channels});
     run_rotation(in.op, a);

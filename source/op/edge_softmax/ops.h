@@ -7,22 +7,17 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeSoftmaxOps {
-  template <class T>
   static EdgeSoftmaxArgs<T> arguments(Checked<Device>& in, const Tensor& q, const Tensor& k,
                                       const Tensor& bias, const Tensor& fades, const Tensor& nothing,
-                                      const Tensor& atom_index, const Tensor& atom_offsets,
-                                      const Tensor& node_index, const std::optional<Tensor>& node_order,
-                                      const Tensor& node_offsets, double scale) {
+                                      SortedIndex atoms, NodeIndex nodes, double scale) {
     EdgeSoftmaxArgs<T> a{};
     in.take(a.q, "q", q, {kAny, kAny});
     a.width = q.size(1);
     in.take(a.k, "k", k, {kAny, a.width});
-    const RowIndex of_atom(in, atom_index, std::nullopt, atom_offsets, kAny,
-                           {"atom_index", "atom_order", "atom_offsets"});
-    const RowIndex of_node(in, node_index, node_order, node_offsets, of_atom.rows,
-                           {"node_index", "node_order", "node_offsets"});
+    const RowIndex of_atom(in, atoms, kAny, "atom_index", "atom_offsets");
+    const RowIndex of_node(in, nodes, of_atom.rows, {"node_index", "node_order", "node_offsets"});
     check_nodes(in.op, "q", q, of_atom);
     check_nodes(in.op, "k", k, of_node);
     a.edges = of_atom.rows, a.atoms = of_atom.targets, a.nodes = of_node.targets;
@@ -38,14 +33,12 @@ struct EdgeSoftmaxOps {
     return a;
   }
 
-  template <class T>
   static Tensor edge_softmax(Checked<Device>& in, EdgeSoftmaxArgs<T>& a) {
     Tensor y = in.result(a.y, {a.edges, a.heads});
     run_edge_softmax(in.op, a);
     return y;
   }
 
-  template <class T>
   static Outputs<4> edge_softmax_backward(Checked<Device>& in, EdgeSoftmaxArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.heads});
     Tensor by_bias = in.result(a.y, {a.edges, a.heads}), by_fades = in.result(a.by_fades, {a.edges, 1});

@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeSplineOps {
-  template <class T>
   static EdgeSplineArgs<T> arguments(Checked<Device>& in, const Tensor& lengths, const Tensor& kinds,
                                      const Tensor& table, double cutoff) {
     EdgeSplineArgs<T> a{};
@@ -28,14 +27,12 @@ struct EdgeSplineOps {
     return a;
   }
 
-  template <class T>
   static Tensor edge_splines(Checked<Device>& in, EdgeSplineArgs<T>& a) {
     Tensor y = in.result(a.out, {a.edges, a.functions});
     run_edge_splines(in.op, a);
     return y;
   }
 
-  template <class T>
   static Tensor edge_splines_backward(Checked<Device>& in, EdgeSplineArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.edges, a.functions});
     Tensor by_lengths = in.result(a.out, {a.edges, 1});

@@ -8,24 +8,22 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EdgeUpdateOps {
-  template <class T>
   static EdgeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& scale,
-                                     const Tensor& bias, const Tensor& index, const Tensor& offsets,
-                                     int64_t activation, double threshold) {
+                                     const Tensor& bias, SortedIndex edges, int64_t activation,
+                                     double threshold) {
     EdgeUpdateArgs<T> a{};
     in.place(a.z, "z", z, {kAny, kAny});
     a.rows = z.size(0), a.width = z.size(1);
     in.place(a.scale, "scale", scale, {a.width});
     in.place(a.bias, "bias", bias, {a.width});
-    const RowIndex of(in, index, std::nullopt, offsets, a.rows);
+    const RowIndex of(in, edges, a.rows);
     a.index = of.index, a.offsets = of.offsets, a.edges = of.targets;
     a.activation = activation_of(in.op, activation), a.threshold = static_cast<T>(threshold);
     return a;
   }
 
-  template <class T>
   static Tensor edge_update(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& base) {
     in.place(a.base, "base", base, {a.edges, a.width});
     Tensor y = in.result(a.out, {a.edges, a.width});
@@ -34,7 +32,6 @@ struct EdgeUpdateOps {
   }
 
   // By z.
-  template <class T>
   static Tensor edge_update_backward(Checked<Device>& in, EdgeUpdateArgs<T>& a, const Tensor& grad) {
     in.place(a.grad, "grad", grad, {a.edges, a.width});
     Tensor by_z = in.result(a.out, {a.rows, a.width});

@@ -7,9 +7,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct EnvMatOps {
-  template <class T>
   static EnvMatArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                  const Tensor& types, const Tensor& std, const Tensor& pair_mask,
                                  double cutoff, double cutoff_smooth, double protection, bool radial) {
@@ -20,12 +19,11 @@ struct EnvMatOps {
     return a;
   }
 
-  template <class T>
   static Tensor env_mat(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                         const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
                         double cutoff, double cutoff_smooth, double protection, bool radial) {
-    auto a = arguments<T>(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
-                          radial);
+    auto a = arguments(in, displacements, counts, types, std, pair_mask, cutoff, cutoff_smooth, protection,
+                       radial);
     in.take(a.mean, "mean", mean, {a.ntypes});
     T* rows;
     Tensor result = in.result(rows, {a.atoms, a.width, a.columns});
@@ -33,7 +31,6 @@ struct EnvMatOps {
     return result;
   }
 
-  template <class T>
   static Tensor env_mat_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.atoms, a.width, a.columns});
@@ -43,7 +40,6 @@ struct EnvMatOps {
     return result;
   }
 
-  template <class T>
   static Outputs<2> env_mat_backward_backward(Checked<Device>& in, EnvMatArgs<T>& a, const Tensor& tangent,
                                               const Tensor& grad) {
     const T *of_rows, *along;

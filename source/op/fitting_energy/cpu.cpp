@@ -20,6 +20,4 @@ static void run_fitting(const Op& op, const FittingInputs& in, Tensor& energy, T
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy<mdops::OnCpu>));
-}
+MDOPS_ON_CPU(FittingOps)

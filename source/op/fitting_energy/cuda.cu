@@ -40,6 +40,4 @@ static void run_fitting(const CudaOp& op, const FittingInputs& in, Tensor& energ
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("fitting_energy", TORCH_BOX(&mdops::fitting_energy<mdops::OnGpu>));
-}
+MDOPS_ON_GPU(FittingOps)

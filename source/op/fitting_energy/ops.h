@@ -1,6 +1,7 @@
 // The op on a packed fitting net.
 #pragma once
 
+#include "common/bind.h"
 #include "hybrid_potential/shape.h"
 #include "spline_potential/inputs.h"
 
@@ -10,32 +11,9 @@ namespace mdops {
 // further inputs without any descriptor.
 struct FittingInputs {
   Tensor features, types, nets, weight, scale, shift;
-  ScalarType dtype = features.scalar_type();
-  int64_t atoms = features.size(0), inputs = features.size(1), ntypes, net_count;
+  ScalarType dtype;
+  int64_t atoms, inputs, ntypes, net_count;
   NetShape net;
-
-  FittingInputs(const Op& op, const Tensor& features_, const Tensor& types_, const Tensor& nets_,
-                const Tensor& weight_, const Tensor& scale_, const Tensor& shift_,
-                const std::vector<int64_t>& neurons, const std::vector<int64_t>& residual, int64_t activation,
-                double threshold)
-      : features(float_input(op, "features", features_, {kAny, kAny})) {
-    const std::string refusal = shape_refusal(1, 0, neurons, inputs);
-    if (!refusal.empty()) fail(op, refusal);
-    if (inputs == 0) fail(op, "argument `features` has no columns");
-    FittingShape layers = fitting_shape(op, 1, 0, neurons, 0);
-    set_layers(op, residual, activation, threshold, layers);
-    if (layers.residual[0]) fail(op, "the first layer of a packed net cannot add its input");
-    net = net_behind({}, layers, inputs);
-    types = input(op, "types", types_, ScalarType::Int, {atoms});
-    nets = input(op, "nets", nets_, dtype, {kAny, kAny});
-    shift = input(op, "shift", shift_, ScalarType::Double, {kAny});
-    ntypes = shift.size(0), net_count = nets.size(0);
-    if (net_count < 1 || (net_count != 1 && net_count != ntypes))
-      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
-    scale = input(op, "scale", scale_, ScalarType::Double, {net_count});
-    weight = input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? atoms : 0});
-    check_range(op, "types", types, -1, ntypes);
-  }
 
   const double* weights() const { return weight.size(0) ? weight.const_data_ptr<double>() : nullptr; }
 
@@ -50,17 +28,42 @@ struct FittingInputs {
 };
 
 template <class Device>
-Outputs<2> fitting_energy(const Tensor& features, const Tensor& types, const Tensor& nets,
-                          const Tensor& weight, const Tensor& scale, const Tensor& shift,
-                          std::vector<int64_t> neurons, std::vector<int64_t> residual, int64_t activation,
-                          double threshold) {
-  const auto op = Device::make("fitting_energy", "features", features);
-  FittingInputs in(op, features, types, nets, weight, scale, shift, neurons, residual, activation, threshold);
-  in.nets = Device::placed(in.nets);
-  Tensor energy = Device::summed(op, {in.atoms}, ScalarType::Double);
-  Tensor gradient = Device::summed(op, {in.atoms, in.inputs}, in.dtype);
-  run_fitting(op, in, energy, gradient);
-  return {energy, gradient};
-}
+struct FittingOps {
+  static FittingInputs arguments(Checked<Device>& in, const Tensor& features, const Tensor& types,
+                                 const Tensor& nets, const Tensor& weight, const Tensor& scale,
+                                 const Tensor& shift, const std::vector<int64_t>& neurons,
+                                 const std::vector<int64_t>& residual, int64_t activation, double threshold) {
+    const auto& op = in.op;
+    FittingInputs a{};
+    a.features = float_input(op, "features", features, {kAny, kAny});
+    a.dtype = features.scalar_type(), a.atoms = features.size(0), a.inputs = features.size(1);
+    const std::string refusal = shape_refusal(1, 0, neurons, a.inputs);
+    if (!refusal.empty()) fail(op, refusal);
+    if (a.inputs == 0) fail(op, "argument `features` has no columns");
+    FittingShape layers = fitting_shape(op, 1, 0, neurons, 0);
+    set_layers(op, residual, activation, threshold, layers);
+    if (layers.residual[0]) fail(op, "the first layer of a packed net cannot add its input");
+    a.net = net_behind({}, layers, a.inputs);
+    a.types = input(op, "types", types, ScalarType::Int, {a.atoms});
+    a.nets = Device::placed(input(op, "nets", nets, a.dtype, {kAny, kAny}));
+    a.shift = input(op, "shift", shift, ScalarType::Double, {kAny});
+    a.ntypes = a.shift.size(0), a.net_count = a.nets.size(0);
+    if (a.net_count < 1 || (a.net_count != 1 && a.net_count != a.ntypes))
+      fail(op, "argument `nets` has ", a.net_count, " nets, expected 1 for all types, or ", a.ntypes);
+    a.scale = input(op, "scale", scale, ScalarType::Double, {a.net_count});
+    a.weight = input(op, "weight", weight, ScalarType::Double, {weight.size(0) ? a.atoms : 0});
+    check_range(op, "types", a.types, -1, a.ntypes);
+    return a;
+  }
+
+  static Outputs<2> fitting_energy(Checked<Device>& in, FittingInputs& a) {
+    Tensor energy = Device::summed(in.op, {a.atoms}, ScalarType::Double);
+    Tensor gradient = Device::summed(in.op, {a.atoms, a.inputs}, a.dtype);
+    run_fitting(in.op, a, energy, gradient);
+    return {energy, gradient};
+  }
+
+  MDOPS_IMPLEMENT(FittingOps, fitting_energy)
+};
 
 }  // namespace mdops

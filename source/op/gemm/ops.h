@@ -12,46 +12,45 @@ struct MlpOps {
   using Integers = std::vector<int64_t>;
   using Numbers = std::vector<double>;
 
-  static Tensor mlp(const Tensor& x, Lists weights, Lists biases, Lists timesteps, Integers residual,
-                    Integers activations, Numbers thresholds, std::string matmul) {
-    const auto op = Device::make("mlp", "x", x);
-    return mlp_values(op,
-                      inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
+  static Tensor mlp(Checked<Device>& in, const Tensor& x, Lists weights, Lists biases, Lists timesteps,
+                    Integers residual, Integers activations, Numbers thresholds, std::string matmul) {
+    return mlp_values(
+        in.op, inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
   }
 
-  static Outputs<2> mlp_value_and_gradient(const Tensor& x, Lists weights, Lists biases, Lists timesteps,
-                                           Integers residual, Integers activations, Numbers thresholds,
-                                           std::string matmul) {
-    const auto op = Device::make("mlp_value_and_gradient", "x", x);
+  static Outputs<2> mlp_value_and_gradient(Checked<Device>& in, const Tensor& x, Lists weights, Lists biases,
+                                           Lists timesteps, Integers residual, Integers activations,
+                                           Numbers thresholds, std::string matmul) {
     return mlp_values_and_gradients(
-        op, inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
+        in.op, inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
   }
 
-  static std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(const Tensor& grad, const Tensor& x,
-                                                              Lists weights, Lists biases, Lists timesteps,
-                                                              Integers residual, Integers activations,
-                                                              Numbers thresholds, std::string matmul,
-                                                              bool with_weights) {
-    const auto op = Device::make("mlp_backward", "x", x);
-    const MlpInputs in = inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
-    const Tensor a = Device::placed(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
-    MlpGradients grads(op, in, with_weights);
-    const Tensor grad_x = mlp_gradients(op, in, a, with_weights, grads);
+  static std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(Checked<Device>& in, const Tensor& grad,
+                                                              const Tensor& x, Lists weights, Lists biases,
+                                                              Lists timesteps, Integers residual,
+                                                              Integers activations, Numbers thresholds,
+                                                              std::string matmul, bool with_weights) {
+    const MlpInputs net =
+        inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+    const Tensor a = Device::placed(input(in.op, "grad", grad, net.dtype, {net.rows, net.outputs}));
+    MlpGradients grads(in.op, net, with_weights);
+    const Tensor grad_x = mlp_gradients(in.op, net, a, with_weights, grads);
     return {grad_x, grads.weights, grads.biases, grads.timesteps};
   }
 
   static std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
-      const Tensor& direction, const Tensor& grad, const Tensor& grad_value, const Tensor& x, Lists weights,
-      Lists biases, Lists timesteps, Integers residual, Integers activations, Numbers thresholds,
-      std::string matmul, bool with_weights) {
-    const auto op = Device::make("mlp_backward_backward", "x", x);
-    const MlpInputs in = inputs(op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+      Checked<Device>& in, const Tensor& direction, const Tensor& grad, const Tensor& grad_value,
+      const Tensor& x, Lists weights, Lists biases, Lists timesteps, Integers residual, Integers activations,
+      Numbers thresholds, std::string matmul, bool with_weights) {
+    const MlpInputs net =
+        inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
     const Tensor u =
-        Device::placed(input(op, "direction", direction, in.dtype, {in.rows, in.shape.features}));
-    const Tensor b = Device::placed(input(op, "grad", grad, in.dtype, {in.rows, in.outputs}));
-    const Tensor a = Device::placed(input(op, "grad_value", grad_value, in.dtype, {in.rows, in.outputs}));
-    MlpGradients grads(op, in, with_weights);
-    const auto [tangent, grad_x] = mlp_seconds(op, in, u, b, a, with_weights, grads);
+        Device::placed(input(in.op, "direction", direction, net.dtype, {net.rows, net.shape.features}));
+    const Tensor b = Device::placed(input(in.op, "grad", grad, net.dtype, {net.rows, net.outputs}));
+    const Tensor a =
+        Device::placed(input(in.op, "grad_value", grad_value, net.dtype, {net.rows, net.outputs}));
+    MlpGradients grads(in.op, net, with_weights);
+    const auto [tangent, grad_x] = mlp_seconds(in.op, net, u, b, a, with_weights, grads);
     return {tangent, grad_x, grads.weights, grads.biases, grads.timesteps};
   }
 

@@ -24,9 +24,8 @@ inline int64_t count_of(const Op& op, const char* name, int64_t value) {
 // Of indices alone.
 template <class Device>
 struct GraphOps {
-  static Tensor edge_reverse(const Tensor& i, const Tensor& j, const Tensor& images, const Tensor& offsets) {
-    const auto op = Device::make("edge_reverse", i, j, images, offsets);
-    Checked<Device> in(op);
+  static Tensor edge_reverse(Checked<Device>& in, const Tensor& i, const Tensor& j, const Tensor& images,
+                             const Tensor& offsets) {
     ReverseArgs a{};
     in.take(a.i, "i", i, {kAny});
     a.edges = i.size(0);
@@ -34,47 +33,42 @@ struct GraphOps {
     in.take(a.images, "images", images, {a.edges});
     a.atoms = take_offsets(in, a.offsets, offsets, a.edges);
     Tensor reverse = in.result(a.reverse, {a.edges});
-    run_graph(op, a);
+    run_graph(in.op, a);
     return reverse;
   }
 
-  static Outputs<2> edge_order(const Tensor& index, int64_t rows) {
-    const auto op = Device::make("edge_order", index);
-    Checked<Device> in(op);
+  static Outputs<2> edge_order(Checked<Device>& in, const Tensor& index, int64_t rows) {
     OrderArgs a{};
-    a.rows = count_of(op, "rows", rows);
+    a.rows = count_of(in.op, "rows", rows);
     in.take_range(a.index, "index", index, {kAny}, -1, rows);
-    a.edges = count_of(op, "index", index.size(0));
+    a.edges = count_of(in.op, "index", index.size(0));
     Tensor order = in.result(a.order, {a.edges}), offsets = in.result(a.offsets, {rows + 1});
-    run_graph(op, a);
+    run_graph(in.op, a);
     return {order, offsets};
   }
 
-  static Outputs<5> edge_angles(const Tensor& offsets, const Tensor& counts, int64_t edges,
-                                int64_t capacity) {
-    const auto op = Device::make("edge_angles", offsets, counts);
-    Checked<Device> in(op);
+  static Outputs<5> edge_angles(Checked<Device>& in, const Tensor& offsets, const Tensor& counts,
+                                int64_t edges, int64_t capacity) {
     EdgeAngleArgs a{};
-    a.edges = count_of(op, "edges", edges), a.capacity = count_of(op, "capacity", capacity);
+    a.edges = count_of(in.op, "edges", edges), a.capacity = count_of(in.op, "capacity", capacity);
     a.atoms = take_offsets(in, a.offsets, offsets, edges);
     in.take(a.counts, "counts", counts, {a.atoms});
     Tensor first = in.result(a.first, {capacity}), second = in.result(a.second, {capacity});
     Tensor mirror = in.result(a.mirror, {capacity}), starts = in.result(a.angle_offsets, {edges + 1});
     Tensor needed = in.result(a.needed, {2});
-    for (int64_t i = 0; op.on_cpu() && i < a.atoms; ++i)
+    for (int64_t i = 0; in.op.on_cpu() && i < a.atoms; ++i)
       if (!a.fits(i))
-        fail(op, "argument `counts` has ", a.counts[i], " for atom ", i,
+        fail(in.op, "argument `counts` has ", a.counts[i], " for atom ", i,
              ", expected 0 to the number of its edges");
-    run_graph(op, a);
+    run_graph(in.op, a);
     return {first, second, mirror, starts, needed};
   }
 
   MDOPS_IMPLEMENT(GraphOps, edge_reverse, edge_order, edge_angles)
 };
 
-template <class Device>
+template <class Device, class T>
 struct EdgeListOps {
-  template <class T>
   static Outputs<9> neighbor_edges(Checked<Device>& in, const Tensor& displacements, const Tensor& neighbors,
                                    const Tensor& images, const Tensor& counts, const Tensor& types,
                                    const Tensor& pair_mask, double cutoff, double angle_cutoff,
@@ -106,16 +100,15 @@ struct EdgeListOps {
   MDOPS_IMPLEMENT_FLOATS(EdgeListOps, neighbor_edges)
 };
 
-template <class Device>
+template <class Device, class T>
 struct EdgeRowOps {
   using Optional = std::optional<Tensor>;
 
-  template <class T>
-  static Tensor edge_gather(Checked<Device>& in, const Tensor& x, const Tensor& index, const Optional& order,
-                            const Tensor& offsets, const Optional& base, int64_t width) {
+  static Tensor edge_gather(Checked<Device>& in, const Tensor& x, NodeIndex nodes, const Optional& base,
+                            int64_t width) {
     GatherArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
-    const RowIndex of(in, index, order, offsets, kAny);
+    const RowIndex of(in, nodes, kAny);
     check_nodes(in.op, "x", x, of);
     check_width(in.op, width, 0, x.size(1));
     a.index = of.index, a.rows = of.rows, a.sources = x.size(0), a.width = width, a.stride = x.size(1);
@@ -123,15 +116,13 @@ struct EdgeRowOps {
     return gathered(in, a);
   }
 
-  template <class T>
-  static Tensor edge_scatter(Checked<Device>& in, const Tensor& y, const Tensor& index, const Optional& order,
-                             const Tensor& offsets, const Optional& base, const Optional& more,
-                             int64_t width) {
+  static Tensor edge_scatter(Checked<Device>& in, const Tensor& y, NodeIndex nodes, const Optional& base,
+                             const Optional& more, int64_t width) {
     ScatterArgs<T> a{};
     in.place(a.y, "y", y, {kAny, kAny});
     a.stride = y.size(1), a.width = width;
     check_width(in.op, width, a.stride, std::numeric_limits<int32_t>::max());
-    const RowIndex of(in, index, order, offsets, y.size(0));
+    const RowIndex of(in, nodes, y.size(0));
     a.index = of.index, a.order = of.order, a.offsets = of.offsets;
     a.rows = of.rows, a.targets = of.targets;
     in.place(a.base, "base", base, {a.targets, width});
@@ -143,17 +134,15 @@ struct EdgeRowOps {
     return x;
   }
 
-  template <class T>
-  static Tensor edge_product(Checked<Device>& in, const Tensor& x, const Tensor& x_index,
-                             const Optional& x_order, const Tensor& x_offsets, const Tensor& y,
-                             const Tensor& y_index, const Optional& y_order, const Tensor& y_offsets) {
+  static Tensor edge_product(Checked<Device>& in, const Tensor& x, NodeIndex x_nodes, const Tensor& y,
+                             NodeIndex y_nodes) {
     ProductArgs<T> a{};
     in.place(a.x.x, "x", x, {kAny, kAny});
     a.width = x.size(1);
     in.place(a.y.x, "y", y, {kAny, a.width});
-    const RowIndex of_x(in, x_index, x_order, x_offsets, kAny, {"x_index", "x_order", "x_offsets"});
+    const RowIndex of_x(in, x_nodes, kAny, {"x_index", "x_order", "x_offsets"});
     a.rows = of_x.rows;
-    const RowIndex of_y(in, y_index, y_order, y_offsets, a.rows, {"y_index", "y_order", "y_offsets"});
+    const RowIndex of_y(in, y_nodes, a.rows, {"y_index", "y_order", "y_offsets"});
     set_nodes(in.op, a.x, "x", x, of_x);
     set_nodes(in.op, a.y, "y", y, of_y);
     Tensor z = in.result(a.z, {a.rows, a.width});
@@ -161,16 +150,14 @@ struct EdgeRowOps {
     return z;
   }
 
-  template <class T>
   static Tensor edge_weighted_sum(Checked<Device>& in, const Tensor& weight, const Tensor& x,
-                                  const Tensor& x_index, const Optional& x_order, const Tensor& x_offsets,
-                                  const Tensor& index, const Optional& order, const Tensor& offsets) {
+                                  NodeIndex x_nodes, NodeIndex nodes) {
     WeightedSumArgs<T> a{};
     in.place(a.weight, "weight", weight, {kAny, kAny});
     a.rows = weight.size(0), a.width = weight.size(1);
     in.place(a.x.x, "x", x, {kAny, a.width});
-    const RowIndex of_x(in, x_index, x_order, x_offsets, a.rows, {"x_index", "x_order", "x_offsets"});
-    const RowIndex of(in, index, order, offsets, a.rows);
+    const RowIndex of_x(in, x_nodes, a.rows, {"x_index", "x_order", "x_offsets"});
+    const RowIndex of(in, nodes, a.rows);
     set_nodes(in.op, a.x, "x", x, of_x);
     a.index = of.index, a.order = of.order, a.offsets = of.offsets, a.targets = of.targets;
     Tensor z = in.result(a.z, {a.targets, a.width});
@@ -178,7 +165,6 @@ struct EdgeRowOps {
     return z;
   }
 
-  template <class T>
   static Tensor edge_permute(Checked<Device>& in, const Tensor& x, const Tensor& index,
                              const Tensor& inverse) {
     GatherArgs<T> a{};
@@ -195,7 +181,6 @@ struct EdgeRowOps {
   MDOPS_IMPLEMENT_FLOATS(EdgeRowOps, edge_gather, edge_scatter, edge_product, edge_weighted_sum, edge_permute)
 
  private:
-  template <class T>
   static Tensor gathered(Checked<Device>& in, GatherArgs<T>& a) {
     Tensor y = in.result(a.y, {a.rows, a.width});
     run_graph(in.op, a);
@@ -218,33 +203,30 @@ struct EdgeRowOps {
 };
 
 // Of rows of segments.
-template <class Device>
+template <class Device, class T>
 struct SegmentOps {
-  template <class T>
   static Tensor segment_weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
                                 const Tensor& nothing, const Tensor& offsets) {
-    auto a = weights<T>(in, x, weight, nothing, offsets);
+    auto a = weights(in, x, weight, nothing, offsets);
     Tensor y = in.result(a.y, {a.rows, a.columns});
     run_graph(in.op, a);
     return y;
   }
 
   // By x, weight (of each column) and nothing (of each segment).
-  template <class T>
   static Outputs<3> segment_weights_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                              const Tensor& weight, const Tensor& nothing,
                                              const Tensor& offsets) {
-    auto a = weights<T>(in, x, weight, nothing, offsets);
+    auto a = weights(in, x, weight, nothing, offsets);
     return weight_gradients(in, a, grad);
   }
 
-  template <class T>
   static Outputs<4> segment_weights_backward_backward(Checked<Device>& in, const Tensor& along_x,
                                                       const Tensor& along_weight, const Tensor& along_nothing,
                                                       const Tensor& grad, const Tensor& x,
                                                       const Tensor& weight, const Tensor& nothing,
                                                       const Tensor& offsets) {
-    auto a = weights<T>(in, x, weight, nothing, offsets);
+    auto a = weights(in, x, weight, nothing, offsets);
     in.give(a.along_x, "along_x", along_x, {a.rows, a.columns});
     in.take(a.along_weight, "along_weight", along_weight, {a.rows, a.columns});
     in.take(a.along_nothing, "along_nothing", along_nothing, {a.segments, a.columns});
@@ -253,25 +235,22 @@ struct SegmentOps {
     return {by_grad, by_x, by_weight, by_nothing};
   }
 
-  template <class T>
   static Tensor segment_softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
-    auto a = softmax<T>(in, x, offsets);
+    auto a = softmax(in, x, offsets);
     return softmax_result(in, a);
   }
 
-  template <class T>
   static Tensor segment_softmax_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                          const Tensor& offsets) {
-    auto a = softmax<T>(in, x, offsets);
+    auto a = softmax(in, x, offsets);
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     return softmax_result(in, a);
   }
 
-  template <class T>
   static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, const Tensor& direction,
                                                       const Tensor& grad, const Tensor& x,
                                                       const Tensor& offsets) {
-    auto a = softmax<T>(in, x, offsets);
+    auto a = softmax(in, x, offsets);
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     in.give(a.direction, "direction", direction, {a.rows, a.columns});
     Tensor of_grad = in.result(a.of_grad, {a.rows, a.columns});
@@ -283,7 +262,6 @@ struct SegmentOps {
                          segment_softmax_backward_backward)
 
  private:
-  template <class T>
   static SegmentWeightArgs<T> weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
                                       const Tensor& nothing, const Tensor& offsets) {
     SegmentWeightArgs<T> a{};
@@ -295,7 +273,6 @@ struct SegmentOps {
     return a;
   }
 
-  template <class T>
   static Outputs<3> weight_gradients(Checked<Device>& in, SegmentWeightArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_x = in.result(a.y, {a.rows, a.columns}),
@@ -305,7 +282,6 @@ struct SegmentOps {
     return {by_x, by_weight, by_nothing};
   }
 
-  template <class T>
   static SoftmaxArgs<T> softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
     SoftmaxArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
@@ -314,7 +290,6 @@ struct SegmentOps {
     return a;
   }
 
-  template <class T>
   static Tensor softmax_result(Checked<Device>& in, SoftmaxArgs<T>& a) {
     Tensor of_x = in.result(a.of_x, {a.rows, a.columns});
     run_graph(in.op, a);

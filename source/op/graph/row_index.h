@@ -22,7 +22,20 @@ int64_t take_offsets(auto& in, const int32_t*& to, const Tensor& offsets, int64_
   return segments;
 }
 
-// Which node each of so many rows belongs to.
+// Which node each of many rows belongs to, as ops are given it.
+struct NodeIndex {
+  const Tensor& index;
+  const std::optional<Tensor>& order;
+  const Tensor& offsets;
+  using Parts = TypeList<const Tensor&, const std::optional<Tensor>&, const Tensor&>;
+};
+// The same of rows that stand in the order of their nodes.
+struct SortedIndex {
+  const Tensor &index, &offsets;
+  using Parts = TypeList<const Tensor&, const Tensor&>;
+};
+
+// The same checked.
 struct RowIndex {
   struct Names {
     const char *index, *order, *offsets;
@@ -31,16 +44,19 @@ struct RowIndex {
   const int32_t *index, *order = nullptr, *offsets;  // (rows,), (rows,) or null, (targets + 1,)
   int64_t rows, targets;
 
-  RowIndex(auto& in, const Tensor& index_, const std::optional<Tensor>& order_, const Tensor& offsets_,
-           int64_t rows_, Names names_ = {"index", "order", "offsets"})
+  // Of so many rows, or of any number.
+  RowIndex(auto& in, const NodeIndex& of, int64_t expected, Names names_ = {"index", "order", "offsets"})
       : names(names_) {
-    in.take(index, names.index, index_, {rows_});
-    rows = index_.size(0), targets = take_offsets(in, offsets, offsets_, rows, names.offsets);
-    in.take(order, names.order, order_, {rows});
+    in.take(index, names.index, of.index, {expected});
+    rows = of.index.size(0), targets = take_offsets(in, offsets, of.offsets, rows, names.offsets);
+    in.take(order, names.order, of.order, {rows});
     if (!in.op.on_cpu()) return;
     check_range(in.op, names.index, index, rows, -1, targets);
     check(in.op);
   }
+  RowIndex(auto& in, const SortedIndex& of, int64_t expected, const char* name = "index",
+           const char* name_of_offsets = "offsets")
+      : RowIndex(in, NodeIndex{of.index, std::nullopt, of.offsets}, expected, {name, "", name_of_offsets}) {}
 
  private:
   // That `order` and `offsets` name each row once, under its own node.

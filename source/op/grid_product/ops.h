@@ -6,9 +6,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct GridOps {
-  template <class T>
   static Tensor grid_product(Checked<Device>& in, const Tensor& a, const Tensor& b, const Tensor& out,
                              const Tensor& u, const Tensor& v, bool by_angles) {
     GridArgs<T> args{};

@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct HarmonicSumOps {
-  template <class T>
   struct Given : HarmonicMomentArgs<T> {
     HarmonicSumArgs<T> sums;
     const T *by_first, *by_second;
@@ -22,12 +21,11 @@ struct HarmonicSumOps {
     }
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                            const Tensor& types, const Tensor& pair_mask, const Tensor& table,
-                            const Tensor& rows, const Tensor& slopes, const Tensor& pieces, double cutoff,
-                            int64_t intervals, int64_t degree, int64_t seconds) {
-    Given<T> a{};
+  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                         const Tensor& types, const Tensor& pair_mask, const Tensor& table,
+                         const Tensor& rows, const Tensor& slopes, const Tensor& pieces, double cutoff,
+                         int64_t intervals, int64_t degree, int64_t seconds) {
+    Given a{};
     const SlotArgs<T> list = take_slots(in, displacements, counts, types, T{});
     const int64_t ntypes = list.ntypes;
     a.displacements = list.displacements, a.counts = list.counts, a.types = list.types;
@@ -60,8 +58,7 @@ struct HarmonicSumOps {
     return a;
   }
 
-  template <class T>
-  static Outputs<4> harmonic_sums(Checked<Device>& in, Given<T>& a) {
+  static Outputs<4> harmonic_sums(Checked<Device>& in, Given& a) {
     HarmonicSums<T> out;
     Tensor first = in.result(out.first, {a.atoms, a.sums.width()});
     Tensor second = in.result(out.second, {a.atoms, a.components(), a.sums.seconds});
@@ -70,8 +67,7 @@ struct HarmonicSumOps {
     return {first, second, within, nearest};
   }
 
-  template <class T>
-  static Tensor harmonic_sums_backward(Checked<Device>& in, Given<T>& a, const Tensor& by_first,
+  static Tensor harmonic_sums_backward(Checked<Device>& in, Given& a, const Tensor& by_first,
                                        const Tensor& by_second) {
     a.take_gradients(in, by_first, by_second);
     T* by_d;
@@ -80,8 +76,7 @@ struct HarmonicSumOps {
     return result;
   }
 
-  template <class T>
-  static Outputs<2> harmonic_forces(Checked<Device>& in, Given<T>& a, const Tensor& by_first,
+  static Outputs<2> harmonic_forces(Checked<Device>& in, Given& a, const Tensor& by_first,
                                     const Tensor& by_second, const Tensor& most, const Tensor& nearest,
                                     const Tensor& batch, const Tensor& neighbors, int64_t num_systems) {
     a.take_gradients(in, by_first, by_second);

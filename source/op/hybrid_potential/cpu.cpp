@@ -21,7 +21,7 @@ void step(const Op& op, const HybridInputs& in, const double* places, const Step
   const double* weight = in.weight.size(0) ? in.weight.const_data_ptr<double>() : nullptr;
   HybridArgs<T> args{parts.data(), static_cast<int>(in.count()), in.widest(), in.net, weight};
   const ListArgs list = list_args(in.first());
-  const NearArgs near = in.blend ? in.blend->near.args() : NearArgs{};
+  const NearArgs near = in.blend ? in.blend->near : NearArgs{};
   if (in.blend) args.look = {&list, &near, surely_far(near)};
   hybrid_step(op, args, in.nets.const_data_ptr<T>(), results, within, grad_extra,
               static_cast<ComputedInputs<T>*>(nullptr), near_weight);
@@ -68,9 +68,8 @@ static HybridOutputs hybrid_answer(const Op& op, const HybridInputs& in) {
     step<T>(op, in, places.data(), results, within.mutable_data_ptr<int32_t>(),
             grad_extra.mutable_data_ptr<T>(), near_weight.mutable_data_ptr<double>());
     if (in.blend)
-      blend_step(op, list_args(first), in.blend->table.args(), in.blend->near.args(),
-                 near_weight.const_data_ptr<double>(), first.atoms,
-                 {results.energy, results.forces, results.virial, results.atom_virial});
+      blend_step(op, list_args(first), in.blend->table, in.blend->near, near_weight.const_data_ptr<double>(),
+                 first.atoms, {results.energy, results.forces, results.virial, results.atom_virial});
   });
   return {answer.energy,  answer.forces, answer.virial, within,
           answer.nearest, grad_extra,    of_atoms,      near_weight};

@@ -11,10 +11,10 @@ void blend(const CudaOp& op, const HybridInputs& in, const Tensor& c, Tensor& en
            Tensor& virial, Tensor& of_atoms) {
   const ListArgs list = list_args(in.first());
   TableOutputs out(OnGpu(), op, list, of_atoms.size(0));
-  run_table(op, list, in.blend->table.args(),
-            GpuTableTask{data_of(c), data_of(energy), true, in.blend->near.args(),
-                         other_sums(forces, virial, of_atoms)},
-            out);
+  run_table(
+      op, list, in.blend->table,
+      GpuTableTask{data_of(c), data_of(energy), true, in.blend->near, other_sums(forces, virial, of_atoms)},
+      out);
   energy = out.energy, forces = out.forces, virial = out.virial, of_atoms = out.of_atoms;
 }
 
@@ -65,7 +65,7 @@ static HybridOutputs hybrid_answer(const CudaOp& op, HybridInputs in) {
   HybridOut out{weight, data_of(grad_extra), data_of(within), {}};
   Tensor near_weight = empty(op, {in.blend ? n : 0}, ScalarType::Double);
   if (in.blend) {
-    const NearArgs near = in.blend->near.args();
+    const NearArgs near = in.blend->near;
     out.near = {list_args(first), near, surely_far(near), data_of(near_weight)};
   }
   Tensor memory = empty(op, {hybrid_bytes(op, parts, in.widest(), out)}, ScalarType::Byte);

@@ -13,98 +13,18 @@ using Integers = std::vector<int64_t>;
 
 // Of a blend with a pair table.
 struct TableBlend {
-  NearInputs near;
-  TableInputs table;
+  NearArgs near;
+  TableArgs table;
 };
 
 // The lists have an entry a part.
 struct HybridInputs {
-  static constexpr const char* kFirst = "positions";
-  using Given = Listed<Times<7, const Tensor&>, Times<8, Tensors>, Times<5, const Tensor&>, Times<5, Numbers>,
-                       Times<5, Integers>, int64_t, double, const Tensor&, Times<4, double>,
-                       Times<2, const Tensor&>, Times<3, double>, bool>;
-
   std::vector<PotentialInputs> parts;
   Tensors absent;  // (N, ntypes), or of no rows: the places say it
   Tensor nets, weight;
   std::optional<TableBlend> blend;
   NetShape net{};  // `features`: the rows of all parts
   bool atom_virial;
-
-  HybridInputs(const Op& op, const Tensor& positions, const Tensor& cell, const Tensor& batch,
-               const Tensor& types, const Tensor& neighbors, const Tensor& images, const Tensor& counts,
-               const Tensors& mean, const Tensors& std, const Tensors& pair_mask, const Tensors& zeroed,
-               const Tensors& sel, const Tensors& padding, const Tensors& absent_, const Tensors& tables,
-               const Tensor& nets_, const Tensor& extra, const Tensor& weight_, const Tensor& scale,
-               const Tensor& shift, const Numbers& cutoff, const Numbers& cutoff_smooth,
-               const Numbers& protection, const Numbers& s_max, const Numbers& grading, const Integers& width,
-               const Integers& axis, const Integers& gated, const Integers& neurons, const Integers& residual,
-               int64_t activation, double threshold, const Tensor& near_mask, double near_cutoff,
-               double decay, double low, double high, const Tensor& table_mask, const Tensor& coefficients,
-               double table_first, double table_step, double table_cutoff, bool atom_virial_)
-      : atom_virial(atom_virial_) {
-    const size_t count = tables.size();
-    if (count < 1 || count > kMostParts)
-      fail(op, "argument `tables` has ", count, " parts, expected 1 to ", kMostParts);
-    for (const size_t size :
-         {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(), padding.size(),
-          absent_.size(), cutoff.size(), cutoff_smooth.size(), protection.size(), s_max.size(),
-          grading.size(), width.size(), axis.size(), gated.size()})
-      if (size != count) fail(op, "the lists of arguments, one entry a part, differ in length");
-    PotentialInputs atoms{};
-    read_atoms(op, positions, cell, batch, types, neighbors, images, atoms);
-    std::vector<FittingShape> shapes;
-    for (size_t p = 0; p < count; ++p) {
-      PotentialInputs part = atoms;
-      part.net = fitting_shape(op, width[p], axis[p], neurons, 0);
-      read_descriptor(op, counts, mean[p], std[p], pair_mask[p], zeroed[p], sel[p], padding[p], tables[p],
-                      cutoff[p], cutoff_smooth[p], protection[p], s_max[p], grading[p], width[p],
-                      gated[p] != 0, part);
-      if (p && (part.dtype != first().dtype || part.ntypes != first().ntypes))
-        fail(op, "the parts differ in their dtype or their number of types");
-      absent.push_back(input(op, "absent", absent_[p], ScalarType::Int, {kAny, part.ntypes}));
-      const int64_t rows = absent.back().size(0);
-      if (rows && rows != atoms.atoms)
-        fail(op,
-             "argument `absent` has " + std::to_string(rows) + " rows, expected none or one for each atom");
-      if (rows && part.places.shared && part.net.plain)
-        fail(op, "argument `absent` is not for plain sums whose types share places");
-      shapes.push_back(part.net);
-      parts.push_back(part);
-    }
-    check_atoms(op, first());
-    const ScalarType dtype = first().dtype;
-    const int64_t n = atoms.atoms, ntypes = first().ntypes;
-    const Tensor inputs = input(op, "extra", extra, dtype, {n, kAny});
-    if (inputs.size(1) > kMostNumbers) fail(op, "argument `extra` has too many columns");
-    FittingShape layers = first().net;
-    set_layers(op, residual, activation, threshold, layers);
-    net = net_behind(shapes, layers, inputs.size(1));
-    nets = input(op, "nets", nets_, dtype, {kAny, kAny});
-    const int64_t net_count = nets.size(0);
-    if (net_count != 1 && net_count != ntypes)
-      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
-    const bool blends = near_mask.size(0) > 0;
-    const int64_t of = blends ? ntypes : 0;
-    input(op, "near_mask", near_mask, ScalarType::Bool, {of, kAny});
-    input(op, "table_mask", table_mask, ScalarType::Bool, {of, kAny});
-    input(op, "coefficients", coefficients, ScalarType::Double, {of, kAny, kAny, 4});
-    if (blends) {
-      const NearInputs near(op, near_mask, ntypes, near_cutoff, decay, low, high);
-      const double reach = parts[widest()].cutoff;
-      if (near.high > reach)
-        fail(op, "argument `high` is ", near.high, " A, expected at most the cutoff, ", reach);
-      if (weight_.size(0)) fail(op, "argument `weight` is given for a blend, which makes the weights");
-      blend = {near, {op, table_mask, coefficients, ntypes, table_first, table_step, table_cutoff}};
-    }
-    weight = input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? n : 0});
-    const Tensor factor = input(op, "scale", scale, ScalarType::Double, {net_count});
-    const Tensor offset = input(op, "shift", shift, ScalarType::Double, {ntypes});
-    for (PotentialInputs& part : parts) {
-      part.net_count = net_count;
-      part.extra = inputs, part.scale = factor, part.shift = offset;
-    }
-  }
 
   const PotentialInputs& first() const { return parts[0]; }
   int64_t count() const { return static_cast<int64_t>(parts.size()); }
@@ -118,6 +38,87 @@ struct HybridInputs {
     return found;
   }
 };
+
+template <class In>
+HybridInputs take_hybrid(In& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                         const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                         const Tensor& counts, const Tensors& mean, const Tensors& std,
+                         const Tensors& pair_mask, const Tensors& zeroed, const Tensors& sel,
+                         const Tensors& padding, const Tensors& absent, const Tensors& tables,
+                         const Tensor& nets, const Tensor& extra, const Tensor& weight, const Tensor& scale,
+                         const Tensor& shift, const Numbers& cutoff, const Numbers& cutoff_smooth,
+                         const Numbers& protection, const Numbers& s_max, const Numbers& grading,
+                         const Integers& width, const Integers& axis, const Integers& gated,
+                         const Integers& neurons, const Integers& residual, int64_t activation,
+                         double threshold, const Tensor& near_mask, double near_cutoff, double decay,
+                         double low, double high, const Tensor& table_mask, const Tensor& coefficients,
+                         double table_first, double table_step, double table_cutoff, bool atom_virial) {
+  const auto& op = in.op;
+  HybridInputs a{};
+  a.atom_virial = atom_virial;
+  const size_t count = tables.size();
+  if (count < 1 || count > kMostParts)
+    fail(op, "argument `tables` has ", count, " parts, expected 1 to ", kMostParts);
+  for (const size_t size :
+       {mean.size(), std.size(), pair_mask.size(), zeroed.size(), sel.size(), padding.size(), absent.size(),
+        cutoff.size(), cutoff_smooth.size(), protection.size(), s_max.size(), grading.size(), width.size(),
+        axis.size(), gated.size()})
+    if (size != count) fail(op, "the lists of arguments, one entry a part, differ in length");
+  PotentialInputs atoms{};
+  read_atoms(op, positions, cell, batch, types, neighbors, images, atoms);
+  std::vector<FittingShape> shapes;
+  for (size_t p = 0; p < count; ++p) {
+    PotentialInputs part = atoms;
+    part.net = fitting_shape(op, width[p], axis[p], neurons, 0);
+    read_descriptor(op, counts, mean[p], std[p], pair_mask[p], zeroed[p], sel[p], padding[p], tables[p],
+                    cutoff[p], cutoff_smooth[p], protection[p], s_max[p], grading[p], width[p], gated[p] != 0,
+                    part);
+    if (p && (part.dtype != a.first().dtype || part.ntypes != a.first().ntypes))
+      fail(op, "the parts differ in their dtype or their number of types");
+    a.absent.push_back(input(op, "absent", absent[p], ScalarType::Int, {kAny, part.ntypes}));
+    const int64_t rows = a.absent.back().size(0);
+    if (rows && rows != atoms.atoms)
+      fail(op, "argument `absent` has " + std::to_string(rows) + " rows, expected none or one for each atom");
+    if (rows && part.places.shared && part.net.plain)
+      fail(op, "argument `absent` is not for plain sums whose types share places");
+    shapes.push_back(part.net);
+    a.parts.push_back(part);
+  }
+  check_atoms(op, a.first());
+  const ScalarType dtype = a.first().dtype;
+  const int64_t n = atoms.atoms, ntypes = a.first().ntypes;
+  const Tensor inputs = input(op, "extra", extra, dtype, {n, kAny});
+  if (inputs.size(1) > kMostNumbers) fail(op, "argument `extra` has too many columns");
+  FittingShape layers = a.first().net;
+  set_layers(op, residual, activation, threshold, layers);
+  a.net = net_behind(shapes, layers, inputs.size(1));
+  a.nets = input(op, "nets", nets, dtype, {kAny, kAny});
+  const int64_t net_count = a.nets.size(0);
+  if (net_count != 1 && net_count != ntypes)
+    fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
+  const bool blends = near_mask.size(0) > 0;
+  const int64_t of = blends ? ntypes : 0;
+  check_input(op, "near_mask", near_mask, ScalarType::Bool, {of, kAny});
+  check_input(op, "table_mask", table_mask, ScalarType::Bool, {of, kAny});
+  check_input(op, "coefficients", coefficients, ScalarType::Double, {of, kAny, kAny, 4});
+  if (blends) {
+    const NearArgs near = take_near(in, near_mask, ntypes, near_cutoff, decay, low, high);
+    const double reach = a.parts[a.widest()].cutoff;
+    if (near.high > reach)
+      fail(op, "argument `high` is ", near.high, " A, expected at most the cutoff, ", reach);
+    if (weight.size(0)) fail(op, "argument `weight` is given for a blend, which makes the weights");
+    a.blend = {near, take_table(in, "table_mask", table_mask, coefficients, ntypes, table_first, table_step,
+                                table_cutoff)};
+  }
+  a.weight = input(op, "weight", weight, ScalarType::Double, {weight.size(0) ? n : 0});
+  const Tensor factor = input(op, "scale", scale, ScalarType::Double, {net_count});
+  const Tensor offset = input(op, "shift", shift, ScalarType::Double, {ntypes});
+  for (PotentialInputs& part : a.parts) {
+    part.net_count = net_count;
+    part.extra = inputs, part.scale = factor, part.shift = offset;
+  }
+  return a;
+}
 
 // A net to be packed: the layers, and the descriptors whose features its first layer takes, then `extra`
 // inputs.

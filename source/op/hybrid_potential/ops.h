@@ -10,20 +10,16 @@ using HybridOutputs = Outputs<8>;
 
 template <class Device>
 struct HybridOps {
-  using Call = typename Device::Call;
+  static constexpr auto arguments = take_hybrid<Checked<Device>>;
 
-  static Tensor hybrid_potential_pack(Tensors weights, Tensors biases, Tensors timesteps, Integers width,
-                                      Integers axis) {
-    constexpr const char* name = "hybrid_potential_pack";
-    if (weights.empty())
-      fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
-    const auto op = Device::make(name, "weights", weights[0]);
-    return packed_net(
-        op, HybridNetInputs(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis));
+  static Tensor hybrid_potential_pack(Checked<Device>& in, Tensors weights, Tensors biases, Tensors timesteps,
+                                      Integers width, Integers axis) {
+    return packed_net(in.op, HybridNetInputs(in.op, std::move(weights), std::move(biases),
+                                             std::move(timesteps), width, axis));
   }
 
-  static HybridOutputs hybrid_potential(const Call& op, const HybridInputs& in) {
-    return hybrid_answer(op, in);
+  static HybridOutputs hybrid_potential(Checked<Device>& in, HybridInputs& a) {
+    return hybrid_answer(in.op, a);
   }
 
   MDOPS_IMPLEMENT(HybridOps, hybrid_potential_pack, hybrid_potential)

@@ -64,41 +64,38 @@ inline Tensor degrees_by_pytorch(const Op& op, const Tensor& x, const Tensor& we
 
 template <class Device>
 struct LinearOps {
-  static Tensor linear(const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
-    const auto op = Device::make("linear", "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
-    const Tensor weight = input(op, "weight", weight_, x.scalar_type(), {x.size(1), kAny});
+  static Tensor linear(Checked<Device>& in, const Tensor& x_, const Tensor& weight_, const Tensor& bias_) {
+    const Tensor x = float_input(in.op, "x", x_, {kAny, kAny});
+    const Tensor weight = input(in.op, "weight", weight_, x.scalar_type(), {x.size(1), kAny});
     const int64_t biases = bias_.numel() ? weight.size(1) : 0;
-    const Tensor bias = input(op, "bias", bias_, x.scalar_type(), {biases});
-    return layer_product(op, ProductForm::plain, x, weight, &bias, nullptr);
+    const Tensor bias = input(in.op, "bias", bias_, x.scalar_type(), {biases});
+    return layer_product(in.op, ProductForm::plain, x, weight, &bias, nullptr);
   }
 
-  static Tensor linear_input(const Tensor& grad_, const Tensor& weight_) {
-    const auto op = Device::make("linear_input", "grad", grad_);
-    const Tensor grad = float_input(op, "grad", grad_, {kAny, kAny});
-    const Tensor weight = input(op, "weight", weight_, grad.scalar_type(), {kAny, grad.size(1)});
-    return layer_product(op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
+  static Tensor linear_input(Checked<Device>& in, const Tensor& grad_, const Tensor& weight_) {
+    const Tensor grad = float_input(in.op, "grad", grad_, {kAny, kAny});
+    const Tensor weight = input(in.op, "weight", weight_, grad.scalar_type(), {kAny, grad.size(1)});
+    return layer_product(in.op, ProductForm::b_transposed, grad, weight, nullptr, nullptr);
   }
 
-  static std::tuple<Tensor, Tensor> linear_weight(const Tensor& x_, const Tensor& grad_, bool with_sums) {
-    const auto op = Device::make("linear_weight", "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny});
-    const Tensor grad = input(op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
-    Tensor sums = empty(op, {with_sums ? grad.size(1) : 0}, x.scalar_type());
+  static Outputs<2> linear_weight(Checked<Device>& in, const Tensor& x_, const Tensor& grad_,
+                                  bool with_sums) {
+    const Tensor x = float_input(in.op, "x", x_, {kAny, kAny});
+    const Tensor grad = input(in.op, "grad", grad_, x.scalar_type(), {x.size(0), kAny});
+    Tensor sums = empty(in.op, {with_sums ? grad.size(1) : 0}, x.scalar_type());
     const Tensor weight =
-        layer_product(op, ProductForm::a_transposed, x, grad, nullptr, with_sums ? &sums : nullptr);
+        layer_product(in.op, ProductForm::a_transposed, x, grad, nullptr, with_sums ? &sums : nullptr);
     return {weight, sums};
   }
 
-  static Tensor degree_linear(const Tensor& x_, const Tensor& weight_, bool transposed) {
-    const auto op = Device::make("degree_linear", "x", x_);
-    const Tensor x = float_input(op, "x", x_, {kAny, kAny, kAny});
+  static Tensor degree_linear(Checked<Device>& in, const Tensor& x_, const Tensor& weight_, bool transposed) {
+    const Tensor x = float_input(in.op, "x", x_, {kAny, kAny, kAny});
     const std::array<int64_t, 2> sizes{transposed ? kAny : x.size(2), transposed ? x.size(2) : kAny};
-    const Tensor weight = input(op, "weight", weight_, x.scalar_type(), {kAny, sizes[0], sizes[1]});
+    const Tensor weight = input(in.op, "weight", weight_, x.scalar_type(), {kAny, sizes[0], sizes[1]});
     if (x.size(1) != weight.size(0) * weight.size(0))
-      fail(op, "argument `x` has " + std::to_string(x.size(1)) + " coefficients, expected those of the " +
-                   std::to_string(weight.size(0)) + " degrees of `weight`, as many as their square");
-    return degree_product(op, x, weight, transposed);
+      fail(in.op, "argument `x` has ", x.size(1), " coefficients, expected those of the ", weight.size(0),
+           " degrees of `weight`, as many as their square");
+    return degree_product(in.op, x, weight, transposed);
   }
 
   MDOPS_IMPLEMENT(LinearOps, linear, linear_input, linear_weight, degree_linear)

@@ -17,26 +17,28 @@
 
 namespace mdops {
 
-template <class Device>
-struct MessageOps {
+// Of rows x, or of rows that are a number times a vector, and then of these numbers and of what multiplies
+// them.
+template <class Device, class T, bool of_numbers>
+struct MessagePasses;
+template <class Device, class T>
+using MessageOps = MessagePasses<Device, T, false>;
+
+template <class Device, class T, bool of_numbers>
+struct MessagePasses {
   using Optional = std::optional<Tensor>;
 
-  // Of rows `x`, or where they are a number times a vector of these numbers, and of what multiplies them.
-  template <class T, bool of_numbers = false>
   static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
                                   const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                                  const Tensor& first, const Tensor& first_offsets, const Tensor& second,
-                                  const Optional& second_order, const Tensor& second_offsets,
-                                  const Optional& groups, int64_t activation, double threshold,
-                                  const std::string& matmul_name) {
+                                  SortedIndex first, NodeIndex second, const Optional& groups,
+                                  int64_t activation, double threshold, const std::string& matmul_name) {
     MessageArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.inputs = x.size(1);
     in.place(a.weight, "weight", weight, {a.inputs, kAny});
     const int64_t columns = weight.size(1);
-    const RowIndex firsts(in, first, std::nullopt, first_offsets, a.rows, {"first", "", "first_offsets"});
-    const RowIndex seconds(in, second, second_order, second_offsets, a.rows,
-                           {"second", "second_order", "second_offsets"});
+    const RowIndex firsts(in, first, a.rows, "first", "first_offsets");
+    const RowIndex seconds(in, second, a.rows, {"second", "second_order", "second_offsets"});
     a.first = firsts.index, a.first_offsets = firsts.offsets, a.firsts = firsts.targets;
     a.second = seconds.index, a.second_order = seconds.order, a.second_offsets = seconds.offsets;
     a.seconds = seconds.targets;
@@ -61,7 +63,6 @@ struct MessageOps {
     return a;
   }
 
-  template <class T>
   static Outputs<2> message(Checked<Device>& in, MessageArgs<T>& a) {
     Tensor sent = in.result(a.to_sent, {a.firsts, a.sent});
     Tensor kept = rows(in, a.to_kept, a.rows, a.kept);
@@ -71,16 +72,13 @@ struct MessageOps {
 
   // The gradients by x, weight, p, q, row_weight and scale; those by weight and scale are empty unless asked
   // for.
-  template <class T>
   static Outputs<6> message_backward(Checked<Device>& in, const Tensor& grad_sent, const Tensor& grad_kept,
                                      const Tensor& x, const Tensor& weight, const Tensor& p, const Tensor& q,
-                                     const Tensor& row_weight, const Tensor& scale, const Tensor& first,
-                                     const Tensor& first_offsets, const Tensor& second,
-                                     const Optional& second_order, const Tensor& second_offsets,
-                                     const Optional& groups, int64_t activation, double threshold,
-                                     const std::string& matmul, bool of_weights) {
-    auto a = arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                          second_offsets, groups, activation, threshold, matmul);
+                                     const Tensor& row_weight, const Tensor& scale, SortedIndex first,
+                                     NodeIndex second, const Optional& groups, int64_t activation,
+                                     double threshold, const std::string& matmul, bool of_weights) {
+    auto a = arguments(in, x, weight, p, q, row_weight, scale, first, second, groups, activation, threshold,
+                       matmul);
     take_gradients(in, a, grad_sent, grad_kept);
     const Gradients by(in, a, of_weights);
     run_message(in.op, a);
@@ -89,15 +87,15 @@ struct MessageOps {
 
   // The gradients by grad_sent, grad_kept, and by those of `message_backward` without weights. It has
   // float32's products.
-  template <class T>
-  static Outputs<8> message_backward_backward(
-      Checked<Device>& in, const Tensor& along_x, const Tensor& along_p, const Tensor& along_q,
-      const Tensor& along_row_weight, const Tensor& grad_sent, const Tensor& grad_kept, const Tensor& x,
-      const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-      const Tensor& first, const Tensor& first_offsets, const Tensor& second, const Optional& second_order,
-      const Tensor& second_offsets, const Optional& groups, int64_t activation, double threshold) {
-    auto a = arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets, second, second_order,
-                          second_offsets, groups, activation, threshold, "float32");
+  static Outputs<8> message_backward_backward(Checked<Device>& in, const Tensor& along_x,
+                                              const Tensor& along_p, const Tensor& along_q,
+                                              const Tensor& along_row_weight, const Tensor& grad_sent,
+                                              const Tensor& grad_kept, const Tensor& x, const Tensor& weight,
+                                              const Tensor& p, const Tensor& q, const Tensor& row_weight,
+                                              const Tensor& scale, SortedIndex first, NodeIndex second,
+                                              const Optional& groups, int64_t activation, double threshold) {
+    auto a = arguments(in, x, weight, p, q, row_weight, scale, first, second, groups, activation, threshold,
+                       "float32");
     take_gradients(in, a, grad_sent, grad_kept);
     in.take(a.along_x, "along_x", along_x, {a.rows, a.inputs});
     in.take(a.along_p, "along_p", along_p, {a.firsts, a.columns()});
@@ -111,14 +109,12 @@ struct MessageOps {
   MDOPS_IMPLEMENT_FLOATS(MessageOps, message, message_backward, message_backward_backward)
 
   // A new tensor of rows.
-  template <class T>
   static Tensor rows(Checked<Device>& in, T*& to, int64_t count, int64_t width) {
     Tensor made = message_rows(in.op, {count, width}, kDtype<T>);
     to = data_of(made);
     return made;
   }
 
-  template <class T>
   static void take_gradients(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
                              const Tensor& grad_kept) {
     in.place(a.grad_sent, "grad_sent", grad_sent, {a.firsts, a.sent});
@@ -128,7 +124,6 @@ struct MessageOps {
   struct Gradients {
     Tensor x, weight, p, q, row_weight, scale;
 
-    template <class T>
     Gradients(Checked<Device>& in, MessageArgs<T>& a, bool of_weights)
         : x(rows(in, a.by_x, a.rows, a.inputs)),
           weight(in.result(a.by_weight, {of_weights ? a.inputs : 0, of_weights ? a.columns() : 0})),
@@ -142,7 +137,6 @@ struct MessageOps {
 
  private:
   // That rows of no first have no second, and that those of a group are of all pairs of its first things.
-  template <class T>
   static void check_rows(const Op& op, const MessageArgs<T>& a) {
     const int32_t *const second_of = a.second, *const begin = a.first_offsets, *const group = a.group_offsets;
     for (int64_t r = begin[a.firsts]; r < a.rows; ++r)
@@ -170,24 +164,20 @@ struct MessageOps {
 };
 
 // Messages whose rows have frames, some of which are taken elsewhere, too.
-template <class Device>
+template <class Device, class T>
 struct FramedMessageOps {
-  using Messages = MessageOps<Device>;
+  using Messages = MessageOps<Device, T>;
 
-  template <class T>
   static MessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& p,
                                   const Tensor& q, const Tensor& row_weight, const Tensor& scale,
-                                  const Tensor& frame, const Tensor& first, const Tensor& first_offsets,
-                                  const Tensor& second, const std::optional<Tensor>& second_order,
-                                  const Tensor& second_offsets, const Tensor& taken,
-                                  const Tensor& taken_offsets, int64_t width, int64_t activation,
-                                  double threshold, const std::string& matmul) {
-    auto a = Messages::template arguments<T>(in, x, weight, p, q, row_weight, scale, first, first_offsets,
-                                             second, second_order, second_offsets, std::nullopt, activation,
-                                             threshold, matmul);
+                                  const Tensor& frame, SortedIndex first, NodeIndex second, SortedIndex taken,
+                                  int64_t width, int64_t activation, double threshold,
+                                  const std::string& matmul) {
+    auto a = Messages::arguments(in, x, weight, p, q, row_weight, scale, first, second, std::nullopt,
+                                 activation, threshold, matmul);
     MessageFrames<T>& frames = a.frames;
     in.take(frames.frame, "frame", frame, {a.rows, 3});
-    const RowIndex of(in, taken, std::nullopt, taken_offsets, kAny, {"taken", "", "taken_offsets"});
+    const RowIndex of(in, taken, kAny, "taken", "taken_offsets");
     frames.wanted = true, frames.count = of.rows, frames.width = width;
     frames.taken = of.index, frames.taken_offsets = of.offsets;
     if (width < 0 || width > a.inputs)
@@ -196,7 +186,6 @@ struct FramedMessageOps {
     return a;
   }
 
-  template <class T>
   static Outputs<4> framed_message(Checked<Device>& in, MessageArgs<T>& a) {
     const MessageFrames<T> frames = std::exchange(a.frames, {});
     T *moments_of, *rows_of;
@@ -210,7 +199,6 @@ struct FramedMessageOps {
   }
 
   // The gradients by x, p, q, row_weight and frame.
-  template <class T>
   static Outputs<5> framed_message_backward(Checked<Device>& in, MessageArgs<T>& a, const Tensor& grad_sent,
                                             const Tensor& grad_kept, const Tensor& grad_moments,
                                             const Tensor& grad_rows) {
@@ -239,54 +227,47 @@ struct FramedMessageOps {
   MDOPS_IMPLEMENT_FLOATS(FramedMessageOps, framed_message, framed_message_backward)
 
  private:
-  template <class T>
   static RowMomentArgs<T> moment_args(const MessageArgs<T>& a, const MessageFrames<T>& frames) {
     return {frames.frame, a.x, a.first_offsets, a.rows, a.inputs, a.firsts, false, 3};
   }
 };
 
 // Messages of rows that are a number times a vector.
-template <class Device>
+template <class Device, class T>
 struct OuterMessageOps {
-  using Messages = MessageOps<Device>;
+  using Messages = MessagePasses<Device, T, true>;
 
   // Of the numbers and the vector times the weight, and what makes whole rows of them.
-  template <class T>
   struct Given : MessageArgs<T> {
     Tensor number, vector, weight_of_rows, weight_of_numbers;
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& number, const Tensor& vector,
-                            const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight,
-                            const Tensor& scale, const Tensor& first, const Tensor& first_offsets,
-                            const Tensor& second, const std::optional<Tensor>& second_order,
-                            const Tensor& second_offsets, const std::optional<Tensor>& groups,
-                            int64_t activation, double threshold, const std::string& matmul) {
+  static Given arguments(Checked<Device>& in, const Tensor& number, const Tensor& vector,
+                         const Tensor& weight, const Tensor& p, const Tensor& q, const Tensor& row_weight,
+                         const Tensor& scale, SortedIndex first, NodeIndex second,
+                         const std::optional<Tensor>& groups, int64_t activation, double threshold,
+                         const std::string& matmul) {
     const Tensor u = Device::placed(input(in.op, "vector", vector, kDtype<T>, {1, kAny}));
     const int64_t width = u.size(1);
     const Tensor w = input(in.op, "weight", weight, kDtype<T>, {width, kAny});
     const Tensor n = input(in.op, "number", number, kDtype<T>, {kAny, 1});
     const Tensor of_numbers = message_product(in.op, ProductForm::plain, u, w);
-    Given<T> a{Messages::template arguments<T, true>(in, n, of_numbers, p, q, row_weight, scale, first,
-                                                     first_offsets, second, second_order, second_offsets,
-                                                     groups, activation, threshold, matmul),
-               n, u, w, of_numbers};
+    Given a{Messages::arguments(in, n, of_numbers, p, q, row_weight, scale, first, second, groups, activation,
+                                threshold, matmul),
+            n, u, w, of_numbers};
     if (a.kept && a.kept != width)
       fail(in.op, "argument `scale` has ", a.kept, " numbers, expected none or ", width);
     return a;
   }
 
-  template <class T>
-  static Outputs<2> outer_message(Checked<Device>& in, Given<T>& a) {
+  static Outputs<2> outer_message(Checked<Device>& in, Given& a) {
     Tensor rows;
     if (!takes(in, a)) rows = whole_rows(in, a);
     return Messages::message(in, a);
   }
 
   // The gradients by number, p, q and row_weight.
-  template <class T>
-  static Outputs<4> outer_message_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad_sent,
+  static Outputs<4> outer_message_backward(Checked<Device>& in, Given& a, const Tensor& grad_sent,
                                            const Tensor& grad_kept) {
     Messages::take_gradients(in, a, grad_sent, grad_kept);
     typename Messages::Gradients by(in, a, false);
@@ -305,15 +286,13 @@ struct OuterMessageOps {
 
  private:
   // Whether the message's kernels have rows that are a number times a vector, which they then get.
-  template <class T>
-  static bool takes(Checked<Device>& in, Given<T>& a) {
+  static bool takes(Checked<Device>& in, Given& a) {
     a.inputs = a.vector.size(1), a.x = nullptr;
     a.outer.number = data_of(a.number), a.outer.vector = data_of(a.vector);
     return message_takes_outer(in.op, a);
   }
   // Else what they need for whole rows.
-  template <class T>
-  static Tensor whole_rows(Checked<Device>& in, Given<T>& a) {
+  static Tensor whole_rows(Checked<Device>& in, Given& a) {
     Tensor rows = message_product(in.op, ProductForm::plain, a.number, a.vector);
     a.outer = {}, a.weight = data_of(a.weight_of_rows), a.x = data_of(rows);
     return rows;

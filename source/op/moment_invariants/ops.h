@@ -6,9 +6,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct InvariantOps {
-  template <class T>
   static InvariantArgs<T> arguments(Checked<Device>& in, const Tensor& scalars, const Tensor& others,
                                     const Tensor& types, const Tensor& behind, const Tensor& forth_index,
                                     const Tensor& forth_factor, const Tensor& forth_offsets,
@@ -21,15 +20,15 @@ struct InvariantOps {
     in.take(a.behind, "behind", behind, {kAny, kAny});
     a.components = others.size(1), a.extra = behind.size(1), a.ntypes = static_cast<int>(behind.size(0));
     in.take_range(a.types, "types", types, {a.atoms}, -1, behind.size(0));
-    a.forth = terms<T>(in, "forth", forth_index, forth_factor, forth_offsets, kAny);
+    a.forth = terms(in, "forth", forth_index, forth_factor, forth_offsets, kAny);
     if (a.channels < 0)
       fail(in.op, "argument `scalars` has ", scalars.size(1), " columns, expected at least 2");
     if (mixed < 0 || made < 0 || mixed > a.forth.rows - made)
       fail(in.op, "arguments `mixed` and `made` are ", mixed, " and ", made,
            ", expected 0 to the rows of `forth_offsets` together");
     a.mixed = mixed, a.made = made;
-    a.back = terms<T>(in, "back", back_index, back_factor, back_offsets,
-                      mixed + made + scalars.size(1) + others.size(1) + 1);
+    a.back = terms(in, "back", back_index, back_factor, back_offsets,
+                   mixed + made + scalars.size(1) + others.size(1) + 1);
     if (a.all_backward() > 4096)
       fail(in.op, "it has ", a.all_backward(), " numbers of an atom, expected up to 4096");
     // On the CPU; GPUs answer with NaN.
@@ -38,7 +37,6 @@ struct InvariantOps {
     return a;
   }
 
-  template <class T>
   static Tensor moment_invariants(Checked<Device>& in, InvariantArgs<T>& a) {
     T* to;
     Tensor out = in.result(to, {a.atoms, a.width()});
@@ -46,7 +44,6 @@ struct InvariantOps {
     return out;
   }
 
-  template <class T>
   static Outputs<2> moment_invariants_backward(Checked<Device>& in, InvariantArgs<T>& a, const Tensor& grad) {
     const T* of_features;
     in.take(of_features, "grad", grad, {a.atoms, a.width()});
@@ -60,7 +57,6 @@ struct InvariantOps {
   MDOPS_IMPLEMENT_FLOATS(InvariantOps, moment_invariants, moment_invariants_backward)
 
  private:
-  template <class T>
   static TermArgs<T> terms(Checked<Device>& in, const std::string& name, const Tensor& index,
                            const Tensor& factor, const Tensor& offsets, int64_t rows) {
     TermArgs<T> a{};

@@ -6,9 +6,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct MomentProductOps {
-  template <class T>
   static Tensor moment_product(Checked<Device>& in, const Tensor& moments, const Tensor& tables,
                                const Tensor& rows, const Tensor& kinds) {
     MomentProductArgs<T> a{};
@@ -19,7 +18,6 @@ struct MomentProductOps {
     return out;
   }
 
-  template <class T>
   static Tensor moment_product_backward(Checked<Device>& in, const Tensor& grad, const Tensor& tables,
                                         const Tensor& rows, const Tensor& kinds) {
     MomentProductArgs<T> a{};
@@ -33,7 +31,6 @@ struct MomentProductOps {
   MDOPS_IMPLEMENT_FLOATS(MomentProductOps, moment_product, moment_product_backward)
 
  private:
-  template <class T>
   static void take_tables(Checked<Device>& in, MomentProductArgs<T>& a, const char* name, int64_t columns,
                           const Tensor& tables, const Tensor& rows, const Tensor& kinds, bool back) {
     in.place(a.table, "tables", tables, {kAny, kAny, kAny});
@@ -53,7 +50,6 @@ struct MomentProductOps {
   }
 
   // Each row is of an atom with a kind, and of another one than all other rows.
-  template <class T>
   static void check_rows(const Op& op, const MomentProductArgs<T>& a) {
     std::vector<bool> seen(a.atoms);
     for (int64_t r = 0; r < a.rows; ++r) {

@@ -6,18 +6,16 @@
 
 namespace mdops {
 
-static Atoms atoms_of(const Op& op, const NeighborInputs& in, int64_t num_types) {
-  if (in.atoms > std::numeric_limits<int32_t>::max())
+static Atoms atoms_of(const Op& op, const NeighborArgs& a, int64_t num_types) {
+  if (a.atoms > std::numeric_limits<int32_t>::max())
     fail(op, "argument `positions` holds more atoms than 32-bit indices can name");
-  return {op.name,          in.atoms,        in.systems,        data_of(in.positions),
-          data_of(in.cell), data_of(in.pbc), data_of(in.batch), data_of(in.types),
-          in.cutoff,        num_types};
+  return {op.name, a.atoms, a.systems, a.positions, a.cell, a.pbc, a.batch, a.types, a.cutoff, num_types};
 }
 
-static Outputs<4> search_matrix(const Op& op, const NeighborInputs& in, int64_t ntypes, int64_t capacity,
+static Outputs<4> search_matrix(const Op& op, const NeighborArgs& a, int64_t ntypes, int64_t capacity,
                                 bool sort) {
   if (ntypes < 1) fail(op, "argument `ntypes` is ", ntypes, ", expected at least 1");
-  const Atoms atoms = atoms_of(op, in, ntypes);
+  const Atoms atoms = atoms_of(op, a, ntypes);
   const Cells cells = sort_into_cells(atoms);
 
   Tensor neighbors = empty({atoms.size, capacity}, ScalarType::Int),
@@ -30,8 +28,8 @@ static Outputs<4> search_matrix(const Op& op, const NeighborInputs& in, int64_t 
   return {neighbors, images, counts, needed};
 }
 
-static Outputs<3> search_pairs(const Op& op, const NeighborInputs& in) {
-  const Atoms atoms = atoms_of(op, in, 0);
+static Outputs<3> search_pairs(const Op& op, const NeighborArgs& a) {
+  const Atoms atoms = atoms_of(op, a, 0);
   const Cells cells = sort_into_cells(atoms);
 
   // Twice, to count and to write: cheaper than moving the pairs from buffers of the threads.

@@ -14,14 +14,14 @@ constexpr int kSearchBlock = 256;
 constexpr int64_t kMostKinds = 1 << 20;  // that one thread looks through for each system
 constexpr int kSearchThreads = gpu_search::kWarps * kWarp;
 
-GpuAtoms atoms_of(const CudaOp& op, const NeighborInputs& in, int64_t num_types) {
-  if (in.atoms > (1 << 29) || in.systems > (1 << 29))
+GpuAtoms atoms_of(const CudaOp& op, const NeighborArgs& given, int64_t num_types) {
+  if (given.atoms > (1 << 29) || given.systems > (1 << 29))
     fail(op, "argument `positions` or `cell` holds more than 2^29 atoms or systems");
   GpuAtoms a{};
-  a.size = in.atoms, a.num_systems = op.int32_of("cell", in.systems);
-  a.num_types = op.int32_of("ntypes", num_types), a.positions = data_of(in.positions);
-  a.cell = data_of(in.cell), a.pbc = data_of(in.pbc), a.batch = data_of(in.batch);
-  a.types = data_of(in.types), a.cutoff = in.cutoff, a.centers = in.atoms;
+  a.size = given.atoms, a.num_systems = op.int32_of("cell", given.systems);
+  a.num_types = op.int32_of("ntypes", num_types), a.positions = given.positions;
+  a.cell = given.cell, a.pbc = given.pbc, a.batch = given.batch;
+  a.types = given.types, a.cutoff = given.cutoff, a.centers = given.atoms;
   return a;
 }
 
@@ -70,12 +70,12 @@ int64_t count_pairs(const CudaOp& op, const GpuAtoms& atoms, const Word* status,
 
 }  // namespace
 
-static Outputs<4> search_matrix(const CudaOp& op, const NeighborInputs& in, int64_t ntypes, int64_t capacity,
+static Outputs<4> search_matrix(const CudaOp& op, const NeighborArgs& given, int64_t ntypes, int64_t capacity,
                                 bool sort) {
   if (ntypes < 1 || ntypes > kMostKinds)
     fail(op,
          "argument `ntypes` is " + std::to_string(ntypes) + ", expected 1 to " + std::to_string(kMostKinds));
-  const GpuAtoms atoms = atoms_of(op, in, ntypes);
+  const GpuAtoms atoms = atoms_of(op, given, ntypes);
   Rows rows{empty(op, {atoms.size, capacity}, ScalarType::Int),
             empty(op, {atoms.size, capacity}, ScalarType::Int)};
   Tensor counts = zeros(op, {atoms.size, ntypes}, ScalarType::Int), needed = empty(op, {2}, ScalarType::Long);
@@ -92,8 +92,8 @@ static Outputs<4> search_matrix(const CudaOp& op, const NeighborInputs& in, int6
   return {rows[0], rows[1], counts, needed};
 }
 
-static Outputs<3> search_pairs(const CudaOp& op, const NeighborInputs& in) {
-  const GpuAtoms atoms = atoms_of(op, in, 0);
+static Outputs<3> search_pairs(const CudaOp& op, const NeighborArgs& given) {
+  const GpuAtoms atoms = atoms_of(op, given, 0);
   const Sorted sorted(op, atoms);
   const auto search = [&](const PairWriter& writer) {
     op.launch(gpu_search::search<PairWriter>, blocks_for(atoms.size, gpu_search::kWarps), kSearchThreads, 0,

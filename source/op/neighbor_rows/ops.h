@@ -6,9 +6,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct RowListOps {
-  template <class T>
   static Outputs<5> neighbor_rows(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& pair_mask, const Tensor& zeroed,
                                   double cutoff) {
@@ -26,9 +25,8 @@ struct RowListOps {
   MDOPS_IMPLEMENT_FLOATS(RowListOps, neighbor_rows)
 };
 
-template <class Device>
+template <class Device, class T>
 struct SplineRowsOps {
-  template <class T>
   static SplineRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
                                      const Tensor& counts, const Tensor& types, const Tensor& mean,
                                      const Tensor& std, const Tensor& table, double cutoff,
@@ -47,7 +45,6 @@ struct SplineRowsOps {
     return a;
   }
 
-  template <class T>
   static Outputs<4> spline_rows(Checked<Device>& in, SplineRowsArgs<T>& a) {
     SplineRows<T> out;
     const auto [environment, switches, directions] = row_results(in, a.rows, out);
@@ -56,7 +53,6 @@ struct SplineRowsOps {
     return {environment, switches, directions, g};
   }
 
-  template <class T>
   static Tensor spline_rows_backward(Checked<Device>& in, SplineRowsArgs<T>& a,
                                      const Tensor& grad_environment, const Tensor& grad_switch,
                                      const Tensor& grad_directions, const Tensor& grad_g) {
@@ -72,9 +68,8 @@ struct SplineRowsOps {
   MDOPS_IMPLEMENT_FLOATS(SplineRowsOps, spline_rows, spline_rows_backward)
 };
 
-template <class Device>
+template <class Device, class T>
 struct EnvironmentRowsOps {
-  template <class T>
   static EnvironmentRowsArgs<T> arguments(Checked<Device>& in, const Tensor& displacements,
                                           const Tensor& slots, const Tensor& counts, const Tensor& types,
                                           const Tensor& mean, const Tensor& std, double cutoff,
@@ -83,7 +78,6 @@ struct EnvironmentRowsOps {
                                     protection, rows);
   }
 
-  template <class T>
   static Outputs<4> environment_rows(Checked<Device>& in, EnvironmentRowsArgs<T>& a) {
     EnvironmentRows<T> out;
     const auto [environment, switches, directions] = row_results(in, a.rows, out);
@@ -93,7 +87,6 @@ struct EnvironmentRowsOps {
     return {environment, switches, directions, of_pair};
   }
 
-  template <class T>
   static Tensor environment_rows_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
                                           const Tensor& grad_environment, const Tensor& grad_switch,
                                           const Tensor& grad_directions) {
@@ -105,7 +98,6 @@ struct EnvironmentRowsOps {
     return out;
   }
 
-  template <class T>
   static Outputs<4> environment_rows_backward_backward(Checked<Device>& in, EnvironmentRowsArgs<T>& a,
                                                        const Tensor& direction,
                                                        const Tensor& grad_environment,
@@ -128,20 +120,18 @@ struct EnvironmentRowsOps {
 };
 
 // Rows with harmonics to a degree.
-template <class Device>
+template <class Device, class T>
 struct HarmonicRowsOps {
-  template <class T>
   struct Given : EnvironmentRowsArgs<T> {
     int degree;
 
     int components() const { return components_to(degree); }
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
-                            const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
-                            double cutoff, double cutoff_smooth, double protection, int64_t rows,
-                            int64_t degree) {
+  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& slots,
+                         const Tensor& counts, const Tensor& types, const Tensor& mean, const Tensor& std,
+                         double cutoff, double cutoff_smooth, double protection, int64_t rows,
+                         int64_t degree) {
     if (degree < 2 || degree > kMostDegrees)
       fail(in.op, "argument `degree` is ", degree, ", expected 2 to ", kMostDegrees);
     return {take_environment_rows<T>(in, displacements, slots, counts, types, mean, std, cutoff,
@@ -149,16 +139,14 @@ struct HarmonicRowsOps {
             static_cast<int>(degree)};
   }
 
-  template <class T>
-  static Tensor harmonic_rows(Checked<Device>& in, Given<T>& a) {
+  static Tensor harmonic_rows(Checked<Device>& in, Given& a) {
     T* to;
     Tensor out = in.result(to, {a.rows, a.components()});
     run_harmonic_rows(in.op, a, a.degree, to);
     return out;
   }
 
-  template <class T>
-  static Tensor harmonic_rows_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
+  static Tensor harmonic_rows_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
     const T* of_rows;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
     T* by_d;
@@ -167,8 +155,7 @@ struct HarmonicRowsOps {
     return out;
   }
 
-  template <class T>
-  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given<T>& a, const Tensor& direction,
+  static Outputs<2> harmonic_rows_backward_backward(Checked<Device>& in, Given& a, const Tensor& direction,
                                                     const Tensor& grad) {
     const T *of_rows, *u;
     in.take(of_rows, "grad", grad, {a.rows, a.components()});
@@ -184,11 +171,10 @@ struct HarmonicRowsOps {
                          harmonic_rows_backward_backward)
 };
 
-template <class Device>
+template <class Device, class T>
 struct RowMomentOps {
   using Optional = std::optional<Tensor>;
 
-  template <class T>
   static RowMomentArgs<T> arguments(Checked<Device>& in, const Tensor& environment, const Tensor& g,
                                     const Tensor& offsets, bool leaves_rest, const Optional& index,
                                     const Optional& order, const Optional& node_offsets) {
@@ -203,7 +189,8 @@ struct RowMomentOps {
     if (index.has_value() != node_offsets.has_value())
       fail(in.op, "arguments `index` and `node_offsets` are given together or not at all");
     if (index) {
-      const RowIndex of(in, *index, order, *node_offsets, a.rows, {"index", "order", "node_offsets"});
+      const RowIndex of(in, NodeIndex{*index, order, *node_offsets}, a.rows,
+                        {"index", "order", "node_offsets"});
       check_nodes(in.op, "g", g, of);
       a.index = of.index;
     }
@@ -213,7 +200,6 @@ struct RowMomentOps {
     return a;
   }
 
-  template <class T>
   static Tensor row_moments(Checked<Device>& in, RowMomentArgs<T>& a) {
     T* moments;
     Tensor out = in.result(moments, {a.atoms, a.components, a.channels});
@@ -221,7 +207,6 @@ struct RowMomentOps {
     return out;
   }
 
-  template <class T>
   static Outputs<2> row_moments_backward(Checked<Device>& in, RowMomentArgs<T>& a, const Tensor& grad) {
     const T* of_moments;
     in.take(of_moments, "grad", grad, {a.atoms, a.components, a.channels});

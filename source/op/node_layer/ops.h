@@ -7,22 +7,20 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct NodeLayerOps {
   // With the weights as `node_layer_pack` gives them, if there are such.
-  template <class T>
   struct Given : NodeLayerArgs<T> {
     int64_t edges;  // rows of e for each node
     std::optional<Tensor> packed;
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& n, const Tensor& v, const Tensor& e,
-                            const Tensor& own, const Tensor& own_bias, const Tensor& own_factor,
-                            const Tensor& sum_factor, const Tensor& every, const Tensor& bias,
-                            const Tensor& factor, bool takes_nodes, double keep, int64_t axis,
-                            int64_t activation, double threshold, const std::optional<Tensor>& packed) {
-    Given<T> a{};
+  static Given arguments(Checked<Device>& in, const Tensor& n, const Tensor& v, const Tensor& e,
+                         const Tensor& own, const Tensor& own_bias, const Tensor& own_factor,
+                         const Tensor& sum_factor, const Tensor& every, const Tensor& bias,
+                         const Tensor& factor, bool takes_nodes, double keep, int64_t axis,
+                         int64_t activation, double threshold, const std::optional<Tensor>& packed) {
+    Given a{};
     in.take(a.n, "n", n, {kAny, kAny});
     const int64_t rows = a.rows = n.size(0), width = a.width = n.size(1);
     in.take(a.v, "v", v, {rows, kAny, width});
@@ -57,8 +55,7 @@ struct NodeLayerOps {
     return a;
   }
 
-  template <class T>
-  static Outputs<3> node_layer(Checked<Device>& in, Given<T>& a) {
+  static Outputs<3> node_layer(Checked<Device>& in, Given& a) {
     Tensor out = in.result(a.out, {a.rows, a.width}), z = in.result(a.z, {a.rows, a.width});
     Tensor z_own = in.result(a.z_own, {a.own ? a.rows : 0, a.width});
     run_node_layer(in.op, a, a.packed);
@@ -66,8 +63,7 @@ struct NodeLayerOps {
   }
 
   // By n, v and e.
-  template <class T>
-  static Outputs<3> node_layer_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad, const Tensor& z,
+  static Outputs<3> node_layer_backward(Checked<Device>& in, Given& a, const Tensor& grad, const Tensor& z,
                                         const Tensor& z_own) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     in.take_saved(a.z, "z", z, {a.rows, a.width});
@@ -79,7 +75,6 @@ struct NodeLayerOps {
   }
 
   // The weights as `node_layer` reads them, or with `back` its gradient.
-  template <class T>
   static Tensor node_layer_pack(Checked<Device>& in, const Tensor& own, const Tensor& own_bias,
                                 const Tensor& every, const Tensor& bias, bool back) {
     NodeLayerArgs<T> a{};

@@ -7,9 +7,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct NodeUpdateOps {
-  template <class T>
   static NodeUpdateArgs<T> arguments(Checked<Device>& in, const Tensor& z, const Tensor& u,
                                      const Tensor& weights, int64_t activation, double threshold) {
     NodeUpdateArgs<T> a{};
@@ -21,10 +20,9 @@ struct NodeUpdateOps {
     return a;
   }
 
-  template <class T>
   static Tensor node_update(Checked<Device>& in, const Tensor& x, const Tensor& z, const Tensor& u,
                             const Tensor& m, const Tensor& weights, int64_t activation, double threshold) {
-    auto a = arguments<T>(in, z, u, weights, activation, threshold);
+    auto a = arguments(in, z, u, weights, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.width});
     in.take(a.m, "m", m, {a.rows, a.width});
     Tensor y = in.result(a.y, {a.rows, a.width});
@@ -33,7 +31,6 @@ struct NodeUpdateOps {
   }
 
   // By z, u and m.
-  template <class T>
   static Outputs<3> node_update_backward(Checked<Device>& in, NodeUpdateArgs<T>& a, const Tensor& grad) {
     in.take(a.grad, "grad", grad, {a.rows, a.width});
     Tensor by_z = in.result(a.by_z, {a.rows, a.width}), by_u = in.result(a.by_u, {a.rows, a.width});

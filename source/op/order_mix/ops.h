@@ -8,9 +8,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct OrderMixOps {
-  template <class T>
   static Tensor order_mix(Checked<Device>& in, const Tensor& numbers, const Tensor& x, int64_t degree,
                           bool transposed) {
     OrderMixArgs<T> a{};
@@ -22,7 +21,6 @@ struct OrderMixOps {
     return y;
   }
 
-  template <class T>
   static Tensor order_mix_outer(Checked<Device>& in, const Tensor& x, const Tensor& y, int64_t degree) {
     OrderOuterArgs<T> a{};
     in.place(a.x, "x", x, {kAny, kAny, kAny});

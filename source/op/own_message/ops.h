@@ -7,9 +7,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct OwnMessageOps {
-  template <class T>
   static OwnMessageArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight,
                                      const Tensor& bias, const Tensor& factor, double keep,
                                      int64_t activation, double threshold) {
@@ -25,14 +24,12 @@ struct OwnMessageOps {
     return a;
   }
 
-  template <class T>
   static Tensor own_message(Checked<Device>& in, OwnMessageArgs<T>& a) {
     Tensor y = in.result(a.out, {a.rows, a.width});
     run_own_message(in.op, a);
     return y;
   }
 
-  template <class T>
   static Tensor own_message_backward(Checked<Device>& in, OwnMessageArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     return own_message(in, a);

@@ -11,20 +11,18 @@ static void run_near(const Op& op, const ListArgs& list, const NearArgs& near, d
 }
 
 // Of a blend from the other model's answers.
-static void run_table(const Op& op, const ListArgs& list, const TableArgs& table, const BlendInputs& other,
+static void run_table(const Op& op, const ListArgs& list, const TableArgs& table, const BlendArgs& other,
                       const NearArgs& near, TableOutputs& out) {
   const StepResults<double> results{list.atoms,           data_of(out.energy), data_of(out.within),
                                     data_of(out.nearest), data_of(out.forces), data_of(out.virial),
                                     out.atom_virial()};
-  if (!other.blends()) return table_step(op, list, table, other.weights(), results);
-  const auto copy = [](const Tensor& from, double* to) {
-    std::copy_n(from.const_data_ptr<double>(), from.numel(), to);
-  };
+  if (!other.blends) return table_step(op, list, table, other.weight, results);
   std::fill_n(results.nearest, list.atoms, table.cutoff);
-  copy(other.other, results.energy), copy(other.forces, results.forces);
-  copy(other.virial, results.virial);
-  if (results.atom_virial) copy(other.of_atoms, results.atom_virial);
-  blend_step(op, list, table, near, other.weights(), list.atoms,
+  std::copy_n(other.other, list.atoms, results.energy);
+  std::copy_n(other.forces, 3 * list.atoms, results.forces);
+  std::copy_n(other.virial, 9 * list.systems, results.virial);
+  if (results.atom_virial) std::copy_n(other.of_atoms, 9 * list.atoms, results.atom_virial);
+  blend_step(op, list, table, near, other.weight, list.atoms,
              {results.energy, results.forces, results.virial, results.atom_virial});
 }
 

@@ -3,13 +3,12 @@
 
 namespace mdops {
 
-static void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& table,
-                      const BlendInputs& blend, const NearArgs& near, TableOutputs& out) {
-  GpuTableTask task{blend.weights(), nullptr, blend.blends(), near, {}};
-  if (blend.blends()) {
-    task.other = data_of(blend.other);
-    task.sums = other_sums(blend.forces, blend.virial, blend.of_atoms);
-  }
+static void run_table(const CudaOp& op, const ListArgs& list, const TableArgs& table, const BlendArgs& blend,
+                      const NearArgs& near, TableOutputs& out) {
+  GpuTableTask task{blend.weight, nullptr, blend.blends, near, {}};
+  if (blend.blends)
+    task.other = blend.other,
+    task.sums = {blend.forces, blend.virial, out.atom_virial() ? blend.of_atoms : nullptr};
   run_table(op, list, table, task, out);
 }
 

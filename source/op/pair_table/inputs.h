@@ -3,112 +3,82 @@
 
 #include <cmath>
 
-#include "common/pair_checks.h"
+#include "common/checked.h"
 #include "pair_table/pair_table.h"
 
 namespace mdops {
 
-struct ListInputs {
-  Tensor positions, cell, batch, types, neighbors, images, counts;
-  int64_t atoms = positions.size(0), systems = cell.size(0), ntypes = counts.size(1);
-
-  ListInputs(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
-             const Tensor& types_, const Tensor& neighbors_, const Tensor& images_, const Tensor& counts_)
-      : positions(input(op, "positions", positions_, ScalarType::Double, {kAny, 3})),
-        cell(input(op, "cell", cell_, ScalarType::Double, {kAny, 3, 3})),
-        batch(input(op, "batch", batch_, ScalarType::Int, {positions.size(0)})),
-        types(input(op, "types", types_, ScalarType::Int, {positions.size(0)})),
-        neighbors(input(op, "neighbors", neighbors_, ScalarType::Int, {positions.size(0), kAny})),
-        images(input(op, "images", images_, ScalarType::Int, {positions.size(0), neighbors.size(1)})),
-        counts(input(op, "counts", counts_, ScalarType::Int, {positions.size(0), kAny})) {
-    check_range(op, "batch", batch, 0, systems);
-    check_range(op, "types", types, -1, ntypes);
-    check_counts(op, data_of(counts), counts.size(0), counts.size(1), neighbors.size(1));
-  }
-
-  ListArgs args() const {
-    return {data_of(positions),      data_of(cell),   data_of(batch), data_of(types), data_of(neighbors),
-            data_of(images),         data_of(counts), atoms,          systems,        neighbors.size(1),
-            static_cast<int>(ntypes)};
-  }
-};
-
-inline void check_positive(const Op& op, const char* name, double value) {
-  if (!(value > 0) || !std::isfinite(value))
-    fail(op, "argument `", name, "` is ", value, ", expected more than 0");
+inline ListArgs take_list(auto& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                          const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                          const Tensor& counts) {
+  ListArgs a{};
+  in.take(a.positions, "positions", positions, {kAny, 3});
+  in.take(a.cell, "cell", cell, {kAny, 3, 3});
+  a.atoms = positions.size(0), a.systems = cell.size(0);
+  in.take_range(a.batch, "batch", batch, {a.atoms}, 0, a.systems);
+  in.take(a.neighbors, "neighbors", neighbors, {a.atoms, kAny});
+  a.list_width = neighbors.size(1);
+  in.take(a.images, "images", images, {a.atoms, a.list_width});
+  in.take(a.counts, "counts", counts, {a.atoms, kAny});
+  a.ntypes = static_cast<int>(counts.size(1));
+  in.take_range(a.types, "types", types, {a.atoms}, -1, a.ntypes);
+  check_counts(in.op, a.counts, a.atoms, a.ntypes, a.list_width);
+  return a;
 }
 
-struct NearInputs {
-  Tensor pair_mask;
-  double cutoff, decay, low, high;
+inline NearArgs take_near(auto& in, const Tensor& pair_mask, int64_t ntypes, double cutoff, double decay,
+                          double low, double high) {
+  NearArgs a{nullptr, cutoff, decay, low, high};
+  in.take(a.pair_mask, "near_mask", pair_mask, {ntypes, ntypes});
+  check_positive(in.op, "near_cutoff", cutoff);
+  check_positive(in.op, "decay", decay);
+  if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
+    fail(in.op, "arguments `low` and `high` are ", low, " and ", high, " A, expected low < high");
+  return a;
+}
 
-  NearInputs(const Op& op, const Tensor& pair_mask_, int64_t ntypes, double cutoff_, double decay_,
-             double low_, double high_)
-      : pair_mask(input(op, "near_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes})),
-        cutoff(cutoff_),
-        decay(decay_),
-        low(low_),
-        high(high_) {
-    check_positive(op, "near_cutoff", cutoff);
-    check_positive(op, "decay", decay);
-    if (!(low < high) || !std::isfinite(low) || !std::isfinite(high))
-      fail(op, "arguments `low` and `high` are ", low, " and ", high, " A, expected low < high");
-  }
+inline TableArgs take_table(auto& in, const char* mask_name, const Tensor& pair_mask,
+                            const Tensor& coefficients, int64_t ntypes, double first, double step,
+                            double cutoff) {
+  TableArgs a{};
+  in.take(a.pair_mask, mask_name, pair_mask, {ntypes, ntypes});
+  in.take(a.coefficients, "coefficients", coefficients, {ntypes, ntypes, kAny, 4});
+  a.intervals = coefficients.size(2), a.first = first, a.step = step, a.cutoff = cutoff;
+  if (a.intervals < 1) fail(in.op, "argument `coefficients` has no intervals");
+  if (!(first >= 0) || !std::isfinite(first)) fail(in.op, "argument `first` must be a distance, 0 or more");
+  check_positive(in.op, "step", step);
+  check_positive(in.op, "cutoff", cutoff);
+  return a;
+}
 
-  NearArgs args() const { return {data_of(pair_mask), cutoff, decay, low, high}; }
+// Weights and other energies of the atoms, or null. Other energies come with weights, and with the forces and
+// virials of their own weighted sum.
+struct BlendArgs {
+  const double *weight, *other, *forces, *virial, *of_atoms;
+  bool blends;
 };
 
-struct TableInputs {
-  Tensor pair_mask, coefficients;
-  double first, step, cutoff;
-
-  TableInputs(const Op& op, const Tensor& pair_mask_, const Tensor& coefficients_, int64_t ntypes,
-              double first_, double step_, double cutoff_)
-      : pair_mask(input(op, "pair_mask", pair_mask_, ScalarType::Bool, {ntypes, ntypes})),
-        coefficients(input(op, "coefficients", coefficients_, ScalarType::Double, {ntypes, ntypes, kAny, 4})),
-        first(first_),
-        step(step_),
-        cutoff(cutoff_) {
-    if (coefficients.size(2) < 1) fail(op, "argument `coefficients` has no intervals");
-    if (!(first >= 0) || !std::isfinite(first)) fail(op, "argument `first` must be a distance, 0 or more");
-    check_positive(op, "step", step);
-    check_positive(op, "cutoff", cutoff);
-  }
-
-  TableArgs args() const {
-    return {data_of(pair_mask), data_of(coefficients), coefficients.size(2), first, step, cutoff};
-  }
-};
-
-// Weights and other energies of the atoms, or empty tensors. Other energies come with weights, and with the
-// forces and virials of their own weighted sum.
-struct BlendInputs {
-  Tensor weight, other, forces, virial, of_atoms;
-
-  BlendInputs(const Op& op, const Tensor& weight_, const Tensor& other_, const Tensor& forces_,
-              const Tensor& virial_, const Tensor& of_atoms_, int64_t atoms, int64_t systems,
-              bool atom_virial)
-      : weight(input(op, "weight", weight_, ScalarType::Double, {weight_.size(0) ? atoms : 0})),
-        other(input(op, "other", other_, ScalarType::Double, {other_.size(0) ? atoms : 0})) {
-    if (blends() && !weight.size(0)) fail(op, "argument `other` is given without `weight`");
-    // Where there are no atoms, the sums' shapes alone tell.
-    const auto is_there = [&](const Tensor& sum) { return blends() || (atoms == 0 && sum.dim() > 1); };
-    const auto none = [&](const char* name, const Tensor& given) {
-      return input(op, name, given, ScalarType::Double, {0});
-    };
-    const int64_t of = atom_virial ? atoms : 0;
-    forces = !is_there(forces_) ? none("other_forces", forces_)
-                                : input(op, "other_forces", forces_, ScalarType::Double, {atoms, 3});
-    virial = !is_there(virial_) ? none("other_virial", virial_)
-                                : input(op, "other_virial", virial_, ScalarType::Double, {systems, 3, 3});
-    of_atoms = !is_there(of_atoms_)
-                   ? none("other_atom_virial", of_atoms_)
-                   : input(op, "other_atom_virial", of_atoms_, ScalarType::Double, {of, 3, 3});
-  }
-
-  bool blends() const { return other.size(0) > 0; }
-  const double* weights() const { return weight.size(0) ? weight.const_data_ptr<double>() : nullptr; }
-};
+inline BlendArgs take_blend(auto& in, const ListArgs& list, const Tensor& weight, const Tensor& other,
+                            const Tensor& forces, const Tensor& virial, const Tensor& of_atoms,
+                            bool atom_virial) {
+  BlendArgs a{};
+  const int64_t atoms = list.atoms, of = atom_virial ? atoms : 0;
+  in.take(a.weight, "weight", weight, {weight.size(0) ? atoms : 0});
+  in.take(a.other, "other", other, {other.size(0) ? atoms : 0});
+  a.blends = other.size(0) > 0;
+  if (!weight.size(0)) a.weight = nullptr;
+  if (a.blends && !a.weight) fail(in.op, "argument `other` is given without `weight`");
+  // Where there are no atoms, the sums' shapes alone tell.
+  const auto is_there = [&](const Tensor& sum) { return a.blends || (atoms == 0 && sum.dim() > 1); };
+  const auto take = [&](const double*& to, const char* name, const Tensor& sum,
+                        std::initializer_list<int64_t> shape) {
+    in.take(to, name, sum, is_there(sum) ? shape : std::initializer_list<int64_t>{0});
+  };
+  take(a.forces, "other_forces", forces, {atoms, 3});
+  take(a.virial, "other_virial", virial, {list.systems, 3, 3});
+  take(a.of_atoms, "other_atom_virial", of_atoms, {of, 3, 3});
+  return a;
+}
 
 // What a table gives, on any device.
 struct TableOutputs {

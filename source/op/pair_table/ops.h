@@ -8,36 +8,36 @@ namespace mdops {
 
 template <class Device>
 struct PairTableOps {
-  static Outputs<3> near_weight(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                                const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                                const Tensor& counts, const Tensor& near_mask, double near_cutoff,
-                                double decay, double low, double high) {
-    const auto op = Device::make("near_weight", "positions", positions);
-    const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
-    const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
-    Tensor weight = empty(op, {in.atoms}, ScalarType::Double),
-           nearest = empty(op, {in.atoms}, ScalarType::Double);
-    Tensor within = Device::summed(op, {in.atoms, in.ntypes}, ScalarType::Int);
-    run_near(op, in.args(), near.args(), weight.mutable_data_ptr<double>(),
-             within.mutable_data_ptr<int32_t>(), nearest.mutable_data_ptr<double>());
+  static Outputs<3> near_weight(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
+                                const Tensor& batch, const Tensor& types, const Tensor& neighbors,
+                                const Tensor& images, const Tensor& counts, const Tensor& near_mask,
+                                double near_cutoff, double decay, double low, double high) {
+    const ListArgs list = take_list(in, positions, cell, batch, types, neighbors, images, counts);
+    const NearArgs near = take_near(in, near_mask, list.ntypes, near_cutoff, decay, low, high);
+    double *to_weight, *to_nearest;
+    int32_t* to_within;
+    Tensor weight = in.result(to_weight, {list.atoms}), nearest = in.result(to_nearest, {list.atoms});
+    Tensor within = in.sums(to_within, {list.atoms, list.ntypes});
+    run_near(in.op, list, near, to_weight, to_within, to_nearest);
     return {weight, within, nearest};
   }
 
-  static Outputs<6> pair_table(const Tensor& positions, const Tensor& cell, const Tensor& batch,
-                               const Tensor& types, const Tensor& neighbors, const Tensor& images,
-                               const Tensor& counts, const Tensor& pair_mask, const Tensor& coefficients,
-                               const Tensor& weight, const Tensor& other, const Tensor& other_forces,
-                               const Tensor& other_virial, const Tensor& other_atom_virial,
-                               const Tensor& near_mask, double first, double step, double cutoff,
-                               double near_cutoff, double decay, double low, double high, bool atom_virial) {
-    const auto op = Device::make("pair_table", "positions", positions);
-    const ListInputs in(op, positions, cell, batch, types, neighbors, images, counts);
-    const TableInputs table(op, pair_mask, coefficients, in.ntypes, first, step, cutoff);
-    const BlendInputs blend(op, weight, other, other_forces, other_virial, other_atom_virial, in.atoms,
-                            in.systems, atom_virial);
-    const NearInputs near(op, near_mask, in.ntypes, near_cutoff, decay, low, high);
-    TableOutputs out(Device(), op, in.args(), atom_virial);
-    run_table(op, in.args(), table.args(), blend, near.args(), out);
+  static Outputs<6> pair_table(Checked<Device>& in, const Tensor& positions, const Tensor& cell,
+                               const Tensor& batch, const Tensor& types, const Tensor& neighbors,
+                               const Tensor& images, const Tensor& counts, const Tensor& pair_mask,
+                               const Tensor& coefficients, const Tensor& weight, const Tensor& other,
+                               const Tensor& other_forces, const Tensor& other_virial,
+                               const Tensor& other_atom_virial, const Tensor& near_mask, double first,
+                               double step, double cutoff, double near_cutoff, double decay, double low,
+                               double high, bool atom_virial) {
+    const ListArgs list = take_list(in, positions, cell, batch, types, neighbors, images, counts);
+    const TableArgs table =
+        take_table(in, "pair_mask", pair_mask, coefficients, list.ntypes, first, step, cutoff);
+    const BlendArgs blend =
+        take_blend(in, list, weight, other, other_forces, other_virial, other_atom_virial, atom_virial);
+    const NearArgs near = take_near(in, near_mask, list.ntypes, near_cutoff, decay, low, high);
+    TableOutputs out(Device(), in.op, list, atom_virial);
+    run_table(in.op, list, table, blend, near, out);
     return {out.energy, out.forces, out.virial, out.within, out.nearest, out.of_atoms};
   }
 

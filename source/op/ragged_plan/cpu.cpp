@@ -16,6 +16,4 @@ static void fill_plan(const Op&, const PlanArgs& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  m.impl("ragged_plan", TORCH_BOX(&mdops::ragged_plan<mdops::OnCpu>));
-}
+MDOPS_ON_CPU(RaggedPlanOps)

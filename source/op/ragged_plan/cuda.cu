@@ -55,6 +55,4 @@ static void fill_plan(const CudaOp& op, const PlanArgs& args) {
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CUDA, m) {
-  m.impl("ragged_plan", TORCH_BOX(&mdops::ragged_plan<mdops::OnGpu>));
-}
+MDOPS_ON_GPU(RaggedPlanOps)

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/attention.h"
-#include "common/tensor.h"
+#include "common/bind.h"
 
 namespace mdops {
 
@@ -42,21 +42,27 @@ MDOPS_HD void write_pieces(const PlanArgs& args, int64_t b, int64_t tiles, int64
 
 // What a device does, `fill_plan`, is an overload on the call of the op.
 template <class Device>
-Tensor ragged_plan(const Tensor& offsets_, int64_t max_total, int64_t max_batch, int64_t max_length) {
-  const auto op = Device::make("ragged_plan", "offsets", offsets_);
-  const Tensor offsets = input(op, "offsets", offsets_, ScalarType::Int, {kAny});
-  const int64_t sequences = offsets.size(0) - 1;
-  if (sequences < 0 || sequences > max_batch)
-    fail(op, "argument `offsets` is of ", sequences, " sequences, expected 0 to ", max_batch);
-  if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0 ||
-      max_length > INT32_MAX)
-    fail(op, "arguments `max_total`, `max_batch` and `max_length` are ", max_total, ", ", max_batch, " and ",
-         max_length, ", expected numbers that 32 bits count");
-  const int64_t items = max_batch + max_total / kPlanTile;
-  Tensor plan = empty(op, {1 + items, kPlanColumns}, ScalarType::Int);
-  fill_plan(op, PlanArgs{data_of(offsets), sequences, items, max_total, max_length,
-                         reinterpret_cast<PlanRow*>(plan.mutable_data_ptr<int32_t>())});
-  return plan;
-}
+struct RaggedPlanOps {
+  static Tensor ragged_plan(Checked<Device>& in, const Tensor& offsets, int64_t max_total, int64_t max_batch,
+                            int64_t max_length) {
+    PlanArgs a{};
+    in.take(a.offsets, "offsets", offsets, {kAny});
+    a.sequences = offsets.size(0) - 1, a.items = max_batch + max_total / kPlanTile;
+    a.max_total = max_total, a.max_length = max_length;
+    if (a.sequences < 0 || a.sequences > max_batch)
+      fail(in.op, "argument `offsets` is of ", a.sequences, " sequences, expected 0 to ", max_batch);
+    if (max_total < 0 || max_total > INT32_MAX || max_batch > INT32_MAX || max_length < 0 ||
+        max_length > INT32_MAX)
+      fail(in.op, "arguments `max_total`, `max_batch` and `max_length` are ", max_total, ", ", max_batch,
+           " and ", max_length, ", expected numbers that 32 bits count");
+    int32_t* to;
+    Tensor plan = in.result(to, {1 + a.items, kPlanColumns});
+    a.plan = reinterpret_cast<PlanRow*>(to);
+    fill_plan(in.op, a);
+    return plan;
+  }
+
+  MDOPS_IMPLEMENT(RaggedPlanOps, ragged_plan)
+};
 
 }  // namespace mdops

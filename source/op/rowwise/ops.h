@@ -13,38 +13,30 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct NormalizeOps {
-  template <class T>
-  static Tensor unit(Checked<Device>& in, const Tensor& x) {
-    return rows<T>(in, 1, x)[0];
-  }
-  template <class T>
+  static Tensor unit(Checked<Device>& in, const Tensor& x) { return rows(in, 1, x)[0]; }
   static Tensor unit_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x) {
-    return rows<T>(in, 1, x, {&grad})[0];
+    return rows(in, 1, x, {&grad})[0];
   }
-  template <class T>
   static Outputs<2> unit_backward_backward(Checked<Device>& in, const Tensor& direction, const Tensor& grad,
                                            const Tensor& x) {
-    const auto all = rows<T>(in, 1, x, {&grad}, &direction);
+    const auto all = rows(in, 1, x, {&grad}, &direction);
     return {all[0], all[1]};
   }
 
-  template <class T>
   static Outputs<3> unit_three(Checked<Device>& in, const Tensor& x) {
-    const auto y = rows<T>(in, 3, x);
+    const auto y = rows(in, 3, x);
     return {y[0], y[1], y[2]};
   }
-  template <class T>
   static Tensor unit_three_backward(Checked<Device>& in, const Tensor& grad_q, const Tensor& grad_k,
                                     const Tensor& grad_v, const Tensor& x) {
-    return rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v})[0];
+    return rows(in, 3, x, {&grad_q, &grad_k, &grad_v})[0];
   }
-  template <class T>
   static Outputs<4> unit_three_backward_backward(Checked<Device>& in, const Tensor& direction,
                                                  const Tensor& grad_q, const Tensor& grad_k,
                                                  const Tensor& grad_v, const Tensor& x) {
-    const auto all = rows<T>(in, 3, x, {&grad_q, &grad_k, &grad_v}, &direction);
+    const auto all = rows(in, 3, x, {&grad_q, &grad_k, &grad_v}, &direction);
     return {all[0], all[1], all[2], all[3]};
   }
 
@@ -54,7 +46,6 @@ struct NormalizeOps {
  private:
   // The rows y, a tensor for each part; with gradients by them, the gradient by x; with a direction, too,
   // those by the gradients, and then that by x.
-  template <class T>
   static std::vector<Tensor> rows(Checked<Device>& in, int64_t parts, const Tensor& x,
                                   const std::vector<const Tensor*>& grads = {},
                                   const Tensor* direction = nullptr) {
@@ -82,9 +73,8 @@ struct NormSums {
   T *first, *second;
 };
 
-template <class Device>
+template <class Device, class T>
 struct AddNormOps {
-  template <class T>
   static AddNormArgs<T> arguments(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
                                   const Tensor& weight, double eps) {
     AddNormArgs<T> a{};
@@ -95,10 +85,9 @@ struct AddNormOps {
     return a;
   }
 
-  template <class T>
   static Tensor add_norm(Checked<Device>& in, const Tensor& x, const std::optional<Tensor>& y,
                          const Tensor& weight, const Tensor& bias, double eps) {
-    auto a = arguments<T>(in, x, y, weight, eps);
+    auto a = arguments(in, x, y, weight, eps);
     in.take(a.bias, "bias", bias, {a.width});
     Tensor out = in.result(a.out, {a.rows, a.width});
     run_add_norm(in.op, a, NormSums<T>{});
@@ -106,7 +95,6 @@ struct AddNormOps {
   }
 
   // The gradients by h, weight and bias.
-  template <class T>
   static Outputs<3> add_norm_backward(Checked<Device>& in, AddNormArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.width});
     a.sums = 2;
@@ -116,7 +104,6 @@ struct AddNormOps {
   }
 
   // The gradients by grad, h and weight.
-  template <class T>
   static Outputs<3> add_norm_backward_backward(Checked<Device>& in, AddNormArgs<T>& a,
                                                const Tensor& direction, const Tensor& along_weight,
                                                const Tensor& along_bias, const Tensor& grad) {
@@ -133,7 +120,6 @@ struct AddNormOps {
   MDOPS_IMPLEMENT_FLOATS(AddNormOps, add_norm, add_norm_backward, add_norm_backward_backward)
 
  private:
-  template <class T>
   static Tensor with_sums(Checked<Device>& in, AddNormArgs<T>& a, const NormSums<T>& sums) {
     Tensor out = in.result(a.out, {a.rows, a.width});
     const Tensor partial = in.result(a.partial, {norm_runs(in.op, a.rows), a.sums, a.width});
@@ -142,9 +128,8 @@ struct AddNormOps {
   }
 };
 
-template <class Device>
+template <class Device, class T>
 struct LayerOutputOps {
-  template <class T>
   static LayerOutputArgs<T> arguments(Checked<Device>& in, const Tensor& z, int64_t inputs,
                                       int64_t activation, double threshold) {
     LayerOutputArgs<T> a{};
@@ -157,10 +142,9 @@ struct LayerOutputOps {
     return a;
   }
 
-  template <class T>
   static Tensor layer_output(Checked<Device>& in, const Tensor& z, const Tensor& x, int64_t activation,
                              double threshold) {
-    auto a = arguments<T>(in, z, x.dim() == 2 ? x.size(1) : 0, activation, threshold);
+    auto a = arguments(in, z, x.dim() == 2 ? x.size(1) : 0, activation, threshold);
     in.take(a.x, "x", x, {a.rows, a.inputs});
     Tensor y = in.result(a.y, {a.rows, a.columns});
     run_layer_output(in.op, a);
@@ -168,7 +152,6 @@ struct LayerOutputOps {
   }
 
   // The gradients by z and x.
-  template <class T>
   static Outputs<2> layer_output_backward(Checked<Device>& in, LayerOutputArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
     Tensor by_z = in.result(a.by_z, {a.rows, a.columns}), by_x = in.result(a.by_x, {a.rows, a.inputs});
@@ -177,7 +160,6 @@ struct LayerOutputOps {
   }
 
   // The gradients by `grad` and z.
-  template <class T>
   static Outputs<2> layer_output_backward_backward(Checked<Device>& in, LayerOutputArgs<T>& a,
                                                    const Tensor& along_z, const Tensor& along_x,
                                                    const Tensor& grad) {
@@ -192,9 +174,8 @@ struct LayerOutputOps {
   MDOPS_IMPLEMENT_FLOATS(LayerOutputOps, layer_output, layer_output_backward, layer_output_backward_backward)
 };
 
-template <class Device>
+template <class Device, class T>
 struct CurveOps {
-  template <class T>
   static Tensor switch_curve(Checked<Device>& in, const Tensor& r, double cutoff_smooth, double cutoff,
                              int64_t order) {
     check_cutoff(in.op, cutoff, cutoff_smooth, 0);
@@ -205,7 +186,6 @@ struct CurveOps {
         SwitchArgs<T>{0, static_cast<T>(cutoff_smooth), static_cast<T>(cutoff), order < 6 ? order : 6});
   }
 
-  template <class T>
   static Tensor fade_curve(Checked<Device>& in, const Tensor& r, double cutoff, int64_t exponent,
                            int64_t order) {
     if (!(cutoff > 0)) fail(in.op, "argument `cutoff` is ", cutoff, ", expected more than 0");

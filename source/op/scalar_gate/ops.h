@@ -7,45 +7,39 @@
 namespace mdops {
 
 // With scalars, or without: those of passes without are null.
-template <class Device>
+template <class Device, class T>
 struct ScalarGateOps {
-  template <class T>
   static Tensor scalar_gate(Checked<Device>& in, const Tensor& x, const Tensor& gate, const Tensor& scalars) {
-    return forward<T>(in, x, gate, scalars);
+    return forward(in, x, gate, scalars);
   }
 
-  template <class T>
   static Tensor row_gate(Checked<Device>& in, const Tensor& x, const Tensor& gate) {
-    return forward<T>(in, x, gate, std::nullopt);
+    return forward(in, x, gate, std::nullopt);
   }
 
-  template <class T>
   static Outputs<3> scalar_gate_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                          const Tensor& gate, const Tensor& scalars) {
-    return backward<T>(in, grad, x, gate, scalars);
+    return backward(in, grad, x, gate, scalars);
   }
 
-  template <class T>
   static Outputs<2> row_gate_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                       const Tensor& gate) {
-    auto [by_x, by_gate, _] = backward<T>(in, grad, x, gate, std::nullopt);
+    auto [by_x, by_gate, _] = backward(in, grad, x, gate, std::nullopt);
     return {by_x, by_gate};
   }
 
-  template <class T>
   static Outputs<4> scalar_gate_backward_backward(Checked<Device>& in, const Tensor& along_x,
                                                   const Tensor& along_gate, const Tensor& along_scalars,
                                                   const Tensor& grad, const Tensor& x, const Tensor& gate,
                                                   const Tensor& scalars) {
-    return twice<T>(in, along_x, along_gate, along_scalars, grad, x, gate, scalars);
+    return twice(in, along_x, along_gate, along_scalars, grad, x, gate, scalars);
   }
 
-  template <class T>
   static Outputs<3> row_gate_backward_backward(Checked<Device>& in, const Tensor& along_x,
                                                const Tensor& along_gate, const Tensor& grad, const Tensor& x,
                                                const Tensor& gate) {
     auto [by_grad, by_x, by_gate, _] =
-        twice<T>(in, along_x, along_gate, std::nullopt, grad, x, gate, std::nullopt);
+        twice(in, along_x, along_gate, std::nullopt, grad, x, gate, std::nullopt);
     return {by_grad, by_x, by_gate};
   }
 
@@ -55,7 +49,6 @@ struct ScalarGateOps {
  private:
   using Optional = std::optional<Tensor>;
 
-  template <class T>
   static ScalarGateArgs<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& gate,
                                  const Optional& scalars) {
     ScalarGateArgs<T> a{};
@@ -67,18 +60,16 @@ struct ScalarGateOps {
     return a;
   }
 
-  template <class T>
   static Tensor forward(Checked<Device>& in, const Tensor& x, const Tensor& gate, const Optional& scalars) {
-    auto a = taken<T>(in, x, gate, scalars);
+    auto a = taken(in, x, gate, scalars);
     Tensor y = in.result(a.y, {a.atoms, a.rows, a.channels});
     run_scalar_gate(in.op, a);
     return y;
   }
 
-  template <class T>
   static Outputs<3> backward(Checked<Device>& in, const Tensor& grad, const Tensor& x, const Tensor& gate,
                              const Optional& scalars) {
-    auto a = taken<T>(in, x, gate, scalars);
+    auto a = taken(in, x, gate, scalars);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     Tensor by_x = in.result(a.y, {a.atoms, a.rows, a.channels});
     Tensor by_gate = in.result(a.by_gate, {a.atoms, a.channels});
@@ -87,11 +78,10 @@ struct ScalarGateOps {
     return {by_x, by_gate, by_scalars};
   }
 
-  template <class T>
   static Outputs<4> twice(Checked<Device>& in, const Tensor& along_x, const Tensor& along_gate,
                           const Optional& along_scalars, const Tensor& grad, const Tensor& x,
                           const Tensor& gate, const Optional& scalars) {
-    auto a = taken<T>(in, x, gate, scalars);
+    auto a = taken(in, x, gate, scalars);
     in.give(a.grad, "grad", grad, {a.atoms, a.rows, a.channels});
     in.give(a.along_x, "along_x", along_x, {a.atoms, a.rows, a.channels});
     in.take(a.along_gate, "along_gate", along_gate, {a.atoms, a.channels});

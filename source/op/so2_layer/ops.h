@@ -32,19 +32,17 @@ So2Args<T> take_layer(Checked<Device>& in, int64_t edges, int64_t rows, int64_t 
   return a;
 }
 
-template <class Device>
+template <class Device, class T>
 struct So2LayerOps {
-  template <class T>
   static Tensor so2_layer(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
                           const Tensor& gate, const std::string& matmul) {
-    return run(in, taken<T>(in, x, weight, both, gate, matmul));
+    return run(in, taken(in, x, weight, both, gate, matmul));
   }
 
-  template <class T>
   static Tensor so2_layer_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
                                    const Tensor& weight, const Tensor& both, const Tensor& gate,
                                    const std::string& matmul, const Tensor& result) {
-    So2Args<T> a = taken<T>(in, x, weight, both, gate, matmul);
+    So2Args<T> a = taken(in, x, weight, both, gate, matmul);
     in.give(a.grad, "grad", grad, {a.edges, x.size(1), a.channels});
     in.place(a.result, "result", result, {a.edges, x.size(1), a.channels});
     return run(in, a);
@@ -53,7 +51,6 @@ struct So2LayerOps {
   MDOPS_IMPLEMENT_FLOATS(So2LayerOps, so2_layer, so2_layer_backward)
 
  private:
-  template <class T>
   static So2Args<T> taken(Checked<Device>& in, const Tensor& x, const Tensor& weight, const Tensor& both,
                           const Tensor& gate, const std::string& matmul) {
     const T* rows;
@@ -64,7 +61,6 @@ struct So2LayerOps {
   }
 
   // y, or the gradient by x.
-  template <class T>
   static Tensor run(Checked<Device>& in, So2Args<T> a) {
     Tensor y = in.result(a.y, {a.edges, 3 * a.degrees + 1, a.channels});
     run_so2(in.op, a);
@@ -127,16 +123,13 @@ void run_one_by_one(const AnyOp& op, So2Messages<T>& given) {
 
 // On messages: vectors and mixtures of edges, rows of neighbours, weights of edges, and layers, the first of
 // which have gates.
-template <class Device>
+template <class Device, class T>
 struct So2MessageOps {
   using Tensors = std::vector<Tensor>;
   using Order = std::optional<Tensor>;
 
-  template <class T>
   static So2Messages<T> arguments(Checked<Device>& in, const Tensor& vectors, const Tensor& mixture,
-                                  const Tensor& x, const Tensor& weight, const Tensor& index,
-                                  const Order& order, const Tensor& offsets, const Tensor& center_index,
-                                  const Order& center_order, const Tensor& center_offsets,
+                                  const Tensor& x, const Tensor& weight, NodeIndex nodes, NodeIndex centers,
                                   const Tensors& weights, const Tensors& both, const Tensors& gates,
                                   const std::string& matmul) {
     So2Messages<T> a{};
@@ -145,9 +138,8 @@ struct So2MessageOps {
     in.take(a.mixture, "mixture", mixture, {edges, kAny});
     in.place(a.x, "x", x, {kAny, kAny, kAny});
     in.take(a.weight, "weight", weight, {edges, 1});
-    const RowIndex of_neighbor(in, index, order, offsets, edges);
-    const RowIndex of_center(in, center_index, center_order, center_offsets, edges,
-                             {"center_index", "center_order", "center_offsets"});
+    const RowIndex of_neighbor(in, nodes, edges);
+    const RowIndex of_center(in, centers, edges, {"center_index", "center_order", "center_offsets"});
     a.degree = degree_of(in.op, x);
     a.shape = {edges, x.size(0), 3 * a.degree + 1, x.size(1), x.size(2)};
     check_rotation(in.op, of_neighbor, x);
@@ -165,7 +157,6 @@ struct So2MessageOps {
     return a;
   }
 
-  template <class T>
   static Outputs<2> so2_messages(Checked<Device>& in, So2Messages<T>& a) {
     Tensor y = in.result(a.y, {a.shape.edges, a.shape.rows, a.shape.channels});
     Tensor sums = in.result(a.sums, {a.of_center.nodes, a.shape.columns, a.shape.channels});
@@ -173,7 +164,6 @@ struct So2MessageOps {
     return {sums, y};
   }
 
-  template <class T>
   static Outputs<4> so2_messages_backward(Checked<Device>& in, So2Messages<T>& a, const Tensor& grad,
                                           const Tensor& y) {
     const auto [edges, nodes, rows, columns, channels] = a.shape;

@@ -9,9 +9,8 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct SplineMomentOps {
-  template <class T>
   struct Given : MomentArgs<T> {
     int64_t atoms;
     double s_max, grading;
@@ -31,12 +30,11 @@ struct SplineMomentOps {
     }
   };
 
-  template <class T>
-  static Given<T> arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
-                            const Tensor& types, const Tensor& mean, const Tensor& std,
-                            const Tensor& pair_mask, double cutoff, double cutoff_smooth, double protection,
-                            double s_max, double grading, bool radial, bool gated) {
-    Given<T> a{};
+  static Given arguments(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
+                         const Tensor& types, const Tensor& mean, const Tensor& std, const Tensor& pair_mask,
+                         double cutoff, double cutoff_smooth, double protection, double s_max, double grading,
+                         bool radial, bool gated) {
+    Given a{};
     a.atoms = take_descriptor(in, a, a.places.pair_mask, displacements, counts, types, std, pair_mask, cutoff,
                               cutoff_smooth, protection);
     in.take(a.mean, "mean", mean, {a.ntypes});
@@ -46,15 +44,14 @@ struct SplineMomentOps {
     return a;
   }
 
-  template <class T>
   static Outputs<3> spline_moment(Checked<Device>& in, const Tensor& displacements, const Tensor& counts,
                                   const Tensor& types, const Tensor& mean, const Tensor& std,
                                   const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
                                   const Tensor& padding, double cutoff, double cutoff_smooth,
                                   double protection, double s_max, double grading, int64_t intervals,
                                   bool radial, bool gated) {
-    auto a = arguments<T>(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, radial, gated);
+    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
+                       protection, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const PlaceInputs places(in.op, zeroed, sel, padding, a.atoms, a.ntypes);
     a.places = places.places(a.places.pair_mask, a.ntypes);
@@ -66,19 +63,17 @@ struct SplineMomentOps {
     return {moments, within, nearest};
   }
 
-  template <class T>
-  static Tensor spline_moment_backward(Checked<Device>& in, Given<T>& a, const Tensor& grad) {
-    return pulled<T>(in, a, nullptr, a.take_gradient(in, grad));
+  static Tensor spline_moment_backward(Checked<Device>& in, Given& a, const Tensor& grad) {
+    return pulled(in, a, nullptr, a.take_gradient(in, grad));
   }
 
-  template <class T>
   static Tensor spline_moment_jvp(Checked<Device>& in, const Tensor& tangent, const Tensor& displacements,
                                   const Tensor& counts, const Tensor& types, const Tensor& mean,
                                   const Tensor& std, const Tensor& pair_mask, double cutoff,
                                   double cutoff_smooth, double protection, double s_max, double grading,
                                   int64_t intervals, bool radial, bool gated) {
-    auto a = arguments<T>(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
-                          protection, s_max, grading, radial, gated);
+    auto a = arguments(in, displacements, counts, types, mean, std, pair_mask, cutoff, cutoff_smooth,
+                       protection, s_max, grading, radial, gated);
     a.take_intervals(in.op, intervals);
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
@@ -88,20 +83,17 @@ struct SplineMomentOps {
     return result;
   }
 
-  template <class T>
-  static Tensor spline_moment_hvp(Checked<Device>& in, Given<T>& a, const Tensor& tangent,
-                                  const Tensor& grad) {
+  static Tensor spline_moment_hvp(Checked<Device>& in, Given& a, const Tensor& tangent, const Tensor& grad) {
     const T* along;
     in.take(along, "tangent", tangent, {a.atoms, a.width, 3});
-    return pulled<T>(in, a, along, a.take_gradient(in, grad));
+    return pulled(in, a, along, a.take_gradient(in, grad));
   }
 
   MDOPS_IMPLEMENT_FLOATS(SplineMomentOps, spline_moment, spline_moment_backward, spline_moment_jvp,
                          spline_moment_hvp)
 
  private:
-  template <class T>
-  static Tensor pulled(Checked<Device>& in, Given<T>& a, const T* tangent, const T* grad) {
+  static Tensor pulled(Checked<Device>& in, Given& a, const T* tangent, const T* grad) {
     T* by_d;
     Tensor result = in.result(by_d, {a.atoms, a.width, 3});
     run_spline_moment_pulls<T>(in.op, a, a.atoms, tangent, grad, by_d);

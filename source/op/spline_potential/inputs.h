@@ -142,41 +142,47 @@ inline void check_atoms(const Op& op, const PotentialInputs& in) {
   check_counts(op, data_of(in.counts), in.counts.size(0), in.counts.size(1), in.neighbors.size(1));
 }
 
-// `Nets`: a tensor, packed for the kernels, or the tensors of all layers.
-template <class Nets>
-struct StepInputsOf : PotentialInputs {
-  static constexpr const char* kFirst = "positions";
-  using Given = Listed<Times<14, const Tensor&>, Nets, Times<3, const Tensor&>, Times<5, double>,
-                       Times<2, int64_t>, Times<2, std::vector<int64_t>>, bool>;
-
-  StepInputsOf(const Op& op, const Tensor& positions_, const Tensor& cell_, const Tensor& batch_,
-               const Tensor& types_, const Tensor& neighbors_, const Tensor& images_, const Tensor& counts_,
-               const Tensor& mean_, const Tensor& std_, const Tensor& pair_mask_, const Tensor& zeroed,
-               const Tensor& sel, const Tensor& padding, const Tensor& tables_, const Nets& nets_,
-               const Tensor& extra_, const Tensor& scale_, const Tensor& shift_, double cutoff_,
-               double cutoff_smooth_, double protection_, double s_max_, double grading_, int64_t width,
-               int64_t axis, std::vector<int64_t> neurons, std::vector<int64_t> residual, bool gated_,
-               int64_t activation = static_cast<int64_t>(Activation::tanh), double threshold = 0,
-               const std::string& matmul_ = "float32", bool atom_virial_ = false)
-      : PotentialInputs{} {
-    const std::string shape = shape_refusal(width, axis, neurons, 0);
-    if (!shape.empty()) fail(op, shape);
-    read_atoms(op, positions_, cell_, batch_, types_, neighbors_, images_, *this);
-    read_descriptor(op, counts_, mean_, std_, pair_mask_, zeroed, sel, padding, tables_, cutoff_,
-                    cutoff_smooth_, protection_, s_max_, grading_, width, gated_, *this);
-    check_atoms(op, *this);
-    extra = input(op, "extra", extra_, dtype, {atoms, kAny});
-    shift = input(op, "shift", shift_, ScalarType::Double, {ntypes});
-    matmul = matmul_of(op, matmul_), atom_virial = atom_virial_;
-
-    net = fitting_shape(op, width, axis, neurons, extra.size(1));
-    set_layers(op, residual, activation, threshold, net);
-    read_nets(op, nets_, *this);
-    if (net_count != 1 && net_count != ntypes)
-      fail(op, "argument `nets` has ", net_count, " nets, expected 1 for all types, or ", ntypes);
-    scale = input(op, "scale", scale_, ScalarType::Double, {net_count});
-  }
+// What a step has besides its layers' shapes.
+struct StepChoice {
+  int64_t activation = static_cast<int64_t>(Activation::tanh);
+  double threshold = 0;
+  std::string matmul = "float32";
+  bool atom_virial = false;
 };
+
+// `Nets`: a tensor, packed for the kernels, or the tensors of all layers. `More`: what an op takes of the
+// choice.
+template <class In, class Nets, class... More>
+PotentialInputs take_step(In& in, const Tensor& positions, const Tensor& cell, const Tensor& batch,
+                          const Tensor& types, const Tensor& neighbors, const Tensor& images,
+                          const Tensor& counts, const Tensor& mean, const Tensor& std,
+                          const Tensor& pair_mask, const Tensor& zeroed, const Tensor& sel,
+                          const Tensor& padding, const Tensor& tables, const Nets& nets, const Tensor& extra,
+                          const Tensor& scale, const Tensor& shift, double cutoff, double cutoff_smooth,
+                          double protection, double s_max, double grading, int64_t width, int64_t axis,
+                          const std::vector<int64_t>& neurons, const std::vector<int64_t>& residual,
+                          bool gated, More... more) {
+  const auto& op = in.op;
+  const StepChoice choice{more...};
+  PotentialInputs a{};
+  const std::string shape = shape_refusal(width, axis, neurons, 0);
+  if (!shape.empty()) fail(op, shape);
+  read_atoms(op, positions, cell, batch, types, neighbors, images, a);
+  read_descriptor(op, counts, mean, std, pair_mask, zeroed, sel, padding, tables, cutoff, cutoff_smooth,
+                  protection, s_max, grading, width, gated, a);
+  check_atoms(op, a);
+  a.extra = input(op, "extra", extra, a.dtype, {a.atoms, kAny});
+  a.shift = input(op, "shift", shift, ScalarType::Double, {a.ntypes});
+  a.matmul = matmul_of(op, choice.matmul), a.atom_virial = choice.atom_virial;
+
+  a.net = fitting_shape(op, width, axis, neurons, a.extra.size(1));
+  set_layers(op, residual, choice.activation, choice.threshold, a.net);
+  read_nets(op, nets, a);
+  if (a.net_count != 1 && a.net_count != a.ntypes)
+    fail(op, "argument `nets` has ", a.net_count, " nets, expected 1 for all types, or ", a.ntypes);
+  a.scale = input(op, "scale", scale, ScalarType::Double, {a.net_count});
+  return a;
+}
 
 // What the inputs say, for kernels. `positions` has the device's layout.
 template <class T, class Size>

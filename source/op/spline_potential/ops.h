@@ -9,42 +9,32 @@ namespace mdops {
 
 using PotentialOutputs = Outputs<6>;
 
-struct StepTensors : StepInputsOf<Tensor> {
-  using Given = Listed<StepInputsOf<Tensor>::Given, int64_t, double, std::string, bool>;
-  using StepInputsOf<Tensor>::StepInputsOf;
-};
-
 template <class Device>
 struct SplinePotentialOps {
-  using Call = typename Device::Call;
+  static constexpr auto arguments = take_step<Checked<Device>, Tensor, int64_t, double, std::string, bool>;
 
-  static Tensor spline_potential_pack(std::vector<Tensor> weights, std::vector<Tensor> biases,
-                                      std::vector<Tensor> timesteps, int64_t width, int64_t axis,
-                                      std::string matmul) {
-    constexpr const char* name = "spline_potential_pack";
-    if (weights.empty())
-      fail(name, "expected weights, biases and timesteps of two layers or more, as many of each");
-    const auto op = Device::make(name, "weights", weights[0]);
-    const Matmul products = matmul_of(op, matmul);
-    return packed_net(op,
-                      NetInputs(op, std::move(weights), std::move(biases), std::move(timesteps), width, axis),
-                      products);
+  static Tensor spline_potential_pack(Checked<Device>& in, std::vector<Tensor> weights,
+                                      std::vector<Tensor> biases, std::vector<Tensor> timesteps,
+                                      int64_t width, int64_t axis, std::string matmul) {
+    const Matmul products = matmul_of(in.op, matmul);
+    return packed_net(
+        in.op, NetInputs(in.op, std::move(weights), std::move(biases), std::move(timesteps), width, axis),
+        products);
   }
 
-  static PotentialOutputs spline_potential(const Call& op, const StepTensors& in) {
-    return potential_answer(op, in);
+  static PotentialOutputs spline_potential(Checked<Device>& in, PotentialInputs& a) {
+    return potential_answer(in.op, a);
   }
 
-  static std::string spline_potential_why_not(const Tensor& like, int64_t tables, int64_t intervals,
-                                              int64_t width, int64_t axis, std::vector<int64_t> neurons,
-                                              int64_t extra) {
-    const auto op = Device::make("spline_potential_why_not", "like", like);
-    const ScalarType dtype = float_input(op, "like", like, {kAny}).scalar_type();
+  static std::string spline_potential_why_not(Checked<Device>& in, const Tensor& like, int64_t tables,
+                                              int64_t intervals, int64_t width, int64_t axis,
+                                              std::vector<int64_t> neurons, int64_t extra) {
+    const ScalarType dtype = float_input(in.op, "like", like, {kAny}).scalar_type();
     for (const std::string& refusal :
          {shape_refusal(width, axis, neurons, extra), rows_refusal(tables, intervals + 5)})
       if (!refusal.empty()) return refusal;
-    return device_refusal(op, dtype, fitting_shape(op, width, axis, neurons, extra), static_cast<int>(tables),
-                          static_cast<int>(tables * (intervals + 5)));
+    return device_refusal(in.op, dtype, fitting_shape(in.op, width, axis, neurons, extra),
+                          static_cast<int>(tables), static_cast<int>(tables * (intervals + 5)));
   }
 
   MDOPS_IMPLEMENT(SplinePotentialOps, spline_potential_pack, spline_potential, spline_potential_why_not)

@@ -6,7 +6,6 @@ namespace mdops {
 
 namespace {
 
-using TrainingInputs = StepInputsOf<std::vector<Tensor>>;
 constexpr int64_t kHeader = 16;  // elements of `saved` before the nets' heads; the first one: threads
 
 // Which atoms each thread works on, in which lanes of memory.
@@ -99,27 +98,16 @@ Tensor forward(const PotentialInputs& in, const PotentialArgs<T>& args, Answer& 
   return saved;
 }
 
-Outputs<6> spline_training(const Op& op, const TrainingInputs& in) {
-  const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
-  Answer answer{in};
-  Tensor saved = dispatch_float(
-      op, in.dtype, [&]<class T>(T) { return forward(in, arguments<T>(in, places.data()), answer, op); });
-  return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, saved};
-}
-
 // The loss' gradients of the results in the form that the kernels read.
 template <class T>
 struct GivenGradients {
   std::vector<T> forces, virial;
   TrainingGradients<T> given;
 
-  GivenGradients(const Tensor& energy, const Tensor& forces_, const Tensor& virial_, int64_t atoms)
-      : forces(4 * atoms) {
-    const double *f = forces_.const_data_ptr<double>(), *w = virial_.const_data_ptr<double>();
+  GivenGradients(const double* energy, const double* f, const double* w, int64_t atoms, int64_t systems)
+      : forces(4 * atoms), virial(w, w + 9 * systems), given{energy, forces.data(), virial.data()} {
     for (int64_t i = 0; i < atoms; ++i)
       for (int a = 0; a < 3; ++a) forces[4 * i + a] = static_cast<T>(f[3 * i + a]);
-    virial.assign(w, w + virial_.numel());
-    given = {data_of(energy), forces.data(), virial.data()};
   }
 };
 
@@ -223,31 +211,43 @@ NetGradients<T> backward(const PotentialInputs& in, const PotentialArgs<T>& args
   return grads;
 }
 
-std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(const Op& op, const TrainingInputs& in,
-                                                                 const Tensor& grad_energy,
-                                                                 const Tensor& grad_forces,
-                                                                 const Tensor& grad_virial,
-                                                                 const Tensor& saved) {
-  const Tensor u = input(op, "grad_energy", grad_energy, ScalarType::Double, {in.atoms});
-  const Tensor f = input(op, "grad_forces", grad_forces, ScalarType::Double, {in.atoms, 3});
-  const Tensor w = input(op, "grad_virial", grad_virial, ScalarType::Double, {in.systems, 3, 3});
-  const Tensor kept = input(op, "saved", saved, in.dtype, {kAny});
-  const std::vector<double> places = four_columns(in.positions.const_data_ptr<double>(), in.atoms);
-  Tensor grad_tables = empty({in.ntypes, in.tables.size(1), in.tables.size(2)}, in.dtype);
-  std::vector<Tensor> grad_nets = dispatch_float(op, in.dtype, [&]<class T>(T) {
-    const GivenGradients<T> gradients(u, f, w, in.atoms);
-    return backward(in, arguments<T>(in, places.data()), gradients.given, kept, op,
-                    grad_tables.mutable_data_ptr<T>())
-        .tensors;
-  });
-  return {grad_tables, std::move(grad_nets)};
-}
-
 }  // namespace
+
+template <class Device>
+struct SplineTrainingOps {
+  static constexpr auto arguments = take_step<Checked<Device>, std::vector<Tensor>>;
+
+  static Outputs<6> spline_training(Checked<Device>& in, PotentialInputs& a) {
+    const std::vector<double> places = four_columns(a.positions.const_data_ptr<double>(), a.atoms);
+    Answer answer{a};
+    Tensor saved = dispatch_float(in.op, a.dtype, [&]<class T>(T) {
+      return forward(a, mdops::arguments<T>(a, places.data()), answer, in.op);
+    });
+    return {answer.energy, answer.forces, answer.virial, answer.within, answer.nearest, saved};
+  }
+
+  static std::tuple<Tensor, std::vector<Tensor>> spline_training_backward(
+      Checked<Device>& in, PotentialInputs& a, const Tensor& grad_energy, const Tensor& grad_forces,
+      const Tensor& grad_virial, const Tensor& saved) {
+    const double *energy, *forces, *virial;
+    in.take(energy, "grad_energy", grad_energy, {a.atoms});
+    in.take(forces, "grad_forces", grad_forces, {a.atoms, 3});
+    in.take(virial, "grad_virial", grad_virial, {a.systems, 3, 3});
+    const Tensor kept = input(in.op, "saved", saved, a.dtype, {kAny});
+    const std::vector<double> places = four_columns(a.positions.const_data_ptr<double>(), a.atoms);
+    Tensor grad_tables = empty({a.ntypes, a.tables.size(1), a.tables.size(2)}, a.dtype);
+    std::vector<Tensor> grad_nets = dispatch_float(in.op, a.dtype, [&]<class T>(T) {
+      const GivenGradients<T> gradients(energy, forces, virial, a.atoms, a.systems);
+      return backward(a, mdops::arguments<T>(a, places.data()), gradients.given, kept, in.op,
+                      grad_tables.mutable_data_ptr<T>())
+          .tensors;
+    });
+    return {grad_tables, std::move(grad_nets)};
+  }
+
+  MDOPS_IMPLEMENT(SplineTrainingOps, spline_training, spline_training_backward)
+};
 
 }  // namespace mdops
 
-STABLE_TORCH_LIBRARY_IMPL(mdops, CPU, m) {
-  mdops::bind<mdops::OnCpu, "spline_training", &mdops::spline_training>(m);
-  mdops::bind<mdops::OnCpu, "spline_training_backward", &mdops::spline_training_backward>(m);
-}
+MDOPS_ON_CPU(SplineTrainingOps)
