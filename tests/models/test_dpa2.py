@@ -19,8 +19,8 @@ from mdops.models.length_basis import LengthBasis
 from mdops.models.repformer import LayerForm
 from mdops.train import PairLists, load_dataset, make_batch
 from mdops.train.loop.update import keep_spline, predict, use_training_spline
-from mdops.train.loss.base import Prefactor
 from mdops.train.loss.energy import EnergyLoss
+from mdops.train.loss.weights import Prefactor
 
 REPINIT = {
     "rcut": 4.5,

@@ -7,8 +7,9 @@ from small_systems import alloy, write_system
 
 from mdops.errors import ConfigError
 from mdops.train import PairLists, load_dataset, make_batch
-from mdops.train.loss.base import Prefactor, label_counts, squared_errors
+from mdops.train.loss.base import label_counts, squared_errors
 from mdops.train.loss.energy import EnergyLoss
+from mdops.train.loss.weights import Prefactor
 
 ALL = {name: Prefactor(1.0, 1.0) for name in ("energy", "forces", "virial", "atom_energy")}
 

@@ -15,8 +15,9 @@ from mdops.data.evaluation import evaluate
 from mdops.deepmd import DeepPot
 from mdops.errors import ConfigError, DataError, InputError
 from mdops.train import PairLists, Trainer, load_dataset, make_batch, parse_config
-from mdops.train.loss.base import Prefactor, squared_errors
+from mdops.train.loss.base import squared_errors
 from mdops.train.loss.energy import EnergyLoss
+from mdops.train.loss.weights import Prefactor
 
 TYPES = np.array([0, 0, 0, 1, 1, 1, 1])
 MASK = np.array([[1, 1, 0, 1, 1, 1, 0], [1, 1, 1, 1, 0, 0, 0]])

@@ -20,8 +20,8 @@ from mdops.train.config.sections import LearningRateConfig
 from mdops.train.loop.factories import make_loss, make_optimizer, make_sampler, require_labels
 from mdops.train.loop.schedule import LearningRate
 from mdops.train.loop.update import keep_spline, predict, train_step, use_training_spline
-from mdops.train.loss.base import Prefactor
 from mdops.train.loss.energy import EnergyLoss, EnergyLossOptions
+from mdops.train.loss.weights import Prefactor
 from mdops.train.model.random import random_potential
 
 ALL = EnergyLoss({n: Prefactor(1.0, 1.0) for n in ("energy", "forces", "virial")})

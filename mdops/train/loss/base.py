@@ -1,8 +1,8 @@
-"""What losses share: prefactors, means over what has a label, and the errors that reports show."""
+"""What losses share: means over what has a label, and the errors that reports show."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,69 +12,15 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import Labels, silent_types
 from mdops.models.contract import AtomicModel
 from mdops.nn.sums import sum_systems
-from mdops.options import Options, key
+from mdops.options import Options
+from mdops.train.loss.weights import Prefactor
 
 # What sums over frames are multiplied with: how many processes share the batch, 0 where a process has no part in it.
 SHARES = "(shares)"
 
-T = TypeVar("T", bound=type[Options])
 Result = Mapping[str, torch.Tensor]
 Fraction = float | torch.Tensor
 Counts = Mapping[str, float]
-
-
-class Prefactor(NamedTuple):
-    """The weight of a term: limit + (start - limit) * rate / (rate at the start)."""
-
-    start: float
-    limit: float
-
-    @property
-    def counts(self) -> bool:
-        """Whether the term does, as in DeePMD-kit: where neither is zero."""
-        return self.start != 0 and self.limit != 0
-
-    def at(self, fraction: Any) -> Any:
-        """The weight where the learning rate is this fraction (a number or a tensor) of that at the start."""
-        return self.limit + (self.start - self.limit) * fraction
-
-
-class Weight(NamedTuple):
-    """What the keys of a term's weight are by default, and what it is the weight of."""
-
-    start: float
-    limit: float
-    of: str
-    unit: str = ""
-
-
-def weighted(terms: Mapping[str, Weight]) -> Callable[[T], T]:
-    """Gives options the keys `start_pref_<term>` and `limit_pref_<term>`, before their own."""
-
-    def give(kind: T) -> T:
-        own = kind.__annotations__
-        kind.__annotations__ = {}
-        for term, weight in terms.items():
-            ends = "at the start", "at the end (in the limit of rate zero)"
-            for end, when, value in zip(Prefactor._fields, ends, weight, strict=False):
-                name = f"{end}_pref_{term}"
-                kind.__annotations__[name] = float
-                setattr(kind, name, key(value, f"weight of {weight.of} {when}", unit=weight.unit, low=0))
-        kind.__annotations__ |= own
-        return kind
-
-    return give
-
-
-def weights_of(options: Options, terms: Iterable[str]) -> dict[str, Prefactor]:
-    """Those that options give terms."""
-    ends = Prefactor._fields
-    return {term: Prefactor(*(getattr(options, f"{end}_pref_{term}") for end in ends)) for term in terms}
-
-
-def weight_keys(*terms: str) -> list[str]:
-    """The keys of the weights of terms."""
-    return [f"loss.{end}_pref_{term}" for term in terms for end in Prefactor._fields]
 
 
 class Loss(ABC):

@@ -10,19 +10,8 @@ from mdops.data.batch import Batch
 from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.options import Options
-from mdops.train.loss.base import (
-    Counts,
-    Fraction,
-    Loss,
-    Prefactor,
-    Result,
-    Weight,
-    difference,
-    mean,
-    weight_keys,
-    weighted,
-    weights_of,
-)
+from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, mean
+from mdops.train.loss.weights import Prefactor, Weight, weight_keys, weighted, weights_of
 
 _TERMS = {
     "dos": ("dos", False),

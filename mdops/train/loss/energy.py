@@ -12,19 +12,8 @@ from mdops.data.dataset import Dataset
 from mdops.data.labels import LABELS, Labels
 from mdops.errors import ConfigError
 from mdops.options import Options, key
-from mdops.train.loss.base import (
-    Counts,
-    Fraction,
-    Loss,
-    Prefactor,
-    Result,
-    Weight,
-    difference,
-    mean,
-    weight_keys,
-    weighted,
-    weights_of,
-)
+from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, mean
+from mdops.train.loss.weights import Prefactor, Weight, weight_keys, weighted, weights_of
 
 ENERGY = Weight(0.02, 1.0, "energies", "1/eV^2")
 OF_ALL = {  # of losses of energies

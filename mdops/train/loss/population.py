@@ -11,19 +11,9 @@ from mdops.data.labels import Labels
 from mdops.errors import ConfigError
 from mdops.nn.sums import sum_systems
 from mdops.options import Options, key
-from mdops.train.loss.base import (
-    Counts,
-    Fraction,
-    Loss,
-    Prefactor,
-    Result,
-    Weight,
-    difference,
-    total,
-    weighted,
-    weights_of,
-)
+from mdops.train.loss.base import Counts, Fraction, Loss, Result, difference, total
 from mdops.train.loss.functions import PRINTED, measure
+from mdops.train.loss.weights import Prefactor, Weight, weighted, weights_of
 
 _NAME = "atom_population"
 _TERMS = {

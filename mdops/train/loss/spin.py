@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mdops.data.labels import SPIN_LABELS, Labels
-from mdops.train.loss.base import Weight, weighted
 from mdops.train.loss.energy import ENERGY, OF_ALL, EnergyLoss, ErrorOptions
+from mdops.train.loss.weights import Weight, weighted
 
 
 @dataclass(kw_only=True)
