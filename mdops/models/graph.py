@@ -3,10 +3,11 @@
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from mdops.memory import memory
 from mdops.models.contract import Descriptor, Features
 from mdops.models.neighborhood import Neighborhood
+from mdops.nn.net import tensor
 from mdops.ops import NeighborGraph, NeighborList
 from mdops.system import Exchange
 from mdops.tracing import is_exported
@@ -28,6 +30,24 @@ _KEPT, _RUNNING = 2, 8
 _SHARE, _SHARE_OF_RUN = 0.5, 1 / 16
 # Fewer atoms fill no memory, so that nothing is counted for them.
 MANY_ATOMS = 1000
+
+
+def new_residuals(
+    shapes: Mapping[str, tuple[int, int]],
+    options: Any,
+    random: np.random.Generator,
+    precision: str,
+    dtype: torch.dtype,
+) -> dict[str, list[torch.Tensor]]:
+    """The trained weights of messages that a layer begins with; of each name so many, of a width."""
+
+    def residual(width: int) -> torch.Tensor:
+        value = np.full(width, options.update_residual)
+        if options.update_residual_init == "norm":
+            value = random.normal(0, options.update_residual, width)
+        return tensor(value.astype(precision), dtype)
+
+    return {name: [residual(width) for _ in range(count)] for name, (count, width) in shapes.items()}
 
 
 def neighbor_graph_of(

@@ -15,7 +15,7 @@ from mdops.errors import ConfigError
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
-from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.models.graph import RESIDUAL, UPDATE_STYLES, new_residuals
 from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import NamedOfWeights
@@ -643,16 +643,7 @@ class RepflowLayer(nn.Module):
             for name, shape in options.shapes.items()
         }
 
-        def residual(width: int) -> torch.Tensor:
-            value = np.full(width, options.update_residual)
-            if options.update_residual_init == "norm":
-                value = random.normal(0, options.update_residual, width)
-            return tensor(value.astype(precision), dtype)
-
-        residuals = {
-            name: [residual(width) for _ in range(count)]
-            for name, (count, width) in options.residuals.items()
-        }
+        residuals = new_residuals(options.residuals, options, random, precision, dtype)
         return cls(options, activation_name, products, residuals)
 
 

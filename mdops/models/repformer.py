@@ -15,7 +15,7 @@ from torch import nn
 from mdops.models import schema
 from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
-from mdops.models.graph import RESIDUAL, UPDATE_STYLES
+from mdops.models.graph import RESIDUAL, UPDATE_STYLES, new_residuals
 from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
 from mdops.models.repformer_once import GraphOnce, LayerOnce, NodesOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
@@ -699,15 +699,7 @@ class RepformerLayer(nn.Module):
             for name, (inputs, outputs, bias) in form.products.items()
         }
 
-        def residual(width: int) -> torch.Tensor:
-            value = np.full(width, o.update_residual)
-            if o.update_residual_init == "norm":
-                value = random.normal(0, o.update_residual, width)
-            return tensor(value.astype(precision), dtype)
-
-        residuals = {
-            name: [residual(width) for _ in range(count)] for name, (count, width) in form.residuals.items()
-        }
+        residuals = new_residuals(form.residuals, o, random, precision, dtype)
         norm = [torch.ones(o.g2_dim, dtype=dtype), torch.zeros(o.g2_dim, dtype=dtype)]
         return cls(form, products, residuals, norm if form.attends else None)
 
