@@ -25,9 +25,15 @@ namespace mdops {
 
 using Library = torch::stable::detail::StableLibrary;
 
+template <int N, class... T>
+struct TensorTuple : TensorTuple<N - 1, Tensor, T...> {};
+template <class... T>
+struct TensorTuple<0, T...> {
+  using type = std::tuple<T...>;
+};
 // So many tensors, as ops return them.
 template <int N>
-using Outputs = decltype(std::tuple_cat(std::array<Tensor, N>{}));
+using Outputs = typename TensorTuple<N>::type;
 
 template <class... A, class... B>
 TypeList<A..., B...> operator+(TypeList<A...>, TypeList<B...>);

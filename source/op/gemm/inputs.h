@@ -2,12 +2,25 @@
 #pragma once
 
 #include "common/activation_code.h"
+#include "common/checked.h"
 #include "gemm/matmul.h"
 #include "gemm/mlp.h"
 
 namespace mdops {
 
 constexpr int64_t kMostNeurons = 1 << 20;
+
+// What the ops take beside x.
+struct NetArguments {
+  const std::vector<Tensor>&weights, &biases, &timesteps;
+  const std::vector<int64_t>&residual, &activations;
+  const std::vector<double>& thresholds;
+  const std::string& matmul;
+  using Lists = const std::vector<Tensor>&;
+  using Integers = const std::vector<int64_t>&;
+  using Parts =
+      TypeList<Lists, Lists, Lists, Integers, Integers, const std::vector<double>&, const std::string&>;
+};
 
 struct MlpInputs {
   Tensor x;
@@ -17,21 +30,19 @@ struct MlpInputs {
   Matmul matmul;
   int64_t rows = x.size(0), outputs;
 
-  MlpInputs(const Op& op, const Tensor& x_, std::vector<Tensor> weights_, std::vector<Tensor> biases_,
-            std::vector<Tensor> timesteps_, const std::vector<int64_t>& residual,
-            const std::vector<int64_t>& activations, const std::vector<double>& thresholds,
-            const std::string& matmul_)
+  MlpInputs(const Op& op, const Tensor& x_, const NetArguments& net)
       : x(float_input(op, "x", x_, {kAny, kAny})),
-        weights(std::move(weights_)),
-        biases(std::move(biases_)),
-        timesteps(std::move(timesteps_)),
-        matmul(matmul_of(op, matmul_)) {
+        weights(net.weights),
+        biases(net.biases),
+        timesteps(net.timesteps),
+        matmul(matmul_of(op, net.matmul)) {
     const size_t layers = weights.size();
     if (layers < 1 || layers > kMaxLayers)
       fail(op, "argument `weights` has ", layers, " layers, expected 1 to ", kMaxLayers);
     if (biases.size() != layers || timesteps.size() != layers)
       fail(op, "arguments `biases` and `timesteps` must have one tensor a layer, an empty one for none");
-    if (residual.size() != layers - 1 || activations.size() != layers - 1 || thresholds.size() != layers - 1)
+    if (net.residual.size() != layers - 1 || net.activations.size() != layers - 1 ||
+        net.thresholds.size() != layers - 1)
       fail(op, "arguments `residual`, `activations` and `thresholds` must have one number a hidden layer");
     shape.features = x.size(1), shape.layers = static_cast<int>(layers);
     int64_t width = shape.features;
@@ -44,7 +55,7 @@ struct MlpInputs {
       biases[n] = vector(op, "biases", biases[n], outputs_of);
       timesteps[n] = vector(op, "timesteps", timesteps[n], outputs_of);
       shape.neurons[n] = static_cast<int>(outputs_of);
-      if (n + 1 < layers) set_hidden(op, n, width, residual[n], activations[n], thresholds[n]);
+      if (n + 1 < layers) set_hidden(op, n, width, net.residual[n], net.activations[n], net.thresholds[n]);
       width = outputs_of;
     }
     if (timesteps[layers - 1].numel()) fail(op, "argument `timesteps` has some of the output layer");

@@ -9,29 +9,26 @@ namespace mdops {
 template <class Device>
 struct MlpOps {
   using Lists = std::vector<Tensor>;
-  using Integers = std::vector<int64_t>;
-  using Numbers = std::vector<double>;
 
-  static Tensor mlp(Checked<Device>& in, const Tensor& x, Lists weights, Lists biases, Lists timesteps,
-                    Integers residual, Integers activations, Numbers thresholds, std::string matmul) {
-    return mlp_values(
-        in.op, inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
+  static MlpInputs arguments(Checked<Device>& in, const Tensor& x, NetArguments given) {
+    MlpInputs net(in.op, x, given);
+    if (in.op.on_cpu()) refuse_tf32(in.op, net.matmul);
+    net.x = Device::placed(net.x);
+    for (Lists* const list : {&net.weights, &net.biases, &net.timesteps})
+      for (Tensor& tensor : *list) tensor = Device::placed(tensor);
+    return net;
   }
 
-  static Outputs<2> mlp_value_and_gradient(Checked<Device>& in, const Tensor& x, Lists weights, Lists biases,
-                                           Lists timesteps, Integers residual, Integers activations,
-                                           Numbers thresholds, std::string matmul) {
-    return mlp_values_and_gradients(
-        in.op, inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul));
+  static Tensor mlp(Checked<Device>& in, MlpInputs& net) { return mlp_values(in.op, net); }
+
+  static Outputs<2> mlp_value_and_gradient(Checked<Device>& in, MlpInputs& net) {
+    return mlp_values_and_gradients(in.op, net);
   }
 
   static std::tuple<Tensor, Lists, Lists, Lists> mlp_backward(Checked<Device>& in, const Tensor& grad,
-                                                              const Tensor& x, Lists weights, Lists biases,
-                                                              Lists timesteps, Integers residual,
-                                                              Integers activations, Numbers thresholds,
-                                                              std::string matmul, bool with_weights) {
-    const MlpInputs net =
-        inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+                                                              const Tensor& x, NetArguments given,
+                                                              bool with_weights) {
+    const MlpInputs net = arguments(in, x, given);
     const Tensor a = Device::placed(input(in.op, "grad", grad, net.dtype, {net.rows, net.outputs}));
     MlpGradients grads(in.op, net, with_weights);
     const Tensor grad_x = mlp_gradients(in.op, net, a, with_weights, grads);
@@ -40,10 +37,8 @@ struct MlpOps {
 
   static std::tuple<Tensor, Tensor, Lists, Lists, Lists> mlp_backward_backward(
       Checked<Device>& in, const Tensor& direction, const Tensor& grad, const Tensor& grad_value,
-      const Tensor& x, Lists weights, Lists biases, Lists timesteps, Integers residual, Integers activations,
-      Numbers thresholds, std::string matmul, bool with_weights) {
-    const MlpInputs net =
-        inputs(in.op, x, weights, biases, timesteps, residual, activations, thresholds, matmul);
+      const Tensor& x, NetArguments given, bool with_weights) {
+    const MlpInputs net = arguments(in, x, given);
     const Tensor u =
         Device::placed(input(in.op, "direction", direction, net.dtype, {net.rows, net.shape.features}));
     const Tensor b = Device::placed(input(in.op, "grad", grad, net.dtype, {net.rows, net.outputs}));
@@ -55,17 +50,6 @@ struct MlpOps {
   }
 
   MDOPS_IMPLEMENT(MlpOps, mlp, mlp_value_and_gradient, mlp_backward, mlp_backward_backward)
-
- private:
-  template <class... Rest>
-  static MlpInputs inputs(const Op& op, const Rest&... rest) {
-    MlpInputs in(op, rest...);
-    if (op.on_cpu()) refuse_tf32(op, in.matmul);
-    in.x = Device::placed(in.x);
-    for (Lists* const list : {&in.weights, &in.biases, &in.timesteps})
-      for (Tensor& tensor : *list) tensor = Device::placed(tensor);
-    return in;
-  }
 };
 
 }  // namespace mdops

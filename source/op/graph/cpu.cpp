@@ -155,4 +155,4 @@ static void run_graph(const Op&, const SegmentWeightArgs<T>& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentOps)
+MDOPS_ON_CPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentWeightOps, SegmentSoftmaxOps)

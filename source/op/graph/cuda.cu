@@ -35,4 +35,4 @@ static void run_graph(const CudaOp& op, const EdgeAngleArgs& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_GPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentOps)
+MDOPS_ON_GPU(GraphOps, EdgeListOps, EdgeRowOps, SegmentWeightOps, SegmentSoftmaxOps)

@@ -204,66 +204,9 @@ struct EdgeRowOps {
 
 // Of rows of segments.
 template <class Device, class T>
-struct SegmentOps {
-  static Tensor segment_weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
-                                const Tensor& nothing, const Tensor& offsets) {
-    auto a = weights(in, x, weight, nothing, offsets);
-    Tensor y = in.result(a.y, {a.rows, a.columns});
-    run_graph(in.op, a);
-    return y;
-  }
-
-  // By x, weight (of each column) and nothing (of each segment).
-  static Outputs<3> segment_weights_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
-                                             const Tensor& weight, const Tensor& nothing,
-                                             const Tensor& offsets) {
-    auto a = weights(in, x, weight, nothing, offsets);
-    return weight_gradients(in, a, grad);
-  }
-
-  static Outputs<4> segment_weights_backward_backward(Checked<Device>& in, const Tensor& along_x,
-                                                      const Tensor& along_weight, const Tensor& along_nothing,
-                                                      const Tensor& grad, const Tensor& x,
-                                                      const Tensor& weight, const Tensor& nothing,
-                                                      const Tensor& offsets) {
-    auto a = weights(in, x, weight, nothing, offsets);
-    in.give(a.along_x, "along_x", along_x, {a.rows, a.columns});
-    in.take(a.along_weight, "along_weight", along_weight, {a.rows, a.columns});
-    in.take(a.along_nothing, "along_nothing", along_nothing, {a.segments, a.columns});
-    Tensor by_grad = in.result(a.by_grad, {a.rows, a.columns});
-    const auto [by_x, by_weight, by_nothing] = weight_gradients(in, a, grad);
-    return {by_grad, by_x, by_weight, by_nothing};
-  }
-
-  static Tensor segment_softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
-    auto a = softmax(in, x, offsets);
-    return softmax_result(in, a);
-  }
-
-  static Tensor segment_softmax_backward(Checked<Device>& in, const Tensor& grad, const Tensor& x,
-                                         const Tensor& offsets) {
-    auto a = softmax(in, x, offsets);
-    in.give(a.grad, "grad", grad, {a.rows, a.columns});
-    return softmax_result(in, a);
-  }
-
-  static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, const Tensor& direction,
-                                                      const Tensor& grad, const Tensor& x,
-                                                      const Tensor& offsets) {
-    auto a = softmax(in, x, offsets);
-    in.give(a.grad, "grad", grad, {a.rows, a.columns});
-    in.give(a.direction, "direction", direction, {a.rows, a.columns});
-    Tensor of_grad = in.result(a.of_grad, {a.rows, a.columns});
-    return {of_grad, softmax_result(in, a)};
-  }
-
-  MDOPS_IMPLEMENT_FLOATS(SegmentOps, segment_weights, segment_weights_backward,
-                         segment_weights_backward_backward, segment_softmax, segment_softmax_backward,
-                         segment_softmax_backward_backward)
-
- private:
-  static SegmentWeightArgs<T> weights(Checked<Device>& in, const Tensor& x, const Tensor& weight,
-                                      const Tensor& nothing, const Tensor& offsets) {
+struct SegmentWeightOps {
+  static SegmentWeightArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& weight,
+                                        const Tensor& nothing, const Tensor& offsets) {
     SegmentWeightArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -273,16 +216,40 @@ struct SegmentOps {
     return a;
   }
 
-  static Outputs<3> weight_gradients(Checked<Device>& in, SegmentWeightArgs<T>& a, const Tensor& grad) {
+  static Tensor segment_weights(Checked<Device>& in, SegmentWeightArgs<T>& a) {
+    Tensor y = in.result(a.y, {a.rows, a.columns});
+    run_graph(in.op, a);
+    return y;
+  }
+
+  // By x, weight (of each column) and nothing (of each segment).
+  static Outputs<3> segment_weights_backward(Checked<Device>& in, SegmentWeightArgs<T>& a,
+                                             const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.rows, a.columns});
-    Tensor by_x = in.result(a.y, {a.rows, a.columns}),
-           by_weight = in.result(a.by_weight, {a.rows, a.columns});
+    Tensor by_x = in.result(a.y, {a.rows, a.columns});
+    Tensor by_weight = in.result(a.by_weight, {a.rows, a.columns});
     Tensor by_nothing = in.result(a.by_nothing, {a.segments, a.columns});
     run_graph(in.op, a);
     return {by_x, by_weight, by_nothing};
   }
 
-  static SoftmaxArgs<T> softmax(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
+  static Outputs<4> segment_weights_backward_backward(Checked<Device>& in, SegmentWeightArgs<T>& a,
+                                                      const Tensor& along_x, const Tensor& along_weight,
+                                                      const Tensor& along_nothing, const Tensor& grad) {
+    in.give(a.along_x, "along_x", along_x, {a.rows, a.columns});
+    in.take(a.along_weight, "along_weight", along_weight, {a.rows, a.columns});
+    in.take(a.along_nothing, "along_nothing", along_nothing, {a.segments, a.columns});
+    Tensor by_grad = in.result(a.by_grad, {a.rows, a.columns});
+    return std::tuple_cat(std::tuple(by_grad), segment_weights_backward(in, a, grad));
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(SegmentWeightOps, segment_weights, segment_weights_backward,
+                         segment_weights_backward_backward)
+};
+
+template <class Device, class T>
+struct SegmentSoftmaxOps {
+  static SoftmaxArgs<T> arguments(Checked<Device>& in, const Tensor& x, const Tensor& offsets) {
     SoftmaxArgs<T> a{};
     in.take(a.x, "x", x, {kAny, kAny});
     a.rows = x.size(0), a.columns = x.size(1);
@@ -290,11 +257,26 @@ struct SegmentOps {
     return a;
   }
 
-  static Tensor softmax_result(Checked<Device>& in, SoftmaxArgs<T>& a) {
+  static Tensor segment_softmax(Checked<Device>& in, SoftmaxArgs<T>& a) {
     Tensor of_x = in.result(a.of_x, {a.rows, a.columns});
     run_graph(in.op, a);
     return of_x;
   }
+
+  static Tensor segment_softmax_backward(Checked<Device>& in, SoftmaxArgs<T>& a, const Tensor& grad) {
+    in.give(a.grad, "grad", grad, {a.rows, a.columns});
+    return segment_softmax(in, a);
+  }
+
+  static Outputs<2> segment_softmax_backward_backward(Checked<Device>& in, SoftmaxArgs<T>& a,
+                                                      const Tensor& direction, const Tensor& grad) {
+    in.give(a.direction, "direction", direction, {a.rows, a.columns});
+    Tensor of_grad = in.result(a.of_grad, {a.rows, a.columns});
+    return {of_grad, segment_softmax_backward(in, a, grad)};
+  }
+
+  MDOPS_IMPLEMENT_FLOATS(SegmentSoftmaxOps, segment_softmax, segment_softmax_backward,
+                         segment_softmax_backward_backward)
 };
 
 }  // namespace mdops

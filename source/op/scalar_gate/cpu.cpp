@@ -16,4 +16,4 @@ static void run_scalar_gate(const Op&, const ScalarGateArgs<T>& args) {
 
 }  // namespace mdops
 
-MDOPS_ON_CPU(ScalarGateOps)
+MDOPS_ON_CPU(ScalarGateOps, RowGateOps)

@@ -2,4 +2,4 @@
 #include "scalar_gate/gpu_kernels.h"
 #include "scalar_gate/ops.h"
 
-MDOPS_ON_GPU(ScalarGateOps)
+MDOPS_ON_GPU(ScalarGateOps, RowGateOps)
