@@ -41,7 +41,7 @@ def precision_key(default: str = "default", **more: Any) -> Any:
     return key(default, meaning, choices=PRECISIONS, **more)
 
 
-def switch_key(default: float, of: str, **bound: float) -> Any:
+def switch_key(default: float, of: str, **bound: Any) -> Any:
     meaning = f"distance at which the switch of {of} begins to fall"
     return key(default, meaning, unit="A", implied=..., absent=..., **bound)
 
