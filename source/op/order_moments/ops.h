@@ -8,12 +8,10 @@
 
 namespace mdops {
 
-template <class Device>
+template <class Device, class T>
 struct OrderMomentOps {
-  template <class T>
   static OrderMomentArgs<T> arguments(Checked<Device>& in, const Tensor& turn, const Tensor& y,
-                                      const Tensor& weight, const Tensor& index,
-                                      const std::optional<Tensor>& order, const Tensor& offsets) {
+                                      const Tensor& weight, NodeIndex index) {
     OrderMomentArgs<T> a{};
     in.take(a.turn, "turn", turn, {kAny, kAny, kAny});
     const int64_t edges = turn.size(0), degree = turn.size(1) / 3;
@@ -23,13 +21,12 @@ struct OrderMomentOps {
            " columns, expected 3 L + 1 and (L + 1)^2 of L up to 6");
     in.place(a.y, "y", y, {edges, turn.size(1), kAny});
     in.take(a.weight, "weight", weight, {edges, 1});
-    const RowIndex of(in, index, order, offsets, edges);
+    const RowIndex of(in, index, edges);
     a.of = {of.index, of.order, of.offsets, edges};
     a.shape.nodes = of.targets, a.shape.channels = y.size(2);
     return a;
   }
 
-  template <class T>
   static Tensor order_moments(Checked<Device>& in, OrderMomentArgs<T>& a) {
     Tensor moments = in.result(a.moments, {a.shape.nodes, a.shape.columns(), a.shape.numbers()});
     run_order_moments(in.op, a);
@@ -37,7 +34,6 @@ struct OrderMomentOps {
   }
 
   // By turn, y and weight.
-  template <class T>
   static Outputs<3> order_moments_backward(Checked<Device>& in, OrderMomentArgs<T>& a, const Tensor& grad) {
     in.give(a.grad, "grad", grad, {a.shape.nodes, a.shape.columns(), a.shape.numbers()});
     const int64_t edges = a.shape.edges, rows = a.shape.rows();
