@@ -13,36 +13,44 @@ from mdops import Potential
 from mdops.ops import unpack_images
 from mdops.system import from_atoms
 
-# Says when it is loaded, waits for a line, warms up and says that it is ready. Then it reads lines: how (whole or
-# step), and the number of a box. Answers with the milliseconds of that call.
+# Says when it is loaded, waits for a line, warms up and says that it is ready. Then it reads lines: how (whole, step or
+# first: to load it and to evaluate the first box, as it was done), and the number of a box; or a number of threads.
+# Answers with the milliseconds of that call.
 CHILD = """
 import os, sys, time, numpy as np, torch
 from deepmd.dpmodel.utils.serialization import load_dp_model
 from deepmd.entrypoints.convert_backend import convert_backend
 from deepmd.infer import DeepPot
-from deepmd.pt.model.model.model import BaseModel
 
 potential, clock = None, getattr(time, sys.argv[2])
 original = sys.argv[1].replace(".pth", ".dp")
 tree = load_dp_model(original)["model"] if os.path.exists(original) else {}
-if tree.get("type") == "SeZM":  # there is no .pth of DPA-4: its module as it is, which makes its list
-    model = BaseModel.deserialize(tree).eval()
-else:
-    if not os.path.exists(sys.argv[1]):
-        convert_backend(INPUT=original, OUTPUT=sys.argv[1])
+kind = tree.get("type"), tree.get("descriptor", {}).get("type")
+if "SeZM" in kind:  # there is no .pth of DPA-4: its module as it is, which makes its list
+    from deepmd.pt.model.model.model import BaseModel
+elif "dpa4c" in kind:  # nor of DPA-4C
+    from deepmd.pt_expt.model.model import BaseModel
+elif not os.path.exists(sys.argv[1]):
+    convert_backend(INPUT=original, OUTPUT=sys.argv[1])
+start = clock()
+if os.path.exists(sys.argv[1]):
     potential = DeepPot(sys.argv[1])
     model = potential.deep_eval.dp.model["Default"]
+else:
+    model = BaseModel.deserialize(tree).eval()
+loading = 1e3 * (clock() - start)
 device = next(model.parameters()).device
 print("loaded", flush=True)
 sys.stdin.readline()
 calls = {}
 for number, file in enumerate(sys.argv[3:]):
     case = np.load(file)
-    arguments = case["positions"].reshape(1, -1), case["cell"].reshape(1, 9), case["types"]
+    cell = case["cell"].reshape(1, 9) if case["cell"].any() else None
+    arguments = case["positions"].reshape(1, -1), cell, case["types"]
     names = "with_images", "types_with_images", "rows", "mapping"
     given = tuple(torch.as_tensor(case[name], device=device)[None] for name in names)
     if potential is None:
-        x, cell, types = (torch.as_tensor(one, device=device) for one in arguments)
+        x, cell, types = (one if one is None else torch.as_tensor(one, device=device) for one in arguments)
         run = lambda x=x, cell=cell, types=types: model(x.view(1, -1, 3).requires_grad_(), types[None], box=cell)
         calls["whole", number] = run
         continue
@@ -59,8 +67,9 @@ def timed(run):
 
 for (how, number), run in list(calls.items()):  # TorchScript compiles, and again, in the first few
     try:
-        for _ in range(6 if number == 0 else 3):
-            timed(run)
+        found = [timed(run) for _ in range(6 if number == 0 else 3)]
+        if (how, number) == ("whole", 0):
+            first = loading + found[0]
     except Exception as error:  # its list of a large box does not fit into the memory
         print(repr(error).splitlines()[0], file=sys.stderr, flush=True)
         del calls[how, number]
@@ -69,6 +78,11 @@ for (how, number), run in list(calls.items()):  # TorchScript compiles, and agai
 print("ready", flush=True)
 for line in sys.stdin:
     how, number = line.split()
+    if how in ("first", "threads"):
+        if how == "threads":
+            torch.set_num_threads(int(number))
+        print(first, flush=True)
+        continue
     call = calls.get((how, int(number)))
     print("none" if call is None else timed(call), flush=True)
 """
@@ -115,11 +129,16 @@ class DeePMDKit:
         raise RuntimeError(f"DeePMD-kit ended: {_last_line(self._log.read_text())}")
 
     def milliseconds(self, how: str, box: int = 0) -> float:
-        """Of a "whole" call, which makes its list in PyTorch, or of a "step" with the list given, as LAMMPS does; NaN
-        if it did not run."""
+        """Of a "whole" call, which makes its list in PyTorch, of a "step" with the list given, as LAMMPS does, or of
+        the "first" whole call of the first box, with the loading of the file; NaN if it did not run."""
         self._tell(f"{how} {box}")
         answer = self._line()
         return float("nan") if answer == "none" else float(answer)
+
+    def use_threads(self, count: int) -> None:
+        """From the next call on."""
+        self._tell(f"threads {count}")
+        self._line()
 
     def __enter__(self) -> Self:
         self.wait()

@@ -2,6 +2,8 @@
 
     python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water [--atoms 192 1536]
         [--device cuda --atoms 12288] [--names se_e3 ...] [--rounds 3] [--clock process_time] [--json FILE]
+    python benchmarks/deepmd_examples.py PYTHON_WITH_DEEPMD --inputs examples/water --calculator [--threads 1 2]
+        [--files MODEL.dp ...] [--names ...] [--rounds 9] [--json FILE]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes of descriptors and nets are those of its
 inputs, but for float32 and se_e3's cutoff and places, 6 A and (46, 92), which its input leaves to the data. Weights are
@@ -13,6 +15,11 @@ answer with energy, forces and virial. Of mdops `step` has the list given, too, 
 the kernels of one, in a CUDA graph, and `whole` an NVT step of the engine at 300 K, which keeps its list. Ways in turn,
 medians. Where others compute, too, `--clock process_time` counts the time of the processors, of all threads together;
 OMP_NUM_THREADS sets their number.
+
+With `--calculator` a time is of a whole call of each for small dense cells, and a cluster of 12 atoms: of the ASE
+calculator of mdops, for positions that change a little, and of `DeepPot`, which is all that DeePMD-kit's calculator
+calls. Times are milliseconds a call, the least of the rounds, for other programs may run. `first` is to load the file
+and to evaluate 16 atoms. Models of `--files` are run in float64.
 """
 
 import argparse
@@ -20,6 +27,7 @@ import contextlib
 import json
 import statistics
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +40,9 @@ from beside_deepmd import DeePMDKit
 from descriptors import on_gpu, timed, weaken
 from machine import machine
 
+import mdops
 from mdops import Potential
+from mdops.calculator import MDOps
 from mdops.jit.sample_box import sample_box
 from mdops.models import DescriptorFitting, EnvironmentDescriptor
 from mdops.models.registry import find
@@ -40,21 +50,44 @@ from mdops.system import from_atoms
 from mdops.train.config.read import parse_config
 
 INPUTS = {
+    "se_e2_a": "se_e2_a/input_torch.json",
     "se_e2_r": "se_e2_r/input.json",
     "se_e3": "se_e3/input.json",
     "se_e3_tebd": "se_e3_tebd/input_torch.json",
     "hybrid": "hybrid/input.json",
+    "hybrid_angles": "hybrid/input.json",
+    "concat": "se_atten/input_torch.json",
+    "strip": "se_atten_compressible/input.json",
+    "attention": "se_atten/input_torch.json",
+    "attention_strip": "se_atten_compressible/input.json",
+    "linear": "linear/input_pt.json",
     "zbl": "zbl/input.json",
     "dpa2": "dpa2/input_torch_small.json",
     "dpa2_medium": "dpa2/input_torch_medium.json",
     "dpa3": "dpa3/input_torch.json",
     "dpa4": "dpa4/input.json",
     "dpa4_wide": "dpa4/input.json",
+    "dpa4c": "se_e2_a/input_torch.json",
 }
-SIZES = {
+_ANGULAR = {
+    "type": "se_e2_a",
+    "rcut": 6.0,
+    "rcut_smth": 0.5,
+    "sel": [46, 92],
+    "neuron": [25, 50, 100],
+    "seed": 1,
+}
+_ANGLES = {"type": "se_e3", "rcut": 4.0, "rcut_smth": 0.5, "sel": [20, 40], "neuron": [2, 4, 8], "seed": 1}
+SIZES: dict[str, dict[str, Any]] = {
     "se_e3": {"rcut": 6.0, "sel": [46, 92]},
+    "hybrid_angles": {"list": [_ANGULAR, _ANGLES]},
+    "concat": {"attn_layer": 0},
+    "attention_strip": {"attn_layer": 2},
     "dpa4_wide": {"lmax": 3, "n_blocks": 4, "channels": 64},
 }
+OTHERS = {
+    "dpa4c": {"type": "dpa4c", "channels": 32, "lmax": 2, "precision": "float32"}
+}  # in the input's place: Mini
 
 
 @torch.no_grad()
@@ -72,10 +105,11 @@ def model_of(name: str, folder: Path) -> Potential:
     file = folder / INPUTS[name]
     tree = json.loads(file.read_text())
     model = tree["model"]
-    for part in (model["descriptor"], *model["descriptor"].get("list", ()), model["fitting_net"]):
-        if part.get("type") != "hybrid":
-            part["precision"] = "float32"
-    model["descriptor"] |= SIZES.get(name, {})
+    for one in model.get("models", [model]):
+        one["descriptor"] = OTHERS.get(name) or one["descriptor"] | SIZES.get(name, {})
+        for part in (one["descriptor"], *one["descriptor"].get("list", ()), one["fitting_net"]):
+            if part.get("type") != "hybrid":
+                part["precision"] = "float32"
     if "use_srtab" in model:
         model["use_srtab"] = str((file.parent / model["use_srtab"]).resolve())
     options = parse_config(tree).model
@@ -106,6 +140,79 @@ def cpu_runs(potential: Potential, box: Atoms, clock: str) -> dict[str, Callable
         "mdops step": timed(lambda: step(given), clock, 10),
         "mdops whole": timed(step, clock, 10),
     }
+
+
+def small_cells(elements: list[str]) -> dict[str, Atoms]:
+    """Dense cells, the smallest of sides of a third of a cutoff, and a cluster."""
+    found = {f"{n} atoms": sample_box(n, elements[:2]) for n in (16, 1, 8, 64)}
+    found["cluster of 12"] = sample_box(12, elements[:2])
+    found["cluster of 12"].pbc, found["cluster of 12"].cell = False, None
+    return found
+
+
+def milliseconds_of_calls(
+    potential: Potential, other: DeePMDKit, cells: list[Atoms], rounds: int, clock: str
+) -> list[dict[str, float]]:
+    """Of each cell, of both programs."""
+    random = np.random.default_rng(1)
+    now = getattr(time, clock)
+    found = []
+    for number, atoms in enumerate(cells):
+        calculator = MDOps(potential)
+
+        def call(atoms: Atoms = atoms, calculator: MDOps = calculator) -> float:
+            atoms.positions += 1e-4 * random.normal(size=atoms.positions.shape)
+            start = now()
+            calculator.calculate(atoms, ["energy", "forces", "stress"])
+            return 1e3 * (now() - start)
+
+        call()
+        ours, others = [], []
+        for _ in range(
+            rounds
+        ):  # the first call of each after one of the other finds its numbers in the caches
+            ours.append(min([call() for _ in range(5)]))
+            others.append(min([other.milliseconds("whole", number) for _ in range(3)]))
+        found.append({"mdops": _rounded(min(ours)), "deepmd": _rounded(min(others))})
+    return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def first_call(file: Path, atoms: Atoms, dtype: torch.dtype, clock: str) -> float:
+    """Milliseconds to load a file and to evaluate these atoms."""
+    start = getattr(time, clock)()
+    MDOps(file, dtype=dtype, overflow="extend").calculate(atoms, ["energy", "forces", "stress"])
+    return 1e3 * (getattr(time, clock)() - start)
+
+
+def of_calculators(
+    python: str, potential: Potential, file: Path | None, threads: list[int], rounds: int, clock: str
+) -> dict[str, Any]:
+    """Of a model, and the file that it is of, if it is of one."""
+    cells = small_cells(potential.type_map)
+    results: dict[str, Any] = {"evaluator": potential.explain().partition(":")[0], "ms": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model.dp"
+        potential.save(model)
+        torch.set_num_threads(threads[0])
+        first = first_call(file or model, cells["16 atoms"], potential.dtype, clock)
+        with DeePMDKit(python, potential, list(cells.values()), Path(folder), clock) as other:
+            results["first"] = {"mdops": _rounded(first), "deepmd": _rounded(other.milliseconds("first"))}
+            for count in threads:
+                torch.set_num_threads(count)
+                other.use_threads(count)
+                rows = milliseconds_of_calls(potential, other, list(cells.values()), rounds, clock)
+                results["ms"][f"{count} threads"] = dict(zip(cells, rows, strict=True))
+    return results
+
+
+def print_calls(name: str, row: dict[str, Any]) -> None:
+    times = {"first": row["first"], **{f"{t}, {c}": v for t, of in row["ms"].items() for c, v in of.items()}}
+    told = (f"{k}: {v['mdops']} and {v['deepmd']} ({v['deepmd'] / v['mdops']:.1f})" for k, v in times.items())
+    print(name, f"({row['evaluator']})", *told, sep="\n  ", flush=True)
 
 
 def microseconds(
@@ -162,18 +269,34 @@ def main() -> None:
     parser.add_argument("--inputs", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536])
-    parser.add_argument("--names", nargs="+", choices=[*INPUTS], default=[*INPUTS])
+    parser.add_argument("--names", nargs="*", choices=[*INPUTS], default=[*INPUTS])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clock", choices=["perf_counter", "process_time"], default="perf_counter")
+    parser.add_argument("--calculator", action="store_true")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--files", type=Path, nargs="+", default=[])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     results: dict[str, Any] = {
         "machine": machine(args.device),
-        "unit": "us/atom",
+        "unit": "ms" if args.calculator else "us/atom",
         "clock": args.clock,
         "runs": {},
     }
+    if args.calculator:
+        files = {file.stem: file for file in args.files}
+        for name in (*args.names, *files):
+            file = files.get(name)
+            potential = (
+                mdops.load(file, dtype="float64", overflow="extend") if file else model_of(name, args.inputs)
+            )
+            found = of_calculators(args.python, potential, file, args.threads, args.rounds, args.clock)
+            results["runs"][name] = found
+            print_calls(name, found)
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1) + "\n")
+        return
     models = {name: model_of(name, args.inputs) for name in args.names}
     boxes = [sample_box(n, ["O", "H"]) for n in args.atoms]
     with contextlib.ExitStack() as stack:

@@ -3,7 +3,6 @@ an op in one call each."""
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -135,12 +134,6 @@ def _restored(value: Any, kept: Sequence[torch.Tensor]) -> Any:
     return [_restored(item, kept) for item in value] if isinstance(value, list) else value
 
 
-def _no_autocast(grads: Sequence[torch.Tensor | None]) -> Any:
-    """A context in which PyTorch's own operations in a formula keep their dtypes, too."""
-    device = next((grad.device.type for grad in grads if isinstance(grad, torch.Tensor)), "cpu")
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
 def as_non_leaf(weight: torch.Tensor) -> torch.Tensor:
     """The tensor, in a form of which a backward pass can tell whether it wants its gradient: of leaves it cannot."""
     return weight.view_as(weight) if weight.is_leaf and weight.requires_grad else weight
@@ -245,25 +238,45 @@ class _Formula(NamedTuple):
     saved: Sequence[int]
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        kept: list[torch.Tensor] = []
-        ctx.others = [_keep(value, kept) for value in inputs]
-        results = (output,) if isinstance(output, torch.Tensor) else output
-        ctx.mark_non_differentiable(*(results[k] for k in self.constant))
-        # Zeros as large as what is saved would cost more than the op.
-        ctx.set_materialize_grads(not set(self.saved).intersection(self.constant))
-        ctx.save_for_backward(*kept, *(results[k] for k in self.saved))
+        """What `gradients` needs. Every line here and there takes time at each step, of small systems most of it."""
+        tensors = [k for k, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
+        kept = [inputs[k] for k in tensors]
+        others = list(inputs)
+        for k in tensors:
+            others[k] = None
+        lists = [k for k, value in enumerate(inputs) if isinstance(value, (list, tuple))]
+        for k in lists:
+            others[k] = _keep(others[k], kept)
+        ctx.tensors, ctx.lists, ctx.others = tensors, lists, others
+        if self.constant or self.saved:
+            results = (output,) if isinstance(output, torch.Tensor) else output
+            ctx.mark_non_differentiable(*(results[k] for k in self.constant))
+            kept += [results[k] for k in self.saved]
+            if set(self.saved).intersection(self.constant):
+                # Zeros as large as what is saved would cost more than the op.
+                ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*kept)
 
     def gradients(self, ctx: Any, wanted: Sequence[Any], grads: Sequence[Any]) -> tuple[Any, ...]:
         """Of all arguments; `wanted`: whether each needs one."""
-        kept = ctx.saved_tensors
-        args = [_restored(value, kept) for value in ctx.others]
+        kept, args = ctx.saved_tensors, list(ctx.others)
+        result: list[Any] = [None] * len(args)
+        for place, k in enumerate(ctx.tensors):
+            args[k] = kept[place]
+        for k in ctx.lists:
+            args[k] = _restored(args[k], kept)
+            result[k] = _no_gradient(args[k])
         needs = self._needed(ctx, wanted)
-        result: list[Any] = [_no_gradient(value) for value in args]
-        last = kept[len(kept) - len(self.saved) :]
+        if self.saved:
+            args += kept[len(kept) - len(self.saved) :]
         # PyTorch's products have other bits for other strides.
-        grads = tuple(g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads)
-        with _no_autocast(grads):
-            found = self.backward(needs, grads, [*args, *last])
+        grads = tuple([g.contiguous() if isinstance(g, torch.Tensor) else g for g in grads])
+        device = next((g.device.type for g in grads if isinstance(g, torch.Tensor)), "cpu")
+        if torch.is_autocast_enabled(device):  # PyTorch's own operations in a formula keep their dtypes, too
+            with torch.autocast(device, enabled=False):
+                found = self.backward(needs, grads, args)
+        else:
+            found = self.backward(needs, grads, args)
         for k, grad in zip(self.differentiable, found, strict=True):
             result[k] = grad
         return tuple(result)
@@ -271,14 +284,15 @@ class _Formula(NamedTuple):
     def _needed(self, ctx: Any, wanted: Sequence[Any]) -> tuple[bool, ...]:
         """Whether the pass under way wants the gradients: one by positions alone, as of forces, spares those of weights
         that are not leaves. Lists of tensors count as wanted if they have a gradient."""
-        needs = tuple(wanted[k] for k in self.differentiable)
-        behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
-        tensors = [k for k, value in enumerate(ctx.others) if isinstance(value, _Kept)]
-        if len(behind) != len(tensors):
+        needs = tuple([wanted[k] for k in self.differentiable])
+        if sum(map(bool, needs)) < 2:  # this is done for the one
             return needs
-        nodes = dict(zip(tensors, (node for node, _ in behind), strict=True))
+        behind = getattr(ctx, "next_functions", ())  # of each tensor; not there in torch.func's own passes
+        if len(behind) != len(ctx.tensors):
+            return needs
+        nodes = dict(zip(ctx.tensors, behind, strict=True))
         given = zip(self.differentiable, needs, strict=True)
-        return tuple(need and is_wanted(nodes.get(k)) for k, need in given)
+        return tuple([need and (k not in nodes or is_wanted(nodes[k][0])) for k, need in given])
 
 
 def is_wanted(node: Any) -> bool:

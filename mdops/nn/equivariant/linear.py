@@ -65,21 +65,18 @@ class _ByCoefficient(torch.autograd.Function):
     """y[n, d] = x[n, d] W[d]. One product of all coefficients reads and writes rows where they stand."""
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
         y = x.new_empty(*x.shape[:2], weight.shape[2])
         torch.bmm(x.transpose(0, 1), weight, out=y.transpose(0, 1))
         return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         x, weight = ctx.saved_tensors
         by_x = by_weight = None
         if ctx.needs_input_grad[0]:
-            by_x = _ByCoefficient.apply(grad, weight.transpose(1, 2))
+            by_x = product_of_each(grad, weight.transpose(1, 2))
         if ctx.needs_input_grad[1] and is_wanted(ctx.next_functions[1][0]):
             by_weight = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1))
         return by_x, by_weight

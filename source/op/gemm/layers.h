@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gemm/bf16.h"
+#include "gemm/few.h"
 #include "gemm/net.h"
 #include "gemm/product.h"
 
@@ -19,7 +20,9 @@ struct Net {
   const DenseLayer<T>* layers;    // the last one is the output layer
   const Bf16Net* bf16 = nullptr;  // the matrices for products by bfloat16 units, if those are asked for
   uint16_t* split = nullptr;      // memory for the right factor of those
+  int64_t few = 0;                // lanes that have an atom, if they are so few (gemm/few.h); 0: all count
 
+  static int64_t few_of(int64_t atoms) { return atoms <= kMostFew<T> ? atoms : 0; }
   int last() const { return shape.layers - 1; }
   int64_t neurons(int n) const { return shape.neurons[n]; }
 };
@@ -50,6 +53,13 @@ struct Right {
   }
 };
 
+template <class T, class A>
+inline void multiply(const Net<T>& net, int64_t rows, int64_t depth, const A& a, const Panels<T>& b,
+                     const Panels<T>& c, bool accumulate) {
+  if (net.few) return gemm_few(net.few, rows, depth, a, b, c, accumulate);
+  gemm(rows, depth, a, b, c, accumulate);
+}
+
 // C (+)= A B for a matrix of the net, A as the instruction set takes it from the weights, or `tiles`, the
 // same packed for bfloat16 units. Returns what follows those.
 template <class T, class A>
@@ -62,7 +72,7 @@ inline const uint16_t* product(const Net<T>& net, const uint16_t* tiles, int64_t
       return tiles + bf16_size(rows, b.depth, net.bf16->parts);
     }
   }
-  gemm(rows, b.depth, a, b.panels, c, accumulate);
+  multiply(net, rows, b.depth, a, b.panels, c, accumulate);
   return tiles;
 }
 
@@ -84,7 +94,7 @@ class FirstProduct {
         return;
       }
     }
-    gemm(out_.rows, features.rows, weights, features, out_, begun_);
+    multiply(net_, out_.rows, features.rows, weights, features, out_, begun_);
     begun_ = true;
   }
   // The next `features` of rows of numbers, a row a lane; by bfloat16 units.

@@ -90,6 +90,9 @@ template <int Vectors, class A, class T, class Start, class End>
 inline void panel(int64_t rows, int64_t col, int64_t depth, const A& a, const T* b, const Start& start,
                   const End& end) {
   int64_t r = 0;
+  if constexpr (Vectors == 1)  // as many sums as of two vectors
+    for (; r + 2 * kRows <= rows; r += 2 * kRows)
+      micro<2 * kRows, 1>(r, col, depth, a.from(r), b, start, end);
   for (; r + kRows <= rows; r += kRows) micro<kRows, Vectors>(r, col, depth, a.from(r), b, start, end);
   remainder<Vectors>(r, rows - r, col, depth, a.from(r), b, start, end);
 }

@@ -142,7 +142,7 @@ void block(const HybridArgs<T>& args, const DenseLayer<T>* layers, const int32_t
   const Scratch<T> s(args, memory, lanes);
   const PotentialArgs<T>& first = args.first();
   const double scale = first.scale[first.net_of(first.types[ids[0]])];
-  const Net<T> net{args.net, layers};
+  const Net<T> net{args.net, layers, nullptr, nullptr, Net<T>::few_of(count)};
   const PartFeatures<T> features{args, layers[0].weight};
   for (int p = 0; p < args.count; ++p) form_t(args, p, ids, count, lanes, s.part(args, p), out);
   for (int64_t a = 0; a < count; ++a)

@@ -11,7 +11,8 @@ void block(const PotentialArgs<T>& args, const NetWeights<T>& weights, const int
   const StepBlock<T> s(args, memory, lanes);
   const double scale = args.scale[args.net_of(args.types[ids[0]])];
   const FittingShape& shape = args.net;
-  const Net<T> net{shape, weights.layer, weights.bf16.units ? &weights.bf16 : nullptr, s.net.split};
+  const Net<T> net{shape, weights.layer, weights.bf16.units ? &weights.bf16 : nullptr, s.net.split,
+                   Net<T>::few_of(count)};
   const Features<T> features{shape, weights};
   form_block(args, ids, count, s, out);
   {
