@@ -325,7 +325,7 @@ class _Others:
                 found.append(part.occupied_slots(next(of_sums)))
                 cutoff = max(cutoff, part.descriptor.cutoff)
             else:
-                found += self._near.report(part.neighbors).within
+                found += (self._near.reports.get(part) or self._near.report(part.neighbors)).within
         if cutoff < self._near.cutoff:
             nearest = self._near.report([]).nearest
         return NeighborReport(tuple(found), nearest)

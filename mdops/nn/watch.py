@@ -71,6 +71,16 @@ _generations = itertools.count()
 _VERSION, _REPLACED, _HAS_ALIAS = map(operator.attrgetter, ("_version", "replaced", "has_alias"))
 
 
+def _values(dicts: list[dict[str, Any]]) -> list[Any]:
+    """Of all, one after the other; a loop in Python would take a tenth of a small system's step."""
+    return list(itertools.chain.from_iterable(map(dict.values, dicts)))
+
+
+def _are_same(now: list[Any], before: list[Any]) -> bool:
+    """Whether they are the same objects."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
 class _Tensors:
     """The tensors in some dicts that stay the same objects: walking over modules each time would cost more."""
 
@@ -81,11 +91,11 @@ class _Tensors:
         self._generation = -1
 
     def now(self) -> list[torch.Tensor]:
-        return [value for tensors in self._dicts for value in tensors.values() if value is not None]
+        return [value for value in _values(self._dicts) if value is not None]
 
     def state(self, now: list[torch.Tensor]) -> list[Hashable]:
         """Differs from earlier ones if there are other tensors than then, or changed ones."""
-        if len(now) != len(self.held) or not all(map(operator.is_, now, self.held)):
+        if not _are_same(now, self.held):
             self.held, self._generation = now, next(_generations)
         return [self._generation, *map(_VERSION, now)]
 
@@ -97,7 +107,8 @@ class Watch:
         _count_fused_steps()
         self._has_new = False
         self._watched: list[torch.Tensor] | None = None
-        self._modules = [(m._modules, tuple(m._modules.values())) for m in module.modules()]
+        self._children = [m._modules for m in module.modules()]
+        self._then = _values(self._children), list(map(len, self._children))
         self._parameters = _Tensors([m._parameters for m in module.modules()])
         self._buffers = _Tensors([m._buffers for m in module.modules()])
         for parameter in module.parameters():
@@ -107,7 +118,12 @@ class Watch:
     @property
     def is_valid(self) -> bool:
         """False where modules or parameters were replaced: another Watch is due."""
-        return not self._has_new and all(tuple(now.values()) == then for now, then in self._modules)
+        children, counts = self._then
+        return (
+            not self._has_new
+            and _are_same(_values(self._children), children)
+            and list(map(len, self._children)) == counts
+        )
 
     def buffers(self) -> tuple[Hashable, ...]:
         """Differs from an earlier one if a buffer changed since."""

@@ -205,7 +205,7 @@ def register_formulas_by(
     def formula(needs: Any, grads: Any, args: Any) -> tuple[Any, ...]:
         first: Any = (None,) * own
         if any(needs[:own]):
-            first = getattr(torch.ops.mdops, f"{name}_backward")(grads[0], *args)
+            first = call(f"{name}_backward", grads[0], *args)
             first = (first,) if own == 1 else first
         if not any(needs[own:]):
             return *first, *(None for _ in differentiable[own:])

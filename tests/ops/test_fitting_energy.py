@@ -62,6 +62,32 @@ def test_energies_and_gradient_are_those_of_the_nets(device, dtype, atoms, input
         assert not b.numel() or (a - b).abs().max() <= TOLERANCE[device, dtype] * b.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_few_atoms_have_the_energies_that_they_have_among_others(device, dtype, monkeypatch):
+    """Kernels divide products in other ways for them, of widths that are no whole vectors, too."""
+    if device == "cuda" and dtype == torch.float64:
+        pytest.skip("on a GPU in float32")
+    monkeypatch.setitem(globals(), "NEURONS", [37, 300, 300])
+    (net,) = nets(1, 70, device, dtype)
+    x = torch.randn(24, 70, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(device, dtype)
+    ends = (
+        torch.ones(1, dtype=torch.float64, device=device),
+        torch.zeros(1, dtype=torch.float64, device=device),
+    )
+    packed = hybrid_potential_pack(*net, [], [])[None]
+
+    def found(atoms):
+        types = torch.zeros(atoms, dtype=torch.int32, device=device)
+        options = NEURONS, [0, 0, 1], CODES["tanh"]
+        return fitting_energy(x[:atoms], types, packed, ends[0][:0], *ends, *options)
+
+    every = found(24)
+    for atoms in range(1, 24):
+        for one, of_all in zip(found(atoms), every, strict=True):
+            error = (one - of_all[:atoms]).abs().max() / of_all.abs().max()
+            assert error <= TOLERANCE[device, dtype], atoms
+
+
 @pytest.mark.gpu
 def test_an_atom_of_no_type_has_no_energy_on_a_gpu():
     (net,) = nets(1, 8, "cuda", torch.float32)
