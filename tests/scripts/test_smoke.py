@@ -254,6 +254,27 @@ def test_models_that_pass_messages(script, monkeypatch, water, kind):
     called(script, monkeypatch, *call, "--calls", 1)
 
 
+@of("benchmarks/deepmd_examples.py")
+def test_calls_of_calculators(script, monkeypatch, tmp_path):
+    """Each of DeePMD-kit, which need not be here, takes two milliseconds."""
+    monkeypatch.setattr(script, "DeePMDKit", lambda *_: contextlib.nullcontext(Timed()))
+    call = ["python", "--inputs", tmp_path, "--calculator", "--threads", 1, "--names"]
+    out = tmp_path / "out.json"
+    called(script, monkeypatch, *call, "--files", REFERENCE / "base/model.dp", "--rounds", 1, "--json", out)
+    found = json.loads(out.read_text())["runs"]["model"]
+    cells = found["ms"]["1 threads"]
+    assert len(cells) == 5 and all(row["mdops"] > 0 for row in (found["first"], *cells.values()))
+    assert {row["deepmd"] for row in cells.values()} == {2.0}
+
+
+class Timed:
+    def use_threads(self, _):
+        pass
+
+    def milliseconds(self, *_):
+        return 2.0
+
+
 @of("benchmarks/training.py")
 @pytest.mark.parametrize("other", ["", "attention", "radial"])
 def test_steps_of_trainings(script, monkeypatch, water, other):
