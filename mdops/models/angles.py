@@ -64,7 +64,7 @@ class AngleDescriptor(EnvironmentDescriptor):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._tables: NamedOfWeights[torch.Tensor] = NamedOfWeights(most=_KEPT)
+        self._tables: NamedOfWeights[Any] = NamedOfWeights(most=_KEPT)
 
     @property
     @abstractmethod
@@ -110,7 +110,9 @@ class AngleDescriptor(EnvironmentDescriptor):
     def forward(self, near: Neighborhood) -> Features:
         d = None if self.knots is None else self._summed(near, self.knots)
         d = self.exact(near) if d is None else d
-        constants = self.constants()
+        # Nets of types that no derivative goes back to give the same at every step.
+        is_kept = near.first_derivative_only and self.mixed
+        constants = self._tables(self, "types", self.constants, self.std) if is_kept else self.constants()
         if constants is not None:
             d = torch.cat([d, F.embedding(near.centers, constants)], dim=1)
         return Features(d)
@@ -182,7 +184,8 @@ class AngleDescriptor(EnvironmentDescriptor):
             return padded.to(self.std.dtype).contiguous()
 
         name = grid, None if kinds is None else tuple(kinds.tolist())
-        return self._tables(self, name, made, self.std)
+        found: torch.Tensor = self._tables(self, name, made, self.std)
+        return found
 
     def coefficients(self, grid: AngleGrid, types: torch.Tensor | None = None) -> torch.Tensor:
         """(F, pairs, pieces, 6, M), of these types or all; differentiable in the weights."""
