@@ -1,5 +1,5 @@
-// Products C (+)= A B with few columns of B, for one instruction set. With a column a lane most lanes would be
-// empty, so that rows of A stand in lanes here. B and C are panels of one vector of columns nevertheless.
+// Products C (+)= A B with few columns of B, for one instruction set. With a column a lane most lanes would
+// be empty, so that rows of A stand in lanes here. B and C are panels of one vector of columns nevertheless.
 #pragma once
 
 #include "gemm/product.h"
