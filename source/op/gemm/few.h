@@ -52,6 +52,20 @@ inline void few(int64_t rows, int64_t depth, const ByDepth<T>& a, const T* b, T*
   }
 }
 
+// The sum of the lanes of each of kLanes vectors, by halves: of those H apart, two vectors become one.
+template <class T, int H, int... Lane>
+inline Vector<T> sums_of(Vector<T>* row, std::integer_sequence<int, Lane...>) {
+  constexpr int n = kLanes<T>;
+  MDOPS_UNROLL
+  for (int i = 0; i < H; ++i) {
+    const Vector<T> a = row[i], b = row[i + H];
+    row[i] = MDOPS_SHUFFLE(VectorIndex<T>, a, b, (Lane & H ? n + Lane - H : Lane)...) +
+             MDOPS_SHUFFLE(VectorIndex<T>, a, b, (Lane & H ? n + Lane : Lane + H)...);
+  }
+  if constexpr (H > 1) return sums_of<T, H / 2>(row, std::make_integer_sequence<int, n>());
+  return row[0];
+}
+
 // Of `depth` numbers of each row, which are a piece of whole vectors or the last one: `columns` has those of
 // each column, zeros behind them.
 template <int Columns, class T>
@@ -61,7 +75,7 @@ inline void few_rows(int64_t rows, int64_t depth, const ByRow<T>& a, const T* co
   constexpr int kTogether = kLanes<T> / Columns;  // as many sums as lanes
   const int64_t whole = depth / kLanes<T> * kLanes<T>;
   for (int64_t first = 0; first < rows; first += kTogether) {
-    V sum[kTogether][Columns] = {};
+    V sum[kLanes<T>] = {};
     const T* row[kTogether];
     for (int r = 0; r < kTogether; ++r)
       row[r] = a.base + (first + r < rows ? first + r : rows - 1) * a.stride;
@@ -70,7 +84,7 @@ inline void few_rows(int64_t rows, int64_t depth, const ByRow<T>& a, const T* co
       for (int n = 0; n < Columns; ++n) column[n] = vector_at(columns + n * apart + k);
       for (int r = 0; r < kTogether; ++r) {
         const V numbers = at(row[r] + k);
-        for (int n = 0; n < Columns; ++n) sum[r][n] += numbers * column[n];
+        for (int n = 0; n < Columns; ++n) sum[r * Columns + n] += numbers * column[n];
       }
     };
     for (int64_t k = 0; k < whole; k += kLanes<T>)
@@ -81,15 +95,10 @@ inline void few_rows(int64_t rows, int64_t depth, const ByRow<T>& a, const T* co
         for (int64_t k = 0; k < depth - whole; ++k) numbers[k] = p[k];
         return vector_at(numbers);
       });
-    T parts[kLanes<T> * kLanes<T>], turned[kLanes<T> * kLanes<T>];
-    for (int r = 0; r < kTogether; ++r)
-      for (int n = 0; n < Columns; ++n) store(parts + (r * Columns + n) * kLanes<T>, sum[r][n]);
-    transpose_tile(parts, kLanes<T>, turned, kLanes<T>);
-    V total = vector_at(turned);
-    for (int k = 1; k < kLanes<T>; ++k) total += vector_at(turned + k * kLanes<T>);
-    store(parts, total);
+    T sums[kLanes<T>];
+    store(sums, sums_of<T, kLanes<T> / 2>(sum, std::make_integer_sequence<int, kLanes<T>>()));
     for (int64_t r = 0; r < kTogether && first + r < rows; ++r)
-      put_few<Columns>(parts + r * Columns, 1, c + (first + r) * kLanes<T>, accumulate);
+      put_few<Columns>(sums + r * Columns, 1, c + (first + r) * kLanes<T>, accumulate);
   }
 }
 
