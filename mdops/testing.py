@@ -890,7 +890,13 @@ def _graph_samples(p: dict[str, torch.Tensor], random: Callable[..., Any]) -> li
         )
         wrong = {"grad": (0, random(4, columns + 1, channels))}
         samples.append(Sample("edge_rotate_back_backward", (x, turn, y, weight, *index_of), bad=wrong))
-    for index_of, degree, channels in ((both[0], 1, 6), (both[1], 2, 32), (both[0], 0, 5), (both[1], 3, 64)):
+    for index_of, degree, channels in (
+        (both[0], 1, 6),
+        (both[1], 2, 32),
+        (both[0], 0, 5),
+        (both[1], 3, 64),
+        (both[0], 7, 3),
+    ):
         samples += _order_moment_samples(random, index_of, degree, channels)
     taken, back = (
         torch.tensor(x, dtype=torch.int32, device=p["d"].device)

@@ -29,8 +29,8 @@ def order_moments(turn: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, of:
     `edge_rotate_back` of the layer's products. Differentiable once.
 
     Args:
-        turn: (E, 3 L + 1, (L + 1)^2) float32 or float64, of `edge_frames` with |m| up to 1, L at most 6. What is in
-            columns of another degree than the row's is not read.
+        turn: (E, 3 L + 1, (L + 1)^2) float32 or float64, as those of `edge_frames` with |m| up to 1. What is in columns
+            of another degree than the row's is not read.
         y: (E, 3 L + 1, C), rows as `so2_layer` has them.
         weight: (E, 1).
         of: of E edges and M nodes.

@@ -19,6 +19,7 @@ from mdops.io.torch.adapters import with_adapters
 from mdops.io.upgrade import upgrade
 from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
+from mdops.models.dpa4 import convolution
 from mdops.models.dpa4.descriptor import DPA4
 from mdops.models.graph import Room
 from mdops.train import PairLists, load_dataset
@@ -315,6 +316,18 @@ def layered(channels, degree):
         if not weight.any():
             weight.data.normal_(std=0.1, generator=random)
     return potential.eval()
+
+
+@pytest.mark.parametrize(("degree", "layers"), [(1, 1), (2, 3), (7, 2)])
+def test_a_last_layer_once_an_atom_gives_what_it_gives_once_an_edge(degree, layers, monkeypatch):
+    """Also of degrees beyond those of the ops that make frames."""
+    monkeypatch.setitem(INPUT, "mixing_layers", layers)
+    potential, atoms = layered(4, degree), kinds.alloy()
+    found = potential.compute(atoms)
+    monkeypatch.setattr(convolution, "has_order_moments", lambda *_: False)
+    want = potential.compute(atoms)
+    for name in ("energy", "forces", "virial"):
+        assert np.abs(found[name] - want[name]).max() < 1e-12 * np.abs(want[name]).max()
 
 
 def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):

@@ -16,9 +16,9 @@ struct OrderMomentOps {
     in.take(a.turn, "turn", turn, {kAny, kAny, kAny});
     const int64_t edges = turn.size(0), degree = turn.size(1) / 3;
     a.shape = {edges, 0, degree, 1};
-    if (degree > 6 || turn.size(1) != a.shape.rows() || turn.size(2) != a.shape.columns())
+    if (turn.size(1) != a.shape.rows() || turn.size(2) != a.shape.columns())
       fail(in.op, "argument `turn` has matrices of ", turn.size(1), " rows and ", turn.size(2),
-           " columns, expected 3 L + 1 and (L + 1)^2 of L up to 6");
+           " columns, expected 3 L + 1 and (L + 1)^2");
     in.place(a.y, "y", y, {edges, turn.size(1), kAny});
     in.take(a.weight, "weight", weight, {edges, 1});
     const RowIndex of(in, index, edges);
