@@ -103,7 +103,7 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int, looks:
     if looks is not None:
         chi = envelope((first + 0.5 + looked) * step, cutoff)
         looked = glanced_at(bends(table).amax((0, 1, 3)) * chi, looks)
-    off, size = 0.0, 0.0
+    off, size = table.new_zeros(()), table.new_full((), 1e-30)
     for some in in_cache(looked, table):
         r = (first + beside(some)) * step
         chi, exact = (
@@ -113,9 +113,9 @@ def spline_error(descriptor: DPA4C, types: Sequence[int], intervals: int, looks:
         error, whole = (
             value_and_slope(chi[..., None] * f, r)[1] for f in (splines_beside(table, some) - exact, exact)
         )
-        off = max(off, float(error.abs().max()))
-        size = max(size, float(whole.abs().max()))
-    return off / max(size, 1e-30)
+        # Which keep a NaN.
+        off, size = torch.maximum(off, error.abs().max()), torch.maximum(size, whole.abs().max())
+    return float(off / size)
 
 
 def choose_intervals(descriptor: DPA4C, types: Sequence[int], tolerance: float) -> tuple[int, float] | None:

@@ -1,5 +1,6 @@
 """DPA-4C by splines, against DeePMD-kit and against its nets."""
 
+import math
 import warnings
 
 import numpy as np
@@ -143,6 +144,14 @@ def test_where_no_splines_are_made_the_nets_run(monkeypatch):
     monkeypatch.setattr(harmonic_tables, "_MOST", 32)
     descriptor = potential.model.descriptor
     assert harmonic_tables.harmonic_tables(descriptor, (0, 1), 1e-8, 2**20) is None
+
+
+def test_nets_that_are_not_finite_have_no_splines(monkeypatch):
+    descriptor = new_potential(INPUT).model.descriptor
+    exact = harmonic_tables.functions
+    monkeypatch.setattr(harmonic_tables, "functions", lambda *args: exact(*args) * math.nan)
+    assert math.isnan(spline_error(descriptor.double_copy(), (0, 1), 64))
+    assert choose_intervals(descriptor, (0, 1), 1e-5) is None
 
 
 def test_ase_and_engine():
