@@ -16,6 +16,7 @@ from mdops.ops._register import (
     register_formula,
     register_formulas_by,
 )
+from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.graph import EdgeIndex, parts_of
 
 
@@ -68,13 +69,14 @@ def so2_layer(
 
 
 def has_fused_messages(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
-    """Whether `so2_messages` of rows on x's device, the first layers of which have gates, has one kernel: a Hopper GPU
-    for rows of some sizes."""
-    if not x.is_cuda or x.dtype != torch.float32 or (channels, degrees) != (32, 2):
+    """Whether `so2_messages` of rows on x's device, the first layers of which have gates, takes less time than its ops
+    one by one: on a CPU if only the last layer has none, and so has a Hopper GPU one kernel for rows of some sizes."""
+    if layers < 2 or gates != layers - 1:
         return False
-    if not 2 <= layers <= 4 or gates != layers - 1:
-        return False
-    return has_hopper_kernels(x.device)
+    if not x.is_cuda:
+        return 0 < degrees <= MOST_FRAME_DEGREE
+    narrow = x.dtype == torch.float32 and (channels, degrees) == (32, 2) and layers <= 4
+    return narrow and has_hopper_kernels(x.device)
 
 
 def so2_messages(
@@ -93,7 +95,8 @@ def so2_messages(
     those of `edge_frames`, `so2_layer` so many times, each of what the one before gives, and `edge_rotate_back` with
     weights. Differentiable once, in `vectors`, `mixture`, x and `weight`; the weights of layers are constants. Where a
     GPU has one kernel for all of it (`has_fused_messages`) no array of edges but what the last layer gives goes through
-    memory; and that alone is kept for the gradient, whose pass makes the layers again.
+    memory; and that alone is kept for the gradient, whose pass makes the layers again. A CPU takes a few atoms at a
+    time and the last layer once an atom, as by `order_moments`; it keeps what the layers before give.
 
     Args:
         vectors: (E, 3), float32 or float64, not zero; of matrices with |m| up to 1.
@@ -141,8 +144,9 @@ register_formulas_by("so2_layer", _by_pytorch, range(4), takes_result=True)
 
 @register_fake("so2_messages")
 def _(vectors: Any, mixture: Any, x: Any, weight: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    atoms, degree = args[5].shape[0] - 1, math.isqrt(x.shape[1]) - 1
-    return x.new_empty(atoms, *x.shape[1:]), x.new_empty(vectors.shape[0], 3 * degree + 1, x.shape[2])
+    atoms, layers, degree = args[5].shape[0] - 1, len(args[6]), math.isqrt(x.shape[1]) - 1
+    kept = max(1, layers - 1) if x.device.type == "cpu" else 1
+    return x.new_empty(atoms, *x.shape[1:]), x.new_empty(kept, vectors.shape[0], 3 * degree + 1, x.shape[2])
 
 
 register_fake_like("so2_messages_backward", 2, 3, 4, 5)

@@ -114,7 +114,7 @@ def test_large_graphs_go_in_runs(monkeypatch):
     descriptor = kinds.load_case("dpa4_base").model.descriptor
     vectors = torch.zeros(10**6, 3, dtype=torch.float64)
     sizes = []
-    for memory in (1 << 50, 1 << 34, 1 << 33):
+    for memory in (1 << 50, 1 << 31, 1 << 30):
         monkeypatch.setattr(
             "mdops.models.dpa4.descriptor.device_memory", lambda device, memory=memory: memory
         )

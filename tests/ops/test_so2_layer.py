@@ -45,7 +45,7 @@ def test_a_layer_is_its_product_and_its_gate(edges, degrees, channels, dtype, de
 
 
 def _messages(
-    edges: int, layers: int, nodes: int, atoms: int
+    edges: int, layers: int, nodes: int, atoms: int, degrees: int = 2, channels: int = 32
 ) -> tuple[list[torch.Tensor], list[list[torch.Tensor]], list[EdgeIndex]]:
     """Vectors and mixtures of edges, rows of neighbours, weights of edges and a gradient; weights of layers, all but
     the last with gates; the neighbours and the atoms of edges, of which the last have none, and atom 1 has no edges."""
@@ -54,14 +54,15 @@ def _messages(
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
+    columns, side = (degrees + 1) ** 2, degrees * channels
     given = [
         draw(edges, 3),
-        0.5 * draw(edges, 13),
-        draw(nodes, 9, 32),
+        0.5 * draw(edges, columns + degrees**2),
+        draw(nodes, columns, channels),
         draw(edges, 1),
-        draw(atoms, 9, 32),
+        draw(atoms, columns, channels),
     ]
-    shapes = ((96, 96), layers), ((64, 128), layers), ((32, 64), layers - 1)
+    shapes = ((side + channels,) * 2, layers), ((side, 2 * side), layers), ((channels, side), layers - 1)
     weights = [[0.1 * draw(*shape) for _ in range(count)] for shape, count in shapes]
     of_neighbor = torch.randint(0, nodes, (edges,), generator=random).int()
     of_center = torch.randint(0, atoms, (edges,), generator=random).int()
@@ -82,18 +83,31 @@ def _moved(index: EdgeIndex, device: str) -> EdgeIndex:
     [(torch.float64, "float32", 1e-13), (torch.float32, "float32", 5e-6), (torch.float32, "tf32", 2e-3)],
 )
 @pytest.mark.parametrize(
-    ("edges", "layers", "atoms"), [(0, 3, 40), (1, 3, 2), (300, 2, 40), (130, 4, 90), (20_300, 3, 200)]
+    ("edges", "layers", "atoms", "size"),
+    [
+        (0, 3, 40, (2, 32)),
+        (1, 3, 2, (2, 32)),
+        (300, 2, 40, (2, 32)),
+        (130, 4, 90, (2, 32)),
+        (20_300, 3, 200, (2, 32)),
+        (300, 2, 4, (1, 5)),
+        (300, 3, 7, (3, 20)),
+        (90, 2, 40, (6, 3)),
+        (90, 1, 7, (2, 32)),
+    ],
 )
-def test_messages_are_frames_mixtures_layers_and_sums(edges, layers, atoms, dtype, matmul, most, device):
+def test_messages_are_frames_mixtures_layers_and_sums(
+    edges, layers, atoms, size, dtype, matmul, most, device
+):
     """Their values and derivatives, on a GPU in float32 by one kernel: tiles of which the last is not full, atoms with
     few edges and with many."""
-    if device == "cpu" and matmul == "tf32":
-        pytest.skip("a CPU has no such products")
-    (*given, grad), weights, (of_neighbor, of_center) = _messages(edges, layers, nodes=40, atoms=atoms)
+    if matmul == "tf32" and (device == "cpu" or size != (2, 32)):
+        pytest.skip("there are no such products")
+    (*given, grad), weights, (of_neighbor, of_center) = _messages(edges, layers, 40, atoms, *size)
     leaves = [one.clone().requires_grad_() for one in given]
     vectors, mixture, x, weight = leaves
-    _, turn = edge_frames(vectors, 2, 1)
-    rows = edge_rotate(order_mix(mixture, turn, 2), x, of_neighbor)
+    _, turn = edge_frames(vectors, size[0], 1)
+    rows = edge_rotate(order_mix(mixture, turn, size[0]), x, of_neighbor)
     for layer in zip(*weights[:2], [*weights[2], turn.new_empty(0, 0)], strict=True):
         rows = _by_pytorch(rows, *layer)
     want = edge_rotate_sum(turn * weight[:, :, None], rows, of_center)
@@ -117,7 +131,7 @@ def test_messages_are_frames_mixtures_layers_and_sums(edges, layers, atoms, dtyp
 
 @pytest.mark.gpu
 def test_messages_of_a_wrong_node_are_no_numbers():
-    (*given, _), weights, (of_neighbor, of_center) = _messages(300, 3, nodes=40, atoms=7)
+    (*given, _), weights, (of_neighbor, of_center) = _messages(300, 3, 40, 7)
     wrong = of_neighbor.nodes.clone()
     wrong[7], wrong[200] = 40, -2
     own, *lists = [[one.float().cuda() for one in ones] for ones in (given, *weights)]

@@ -218,8 +218,9 @@ class DPA4(EdgesBySplines, GraphDescriptor):
     def _edges_at_once(self, vectors: torch.Tensor) -> int:
         """Of how many edges what layers keep for the gradient is in memory at once."""
         together = all(block.so2_conv.goes_by_one_kernel(vectors) for block in self._blocks)
+        of_messages = _ARRAYS_OF_ONE_KERNEL if vectors.is_cuda else self.options.mixing_layers
         kept = (
-            (_ARRAYS_OF_ONE_KERNEL if together else _ARRAYS)
+            (of_messages if together else _ARRAYS)
             * vectors.element_size()
             * self.options.channels
             * max(

@@ -5,32 +5,21 @@ namespace mdops {
 
 constexpr int64_t kFrameEdges = 128;  // a piece of work, at least
 
-// frame(edge, the place of its harmonics, that of its rows).
-template <int kDegree, class Frame>
-static void each_frame(const FrameShape& shape, const Frame& frame) {
-  constexpr int columns = frame_columns(kDegree);
-  const int numbers = frame_rows(kDegree, shape.order) * columns;
-  parallel_each(shape.edges, kFrameEdges, [&](int64_t e) { frame(e, e * columns, e * numbers); });
-}
-
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameArgs<T>& args) {
-  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t column, int64_t row) {
-    frame_of<kDegree>(args.vectors + 3 * e, args.shape.order, args.harmonics + column, args.turn + row);
-  });
+  parallel(args.shape.edges, kFrameEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(frame_rows_of, args, kDegree, begin, end); });
 }
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameBackwardArgs<T>& args) {
-  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t column, int64_t row) {
-    frame_backward<kDegree>(args.vectors + 3 * e, args.shape.order, args.by_harmonics + column,
-                            args.by_turn + row, args.by_vectors + 3 * e);
-  });
+  parallel(args.shape.edges, kFrameEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(frame_gradients_of, args, kDegree, begin, end); });
 }
 
 template <int kDegree, class T>
 static void run_frames(const Op&, const FrameTwiceArgs<T>& args) {
-  each_frame<kDegree>(args.shape, [&](int64_t e, int64_t, int64_t) { frame_twice_of<kDegree>(args, e); });
+  parallel_each(args.shape.edges, kFrameEdges, [&](int64_t e) { frame_twice_of<kDegree>(args, e); });
 }
 
 MDOPS_INSTANTIATE_OF(make_frames, Op, FrameArgs, int64_t)

@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "common/isa.h"
@@ -137,7 +138,16 @@ struct Derived {
     for (int a = 0; a < 3; ++a) found.by[a] = by[a] * other.value + value * other.by[a];
     return found;
   }
-  MDOPS_HD Derived operator*(T factor) const {
+  MDOPS_HD Derived operator*(T factor) const { return times(factor); }
+  MDOPS_HD Derived operator*(const V& factor) const
+    requires(!std::is_same_v<V, T>)
+  {
+    return times(factor);
+  }
+
+ private:
+  template <class Factor>
+  MDOPS_HD Derived times(const Factor& factor) const {
     Derived found;
     found.value = value * factor;
     for (int a = 0; a < 3; ++a) found.by[a] = by[a] * factor;
@@ -175,14 +185,21 @@ struct FrameConstants {
   }
 };
 
+// 1 of a direction that goes up, and -1 of others; of several edges at once `up` is a number of each already.
+template <class T>
+MDOPS_HD T sign_of(bool up) {
+  return T(up ? 1 : -1);
+}
+
 // write(row, column, number) of all numbers of rows that are not zero, of a direction.
-template <int kDegree, class T, class N, class F>
-MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, bool up, int order, const F& write) {
+template <int kDegree, class T, class N, class Up, class F>
+MDOPS_HD void each_frame_number(const N& x, const N& y, const N& z, const Up& up, int order, const F& write) {
   constexpr FrameConstants<kDegree> constants;
   // Of two ways to the axes the one without small denominators.
-  const N a = inverse_of(N(T(1)) + z * T(up ? 1 : -1)), xa = x * a;
-  const N ex[3] = {(N(T(1)) - x * xa) * T(up ? 1 : -1), y * xa * T(up ? -1 : 1), x * T(-1)};
-  const N ey[3] = {y * xa * T(-1), N(T(1)) - y * y * a, y * T(up ? -1 : 1)};
+  const auto sign = sign_of<T>(up), opposite = sign_of<T>(!up);
+  const N a = inverse_of(N(T(1)) + z * sign), xa = x * a;
+  const N ex[3] = {(N(T(1)) - x * xa) * sign, y * xa * opposite, x * T(-1)};
+  const N ey[3] = {y * xa * T(-1), N(T(1)) - y * y * a, y * opposite};
   N real(T(1)), imaginary(T(0)), real_below(T(0)), imaginary_below(T(0));  // (x + iy)^m and ^(m - 1)
   T first = 1;                                                             // Q_mm
   MDOPS_UNROLL_ON_GPU
@@ -316,5 +333,10 @@ void with_degree(int64_t degree, const F& f) {
     ((degree == Degrees ? f.template operator()<Degrees>() : void()), ...);
   }(std::make_integer_sequence<int, kMostDegree + 1>());
 }
+
+// A CPU's kernels, several edges at a time.
+MDOPS_DECLARE_KERNELS(void frame_rows_of(const FrameArgs<T>& args, int64_t degree, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void frame_gradients_of(const FrameBackwardArgs<T>& args, int64_t degree, int64_t from,
+                                              int64_t to))
 
 }  // namespace mdops

@@ -13,11 +13,8 @@ static void run_orders(const Op&, const OrderMixArgs<T>& args) {
 
 template <class T>
 static void run_orders(const Op&, const OrderOuterArgs<T>& args) {
-  const int64_t numbers = args.shape.numbers();
-  parallel(args.shape.edges, kMixEdges, [&](int64_t begin, int64_t end) {
-    for (int64_t e = begin; e < end; ++e)
-      for (int64_t q = 0; q < numbers; ++q) outer_number(args, e, q);
-  });
+  parallel(args.shape.edges, kMixEdges,
+           [&](int64_t begin, int64_t end) { MDOPS_RUN(outer_numbers, args, begin, end); });
 }
 
 MDOPS_INSTANTIATE_OF(mix_orders, Op, OrderMixArgs)

@@ -49,18 +49,9 @@ struct OrderOuterArgs {
   T* numbers;      // (E, Q)
 };
 
-// A column at a time; a CPU has vectors of several.
+// An edge's rows in the column d.
 template <class T>
-struct OneColumn {
-  using Value = T;
-
-  MDOPS_HD T load(const T* p) const { return *p; }
-  MDOPS_HD void store(T* p, T value) const { *p = value; }
-};
-
-// An edge's rows in the columns that begin with d.
-template <class T, class Columns = OneColumn<T>>
-MDOPS_HD void mix_column(const OrderMixArgs<T>& args, int64_t e, int64_t d, const Columns& columns = {}) {
+MDOPS_HD void mix_column(const OrderMixArgs<T>& args, int64_t e, int64_t d) {
   const OrderShape& shape = args.shape;
   const int64_t begin = e * shape.rows() * shape.columns + d, step = shape.columns;
   const T* numbers = args.numbers + e * shape.numbers();
@@ -70,10 +61,10 @@ MDOPS_HD void mix_column(const OrderMixArgs<T>& args, int64_t e, int64_t d, cons
     const int64_t size = shape.size(m), of_k = args.transposed ? 1 : size, of_o = args.transposed ? size : 1;
     for (int64_t sign = 0; sign < (m ? 2 : 1); ++sign, x += size * step, y += size * step)
       for (int64_t o = 0; o < size; ++o) {
-        typename Columns::Value sum{};
-        if (args.base) sum = columns.load(args.base + (y - args.y) + o * step);
-        for (int64_t k = 0; k < size; ++k) sum += numbers[k * of_k + o * of_o] * columns.load(x + k * step);
-        columns.store(y + o * step, sum);
+        T sum = 0;
+        if (args.base) sum = args.base[(y - args.y) + o * step];
+        for (int64_t k = 0; k < size; ++k) sum += numbers[k * of_k + o * of_o] * x[k * step];
+        y[o * step] = sum;
       }
     numbers += size * size;
   }
@@ -97,5 +88,6 @@ MDOPS_HD void outer_number(const OrderOuterArgs<T>& args, int64_t e, int64_t q) 
 }
 
 MDOPS_DECLARE_KERNELS(void mix_rows(const OrderMixArgs<T>& args, int64_t from, int64_t to))
+MDOPS_DECLARE_KERNELS(void outer_numbers(const OrderOuterArgs<T>& args, int64_t from, int64_t to))
 
 }  // namespace mdops

@@ -4,6 +4,7 @@
 
 #include "common/activation_lanes.h"
 #include "common/some_lanes.h"
+#include "edge_frames/edge_frames.h"
 #include "gemm/product.h"
 #include "so2_layer/so2_layer.h"
 
@@ -87,6 +88,46 @@ void pack_all(const So2Args<T>& args, void* memory) {
   pack(to.gate_back, c, [&](int64_t row, int64_t column) { return args.gate[column * s + row]; });
 }
 
+// The rows of the next block, whose lines the loops over depths of this block's products ask for one by one.
+// Asked for all at once, they would wait for each other.
+template <class T>
+class NextRows {
+ public:
+  explicit NextRows(const So2Args<T>& args)
+      : arrays_{args.x, args.y, args.grad, args.result},
+        count_(!args.grad  ? 2
+               : args.gate ? 4
+                           : 3) {}
+
+  void begin(int64_t from, int64_t to) { at_ = from, end_ = to, array_ = 0; }
+  void fetch_line() {
+    if (at_ >= end_) return;
+    __builtin_prefetch(arrays_[array_] + at_, 0, 2);
+    if (++array_ == count_) array_ = 0, at_ += 64 / sizeof(T);
+  }
+
+ private:
+  const T* arrays_[4];
+  int count_, array_ = 0;
+  int64_t at_ = 0, end_ = 0;
+};
+
+// A left factor by rows (gemm/product.h), which asks for a line at each of its columns.
+template <class T>
+struct FetchingRows {
+  ByRow<T> rows;
+  NextRows<T>* next;
+
+  FetchingRows from(int64_t row) const { return {rows.from(row), next}; }
+  template <class Work>
+  MDOPS_HD void each(int64_t depth, const Work& work) const {
+    rows.each(depth, [&](const T* column, int64_t stride) __attribute__((always_inline)) {
+      next->fetch_line();
+      work(column, stride);
+    });
+  }
+};
+
 template <class T>
 class Block {
   using V = Vector<T>;
@@ -97,10 +138,12 @@ class Block {
         weights_(args, const_cast<void*>(packed)),
         row_(args.row()),
         middle_(args.middle()),
-        side_(args.side()) {
+        side_(args.side()),
+        next_(args) {
     Arena arena{static_cast<char*>(memory)};
-    for (T** rows : {&z_, &factors_, &slopes_}) *rows = arena.take<T>(args.gate ? kBlock * row_ : 0);
-    for (T** rows : {&added_, &p_}) *rows = arena.take<T>(kBlock * side_);
+    z_ = arena.take<T>(args.gate ? kBlock * row_ : 0);
+    factors_ = arena.take<T>(args.gate ? kBlock * middle_ : 0);
+    for (T** rows : {&slopes_, &added_, &p_}) *rows = arena.take<T>(kBlock * side_);
     bytes = arena.used;
   }
 
@@ -108,13 +151,7 @@ class Block {
     for (int64_t edge = from; edge < to; edge += count_) {
       count_ = std::min(kBlock, to - edge);
       const int64_t begin = edge * row_, next = begin + count_ * row_;
-      // The next block's rows are on their way while this one is computed.
-      for (int64_t k = next; k < std::min(next + kBlock * row_, to * row_); k += 64 / sizeof(T)) {
-        __builtin_prefetch(args_.x + k, 0, 2);
-        __builtin_prefetch(args_.y + k, 1, 2);
-        if (args_.grad) __builtin_prefetch(args_.grad + k, 0, 2);
-        if (args_.grad && args_.gate) __builtin_prefetch(args_.result + k, 0, 2);
-      }
+      next_.begin(next, std::min(next + kBlock * row_, to * row_));
       if (args_.grad)
         backward(args_.x + begin, args_.result + begin, args_.grad + begin, args_.y + begin);
       else
@@ -130,10 +167,14 @@ class Block {
     product({x, row_}, middle_, weights_.middle, middle_,
             [&](int64_t e, int64_t k, const V& z, auto lanes) { lanes.store(z_ + e * row_ + k, z); });
     make_factors();
-    for (int64_t e = 0; e < count_; ++e)
-      for (int64_t k = e * row_; k < e * row_ + middle_; ++k) y[k] = x[k] + z_[k] * factors_[k];
-    multiply_signs(x, [&](int64_t at, const V& z, auto lanes) {
-      lanes.store(y + at, lanes.load(x + at) + z * lanes.load(factors_ + at));
+    for (int64_t e = 0; e < count_; ++e) {
+      const T *const own = x + e * row_, *const z = z_ + e * row_, *const f = factors_ + e * middle_;
+      T* __restrict const to = y + e * row_;
+      for (int64_t k = 0; k < middle_; ++k) to[k] = own[k] + z[k] * f[k];
+    }
+    multiply_signs(x, [&](int64_t e, int64_t at, int64_t k, const V& z, auto lanes) {
+      const T* const f = factors_ + e * middle_ + args_.channels + k;
+      lanes.store(y + at, lanes.load(x + at) + z * lanes.load(f));
     });
   }
 
@@ -143,17 +184,10 @@ class Block {
     product({x, row_}, middle_, weights_.scalars, c,
             [&](int64_t e, int64_t k, const V& s, auto lanes) { lanes.store(z_ + e * row_ + k, s); });
     make_factors();
-    for (int64_t k = 0; k < count_ * row_; ++k) {
-      slopes_[k] = g[k] * (result[k] - x[k]);
-      z_[k] = g[k] * factors_[k];
-    }
-    for (int64_t e = 0; e < count_; ++e) {
-      T *const slope = slopes_ + e * row_, *const f = factors_ + e * row_;
-      for (int64_t k = 0; k < side_; ++k) slope[c + k] += slope[middle_ + k] + slope[middle_ + side_ + k];
-      for (int64_t k = 0; k < middle_; ++k) slope[k] *= T(1) - f[k];
-      for (int64_t k = 0; k < c; ++k) z_[e * row_ + k] += slope[k];
-    }
-    product({slopes_ + c, row_}, side_, weights_.gate_back, c,
+    for (int64_t e = 0; e < count_; ++e)
+      differentiate(x + e * row_, result + e * row_, g + e * row_, factors_ + e * middle_, z_ + e * row_,
+                    slopes_ + e * side_);
+    product({slopes_, side_}, side_, weights_.gate_back, c,
             [&](int64_t e, int64_t k, const V& by_s, auto lanes) {
               T* const to = z_ + e * row_ + k;
               lanes.store(to, lanes.load(to) + by_s);
@@ -161,17 +195,35 @@ class Block {
     add_products(z_, g, by_x);
   }
 
+  // dz of an edge but for the part of its scalars that goes through the gate, and the slopes a_l of l > 0.
+  void differentiate(const T* x, const T* result, const T* g, const T* f, T* __restrict dz,
+                     T* __restrict slopes) const {
+    const int64_t c = args_.channels;
+    for (int64_t k = 0; k < c; ++k) dz[k] = g[k] * f[k] + g[k] * (result[k] - x[k]) * (T(1) - f[k]);
+    x += c, result += c, g += c, f += c, dz += c;
+    const int64_t negative = side_, positive = 2 * side_;
+    for (int64_t k = 0; k < side_; ++k) {
+      const T slope = g[k] * (result[k] - x[k]) + g[negative + k] * (result[negative + k] - x[negative + k]) +
+                      g[positive + k] * (result[positive + k] - x[positive + k]);
+      slopes[k] = slope * (T(1) - f[k]);
+      dz[k] = g[k] * f[k];
+      dz[negative + k] = g[negative + k] * f[k];
+      dz[positive + k] = g[positive + k] * f[k];
+    }
+  }
+
   // end(edge, column, vector, its lanes that count) of rows times a matrix of so many columns.
   template <class End>
   void product(const ByRow<T>& x, int64_t depth, const Panels<T>& weights, int64_t columns, const End& end) {
-    gemm_to(count_, depth, x, weights,
+    gemm_to(count_, depth, FetchingRows<T>{x, &next_}, weights,
             [&](int64_t e, int64_t column, const V& z) __attribute__((always_inline)) {
               with_lanes<T>(std::min<int64_t>(kLanes<T>, columns - column),
                             [&](auto lanes) __attribute__((always_inline)) { end(e, column, z, lanes); });
             });
   }
 
-  // end(where in rows a vector begins, vector, lanes) of z_- and z_+.
+  // end(edge, where in rows a vector begins, and where among those of its sign, vector, lanes) of z_- and
+  // z_+.
   template <class End>
   void multiply_signs(const T* x, const End& end) {
     const T *const negative = x + middle_, *const positive = negative + side_;
@@ -181,45 +233,80 @@ class Block {
     product({added_, side_}, side_, weights_.u, side_,
             [&](int64_t e, int64_t k, const V& z, auto lanes) { lanes.store(p_ + e * side_ + k, z); });
     product({positive, row_}, side_, weights_.sum, side_, [&](int64_t e, int64_t k, const V& z, auto lanes) {
-      end(e * row_ + middle_ + k, lanes.load(p_ + e * side_ + k) - z, lanes);
+      end(e, e * row_ + middle_ + k, k, lanes.load(p_ + e * side_ + k) - z, lanes);
     });
     product({negative, row_}, side_, weights_.difference, side_,
             [&](int64_t e, int64_t k, const V& z, auto lanes) {
-              end(e * row_ + middle_ + side_ + k, lanes.load(p_ + e * side_ + k) + z, lanes);
+              end(e, e * row_ + middle_ + side_ + k, k, lanes.load(p_ + e * side_ + k) + z, lanes);
             });
   }
 
   // y = base + rows of both kinds times their matrices.
   void add_products(const T* x, const T* base, T* y) {
-    const auto add = [&](int64_t at, const V& z, auto lanes) {
+    const auto add = [&](int64_t, int64_t at, int64_t, const V& z, auto lanes) {
       lanes.store(y + at, lanes.load(base + at) + z);
     };
     product({x, row_}, middle_, weights_.middle, middle_,
-            [&](int64_t e, int64_t k, const V& z, auto lanes) { add(e * row_ + k, z, lanes); });
+            [&](int64_t e, int64_t k, const V& z, auto lanes) { add(e, e * row_ + k, k, z, lanes); });
     multiply_signs(x, add);
   }
 
-  // sigmoid(s [1 G]) of each edge's scalars, the first of z, for each of its numbers.
+  // sigmoid(s [1 G]) of each edge's scalars, the first of z.
   void make_factors() {
     const int64_t c = args_.channels;
     product({z_, row_}, c, weights_.gate, side_, [&](int64_t e, int64_t k, const V& logits, auto lanes) {
-      const V f = sigmoid<T>(logits);
-      for (int64_t part = 0; part < 3; ++part) lanes.store(factors_ + e * row_ + c + part * side_ + k, f);
+      lanes.store(factors_ + e * middle_ + c + k, sigmoid<T>(logits));
     });
     for (int64_t e = 0; e < count_; ++e)
       for (int64_t k = 0; k < c; k += kLanes<T>)
         with_lanes<T>(std::min<int64_t>(kLanes<T>, c - k), [&](auto lanes) {
-          lanes.store(factors_ + e * row_ + k, sigmoid<T>(lanes.load(z_ + e * row_ + k)));
+          lanes.store(factors_ + e * middle_ + k, sigmoid<T>(lanes.load(z_ + e * row_ + k)));
         });
   }
 
   const So2Args<T>& args_;
   const PackedSo2<T> weights_;
   const int64_t row_, middle_, side_;
-  T *z_, *factors_, *slopes_;  // of each number of a row
-  T *added_, *p_;              // of both signs
+  NextRows<T> next_;
+  T *z_, *factors_;          // of each number of a row, and of m = 0
+  T *slopes_, *added_, *p_;  // of one sign
   int64_t count_ = 0;
 };
+
+// The weights of a last layer for columns of each degree, the numbers of moments in rows, or backward in
+// lanes: W, U and V one above the other, with what the layer is added to in the first two. Columns of l = 0
+// have W alone.
+template <class T>
+struct PackedEnd {
+  Panels<T> of_degree[kMostDegree + 1];
+  int64_t bytes;
+
+  PackedEnd(const So2Args<T>& args, void* memory) {
+    Arena arena{static_cast<char*>(memory)};
+    for (int64_t l = 0; l <= args.degrees; ++l) {
+      const int64_t c = args.channels, numbers = l ? args.row() : args.middle();
+      of_degree[l] = args.grad ? take_panels<T>(arena, c, padded<T>(numbers))
+                               : take_panels<T>(arena, numbers, padded<T>(c));
+    }
+    bytes = arena.used;
+  }
+};
+
+template <class T>
+void pack_end(const So2Args<T>& args, void* memory) {
+  const PackedEnd<T> to(args, memory);
+  const int64_t m = args.middle(), s = args.side(), c = args.channels;
+  for (int64_t l = 0; l <= args.degrees; ++l) {
+    const auto weight = [&](int64_t k, int64_t channel) {
+      const int64_t column = l * c + channel, side = column - c;
+      if (k < m) return args.weight[k * m + column] + T(k == column);
+      if (k < m + s) return args.both[(k - m) * 2 * s + side] + T(k - m == side);
+      return args.both[(k - m - s) * 2 * s + s + side];
+    };
+    const auto transposed = [&](int64_t channel, int64_t k) { return weight(k, channel); };
+    args.grad ? pack(to.of_degree[l], l ? args.row() : m, transposed) : pack(to.of_degree[l], c, weight);
+  }
+}
 
 template <class T>
 So2Sizes sizes_of(const So2Args<T>& args) {
@@ -243,9 +330,39 @@ void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* pack
   Block<T>(args, packed, scratch).run(from, to);
 }
 
+template <class T>
+int64_t so2_end_size(const So2Args<T>& args) {
+  return PackedEnd<T>(args, nullptr).bytes;
+}
+
+template <class T>
+void so2_end_pack(const So2Args<T>& args, void* packed) {
+  pack_end(args, packed);
+}
+
+template <class T>
+void so2_end(const So2Args<T>& args, const T* from, T* to, int64_t nodes, const void* packed) {
+  const PackedEnd<T> weights(args, const_cast<void*>(packed));
+  const int64_t columns = (args.degrees + 1) * (args.degrees + 1), width = args.row();
+  const int64_t wide = args.grad ? args.channels : width, out = args.grad ? width : args.channels;
+  for (int64_t n = 0; n < nodes; ++n, from += columns * wide, to += columns * out)
+    for (int64_t l = 0; l <= args.degrees; ++l) {
+      const Panels<T>& own = weights.of_degree[l];
+      const int64_t numbers = l ? width : args.middle(), count = args.grad ? numbers : args.channels;
+      gemm_to(2 * l + 1, own.rows, ByRow<T>{from + l * l * wide, wide}, own,
+              [&](int64_t row, int64_t k, const Vector<T>& sums) __attribute__((always_inline)) {
+                with_lanes<T>(std::min<int64_t>(kLanes<T>, count - k),
+                              [&](auto lanes) { lanes.store(to + (l * l + row) * out + k, sums); });
+              });
+    }
+}
+
 MDOPS_INSTANTIATE(so2_sizes)
 MDOPS_INSTANTIATE(so2_pack)
 MDOPS_INSTANTIATE(so2_rows)
+MDOPS_INSTANTIATE(so2_end_size)
+MDOPS_INSTANTIATE(so2_end_pack)
+MDOPS_INSTANTIATE(so2_end)
 
 }  // namespace MDOPS_ISA
 }  // namespace mdops

@@ -158,7 +158,7 @@ struct So2MessageOps {
   }
 
   static Outputs<2> so2_messages(Checked<Device>& in, So2Messages<T>& a) {
-    Tensor y = in.result(a.y, {a.shape.edges, a.shape.rows, a.shape.channels});
+    Tensor y = in.result(a.y, {kept(in.op, a), a.shape.edges, a.shape.rows, a.shape.channels});
     Tensor sums = in.result(a.sums, {a.of_center.nodes, a.shape.columns, a.shape.channels});
     run_so2_messages(in.op, a);
     return {sums, y};
@@ -167,7 +167,7 @@ struct So2MessageOps {
   static Outputs<4> so2_messages_backward(Checked<Device>& in, So2Messages<T>& a, const Tensor& grad,
                                           const Tensor& y) {
     const auto [edges, nodes, rows, columns, channels] = a.shape;
-    in.take_saved(a.y, "y", y, {edges, rows, channels});
+    in.take_saved(a.y, "y", y, {kept(in.op, a), edges, rows, channels});
     in.give(a.grad, "grad", grad, {a.of_center.nodes, columns, channels});
     Tensor by_vectors = in.result(a.by_vectors, {edges, 3});
     Tensor by_mixture = in.result(a.by_mixture, {edges, orders_of(a.shape, a.degree).numbers()});
@@ -180,6 +180,12 @@ struct So2MessageOps {
   MDOPS_IMPLEMENT_FLOATS(So2MessageOps, so2_messages, so2_messages_backward)
 
  private:
+  // How many layers' results are kept: the last one's, or on a CPU, which does not make layers again, those
+  // of all before it.
+  static int64_t kept(const Op& op, const So2Messages<T>& a) {
+    return op.on_cpu() ? std::max<int64_t>(1, static_cast<int64_t>(a.layers.size()) - 1) : 1;
+  }
+
   static int64_t degree_of(const Op& op, const Tensor& x) {
     int64_t degree = 0;
     while ((degree + 1) * (degree + 1) < x.size(1)) ++degree;

@@ -57,7 +57,7 @@ struct So2Messages {
   EdgesOfNodes of_neighbor, of_center;
   int64_t degree;
   std::vector<So2Args<T>> layers;
-  T *y, *sums;              // (E, R, C), (M, D, C)
+  T *y, *sums;              // (K, E, R, C), what is kept of edges for the way back; (M, D, C)
   const T* grad = nullptr;  // (M, D, C)
   T *by_vectors = nullptr, *by_mixture = nullptr, *by_x = nullptr, *by_weight = nullptr;
 
@@ -79,5 +79,13 @@ MDOPS_DECLARE_KERNELS(So2Sizes so2_sizes(const So2Args<T>& args))
 MDOPS_DECLARE_KERNELS(void so2_pack(const So2Args<T>& args, void* packed))
 MDOPS_DECLARE_KERNELS(void so2_rows(const So2Args<T>& args, int64_t from, int64_t to, const void* packed,
                                     void* scratch))
+
+// A last layer without a gate, once a node: from moments (nodes, D, R C) of the layer's rows
+// (order_moments.h) to sums (nodes, D, C) of what it gives, turned back. Where the layer has a `grad`, from
+// gradients by sums to those by moments; numbers of moments that are always zero are left as they are.
+MDOPS_DECLARE_KERNELS(int64_t so2_end_size(const So2Args<T>& args))
+MDOPS_DECLARE_KERNELS(void so2_end_pack(const So2Args<T>& args, void* packed))
+MDOPS_DECLARE_KERNELS(void so2_end(const So2Args<T>& args, const T* from, T* to, int64_t nodes,
+                                   const void* packed))
 
 }  // namespace mdops
