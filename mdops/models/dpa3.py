@@ -242,7 +242,7 @@ class DPA3(GraphDescriptor):
         takes_cosines = at_once and o.update_angle and self.angle_embedding.bias is None
         takes_cosines = takes_cosines and takes_numbers(frame.device, *o.rows_of_messages[1])
         vector = self.angle_embedding.weight if takes_cosines else None
-        return Edges(graph, near.centers, *made, at_once, vector)
+        return Edges(graph, near.centers, *made, near.first_derivative_only, at_once, vector)
 
     @property
     def _is_silu(self) -> bool:

@@ -17,10 +17,12 @@ from mdops.models.contract import Tree
 from mdops.models.environment import automatic_sel_ratio, places_of
 from mdops.models.graph import RESIDUAL, UPDATE_STYLES, new_residuals
 from mdops.models.keys import places_key, residual_init_key, residual_key, switch_key
+from mdops.models.repflow_once import AnglesOnce, GraphOnce, LayerOnce, layer_once
 from mdops.nn.net import Layer, array, tensor
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
     AngleEdges,
+    EdgeIndex,
     NeighborGraph,
     angle_ends,
     edge_gather,
@@ -32,6 +34,8 @@ from mdops.ops import (
     outer_message,
     row_moments,
 )
+from mdops.ops._register import is_by_pytorch
+from mdops.ops.activation import activation, kernel_code
 from mdops.ops.axis_product import axis_product
 from mdops.ops.graph import shared_rows
 from mdops.ops.layer_output import layer_output
@@ -241,9 +245,10 @@ class Edges(NamedTuple):
         angle_switch: (A,), the product of both edges', over what sums over angles are divided by.
         condition: (N, n_dim) or (1, n_dim), what is added to the embedding of types; None: nothing.
         matmul: how accurate products of edges and angles have to be at least.
+        once: whether all is differentiated at most once, and not by weights.
         at_once: whether messages of edges go with the sums of their frames and the rows that make angles, by
-            `framed_message`, and edges get what angles send by `edge_update`: where weights are constants and the
-            former has kernels of its own.
+            `framed_message`, and edges get what angles send by `edge_update`: where `once` and the former has kernels
+            of its own.
     """
 
     graph: NeighborGraph
@@ -256,6 +261,7 @@ class Edges(NamedTuple):
     angle_switch: torch.Tensor
     condition: torch.Tensor | None
     matmul: str = "float32"
+    once: bool = False
     at_once: bool = False
     angle_vector: torch.Tensor | None = None
 
@@ -351,6 +357,8 @@ class RepflowLayer(nn.Module):
             own: (N, n_dim), of those whose edges and angles these are; None: of all.
         """
         e, a = local
+        if edges.once and self.goes_once and nodes.device.type == "cpu" and is_by_pytorch():
+            return self._once(nodes, local, edges, own)
         at = Ends(nodes if own is None else own, nodes)
         if self.options.sequential_update:
             p, q, of_own = self._ends([_TO_EDGES], at, edges, self._own_part())
@@ -366,17 +374,17 @@ class RepflowLayer(nn.Module):
             received, _ = self._along_edges([_TO_NODES], p, q, e, edges)
             moments = row_moments(edges.frame, e, edges.graph.offsets)
             return self._nodes(at, of_own, moments, received, edges), (e, a)
+        names = self._names_along_edges()
         if self.is_last:
-            p, q, of_own = self._ends([_TO_NODES], at, edges, self._own_part())
-            received, _, moments, _ = self._with_frames([_TO_NODES], p, q, e, edges, takes_inner=False)
+            p, q, of_own = self._ends(names, at, edges, self._own_part())
+            received, _, moments, _ = self._with_frames(names, p, q, e, edges, takes_inner=False)
             return self._nodes(at, of_own, moments, received, edges), local
         parts, takes_inner = [self._own_part()], self.options.update_angle
         if takes_inner:
-            names = [_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])]
-            part, weights = self._angle_parts(names, edges)
+            part, weights = self._angle_parts(self._names_along_angles(), edges)
             parts.append(part)
-        p, q, of_own, *of_angles = self._ends([_TO_NODES, _TO_EDGES], at, edges, *parts)
-        given = [_TO_NODES, _TO_EDGES], p, q, e, edges
+        p, q, of_own, *of_angles = self._ends(names, at, edges, *parts)
+        given = names, p, q, e, edges
         received, updated, moments, inner = self._with_frames(*given, takes_inner=takes_inner)
         nodes_now = self._nodes(at, of_own, moments, received, edges)
         if self.options.update_angle:
@@ -385,6 +393,73 @@ class RepflowLayer(nn.Module):
             updated = self._after_angles(updated, e, received, edges)
             a = self._ended("a", a)
         return nodes_now, (self._ended("e", updated), a)
+
+    @property
+    def goes_once(self) -> bool:
+        """Whether `mdops.models.repflow_once` has its first derivatives."""
+        o = self.options
+        is_smooth = self.is_last or o.smooth_edge_update or not o.update_angle
+        return is_smooth and not o.sequential_update and o.n_multi_edge_message == 1
+
+    def _once(
+        self, nodes: torch.Tensor, local: Local, edges: Edges, own: torch.Tensor | None
+    ) -> tuple[torch.Tensor, Local]:
+        """The same, for first derivatives alone."""
+        (e, a), graph, inner = local, edges.graph, edges.inner
+        layer = self._of_weights(edges, ("once", self.is_last, self.makes_angles), self.constants)
+        of_inner = inner.of_edge
+        if layer.angles is None:
+            none = graph.i.new_empty(0)
+            of_inner = EdgeIndex(none, None, graph.i.new_zeros(graph.capacity + 1))
+        ends = graph.of_center, graph.of_neighbor, of_inner, inner.of_center
+        given = GraphOnce(*ends, inner.angles.of_first, inner.angles.of_second), nodes, own, e, a
+        new, new_e, new_a = layer_once(layer, *given, edges.frame, edges.switch, edges.angle_switch)
+        return new, (e if new_e is None else new_e, a if new_a is None else new_a)
+
+    def constants(self) -> LayerOnce:
+        """The weights as `layer_once` takes them."""
+        o, names = self.options, self._names_along_edges()
+        p, q = self._end_parts(names)
+        parts, angles = [p, self._own_part()], None
+        if o.update_angle and not self.is_last:
+            part, angles = self._angle_constants()
+            parts.append(part)
+        joined, nothing = Joined.of(parts), p.weights[0].new_empty(0)
+        factors = [
+            (o.messages[name][0] + 1) ** -0.5 if o.update_style == "res_avg" else 1.0 for name in "nea"
+        ]
+        return LayerOnce(
+            (joined.weight, joined.bias),
+            torch.cat(q.weights, 1),
+            self._of_edge(names),
+            nothing if self.is_last else self._weights("e")[0],
+            (self._ordered(), self._product("node_sym_linear").added),
+            torch.stack(self._weights("n")),
+            angles,
+            (factors[0], factors[1], factors[2]),
+            o.axis_neuron,
+            o.inner_width,
+            kernel_code(self.activation_name),
+        )
+
+    def _angle_constants(self) -> tuple[Part, AnglesOnce]:
+        """Of nodes the part for messages along angles, and what these take besides."""
+        names = self._names_along_angles()
+        node, (of_angle, second, first) = self._angle_weights(names)
+        if self.options.compresses:
+            compressed = self._product("a_compress_e_linear").weight
+            first, second = compressed @ first, compressed @ second
+        product, weight = self._product("edge_angle_linear2"), self._weights("e")[1]
+        share = weight * activation(self.activation_name)(product.added)
+        scale = self._weights("a")[0] if self.makes_angles else weight.new_empty(0)
+        own = AnglesOnce(of_angle, first, second, scale, product.weight, product.added, weight, share[None])
+        return Part([node], [layer.added for layer in self._layers(names)]), own
+
+    def _names_along_edges(self) -> list[str]:
+        return [_TO_NODES] if self.is_last else [_TO_NODES, _TO_EDGES]
+
+    def _names_along_angles(self) -> list[str]:
+        return [_FROM_ANGLES, *([_TO_ANGLES] if self.makes_angles else [])]
 
     def _nodes(
         self, at: Ends, of_own: torch.Tensor, moments: torch.Tensor, received: torch.Tensor, edges: Edges
@@ -407,19 +482,19 @@ class RepflowLayer(nn.Module):
         return self._ended("n", nodes)
 
     def _symmetric(self, at: Ends, of_edges: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """The product with the symmetric sums of edges and of neighbours. What the sums are divided by goes to the
-        weights, whose rows are put into the order of `axis_product`."""
+        """The product with the symmetric sums of edges and of neighbours."""
         o, offsets = self.options, edges.graph.offsets
         of_nodes = row_moments(edges.frame, at.neighbors, offsets, of=edges.graph.of_neighbor)
         made = axis_product(of_nodes, o.axis_neuron, axis_product(of_edges, o.axis_neuron))
-        product = self._product("node_sym_linear")
+        weight = self._of_weights(edges, "symmetric", self._ordered)
+        return linear(made, weight, self._product("node_sym_linear").added)
 
-        def ordered() -> torch.Tensor:
-            parts = product.weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
-            turned = [part.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for part in reversed(parts)]
-            return torch.cat(turned).flatten(0, 1) / (3 * o.edge_scale)
-
-        return linear(made, self._of_weights(edges, "symmetric", ordered), product.added)
+    def _ordered(self) -> torch.Tensor:
+        """The weights of symmetric sums, with what these are divided by, their rows in the order of `axis_product`."""
+        o, weight = self.options, self._product("node_sym_linear").weight
+        parts = weight.split([o.e_dim * o.axis_neuron, o.n_dim * o.axis_neuron])
+        turned = [part.unflatten(0, (o.axis_neuron, -1)).transpose(0, 1) for part in reversed(parts)]
+        return torch.cat(turned).flatten(0, 1) / (3 * o.edge_scale)
 
     def _f(self, z: torch.Tensor) -> torch.Tensor:
         return layer_output(z, None, self.activation_name)
@@ -437,7 +512,7 @@ class RepflowLayer(nn.Module):
 
     def _of_weights(self, edges: Edges, name: Hashable, make: Callable[[], T]) -> T:
         """What `make` makes of the weights alone: where these are constants, it is kept while they stay the same."""
-        if not edges.at_once or is_exported():
+        if not edges.once or is_exported():
             return make()
         made: T = self._kept(self, name, make, edges.frame, of=edges.frame)
         return made
@@ -450,9 +525,7 @@ class RepflowLayer(nn.Module):
     def _ends(self, names: Sequence[str], at: Ends, edges: Edges, *parts: Part) -> list[torch.Tensor]:
         """Of products along edges those of n_i and of n_j; and other products of n_i. Nodes that are the same are
         multiplied once."""
-        n, layers = self.options.n_dim, self._layers(names)
-        p = Part([layer.weight[:n] for layer in layers], [layer.added for layer in layers])
-        q = Part([layer.weight[n : 2 * n] for layer in layers], [])
+        p, q = self._end_parts(names)
 
         def products(x: torch.Tensor, *of: Part) -> list[torch.Tensor]:
             widths = tuple(part.width for part in of)
@@ -462,6 +535,16 @@ class RepflowLayer(nn.Module):
             return products(at.centers, p, q, *parts)
         of_p, *others = products(at.centers, p, *parts)
         return [of_p, *products(at.neighbors, q), *others]
+
+    def _end_parts(self, names: Sequence[str]) -> tuple[Part, Part]:
+        """Of products along edges those of n_i and of n_j."""
+        n, layers = self.options.n_dim, self._layers(names)
+        p = Part([layer.weight[:n] for layer in layers], [layer.added for layer in layers])
+        return p, Part([layer.weight[n : 2 * n] for layer in layers], [])
+
+    def _of_edge(self, names: Sequence[str]) -> torch.Tensor:
+        """Those of e_ij."""
+        return torch.cat([layer.weight[2 * self.options.n_dim :] for layer in self._layers(names)], 1)
 
     def _along_edges(
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, e: torch.Tensor, edges: Edges
@@ -477,10 +560,7 @@ class RepflowLayer(nn.Module):
         self, names: Sequence[str], p: torch.Tensor, q: torch.Tensor, edges: Edges
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """What messages along edges take besides their numbers."""
-        begin, layers = 2 * self.options.n_dim, self._layers(names)
-        of_edge = self._of_weights(
-            edges, ("edges", *names), lambda: torch.cat([layer.weight[begin:] for layer in layers], 1)
-        )
+        of_edge = self._of_weights(edges, ("edges", *names), lambda: self._of_edge(names))
         return of_edge, p, q, edges.switch, self._weights("e")[0] if _TO_EDGES in names else None
 
     def _with_frames(
@@ -509,20 +589,19 @@ class RepflowLayer(nn.Module):
     def _angle_parts(self, names: Sequence[str], edges: Edges) -> tuple[Part, list[torch.Tensor]]:
         """Of products along angles that of a node's numbers, and the weights for those of an angle, and of its second
         and its first edge."""
-        o, layers = self.options, self._layers(names)
-        of_node, of_edge = o.angle_inputs
+        node, weights = self._of_weights(edges, ("angles", *names), lambda: self._angle_weights(names))
+        return Part([node], [layer.added for layer in self._layers(names)]), weights
 
-        def made() -> tuple[torch.Tensor, list[torch.Tensor]]:
-            weight = torch.cat([layer.weight for layer in layers], 1)
-            of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
-            if o.compresses:
-                node = linear(self._product("a_compress_n_linear").weight, node)
-            else:
-                node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
-            return node, [of_angle, *of_edges]
-
-        node, weights = self._of_weights(edges, ("angles", *names), made)
-        return Part([node], [layer.added for layer in layers]), weights
+    def _angle_weights(self, names: Sequence[str]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Those of a node's numbers, and of an angle's and of its second and its first edge's."""
+        o, (of_node, of_edge) = self.options, self.options.angle_inputs
+        weight = torch.cat([layer.weight for layer in self._layers(names)], 1)
+        of_angle, node, *of_edges = weight.split([o.a_dim, of_node, of_edge, of_edge])
+        if o.compresses:
+            node = linear(self._product("a_compress_n_linear").weight, node)
+        else:
+            node = F.pad(node, (0, 0, 0, o.n_dim - of_node))
+        return node, [of_angle, *of_edges]
 
     def _along_angles(
         self,

@@ -1,5 +1,4 @@
-"""A layer of DPA-2 with its first derivatives written out, for simulations on a CPU: weights are constants there, and
-autograd, which would record every operation, takes as long for a step of some hundred atoms as many of them."""
+"""Layers of DPA-2 with their first derivatives written out (`mdops.ops.once`)."""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +8,7 @@ from mdops.models.length_basis import LengthBasis
 from mdops.ops import EdgeIndex
 from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.node_layer import NodeLayerWeights
-
-OPS = torch.ops.mdops
+from mdops.ops.once import OPS, added, once
 
 
 class NodesOnce(NamedTuple):
@@ -80,42 +78,35 @@ def layer_once(
         weight, mean_weight: (E, 1), the switch, and what means are weighed with.
         turning: (E, 3), the edges' vectors, weighed for the symmetric sums.
     """
-    found: tuple[torch.Tensor, torch.Tensor | None] = _Layer.apply(
-        layer, graph, nodes, e, r, weight, mean_weight, turning
+    found: tuple[torch.Tensor, torch.Tensor | None] = once(
+        _Layer(layer, graph), nodes, e, r, weight, mean_weight, turning
     )
     return found
 
 
-class _Layer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, layer: LayerOnce, graph: GraphOnce, *given: torch.Tensor) -> Any:
-        nodes, e, _, _, mean_weight, turning = given
-        with torch._C._AutoDispatchBelowAutograd():
-            sums = _sums_of_edges(layer, graph, nodes, e, turning)
-            new, of_nodes = _nodes(layer, graph, nodes, e, mean_weight, turning, sums)
-            made, of_edges = (None, ()) if layer.edges is None else _edges(layer, graph, *given)
-        ctx.layer, ctx.graph = layer, graph
-        ctx.save_for_backward(*given, *of_nodes, *of_edges)
-        return new, made
+class _Layer(NamedTuple):
+    layer: LayerOnce
+    graph: GraphOnce
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, by_new: torch.Tensor, by_made: torch.Tensor | None) -> Any:
-        kept = ctx.saved_tensors
-        given, of_nodes, of_edges = kept[:6], kept[6:10], kept[10:]
-        nodes, e, r, weight, *rest = given
-        own = ctx.layer, ctx.graph
-        with torch._C._AutoDispatchBelowAutograd():
-            by_nodes, by_sums, by_edges = _by_nodes(*own, by_new, nodes, e, *rest, *of_nodes)
-            by_e, by_mean, by_turning = _by_edges(*own, by_sums, by_edges, nodes, e, *rest)
-            by_r = by_weight = None
-            if by_made is not None and ctx.layer.edges is not None:
-                args = _edge_arguments(ctx.layer, ctx.graph, e, r, weight)
-                own, *of_attention = OPS.edge_layer_backward(by_made.contiguous(), *of_edges, *args)
-                by_e = own if by_e is None else by_e.add_(own)
-                if len(ctx.layer.edges[1].queries):
-                    by_r, by_weight = of_attention[0], of_attention[1][:, None]
-        return None, None, by_nodes, by_e, by_r, by_weight, by_mean, by_turning
+    def forward(self, *given: torch.Tensor) -> Any:
+        nodes, e, _, _, mean_weight, turning = given
+        sums = _sums_of_edges(*self, nodes, e, turning)
+        new, of_nodes = _nodes(*self, nodes, e, mean_weight, turning, sums)
+        made, of_edges = (None, ()) if self.layer.edges is None else _edges(*self, *given)
+        return (new, made), (*of_nodes, *of_edges)
+
+    def backward(self, given: Any, kept: Any, by_new: Any, by_made: Any) -> Any:
+        (nodes, e, r, weight, *rest), of_nodes, of_edges = given, kept[:4], kept[4:]
+        by_nodes, by_sums, by_edges = _by_nodes(*self, by_new, nodes, e, *rest, *of_nodes)
+        by_e, by_mean, by_turning = _by_edges(*self, by_sums, by_edges, nodes, e, *rest)
+        by_r = by_weight = None
+        if by_made is not None and self.layer.edges is not None:
+            args = _edge_arguments(*self, e, r, weight)
+            own, *of_attention = OPS.edge_layer_backward(by_made.contiguous(), *of_edges, *args)
+            by_e = added(by_e, own)
+            if len(self.layer.edges[1].queries):
+                by_r, by_weight = of_attention[0], of_attention[1][:, None]
+        return by_nodes, by_e, by_r, by_weight, by_mean, by_turning
 
 
 def _edge_arguments(
@@ -224,15 +215,8 @@ def _by_edges(
     numbers, _ = _of_neighbors(own, e, turning)
     by_b, by_w, by_t = OPS.edge_convolution_edges(by_sums, nodes, numbers, known, own.filters, *ends)
     if len(own.filters):
-        by_e, by_mean = _added(by_e, by_b), by_w[:, None]
-    return by_e, by_mean, _added(by_turning, by_t) if own.sums_neighbors else by_turning
-
-
-def _added(old: torch.Tensor | None, new: torch.Tensor | None) -> Any:
-    """Their sum, where both are there, in the first."""
-    if old is None or new is None:
-        return new if old is None else old
-    return old.add_(new)
+        by_e, by_mean = added(by_e, by_b), by_w[:, None]
+    return by_e, by_mean, added(by_turning, by_t) if own.sums_neighbors else by_turning
 
 
 class StepsOnce(NamedTuple):
@@ -251,47 +235,42 @@ def steps_once(
 ) -> torch.Tensor:
     """The nodes (N, C) after all layers, differentiable once in what they begin with and in d (N, K, 3), the pair
     vectors; `environment` are the other arguments of the op `edge_environment`."""
-    found: torch.Tensor = _Steps.apply(steps, graph, environment, nodes, d)
+    found: torch.Tensor = once(_Steps(steps, graph, environment), nodes, d)
     return found
 
 
-class _Steps(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, steps: StepsOnce, graph: GraphOnce, environment: tuple[Any, ...], nodes: Any, d: Any
-    ) -> Any:
-        kept = []
-        with torch._C._AutoDispatchBelowAutograd():
-            x, _, _, means, turning = OPS.edge_environment(d, *environment)
-            e = steps.basis.functions(x)
-            first = next((layer for layer in steps.layers if layer.nodes.sums_edges), steps.layers[0])
-            sums = _sums_of_edges(first, graph, nodes, e, turning)
-            for layer in steps.layers:
-                kept.append(nodes)
-                nodes, of_nodes = _nodes(layer, graph, nodes, e, means, turning, sums)
-                kept += of_nodes
-        ctx.given = steps, graph, environment
-        ctx.save_for_backward(d, x, e, means, turning, *kept)
-        return nodes
+class _Steps(NamedTuple):
+    steps: StepsOnce
+    graph: GraphOnce
+    environment: tuple[Any, ...]
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        (steps, graph, environment), (d, x, e, means, turning, *kept) = ctx.given, ctx.saved_tensors
+    def forward(self, *given: torch.Tensor) -> Any:
+        (nodes, d), (basis, layers), graph, environment = given, *self
+        x, _, _, means, turning = OPS.edge_environment(d, *environment)
+        e, kept = basis.functions(x), []
+        first = next((layer for layer in layers if layer.nodes.sums_edges), layers[0])
+        sums = _sums_of_edges(first, graph, nodes, e, turning)
+        for layer in layers:
+            kept.append(nodes)
+            nodes, of_nodes = _nodes(layer, graph, nodes, e, means, turning, sums)
+            kept += of_nodes
+        return nodes, (x, e, means, turning, *kept)
+
+    def backward(self, given: Any, kept: Any, grad: Any) -> Any:
+        (basis, layers), graph, environment = self
+        x, e, means, turning, *of_layers = kept
         by_e = by_means = by_turning = by_sums_of_edges = None
-        with torch._C._AutoDispatchBelowAutograd():
-            for k, layer in reversed(list(enumerate(steps.layers))):
-                nodes, *of_nodes = kept[5 * k : 5 * k + 5]
-                grad, by_sums, by_edges = _by_nodes(layer, graph, grad, nodes, e, means, turning, *of_nodes)
-                by_sums_of_edges = _added(by_sums_of_edges, by_edges)
-                all_edges = None if k else by_sums_of_edges
-                found = _by_edges(layer, graph, by_sums, all_edges, nodes, e, means, turning)
-                by_e, by_means, by_turning = map(_added, (by_e, by_means, by_turning), found)
-            by_x = torch.zeros_like(x) if by_e is None else steps.basis.gradient(by_e, x)
-            given = by_x, None, None, by_means, by_turning
-            likes = x, turning, x, x, turning
-            grads = (
-                torch.zeros_like(like) if one is None else one for one, like in zip(given, likes, strict=True)
-            )
-            by_d = OPS.edge_environment_backward(*grads, d, *environment)
-        return None, None, None, grad, by_d
+        for k, layer in reversed(list(enumerate(layers))):
+            nodes, *of_nodes = of_layers[5 * k : 5 * k + 5]
+            grad, by_sums, by_edges = _by_nodes(layer, graph, grad, nodes, e, means, turning, *of_nodes)
+            by_sums_of_edges = added(by_sums_of_edges, by_edges)
+            all_edges = None if k else by_sums_of_edges
+            found = _by_edges(layer, graph, by_sums, all_edges, nodes, e, means, turning)
+            by_e, by_means, by_turning = map(added, (by_e, by_means, by_turning), found)
+        by_x = torch.zeros_like(x) if by_e is None else basis.gradient(by_e, x)
+        made = by_x, None, None, by_means, by_turning
+        likes = x, turning, x, x, turning
+        grads = (
+            torch.zeros_like(like) if one is None else one for one, like in zip(made, likes, strict=True)
+        )
+        return grad, OPS.edge_environment_backward(*grads, given[1], *environment)

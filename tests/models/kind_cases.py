@@ -22,6 +22,7 @@ from mdops.md import EnsembleSettings
 from mdops.md.engine import Engine
 from mdops.md.motion import set_velocities
 from mdops.models import model_of_tree
+from mdops.system import from_atoms
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
 from mdops.train.loop.trainer import Trainer
@@ -322,6 +323,33 @@ def check_dynamics(potential):
     assert len(frames) == 5
     assert np.ptp([frame.conserved for frame in frames]) < 1e-3
     assert np.abs(frames[-1].positions - atoms.positions).max() > 1e-3
+
+
+def check_second_derivatives(potential):
+    """Of forces by weights, beside differences, where a step of a simulation went before."""
+    system = from_atoms([alloy()], potential.type_map)
+    given = system.positions, system.types, system.cell
+    potential.evaluate(system)
+    weights = [weight for weight in potential.parameters() if weight.requires_grad]
+
+    def loss():
+        return potential(*given, forces=True, create_graph=True)["forces"].square().sum()
+
+    grads = torch.autograd.grad(loss(), weights, materialize_grads=True, allow_unused=True)
+    random = torch.Generator().manual_seed(0)
+    along = [torch.randn(weight.shape, generator=random, dtype=weight.dtype) for weight in weights]
+
+    def moved(step):
+        with torch.no_grad():
+            for weight, direction in zip(weights, along, strict=True):
+                weight.add_(direction, alpha=step)
+        return float(loss().detach())
+
+    step = 1e-5
+    slope = (moved(step) - moved(-2 * step)) / (2 * step)
+    assert slope == pytest.approx(
+        float(sum((a * b).sum() for a, b in zip(grads, along, strict=True))), rel=1e-5
+    )
 
 
 def check_copies(potential):

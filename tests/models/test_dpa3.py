@@ -10,6 +10,7 @@ from mdops.errors import ConfigError, InputError, ModelFileError
 from mdops.io.upgrade import upgrade
 from mdops.models import GraphDescriptor, dpa3, repflow
 from mdops.models.graph import run_counted
+from mdops.models.repflow import RepflowLayer
 from mdops.system import from_atoms
 
 REPFLOW = {
@@ -235,6 +236,56 @@ def test_products_have_another_accuracy_where_messages_have_kernels(monkeypatch)
     ):
         with pytest.raises(InputError, match=says):
             other.use_matmul(name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nlayers": 3},
+        {"update_style": "res_avg", "a_compress_rate": 1, "a_compress_e_rate": 2, "edge_init_use_dist": True},
+        {"update_style": "res_incr", "a_compress_rate": 1, "a_compress_use_split": True, "nlayers": 3},
+        {"update_angle": False},
+        {"smooth_edge_update": False},
+        {"nlayers": 1},
+    ],
+)
+@pytest.mark.parametrize("activation", ["silu", "tanh"])
+def test_written_out_derivatives_are_those_of_autograd(options, activation, monkeypatch):
+    """In simulations, which need no second derivatives; also of an atom alone, which has no edges."""
+    given = with_repflow(**{"update_residual": 0.5, **options})
+    potential = kinds.new_potential({**given, "activation_function": activation})
+    lonely = kinds.alloy()[:1]
+    lonely.pbc = False
+    boxes, taken = (kinds.alloy(), lonely), []
+    found = [potential.compute(atoms) for atoms in boxes]
+    monkeypatch.setattr(RepflowLayer, "goes_once", property(lambda layer: taken.append(layer)))
+    for one, atoms in zip(found, boxes, strict=True):
+        wanted = potential.compute(atoms)
+        for name in ("energy", "forces", "virial"):
+            np.testing.assert_allclose(one[name], wanted[name], rtol=1e-11, atol=1e-12)
+    assert len(taken) == len(boxes) * len(potential.model.descriptors[0].layers)
+
+
+def test_layers_without_written_out_derivatives_go_by_autograd(monkeypatch):
+    potential = kinds.new_potential(with_repflow(n_multi_edge_message=2))
+    monkeypatch.setattr(repflow, "layer_once", lambda *_: pytest.fail("it has no such layers"))
+    assert np.abs(potential.compute(kinds.alloy())["forces"]).max() > 0
+
+
+def test_written_out_derivatives_are_of_the_weights_as_they_are():
+    potential = kinds.new_potential(with_repflow(update_residual=0.5))
+    layer, before = potential.model.descriptors[0].layers[0], potential.compute(kinds.alloy())["forces"]
+    with torch.no_grad():
+        layer.products["angle_self_linear"].weight.mul_(3.0)
+        layer.products["edge_angle_linear2"].weight.mul_(3.0)
+    after = potential.compute(kinds.alloy())["forces"]
+    assert np.abs(after - before).max() > 1e-9
+    again = mdops.Potential(potential.model)
+    np.testing.assert_array_equal(again.compute(kinds.alloy())["forces"], after)
+
+
+def test_trainings_have_second_derivatives_after_a_simulation():
+    kinds.check_second_derivatives(kinds.new_potential(with_repflow(update_residual=0.5)))
 
 
 @pytest.mark.gpu
