@@ -320,6 +320,11 @@ class _Recorded(torch.autograd.Function):
 _formulas: dict[str, _Formula] = {}
 
 
+def formula_of(name: str) -> _Formula:
+    """The gradients of an op that has some."""
+    return _formulas[name]
+
+
 def is_transformed() -> bool:
     """Whether a transformation of `torch.func`, or forward-mode differentiation, is under way."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
@@ -345,7 +350,7 @@ def call(name: str, *args: Any) -> Any:
         refuse_tangents(name, tensors)
         return op(*args)
     if torch.is_grad_enabled() and any(value.requires_grad for value in tensors):
-        return _Recorded.apply(_formulas[name], *args)
+        return _Recorded.apply(formula_of(name), *args)
     with torch._C._AutoDispatchBelowAutograd():
         return op(*args)
 

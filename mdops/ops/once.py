@@ -1,11 +1,14 @@
 """Functions with their first derivatives written out, each as one node of autograd: for simulations on a CPU, where
 weights are constants. To record every operation takes as long there as many of them do for some hundred atoms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.autograd.function import once_differentiable
+
+from mdops.errors import DerivativeError
+from mdops.ops._register import formula_of
 
 OPS = torch.ops.mdops
 
@@ -49,3 +52,122 @@ class _Node(torch.autograd.Function):
         kept = ctx.saved_tensors
         with torch._C._AutoDispatchBelowAutograd():
             return None, *ctx.function.backward(kept[: ctx.count], kept[ctx.count :], *grads)
+
+
+class Trace:
+    """Operations that were done one after the other, and the way back through them. Weights are constants: gradients
+    are those by the tensors that it begins with."""
+
+    def __init__(self, given: Sequence[torch.Tensor]) -> None:
+        self._given = given  # held, as are all results: no other tensor gets the id of one
+        self._known = set(map(id, given))
+        self._steps: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], Callable[..., Any]]] = []
+
+    def step(
+        self, found: torch.Tensor, sources: tuple[torch.Tensor, ...], back: Callable[[torch.Tensor], Any]
+    ) -> torch.Tensor:
+        """What was made of the sources; `back` gives the gradients by these, of that by what was found."""
+        self._steps.append(((found,), sources, back))
+        self._known.add(id(found))
+        return found
+
+    def op(self, name: str, *args: Any) -> Any:
+        """`torch.ops.mdops.<name>`, whose gradients are those that are registered."""
+        formula, found = formula_of(name), getattr(OPS, name)(*args)
+        results = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+        sources = tuple([args[k] for k in formula.differentiable])
+        needs = tuple([id(source) in self._known for source in sources])
+        if not any(needs):
+            return found
+        given = [*args, *(results[k] for k in formula.saved)]
+
+        def back(*grads: torch.Tensor | None) -> Any:
+            return formula.backward(needs, grads, given)
+
+        self._steps.append((results, sources, back))
+        self._known.update(map(id, results))
+        return found
+
+    def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x W of rows (..., I)."""
+        return self.step(x @ weight, (x,), lambda grad: (grad @ weight.mT,))
+
+    def product_of_each(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Of rows (N, D, I) with a weight of each of the D, (D, I, O)."""
+        return self.step(_of_each(x, weight), (x,), lambda grad: (_of_each(grad, weight.mT),))
+
+    def sum(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.step(x + y, (x, y), lambda grad: (grad, grad))
+
+    def scaled(self, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """x times constants that are as wide."""
+        return self.step(x * factors, (x,), lambda grad: (grad * factors,))
+
+    def shaped(self, x: torch.Tensor, *shape: int) -> torch.Tensor:
+        return self.step(x.view(shape), (x,), lambda grad: (grad.reshape(x.shape),))
+
+    def first(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, C) of rows (N, D, C)."""
+
+        def back(grad: torch.Tensor) -> Any:
+            found = torch.zeros_like(x)
+            found[:, 0] = grad
+            return (found,)
+
+        return self.step(x[:, 0], (x,), back)
+
+    def beside(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Columns of both."""
+        sizes = [x.shape[1], y.shape[1]]
+        return self.step(torch.cat([x, y], 1), (x, y), lambda grad: grad.split(sizes, 1))
+
+    def gradients(self, found: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor | None]:
+        """By what it began with, of that by something found. The steps are forgotten.
+
+        Raises:
+            DerivativeError: they are.
+        """
+        if not self._steps:
+            raise DerivativeError("derivatives of a step of a simulation were asked for twice")
+        grads: dict[int, torch.Tensor] = {id(found): grad}
+        while self._steps:
+            results, sources, back = self._steps.pop()
+            given = [grads.pop(id(result), None) for result in results]
+            if all(one is None for one in given):
+                continue
+            by_sources = back(
+                *(torch.zeros_like(r) if one is None else one for r, one in zip(results, given, strict=True))
+            )
+            for source, one in zip(sources, by_sources, strict=True):
+                if one is not None and id(source) in self._known:
+                    old = grads.get(id(source))
+                    grads[id(source)] = one if old is None else old + one
+        return [grads.get(id(one)) for one in self._given]
+
+
+def traced(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> Any:
+    """function(trace, *given), one tensor, of which the trace knows the derivatives: differentiable once."""
+    return _Traced.apply(function, *given)
+
+
+def _of_each(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    y = x.new_empty(*x.shape[:2], weight.shape[2])
+    torch.bmm(x.transpose(0, 1), weight, out=y.transpose(0, 1))
+    return y
+
+
+class _Traced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+        trace = Trace(given)
+        with torch._C._AutoDispatchBelowAutograd():
+            found = function(trace, *given)
+            ctx.way = trace, found
+            return found.detach()  # not the same: it would hold itself
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        trace, found = ctx.way
+        with torch._C._AutoDispatchBelowAutograd():
+            return None, *trace.gradients(found, grad.contiguous())

@@ -21,6 +21,7 @@ from mdops.md import Engine, EnsembleSettings
 from mdops.models import model_of_tree
 from mdops.models.dpa4 import convolution
 from mdops.models.dpa4.descriptor import DPA4
+from mdops.models.dpa4.once import BlockOnce
 from mdops.models.graph import Room
 from mdops.train import PairLists, load_dataset
 from mdops.train.config.read import parse_config
@@ -323,11 +324,63 @@ def test_a_last_layer_once_an_atom_gives_what_it_gives_once_an_edge(degree, laye
     """Also of degrees beyond those of the ops that make frames."""
     monkeypatch.setitem(INPUT, "mixing_layers", layers)
     potential, atoms = layered(4, degree), kinds.alloy()
+    potential.model.descriptor.blocks[0].goes_once = False
     found = potential.compute(atoms)
     monkeypatch.setattr(convolution, "has_order_moments", lambda *_: False)
     want = potential.compute(atoms)
     for name in ("energy", "forces", "virial"):
         assert np.abs(found[name] - want[name]).max() < 1e-12 * np.abs(want[name]).max()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_blocks": 2, "mixing_layers": 3, "grid_branch": [0, 0, 1], "so3_readout": "mlp"},
+        {"l_schedule": [2, 1], "sandwich_norm": [True] * 4, "atten_o_proj": True, "grid_mlp": True},
+        {"lmax": 3, "mixing_layers": 1, "ffn_blocks": 2, "focus_dim": 4, "radial_so2_mode": "degree"},
+        {
+            "message_node_so3": False,
+            "ffn_so3_grid": False,
+            "use_env_seed": False,
+            "sandwich_norm": [False] * 4,
+        },
+    ],
+)
+def test_blocks_of_one_node_give_what_their_operations_give(options, monkeypatch):
+    """Of a crystal, and of an atom alone, which has no edges."""
+    usual = {"lmax": 2, "mmax": 1, "message_node_so3": True, "ffn_so3_grid": True, "radial_so2_rank": 1}
+    for name, value in (usual | options).items():
+        monkeypatch.setitem(INPUT, name, value)
+    potential = layered(5, INPUT["lmax"])
+    blocks, calls, rows = potential.model.descriptor.blocks, [], BlockOnce.rows
+    monkeypatch.setattr(BlockOnce, "rows", lambda *args: calls.append(1) or rows(*args))
+    lonely = kinds.alloy()[:1]
+    lonely.pbc = False
+    boxes = kinds.alloy(), lonely
+    found = [potential.compute(atoms) for atoms in boxes]
+    assert len(calls) == len(boxes) * len(blocks)
+    for block in blocks:
+        block.goes_once = False
+    for one, atoms in zip(found, boxes, strict=True):
+        want = potential.compute(atoms)
+        for name in ("energy", "forces", "virial"):
+            assert np.abs(one[name] - want[name]).max() <= 1e-12 * np.abs(want[name]).max(), name
+    assert len(calls) == len(boxes) * len(blocks) and found[0]["forces"].any()
+
+
+def test_blocks_of_one_node_have_the_weights_of_now():
+    potential, atoms = layered(4, 2), kinds.alloy()
+    before = potential.compute(atoms)["forces"]
+    with torch.no_grad():
+        for weight in potential.model.descriptor.blocks.parameters():
+            weight *= 1.1
+    after = potential.compute(atoms)["forces"]
+    assert np.abs(after - before).max() > 1e-6
+    np.testing.assert_array_equal(mdops.Potential(potential.model).compute(atoms)["forces"], after)
+
+
+def test_trainings_have_second_derivatives_after_a_simulation():
+    kinds.check_second_derivatives(layered(4, 2))
 
 
 def test_products_have_another_accuracy_where_layers_have_kernels(monkeypatch):

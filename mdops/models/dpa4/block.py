@@ -1,5 +1,6 @@
 """A layer of DPA-4: messages, then products within each atom, each added to what was there, or mixed in depth."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,9 @@ from torch import nn
 from mdops.models.dpa4.convolution import Convolution
 from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.mixing import DepthMix
+from mdops.models.dpa4.once import BlockOnce, ForwardOnce, GridOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
+from mdops.models.graph import MANY_ATOMS
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.grid import GridNet, ProductWeights
 from mdops.nn.equivariant.indices import coefficients
@@ -17,6 +20,8 @@ from mdops.nn.equivariant.norm import DegreeNorm
 from mdops.nn.net import is_input_gradient_alone
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import linear
+from mdops.ops._register import is_by_pytorch
+from mdops.ops.once import traced
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3
@@ -73,6 +78,21 @@ class FeedForward(nn.Module):
         found = net.scalars_of_product(x, first, self._weights(net, x, counted=True))
         y = linear(found, last.weight[0, : found.shape[1]].contiguous())
         return y if last.bias is None else y + last.bias
+
+    @property
+    def goes_once(self) -> bool:
+        """Whether `constants` are all of it."""
+        net = self.act
+        return isinstance(net, GridNet) and not net.needs_points and self.so3_linear_1.bias is None
+
+    def constants(self, before: NormOnce | None, after: NormOnce | None) -> ForwardOnce:
+        """The weights as a `BlockOnce` has them, between two norms."""
+        net, first, last = self.act, self.so3_linear_1, self.so3_linear_2
+        assert isinstance(net, GridNet)
+        weights = net.weights_of(first)
+        left, right = first.of_each(weights.left), first.of_each(weights.right)
+        grid = GridOnce(left, right, *net.constants, last.of_each())
+        return ForwardOnce(before, grid, weights.scalars, after)
 
     def _weights(self, net: GridNet, x: torch.Tensor, counted: bool = False) -> ProductWeights:
         """Products of weights alone. In simulations they are kept while the weights stay the same."""
@@ -137,9 +157,44 @@ class Block(nn.Module):
             mixes = [o.depth_mix(mode) for _ in range(1 + o.ffn_blocks)] if mode != "none" else []
             setattr(self, f"{name}_so2", mixes[0] if mixes else None)
             setattr(self, f"{name}_ffns", nn.ModuleList(mixes[1:]) if mixes else None)
+        self._kept: NamedOfWeights[BlockOnce] = NamedOfWeights()
+        self.goes_once = self._goes_once()
+
+    def _goes_once(self) -> bool:
+        """Whether a block of simulations may be one node of autograd."""
+        o = self.options
+        is_mixed = o.full_attn_res != "none" or o.block_attn_res != "none"
+        rest: Any = self.ffns
+        return (
+            self.so2_conv.goes_once
+            and self.sent == self.own
+            and not is_mixed
+            and all(f.goes_once for f in rest)
+        )
+
+    def _once(self, nodes: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """The next nodes, for first derivatives alone."""
+        own = self._kept(self, "once", self.constants, at=nodes)
+        rows = self.options.rows_of(nodes, self.own)[:, 0]
+        given = rows, *self.so2_conv.numbers_of_edges(edges), edges.envelope
+        found = traced(partial(own.rows, edges.of_center, edges.of_neighbor), *given)
+        return found[:, : self.next].flatten(1)
+
+    def constants(self) -> BlockOnce:
+        def norm(given: nn.Module) -> NormOnce | None:
+            return NormOnce(*given.constants) if isinstance(given, DegreeNorm) else None
+
+        forwards: Any = zip(self.ffns, self.pre_ffn_norms, self.post_ffn_norms, strict=True)
+        return BlockOnce(
+            self.so2_conv.constants(norm(self.pre_so2_norm), norm(self.post_so2_norm)),
+            tuple(own.constants(norm(before), norm(after)) for own, before, after in forwards),
+        )
 
     def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
         """The next nodes."""
+        few = edges.once and nodes.device.type == "cpu" and len(nodes) < MANY_ATOMS and is_by_pytorch()
+        if few and self.goes_once and edges.sent is None and edges.rotations:
+            return self._once(nodes, edges), None
         rows = self.options.rows_of(nodes, self.own)
         x, before = rows[:, -1], list(rows[:, :-1].unbind(1))
         if self.options.full_attn_res != "none":

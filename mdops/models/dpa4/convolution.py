@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
 from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.mixing import DepthMix, drawn, focus_weights, null_mass
+from mdops.models.dpa4.once import GridOnce, MessagesOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.graph import runs_again
 from mdops.nn.equivariant.gate import Gate
@@ -250,6 +251,49 @@ class Convolution(nn.Module):
         )
         function = o.so2_function == "silu" and o.mixing_layers > 0
         return self.in_frames and plain and alone and turned and mixes and function
+
+    @property
+    def goes_once(self) -> bool:
+        """Whether `constants` are all of it."""
+        grid, o = self.message_node_grid_product, self.options
+        is_usual = (
+            self.by_blocks and self.mmax == 1 and o.n_atten_head == 1 and self.node_cartesian_tp is None
+        )
+        return is_usual and (grid is None or (grid.is_one_product and grid.frame_expand is not None))
+
+    def numbers_of_edges(self, edges: Edges) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rotations into frames, the numbers of mixtures, and what edges add to logits, of messages by blocks."""
+        return edges.rotations[self.lmax, self.mmax], self._mixtures(edges), self._bias_of_logits(edges)
+
+    def constants(self, before: NormOnce | None, after: NormOnce | None) -> MessagesOnce:
+        """The weights as a `BlockOnce` has them, between two norms."""
+        assert self.radial_degree_mixer is not None
+        queries, keys = self.attn_q_proj.weight, self.attn_k_proj.weight
+        of_scalars, of_gates = (
+            norm.adam_scale.view(-1, 1) for norm in (self.attn_qk_norm, self.attn_output_gate_norm)
+        )
+        layers: Any = zip(*self._weights_of_layers(), strict=False)  # the last layer has no gate
+        grid, on_grid = self.message_node_grid_product, None
+        if grid is not None:
+            left, right, back = grid.crossed_weights()
+            on_grid = GridOnce(left, right, *grid.constants, back)
+        return MessagesOnce(
+            before,
+            after,
+            self.pre_focus_mix.of_each(),
+            self.post_focus_mix.of_each(),
+            NormOnce(*self.attn_qk_norm.constants),
+            torch.cat([queries, keys], 1) * of_scalars,
+            (self.adamw_attn_gate_w[:, 0] * of_gates).expand(-1, self.width).contiguous(),
+            null_mass(self.adamw_attn_z_bias_raw, self.options.eps).flatten(),
+            self.attention_width**-0.5,
+            self.radial_degree_mixer.channel_basis,
+            self.lmax,
+            tuple(layers),
+            self.pre_focus_mix.of_each(self._weight_of_moments()),
+            None if self.attn_o_proj is None else self.attn_o_proj.of_each(),
+            on_grid,
+        )
 
     def _make_layers(self, order: list[tuple[int, int]]) -> None:
         o, lmax, mmax, width, groups = self.options, self.lmax, self.mmax, self.width, self.groups

@@ -121,10 +121,15 @@ class FrameLinear(nn.Module):
         self.register_buffer("_table", degree_table(chosen), persistent=False)
         self._has_all = list(chosen) == coefficients(len(self.weight) - 1)
 
+    @property
+    def of_each(self) -> torch.Tensor:
+        """(D, inputs, outputs)."""
+        return of_each(self.weight, self._table)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.shape[2] == 1 and self._has_all:
             return product_of_degrees(x.squeeze(2), self.weight, self._table)[:, :, None]
-        weight = of_each(self.weight, self._table)
+        weight = self.of_each
         if x.shape[2] == 1:
             return product_of_each(x.squeeze(2), weight)[:, :, None]
         return torch.einsum("ndfi,dio->ndfo", x, weight)
@@ -327,10 +332,30 @@ class GridNet(nn.Module):
         return (x[:, 0] @ weights.scalars).unflatten(-1, (1, -1))[:, 0]
 
     @property
+    def is_one_product(self) -> bool:
+        """Whether there is one product of functions, of one group of channels."""
+        return self.groups == 1 and not (isinstance(self.grid_op, GridBranch) and self.grid_op.branches > 1)
+
+    @property
     def needs_points(self) -> bool:
         """Whether a product's scalars are more than a sum of products of its functions' coefficients."""
-        is_one = not isinstance(self.grid_op, GridBranch) or self.grid_op.branches == 1
-        return self.crossed or self.groups > 1 or not is_one
+        return self.crossed or not self.is_one_product
+
+    @property
+    def constants(self) -> tuple[torch.Tensor, torch.Tensor, bool, torch.Tensor | None, torch.Tensor]:
+        """Of one product: what `grid_product` takes of points, what mixes channels behind it, and the gates' weight."""
+        mixed = None if self.grid_op is None else self.grid_op.out_proj.weight
+        return self._to, self._back, self._by_angles, mixed, self.scalar_gate.weight
+
+    def crossed_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of one product of two arguments with frames: what makes the coefficients (D, C, K C') of both functions, and
+        (D, K C, C), what leads back; a matrix of each coefficient."""
+        assert self.frame_expand and self.frame_contract and self.residual_scale is not None
+        left = right = self.frame_expand.of_each
+        if self.grid_op is not None:
+            sides = left.unflatten(2, (self.frames, -1))
+            left, right = (side.flatten(2) for side in self.grid_op.sides(sides, sides))
+        return left, right, self.frame_contract.of_each * self.residual_scale
 
     def scalars_of_product(
         self, x: torch.Tensor, product: DegreeLinear, weights: ProductWeights

@@ -191,9 +191,13 @@ class DegreeLinear(nn.Module):
         if self.groups == 1:
             found = self.product(x.squeeze(2), self.weight)[:, :, None]
         else:
-            weight = of_each(self.weight, self._table).view(-1, self.inputs, self.groups, self.outputs)
+            weight = self.of_each().view(-1, self.inputs, self.groups, self.outputs)
             found = torch.einsum("ndfi,difo->ndfo", x, weight)
         return found if self.bias is None else plus_scalar(found, self.bias.view(self.groups, -1))
+
+    def of_each(self, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """(D, ..), the matrix of each coefficient, of its own weights or of others, (lmax + 1, ..)."""
+        return of_each(self.weight if weight is None else weight, self._table)
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows of coefficients times the matrix of each one's degree, (N, D, inputs) to (N, D, outputs).

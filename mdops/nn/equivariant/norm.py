@@ -24,6 +24,12 @@ class ScalarNorm(nn.Module):
     _share: torch.Tensor
     _no_bias: torch.Tensor
 
+    @property
+    def constants(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
+        """The arguments of `degree_norm` behind rows of one group, but for the factors, which are ones."""
+        ones = torch.ones_like(self._no_bias)[None]
+        return ones, self._no_bias, self._share, self.eps, False
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         has_groups = self.adam_scale.numel() > self.adam_scale.shape[-1]
         shape = self.adam_scale.shape if has_groups else self.adam_scale.shape[-1:]
@@ -74,6 +80,12 @@ class DegreeNorm(_TurningNorm):
         self.adam_scale = nn.Parameter(torch.ones(lmax + 1, groups, channels, dtype=torch.float64))
         self.bias = nn.Parameter(torch.zeros(groups, channels, dtype=torch.float64))
         self.register_buffer("expand_index", degree_index(coefficients(lmax)))
+
+    @property
+    def constants(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float, bool]:
+        """The arguments of `degree_norm` behind the rows, of one group."""
+        factors = of_each(self.adam_scale, self._table).squeeze(1)
+        return factors, self.bias.squeeze(0), self.balance_weight, self.eps, True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.normalized(x, of_each(self.adam_scale, self._table), self.bias)

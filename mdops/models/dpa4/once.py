@@ -1,0 +1,169 @@
+"""Blocks of DPA-4 as one node of autograd each (`mdops.ops.once`), of what is usual: one group of channels, one head of
+attention, blocks of |m| up to 1, and products on grids of rotations."""
+
+from typing import NamedTuple
+
+import torch
+
+from mdops.ops import EdgeIndex
+from mdops.ops.once import Trace
+
+
+class NormOnce(NamedTuple):
+    """The constants of `degree_norm`, in their order."""
+
+    factors: torch.Tensor
+    bias: torch.Tensor
+    shares: torch.Tensor
+    eps: float
+    centered: bool
+
+
+class GridOnce(NamedTuple):
+    """A product of two functions of atoms' coefficients, made of rows of D coefficients in C channels.
+
+    Attributes:
+        left, right: (D, C, K C'), what makes coefficients in K frames of both.
+        to, back, by_angles: of `grid_product`.
+        mixed: (C', C), what mixes channels after the product; None: nothing.
+        gate: (2 C, C), of the scalars.
+        last: (D, K C, C), what makes rows of the gated product.
+    """
+
+    left: torch.Tensor
+    right: torch.Tensor
+    to: torch.Tensor
+    back: torch.Tensor
+    by_angles: bool
+    mixed: torch.Tensor | None
+    gate: torch.Tensor
+    last: torch.Tensor
+
+
+class ForwardOnce(NamedTuple):
+    """What is made of each atom alone; scalars: (C, 2 C'), those of both functions."""
+
+    before: NormOnce | None
+    grid: GridOnce
+    scalars: torch.Tensor
+    after: NormOnce | None
+
+
+class MessagesOnce(NamedTuple):
+    """Messages of C channels, degrees up to L.
+
+    Attributes:
+        before, after: None: there are none.
+        first, last: (D, C, C), the products around all of it.
+        norm, ends, gates: of the scalars; (C, 2 C), queries and keys; and (C, C), gates of what was received.
+        nothing, scale: of `edge_softmax`.
+        channels: (C,), by which rows of nodes are multiplied; None: ones.
+        lmax: L.
+        layers: arguments of `so2_layer` of each but the last.
+        moments: (D, (3 L + 1) C, C), the last one. output: (D, C, C), after the gates; None: nothing.
+        grid: of what was received and the atom's own rows; None: nothing.
+    """
+
+    before: NormOnce | None
+    after: NormOnce | None
+    first: torch.Tensor
+    last: torch.Tensor
+    norm: NormOnce
+    ends: torch.Tensor
+    gates: torch.Tensor
+    nothing: torch.Tensor
+    scale: float
+    channels: torch.Tensor | None
+    lmax: int
+    layers: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
+    moments: torch.Tensor
+    output: torch.Tensor | None
+    grid: GridOnce | None
+
+
+class BlockOnce(NamedTuple):
+    messages: MessagesOnce
+    forwards: tuple[ForwardOnce, ...]
+
+    def rows(
+        self,
+        of_center: EdgeIndex,
+        of_neighbor: EdgeIndex,
+        trace: Trace,
+        x: torch.Tensor,
+        turn: torch.Tensor,
+        mixtures: torch.Tensor,
+        logits: torch.Tensor,
+        envelope: torch.Tensor,
+    ) -> torch.Tensor:
+        """(N, D, C) of rows x of that shape.
+
+        Args:
+            turn: (E, R, D), of `edge_frames`. mixtures: (E, ..), numbers of `order_mix`.
+            logits: (E, 1), what lengths and types add to them. envelope: (E, 1).
+        """
+        ends = of_center, of_neighbor
+        found = _received(trace, self.messages, ends, x, turn, mixtures, logits, envelope)
+        x = trace.sum(x, found)
+        for own in self.forwards:
+            rows = _normed(trace, own.before, x)
+            found = _on_grid(trace, own.grid, rows, rows, trace.product(trace.first(rows), own.scalars))
+            x = trace.sum(x, _normed(trace, own.after, found))
+        return x
+
+
+def _received(
+    trace: Trace,
+    own: MessagesOnce,
+    ends: tuple[EdgeIndex, EdgeIndex],
+    x: torch.Tensor,
+    turn: torch.Tensor,
+    mixtures: torch.Tensor,
+    logits: torch.Tensor,
+    envelope: torch.Tensor,
+) -> torch.Tensor:
+    of_center, of_neighbor = ends
+    x = trace.product_of_each(_normed(trace, own.before, x), own.first)
+    scalars = trace.first(x)
+    normed = _normed(trace, own.norm, trace.shaped(scalars, len(x), 1, scalars.shape[1]))
+    normed = trace.shaped(normed, *scalars.shape)
+    width = own.ends.shape[1] // 2
+    queries, keys = (trace.product(normed, part) for part in own.ends.split(width, 1))
+    given = queries, keys, logits, envelope, own.nothing, of_center.nodes, of_center.offsets
+    weights = trace.op("edge_softmax", *given, *of_neighbor, own.scale)
+    turn_of_mixture = trace.op("order_mix", mixtures, turn, own.lmax, False)
+    nodes = x if own.channels is None else trace.scaled(x, own.channels)
+    rows = trace.op("edge_rotate", turn_of_mixture, nodes, *of_neighbor)
+    for layer in own.layers:
+        rows = trace.op("so2_layer", rows, *layer, "float32")
+    found = trace.op("order_moments", turn, rows, weights, *of_center)
+    found = trace.product_of_each(found, own.moments)
+    found = trace.op("row_gate", found, trace.product(normed, own.gates))
+    if own.output is not None:
+        found = trace.product_of_each(found, own.output)
+    if own.grid is not None:
+        both = trace.beside(trace.first(found), scalars)
+        found = trace.sum(found, _on_grid(trace, own.grid, found, x, both))
+    return _normed(trace, own.after, trace.product_of_each(found, own.last))
+
+
+def _normed(trace: Trace, own: NormOnce | None, x: torch.Tensor) -> torch.Tensor:
+    if own is None:
+        return x
+    found: torch.Tensor = trace.op("degree_norm", x, *own)
+    return found
+
+
+def _on_grid(
+    trace: Trace, own: GridOnce, x: torch.Tensor, y: torch.Tensor, scalars: torch.Tensor
+) -> torch.Tensor:
+    """The product of two functions that are made of x and y (N, D, C), gated by scalars (N, 2 C')."""
+    count, degrees, coefficients = len(x), x.shape[1], own.to.shape[1]
+    shape = count, coefficients, degrees * own.left.shape[2] // coefficients
+    left = trace.shaped(trace.product_of_each(x, own.left), *shape)
+    right = trace.shaped(trace.product_of_each(y, own.right), *shape)
+    found = trace.op("grid_product", own.to, own.to, own.back, left, right, own.by_angles)
+    if own.mixed is not None:
+        found = trace.product(found, own.mixed)
+    found = trace.op("scalar_gate", found, trace.product(scalars, own.gate), scalars)
+    return trace.product_of_each(trace.shaped(found, count, degrees, own.last.shape[1]), own.last)
