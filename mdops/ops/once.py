@@ -11,6 +11,7 @@ from mdops.errors import DerivativeError
 from mdops.ops._register import formula_of
 
 OPS = torch.ops.mdops
+_Results = tuple[torch.Tensor | None, ...]  # None in the place of constants
 
 
 class Once(Protocol):
@@ -61,7 +62,7 @@ class Trace:
     def __init__(self, given: Sequence[torch.Tensor]) -> None:
         self._given = given  # held, as are all results: no other tensor gets the id of one
         self._known = set(map(id, given))
-        self._steps: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], Callable[..., Any]]] = []
+        self._steps: list[tuple[_Results, tuple[torch.Tensor, ...], Callable[..., Any]]] = []
 
     def step(
         self, found: torch.Tensor, sources: tuple[torch.Tensor, ...], back: Callable[[torch.Tensor], Any]
@@ -84,8 +85,9 @@ class Trace:
         def back(*grads: torch.Tensor | None) -> Any:
             return formula.backward(needs, grads, given)
 
-        self._steps.append((results, sources, back))
-        self._known.update(map(id, results))
+        changing = tuple(None if k in formula.constant else one for k, one in enumerate(results))
+        self._steps.append((changing, sources, back))
+        self._known.update(id(one) for one in changing if one is not None)
         return found
 
     def product(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -136,7 +138,10 @@ class Trace:
             if all(one is None for one in given):
                 continue
             by_sources = back(
-                *(torch.zeros_like(r) if one is None else one for r, one in zip(results, given, strict=True))
+                *(
+                    torch.zeros_like(of) if one is None and of is not None else one
+                    for of, one in zip(results, given, strict=True)
+                )
             )
             for source, one in zip(sources, by_sources, strict=True):
                 if one is not None and id(source) in self._known:

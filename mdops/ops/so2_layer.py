@@ -71,11 +71,11 @@ def so2_layer(
 def has_fused_messages(x: torch.Tensor, degrees: int, channels: int, layers: int, gates: int) -> bool:
     """Whether `so2_messages` of rows on x's device, the first layers of which have gates, takes less time than its ops
     one by one: on a CPU if only the last layer has none, and so has a Hopper GPU one kernel for rows of some sizes."""
-    if layers < 2 or gates != layers - 1:
+    if layers < 1 or gates != layers - 1:
         return False
     if not x.is_cuda:
         return 0 < degrees <= MOST_FRAME_DEGREE
-    narrow = x.dtype == torch.float32 and (channels, degrees) == (32, 2) and layers <= 4
+    narrow = x.dtype == torch.float32 and (channels, degrees) == (32, 2) and 2 <= layers <= 4
     return narrow and has_hopper_kernels(x.device)
 
 

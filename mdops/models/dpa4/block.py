@@ -193,7 +193,7 @@ class Block(nn.Module):
     def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
         """The next nodes."""
         few = edges.once and nodes.device.type == "cpu" and len(nodes) < MANY_ATOMS and is_by_pytorch()
-        if few and self.goes_once and edges.sent is None and edges.rotations:
+        if few and self.goes_once and edges.sent is None and not edges.runs:
             return self._once(nodes, edges), None
         rows = self.options.rows_of(nodes, self.own)
         x, before = rows[:, -1], list(rows[:, :-1].unbind(1))

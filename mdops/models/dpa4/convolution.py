@@ -46,6 +46,7 @@ from mdops.ops import (
     so2_layer,
     so2_messages,
 )
+from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.order_moments import has_order_moments
 from mdops.ops.so2_layer import has_fused_layer, has_fused_messages, has_tensor_cores
 from mdops.tracing import is_exported
@@ -257,13 +258,17 @@ class Convolution(nn.Module):
         """Whether `constants` are all of it."""
         grid, o = self.message_node_grid_product, self.options
         is_usual = (
-            self.by_blocks and self.mmax == 1 and o.n_atten_head == 1 and self.node_cartesian_tp is None
+            self.by_blocks
+            and self.mmax == 1
+            and self.lmax <= MOST_FRAME_DEGREE
+            and o.n_atten_head == 1
+            and self.node_cartesian_tp is None
         )
         return is_usual and (grid is None or (grid.is_one_product and grid.frame_expand is not None))
 
     def numbers_of_edges(self, edges: Edges) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Rotations into frames, the numbers of mixtures, and what edges add to logits, of messages by blocks."""
-        return edges.rotations[self.lmax, self.mmax], self._mixtures(edges), self._bias_of_logits(edges)
+        """Vectors, the numbers of mixtures, and what edges add to logits, of messages by blocks."""
+        return edges.vectors, self._mixtures(edges), self._bias_of_logits(edges)
 
     def constants(self, before: NormOnce | None, after: NormOnce | None) -> MessagesOnce:
         """The weights as a `BlockOnce` has them, between two norms."""
@@ -272,7 +277,6 @@ class Convolution(nn.Module):
         of_scalars, of_gates = (
             norm.adam_scale.view(-1, 1) for norm in (self.attn_qk_norm, self.attn_output_gate_norm)
         )
-        layers: Any = zip(*self._weights_of_layers(), strict=False)  # the last layer has no gate
         grid, on_grid = self.message_node_grid_product, None
         if grid is not None:
             left, right, back = grid.crossed_weights()
@@ -288,9 +292,8 @@ class Convolution(nn.Module):
             null_mass(self.adamw_attn_z_bias_raw, self.options.eps).flatten(),
             self.attention_width**-0.5,
             self.radial_degree_mixer.channel_basis,
-            self.lmax,
-            tuple(layers),
-            self.pre_focus_mix.of_each(self._weight_of_moments()),
+            self._weights_of_layers(),
+            self._rescale,
             None if self.attn_o_proj is None else self.attn_o_proj.of_each(),
             on_grid,
         )

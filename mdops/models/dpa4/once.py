@@ -58,9 +58,8 @@ class MessagesOnce(NamedTuple):
         norm, ends, gates: of the scalars; (C, 2 C), queries and keys; and (C, C), gates of what was received.
         nothing, scale: of `edge_softmax`.
         channels: (C,), by which rows of nodes are multiplied; None: ones.
-        lmax: L.
-        layers: arguments of `so2_layer` of each but the last.
-        moments: (D, (3 L + 1) C, C), the last one. output: (D, C, C), after the gates; None: nothing.
+        layers: what `so2_messages` takes of them. rescale: (D, 1), factors of their sums.
+        output: (D, C, C), after the gates; None: nothing.
         grid: of what was received and the atom's own rows; None: nothing.
     """
 
@@ -74,9 +73,8 @@ class MessagesOnce(NamedTuple):
     nothing: torch.Tensor
     scale: float
     channels: torch.Tensor | None
-    lmax: int
-    layers: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], ...]
-    moments: torch.Tensor
+    layers: tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
+    rescale: torch.Tensor
     output: torch.Tensor | None
     grid: GridOnce | None
 
@@ -91,7 +89,7 @@ class BlockOnce(NamedTuple):
         of_neighbor: EdgeIndex,
         trace: Trace,
         x: torch.Tensor,
-        turn: torch.Tensor,
+        vectors: torch.Tensor,
         mixtures: torch.Tensor,
         logits: torch.Tensor,
         envelope: torch.Tensor,
@@ -99,11 +97,11 @@ class BlockOnce(NamedTuple):
         """(N, D, C) of rows x of that shape.
 
         Args:
-            turn: (E, R, D), of `edge_frames`. mixtures: (E, ..), numbers of `order_mix`.
+            vectors: (E, 3). mixtures: (E, ..), numbers of `order_mix`.
             logits: (E, 1), what lengths and types add to them. envelope: (E, 1).
         """
         ends = of_center, of_neighbor
-        found = _received(trace, self.messages, ends, x, turn, mixtures, logits, envelope)
+        found = _received(trace, self.messages, ends, x, vectors, mixtures, logits, envelope)
         x = trace.sum(x, found)
         for own in self.forwards:
             rows = _normed(trace, own.before, x)
@@ -117,7 +115,7 @@ def _received(
     own: MessagesOnce,
     ends: tuple[EdgeIndex, EdgeIndex],
     x: torch.Tensor,
-    turn: torch.Tensor,
+    vectors: torch.Tensor,
     mixtures: torch.Tensor,
     logits: torch.Tensor,
     envelope: torch.Tensor,
@@ -131,13 +129,10 @@ def _received(
     queries, keys = (trace.product(normed, part) for part in own.ends.split(width, 1))
     given = queries, keys, logits, envelope, own.nothing, of_center.nodes, of_center.offsets
     weights = trace.op("edge_softmax", *given, *of_neighbor, own.scale)
-    turn_of_mixture = trace.op("order_mix", mixtures, turn, own.lmax, False)
     nodes = x if own.channels is None else trace.scaled(x, own.channels)
-    rows = trace.op("edge_rotate", turn_of_mixture, nodes, *of_neighbor)
-    for layer in own.layers:
-        rows = trace.op("so2_layer", rows, *layer, "float32")
-    found = trace.op("order_moments", turn, rows, weights, *of_center)
-    found = trace.product_of_each(found, own.moments)
+    given = vectors, mixtures, nodes, weights, *of_neighbor, *of_center, *own.layers
+    found, _ = trace.op("so2_messages", *given, "float32")
+    found = trace.scaled(found, own.rescale)
     found = trace.op("row_gate", found, trace.product(normed, own.gates))
     if own.output is not None:
         found = trace.product_of_each(found, own.output)

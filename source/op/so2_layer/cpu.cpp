@@ -34,7 +34,7 @@ class MessagesByNodes {
   // Of edges in the order of their nodes, and layers of which the last alone has no gate.
   static bool takes(const So2Messages<T>& given) {
     const auto& layers = given.layers;
-    return !given.of_center.order && layers.size() > 1 && !layers.back().gate &&
+    return !given.of_center.order && !layers.back().gate &&
            std::all_of(layers.begin(), layers.end() - 1, [](const So2Args<T>& one) { return one.gate; });
   }
 
@@ -200,7 +200,7 @@ class MessagesByNodes {
 
   OrderMomentArgs<T> moments_of(const Piece& piece) const {
     OrderMomentArgs<T> args = moments(piece.edges, piece.nodes, piece.turn, piece.offsets);
-    args.y = kept(piece, layers_.size() - 1);
+    args.y = layers_.empty() ? piece.first : kept(piece, layers_.size() - 1);
     args.weight = given_.weight + piece.edge;
     return args;
   }
@@ -223,9 +223,10 @@ class MessagesByNodes {
               piece.nodes, end_.const_data_ptr());
     OrderMomentArgs<T> args = moments_of(piece);
     args.grad = piece.moments;
-    args.by_turn = piece.by_turn, args.by_y = piece.grad, args.by_weight = given_.by_weight + piece.edge;
-    MDOPS_RUN(order_moments_of, args, 0, piece.nodes, piece.moment);
     T* const by_rows = by_rows_ + piece.edge * row_;
+    args.by_turn = piece.by_turn, args.by_y = layers_.empty() ? by_rows : piece.grad;
+    args.by_weight = given_.by_weight + piece.edge;
+    MDOPS_RUN(order_moments_of, args, 0, piece.nodes, piece.moment);
     for (size_t n = layers_.size(); n-- > 0;) {
       So2Args<T> own = layer(piece, n);
       own.result = own.y, own.grad = piece.grad, own.y = n ? piece.grad : by_rows;
