@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/large_results.h"
 #include "common/scratch.h"
 #include "order_moments/order_moments.h"
 #include "so2_layer/ops.h"
@@ -23,6 +24,10 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
     const ScratchMemory<Use> memory(op, sizes.scratch);
     MDOPS_RUN(so2_rows, args, begin, end, packed.const_data_ptr(), memory.data());
   });
+}
+
+static Tensor kept_rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  return empty_result(op, shape, dtype);
 }
 
 // Messages of a few nodes at a time, whose arrays of edges stay in a thread's caches: only what layers with
@@ -63,8 +68,8 @@ class MessagesByNodes {
 
   void run() {
     if (!given_.grad) return each_piece([&](Piece& piece) { forward(piece); });
-    const Tensor rows = empty(op_, {given_.shape.edges, row_}, kDtype<T>);
-    const Tensor mixed = empty(op_, {given_.shape.edges, matrix_}, kDtype<T>);
+    const Tensor rows = empty_result(op_, {given_.shape.edges, row_}, kDtype<T>);
+    const Tensor mixed = empty_result(op_, {given_.shape.edges, matrix_}, kDtype<T>);
     by_rows_ = data_of(rows), mixed_ = data_of(mixed);
     struct Channels;
     const RotateOuterArgs<T> by_channel{given_.shape, nullptr, given_.rotated(nullptr, nullptr).x, nullptr};
