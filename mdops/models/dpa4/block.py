@@ -11,7 +11,6 @@ from mdops.models.dpa4.edges import Edges
 from mdops.models.dpa4.mixing import DepthMix
 from mdops.models.dpa4.once import BlockOnce, ForwardOnce, GridOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
-from mdops.models.graph import MANY_ATOMS
 from mdops.nn.equivariant.gate import Gate
 from mdops.nn.equivariant.grid import GridNet, ProductWeights
 from mdops.nn.equivariant.indices import coefficients
@@ -25,6 +24,7 @@ from mdops.ops.once import traced
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3
+_FEW_ATOMS = 100  # a block of more takes no less time as one node of autograd
 
 
 class FeedForward(nn.Module):
@@ -192,8 +192,9 @@ class Block(nn.Module):
 
     def forward(self, nodes: torch.Tensor, local: None, edges: Edges) -> tuple[torch.Tensor, None]:
         """The next nodes."""
-        few = edges.once and nodes.device.type == "cpu" and len(nodes) < MANY_ATOMS and is_by_pytorch()
-        if few and self.goes_once and edges.sent is None and not edges.runs:
+        is_usual = edges.once and self.goes_once and edges.sent is None and not edges.runs
+        # Programs, which is_by_pytorch excludes, do not ask how many atoms there are.
+        if is_usual and nodes.device.type == "cpu" and is_by_pytorch() and len(nodes) <= _FEW_ATOMS:
             return self._once(nodes, edges), None
         rows = self.options.rows_of(nodes, self.own)
         x, before = rows[:, -1], list(rows[:, :-1].unbind(1))
