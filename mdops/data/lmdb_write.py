@@ -1,5 +1,7 @@
 """Writes datasets in LMDB (mdops.data.lmdb_file)."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,8 @@ def write_lmdb(path: Path, data: Dataset) -> None:
             shutil.rmtree(path, ignore_errors=True)
             beside.rename(path)
     except lmdb.Error as error:
+        if shutil.disk_usage(path.parent).free < size:  # which LMDB calls an input/output error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise OSError(f"{path}: {str(error).removeprefix(f'{beside}: ')}") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -1,8 +1,10 @@
 """Datasets in LMDB, in DeePMD-kit's layout."""
 
 import json
+import resource
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ase.io
 import numpy as np
@@ -174,3 +176,19 @@ def test_a_training_takes_it(frames, capsys):
     assert main(["train", "input.json", "-o", "out"]) == 0
     assert main(["test", "-m", "out/model.safetensors", "-d", "metal.lmdb", "--overflow", "extend"]) == 0
     assert "6 frames" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("free", "says"), [(0, "data.lmdb: No space left on device"), (1 << 40, "commit: Input/output error")]
+)
+def test_a_full_disk_is_named(frames, monkeypatch, capsys, free, says):
+    """A limit of files' lengths stands for it, and the free space tells which it was."""
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        assert main(["convert-data", "frames.extxyz", "data.lmdb"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert says in capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["frames.extxyz"]
