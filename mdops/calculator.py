@@ -17,7 +17,7 @@ from mdops.loading import load
 from mdops.models import Output
 from mdops.models.charge_spin import charge_spin_defaults
 from mdops.potential import Matmul, Overflow, Potential
-from mdops.system import System, as_numbers, atom_spins, charges_and_spins, element_types, voigt
+from mdops.system import System, as_numbers, atom_spins, charges_and_spins, number_types, voigt
 from mdops.tracing import outside_inference_mode
 from mdops.verlet import VerletList
 
@@ -257,8 +257,7 @@ class MDOps(Calculator):
         assert positions is not None and cell is not None and numbers is not None and pbc is not None
         old = self._constant
         if old is None or not np.array_equal(numbers, old[0]) or not np.array_equal(pbc, old[1]):
-            symbols = Atoms(numbers=numbers).get_chemical_symbols()
-            fresh = [_constant_part(m, element_types(symbols, m.type_map), pbc) for m in self.models]
+            fresh = [_constant_part(m, number_types(numbers, m.type_map), pbc) for m in self.models]
             old = self._constant = numbers.copy(), pbc.copy(), fresh
         x = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.float64))
         h = torch.from_numpy(np.ascontiguousarray(cell, dtype=np.float64))[None]

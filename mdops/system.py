@@ -291,10 +291,19 @@ def atom_spins(frames: Sequence[Atoms]) -> np.ndarray:
 
 
 def atom_types(frames: Sequence[Atoms], type_map: Sequence[str]) -> np.ndarray:
-    """(N,) int64: `element_types` of the atoms of all frames, one after the other."""
-    numbers = np.concatenate([atoms.numbers for atoms in frames])
+    """(N,) int64: `number_types` of the atoms of all frames, one after the other."""
+    return number_types(np.concatenate([atoms.numbers for atoms in frames]), type_map)
+
+
+def number_types(numbers: np.ndarray, type_map: Sequence[str]) -> np.ndarray:
+    """(N,) int64: `element_types` of atomic numbers. Raises InputError for what is no atomic number, too."""
     # Looked up once for each element: there may be a thousand frames.
     elements, place = np.unique(numbers, return_inverse=True)
+    for number in elements.tolist():
+        if number not in range(len(chemical_symbols)):
+            raise InputError(
+                f"an atom has the atomic number {number}, expected 0 to {len(chemical_symbols) - 1}"
+            )
     return element_types([chemical_symbols[number] for number in elements], type_map)[place]
 
 

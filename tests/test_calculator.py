@@ -267,6 +267,11 @@ def test_unknown_elements_and_virtual_atoms(single):
     water.calc = calculator
     with pytest.raises(InputError, match=r"does not know H, O; its elements are Cu, Al"):
         water.get_potential_energy()
+    for number in (-1, 119):
+        none = Atoms(numbers=[number], calculator=calculator)
+        for ask in (none.get_potential_energy, lambda none=none: calculator.models[0].compute([none])):
+            with pytest.raises(InputError, match=f"atomic number {number}, expected 0 to 118"):
+                ask()
     atoms = alloy()
     atoms.calc = calculator
     expected = atoms.get_potential_energy()
