@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
@@ -56,7 +57,7 @@ class Parser {
           peek();
           std::string key = text();
           expect(':');
-          value.members.emplace_back(std::move(key), any(depth + 1));
+          value.members.push_back({std::move(key), any(depth + 1)});
         });
         break;
       case '[':

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace mdops::core {
@@ -15,7 +14,8 @@ struct Json {
   double number = 0;  // of a boolean: 0 or 1
   std::string text;
   std::vector<Json> items;
-  std::vector<std::pair<std::string, Json>> members;
+  struct Member;
+  std::vector<Member> members;
 
   // Throws Error (MDOPS_FILE) where the text is none, or is nested too deeply. Of a key twice the first
   // counts.
@@ -31,6 +31,11 @@ struct Json {
   long long as_integer() const;
   bool as_bool() const;
   const std::vector<Json>& as_list() const;
+};
+
+struct Json::Member {  // no std::pair: Clang 14 asks whether its Json is complete too early
+  std::string name;
+  Json value;
 };
 
 }  // namespace mdops::core

@@ -55,6 +55,8 @@ struct AttentionMomentsArgs {
   MDOPS_HD int64_t behind(int l) const { return l + 1 < layers ? layer[l + 1].columns : features; }
 };
 
+namespace {  // each instruction set has its own
+
 // What the forward pass keeps of each row: arrays of (E, columns) one after the other, those of single
 // numbers last. `take(columns)` gives the next.
 template <class T>
@@ -93,6 +95,8 @@ struct JoinedSaved {
     atom = take(1);
   }
 };
+
+}  // namespace
 
 // Of the backward pass: by the rows, the environment matrix, gate (E, C) and switch (E,), null where absent.
 template <class T>

@@ -139,8 +139,8 @@ SpatialOrder::SpatialOrder(const AtomsToOrder& of, int64_t threads) {
   }
 
   std::vector<int32_t> box(atoms);
-  parallel_each(atoms, 4096, [&](int64_t i) {
-    box[i] = static_cast<int32_t>(boxes[batch[i]].box_of(positions + stride * i));
+  parallel_each(atoms, 4096, [&](int64_t i) {  // Clang 14 captures no structured bindings
+    box[i] = static_cast<int32_t>(boxes[of.batch[i]].box_of(of.positions + of.stride * i));
   });
   std::vector<int32_t> next(count + 1, 0);
   for (int64_t i = 0; i < atoms; ++i) ++next[box[i] + 1];
