@@ -4,6 +4,7 @@ AOTInductor package, compiled for this machine, which runs without the Python co
 
 import argparse
 import tempfile
+import warnings
 from pathlib import Path
 
 from mdops.cli.arguments import add_head, add_overwrite, require_absent
@@ -47,12 +48,15 @@ def run(args: argparse.Namespace) -> int:
     )
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder, args.output.name)
-        if args.program:
-            torch.export.save(program, written)
-        else:
-            from torch._inductor import aoti_compile_and_package
+        with warnings.catch_warnings():  # PyTorch's, of its own code and of tensors that are empty
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            warnings.filterwarnings("ignore", "No complete tensor")
+            if args.program:
+                torch.export.save(program, written)
+            else:
+                from torch._inductor import aoti_compile_and_package
 
-            aoti_compile_and_package(program, package_path=str(written))
+                aoti_compile_and_package(program, package_path=str(written))
         replace_file(args.output, written.read_bytes())
     inputs = ", ".join(map(str, program.graph_signature.user_inputs))
     libraries = " and ".join(
