@@ -102,6 +102,13 @@ class GraphDescriptor(Descriptor):
     layers: nn.ModuleList
     goes_in_runs = False
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if vars(cls).get("captures") and cls.graph_sizes is Descriptor.graph_sizes:
+            raise TypeError(
+                f"{cls.__name__} has `captures`, and so needs `graph_sizes`: a CUDA graph has no room else"
+            )
+
     @property
     def reach(self) -> int:
         return max(len(self.layers), 1)

@@ -15,7 +15,7 @@ from mdops.calculator import MDOps
 from mdops.cli import main as command
 from mdops.errors import UnsupportedModelError
 from mdops.md import Engine, EnsembleSettings
-from mdops.models import DescriptorFitting
+from mdops.models import DescriptorFitting, GraphDescriptor
 from mdops.potential import Potential
 from mdops.system import from_atoms
 from mdops.train import Trainer, parse_config
@@ -65,6 +65,23 @@ def test_it_learns_and_a_saved_model_is_the_trained_one(example, trained, potent
         again = mdops.load(tmp_path / f"again{suffix}", dtype="float64")
         for name, value in potential.compute(alloy()).items():
             np.testing.assert_array_equal(again.compute(alloy())[name], value)
+
+
+def test_spare_edges_change_nothing(potential):
+    """As in CUDA graphs and exported programs, whose graphs have room for more edges than there are."""
+    system = from_atoms([alloy(), alloy(seed=4)], potential.type_map)
+    pairs = potential.neighbor_list(system)
+    roomy = pairs._replace(graph_room=(pairs.neighbors.numel() + 40, 1, 1))
+    expected = potential.evaluate(system, pairs)
+    for name, value in potential.evaluate(system, roomy).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-12)
+
+
+def test_a_kind_for_cuda_graphs_tells_how_large_its_own_are():
+    """Without, there would be room for no edge at all."""
+    with pytest.raises(TypeError, match="Silent has `captures`, and so needs `graph_sizes`"):
+        type("Silent", (GraphDescriptor,), {"captures": True})
+    type("Telling", (GraphDescriptor,), {"captures": True, "graph_sizes": lambda self, within: None})
 
 
 def test_an_atom_feels_one_that_is_two_cutoffs_away(potential):
