@@ -24,7 +24,7 @@ from mdops.ops.once import traced
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3
-_FEW_ATOMS = 100  # a block of more takes no less time as one node of autograd
+_FEW_ATOMS = 100  # of a block that is one node of autograd: where there are more, recorded ops cost little
 
 
 class FeedForward(nn.Module):
