@@ -130,8 +130,8 @@ def _received(
     given = queries, keys, logits, envelope, own.nothing, of_center.nodes, of_center.offsets
     weights = trace.op("edge_softmax", *given, *of_neighbor, own.scale)
     nodes = x if own.channels is None else trace.scaled(x, own.channels)
-    given = vectors, mixtures, nodes, weights, *of_neighbor, *of_center, *own.layers
-    found, _ = trace.op("so2_messages", *given, "float32")
+    of_edges = vectors, mixtures, nodes, weights, *of_neighbor, *of_center
+    found, _ = trace.op("so2_messages", *of_edges, *own.layers, "float32")
     found = trace.scaled(found, own.rescale)
     found = trace.op("row_gate", found, trace.product(normed, own.gates))
     if own.output is not None:
