@@ -1178,7 +1178,8 @@ def _so2_messages_samples(random: Callable[..., Any]) -> list[Sample]:
             "matmul": (13, "high"),
         }
         small = channels < 32
-        samples.append(Sample("so2_messages", given, tuple(range(4)) if small else (), bad=bad))
+        differentiated = tuple(range(4)) if small else ()
+        samples.append(Sample("so2_messages", given, differentiated, bad=bad, opaque=(1,)))
         y = torch.ops.mdops.so2_messages(*given)[1]
         bad = {"grad": (0, random(3, columns, channels)), "y": (1, random(edges + 1, rows, channels))}
         samples.append(Sample("so2_messages_backward", (random(2, columns, channels), y, *given), bad=bad))

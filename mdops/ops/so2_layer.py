@@ -145,7 +145,9 @@ register_formulas_by("so2_layer", _by_pytorch, range(4), takes_result=True)
 @register_fake("so2_messages")
 def _(vectors: Any, mixture: Any, x: Any, weight: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     atoms, layers, degree = args[5].shape[0] - 1, len(args[6]), math.isqrt(x.shape[1]) - 1
-    kept = max(1, layers - 1) if x.device.type == "cpu" else 1
+    gated = [k < len(args[8]) and args[8][k].numel() > 0 for k in range(layers)]
+    by_nodes = x.device.type == "cpu" and args[4] is None and not gated[-1] and all(gated[:-1])
+    kept = layers - 1 if by_nodes else 1
     return x.new_empty(atoms, *x.shape[1:]), x.new_empty(kept, vectors.shape[0], 3 * degree + 1, x.shape[2])
 
 

@@ -36,13 +36,6 @@ static Tensor kept_rows(const Op& op, const std::vector<int64_t>& shape, ScalarT
 template <class T>
 class MessagesByNodes {
  public:
-  // Of edges in the order of their nodes, and layers of which the last alone has no gate.
-  static bool takes(const So2Messages<T>& given) {
-    const auto& layers = given.layers;
-    return !given.of_center.order && !layers.back().gate &&
-           std::all_of(layers.begin(), layers.end() - 1, [](const So2Args<T>& one) { return one.gate; });
-  }
-
   MessagesByNodes(const Op& op, const So2Messages<T>& given)
       : op_(op),
         given_(given),
@@ -67,7 +60,13 @@ class MessagesByNodes {
   }
 
   void run() {
-    if (!given_.grad) return each_piece([&](Piece& piece) { forward(piece); });
+    if (!given_.grad) {
+      each_piece([&](Piece& piece) { forward(piece); });
+      return each_edge_of_no_node([&](int64_t e) {
+        for (size_t n = 0; n < layers_.size(); ++n)
+          std::fill_n(given_.y + (n * given_.shape.edges + e) * row_, row_, T(0));
+      });
+    }
     const Tensor rows = empty_result(op_, {given_.shape.edges, row_}, kDtype<T>);
     const Tensor mixed = empty_result(op_, {given_.shape.edges, matrix_}, kDtype<T>);
     by_rows_ = data_of(rows), mixed_ = data_of(mixed);
@@ -79,7 +78,13 @@ class MessagesByNodes {
       MDOPS_RUN(rotate_by_channel, by_channel, room_, begin, end);
     });
     each_piece([&](Piece& piece) { backward(piece); });
-    clear_edges_of_no_node();
+    each_edge_of_no_node([&](int64_t e) {
+      std::fill_n(given_.by_vectors + 3 * e, 3, T(0));
+      std::fill_n(given_.by_mixture + e * numbers_, numbers_, T(0));
+      given_.by_weight[e] = 0;
+      std::fill_n(by_rows_ + e * row_, row_, T(0));
+      std::fill_n(mixed_ + e * matrix_, matrix_, T(0));
+    });
     const EdgesOfNodes& of = given_.of_neighbor;
     const RotateSumArgs<T> sums{given_.shape, mixed_, by_rows_, of.index, of.order, of.offsets, given_.by_x};
     parallel(given_.shape.nodes, kPieceNodes,
@@ -254,15 +259,10 @@ class MessagesByNodes {
     MDOPS_RUN(frame_gradients_of, frames, given_.degree, 0, piece.edges);
   }
 
-  void clear_edges_of_no_node() const {
-    for (int64_t e = 0; e < given_.shape.edges; ++e) {
-      if (given_.of_center.index[e] >= 0) continue;
-      std::fill_n(given_.by_vectors + 3 * e, 3, T(0));
-      std::fill_n(given_.by_mixture + e * numbers_, numbers_, T(0));
-      given_.by_weight[e] = 0;
-      std::fill_n(by_rows_ + e * row_, row_, T(0));
-      std::fill_n(mixed_ + e * matrix_, matrix_, T(0));
-    }
+  template <class Work>
+  void each_edge_of_no_node(const Work& work) const {
+    for (int64_t e = 0; e < given_.shape.edges; ++e)
+      if (given_.of_center.index[e] < 0) work(e);
   }
 
   const Op& op_;
@@ -278,7 +278,7 @@ class MessagesByNodes {
 
 template <class T>
 static void run_so2_messages(const Op& op, So2Messages<T>& args) {
-  MessagesByNodes<T>::takes(args) ? MessagesByNodes<T>(op, args).run() : run_one_by_one(op, args);
+  args.may_go_by_nodes() ? MessagesByNodes<T>(op, args).run() : run_one_by_one(op, args);
 }
 
 }  // namespace mdops

@@ -181,10 +181,10 @@ struct So2MessageOps {
   MDOPS_IMPLEMENT_FLOATS(So2MessageOps, so2_messages, so2_messages_backward)
 
  private:
-  // How many layers' results are kept: the last one's, or on a CPU, which does not make layers again, those
-  // of all before it.
+  // How many layers' results are kept: the last one's, or where a CPU goes by nodes, which does not make
+  // layers again, those of all before it.
   static int64_t kept(const Op& op, const So2Messages<T>& a) {
-    return op.on_cpu() ? std::max<int64_t>(1, static_cast<int64_t>(a.layers.size()) - 1) : 1;
+    return op.on_cpu() && a.may_go_by_nodes() ? static_cast<int64_t>(a.layers.size()) - 1 : 1;
   }
 
   static int64_t degree_of(const Op& op, const Tensor& x) {

@@ -12,6 +12,7 @@
 //   by x   g + [dz_0 W^T,   dz_- U^T + dz_+ V^T,   dz_+ U^T - dz_- V^T]
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -65,6 +66,11 @@ struct So2Messages {
     return {shape, matrices, {x, of_neighbor.index, shape.nodes}, rows};
   }
   NodeRows<T> grads() const { return {grad, of_center.index, of_center.nodes}; }
+  // Whether edges are in the order of their atoms, and the last layer alone has no gate.
+  bool may_go_by_nodes() const {
+    if (of_center.order || layers.back().gate) return false;
+    return std::all_of(layers.begin(), layers.end() - 1, [](const So2Args<T>& one) { return one.gate; });
+  }
   RotationShape of_atoms() const {
     return {shape.edges, of_center.nodes, shape.rows, shape.columns, shape.channels};
   }
