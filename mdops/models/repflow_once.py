@@ -1,11 +1,11 @@
-"""A layer of DPA-3 with its first derivatives written out (`mdops.ops.once`)."""
+"""A layer of DPA-3 with its first derivatives written out (`mdops.ops._once`)."""
 
 from typing import Any, NamedTuple
 
 import torch
 
 from mdops.ops import EdgeIndex
-from mdops.ops.once import OPS, once
+from mdops.ops._once import OPS, once
 
 
 class AnglesOnce(NamedTuple):

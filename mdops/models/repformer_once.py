@@ -1,4 +1,4 @@
-"""Layers of DPA-2 with their first derivatives written out (`mdops.ops.once`)."""
+"""Layers of DPA-2 with their first derivatives written out (`mdops.ops._once`)."""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +6,9 @@ import torch
 
 from mdops.models.length_basis import LengthBasis
 from mdops.ops import EdgeIndex
+from mdops.ops._once import OPS, added, once
 from mdops.ops.edge_layer import EdgeLayerWeights
 from mdops.ops.node_layer import NodeLayerWeights
-from mdops.ops.once import OPS, added, once
 
 
 class NodesOnce(NamedTuple):

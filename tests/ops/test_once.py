@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mdops.errors import DerivativeError
-from mdops.ops.once import once, traced
+from mdops.ops._once import once, traced
 
 RANDOM = torch.Generator().manual_seed(0)
 

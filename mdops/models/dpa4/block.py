@@ -19,8 +19,8 @@ from mdops.nn.equivariant.norm import DegreeNorm
 from mdops.nn.net import is_input_gradient_alone
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import linear
+from mdops.ops._once import traced
 from mdops.ops._register import is_by_pytorch
-from mdops.ops.once import traced
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3

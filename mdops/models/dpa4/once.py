@@ -1,12 +1,12 @@
-"""Blocks of DPA-4 as one node of autograd each (`mdops.ops.once`), of what is usual: one group of channels, one head of
-attention, blocks of |m| up to 1, and products on grids of rotations."""
+"""Blocks of DPA-4 as one node of autograd each (`mdops.ops._once`), of what is usual: one group of channels, one head
+of attention, blocks of |m| up to 1, and products on grids of rotations."""
 
 from typing import NamedTuple
 
 import torch
 
 from mdops.ops import EdgeIndex
-from mdops.ops.once import Trace
+from mdops.ops._once import Trace
 
 
 class NormOnce(NamedTuple):
