@@ -102,7 +102,7 @@ class Trace:
         return self.step(x + y, (x, y), lambda grad: (grad, grad))
 
     def scaled(self, x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """x times constants that are as wide."""
+        """x times constants that have its shape, or fewer numbers that stand for several."""
         return self.step(x * factors, (x,), lambda grad: (grad * factors,))
 
     def shaped(self, x: torch.Tensor, *shape: int) -> torch.Tensor:

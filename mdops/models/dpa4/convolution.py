@@ -552,8 +552,8 @@ class Convolution(nn.Module):
         return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
 
     def goes_by_one_kernel(self, x: torch.Tensor) -> bool:
-        """Whether simulations with numbers like these have one kernel for messages and their sums, which keeps of each
-        edge what the last layer gives."""
+        """Whether simulations with numbers like these have messages and their sums by one op that is faster than its
+        parts, and keeps of each edge what one layer gives, on a CPU what all but the last give."""
         if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
         weights, _, gates = self._weights_of_layers()

@@ -89,19 +89,16 @@ class BlockOnce(NamedTuple):
         of_neighbor: EdgeIndex,
         trace: Trace,
         x: torch.Tensor,
-        vectors: torch.Tensor,
-        mixtures: torch.Tensor,
-        logits: torch.Tensor,
-        envelope: torch.Tensor,
+        *of_edges: torch.Tensor,
     ) -> torch.Tensor:
         """(N, D, C) of rows x of that shape.
 
         Args:
-            vectors: (E, 3). mixtures: (E, ..), numbers of `order_mix`.
-            logits: (E, 1), what lengths and types add to them. envelope: (E, 1).
+            of_edges: vectors (E, 3); mixtures (E, ..), numbers of `order_mix`; logits (E, 1), what lengths and types
+                add to them; envelopes (E, 1).
         """
         ends = of_center, of_neighbor
-        found = _received(trace, self.messages, ends, x, vectors, mixtures, logits, envelope)
+        found = _received(trace, self.messages, ends, x, *of_edges)
         x = trace.sum(x, found)
         for own in self.forwards:
             rows = _normed(trace, own.before, x)
