@@ -16,7 +16,7 @@ from mdops.io.text import read_json, read_yaml
 from mdops.io.torch.reader import read_torch
 from mdops.io.upgrade import upgrade
 
-_KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth and .pt files"
+_KNOWN = ".safetensors, .dp, .yaml, .json, .pb, .pbtxt, .pth, .pt, .pt2 and .pte files"
 _CONVERT = "convert it with `dp convert-backend {name} model.dp`"
 _PICKLE_MAX = 5
 # What the system says of a file whatever is in it; libraries have errors of the system for damage, too.

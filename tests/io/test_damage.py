@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from trees import CHECKPOINTS, FORMATS, differences
+from trees import CHECKPOINTS, FORMATS, compiled, differences
 
 from mdops.errors import ModelFileError, UnsupportedModelError
 from mdops.io import describe, read_model, write_model
@@ -30,7 +30,7 @@ MADE_HERE = (
     "se_e2_r.dp", "se_e2_r.yaml", "se_e2_r.json", "se_e2_r.safetensors",
     "linear.dp", "zbl.yaml", "zbl.json", "zbl.safetensors", "se_e3_tebd.dp",
 )  # fmt: skip
-FILES = (*MADE_BY_DEEPMD, *(f"written {name}" for name in MADE_HERE))
+FILES = (*MADE_BY_DEEPMD, *(f"written {name}" for name in MADE_HERE), "se_e2_r.pt2")
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def files(tmp_path_factory):
     for path in made.values():
         file = read_model(CHECKPOINTS / f"{path.stem}.dp")
         write_model(path, file.model, file.source)
+    made["se_e2_r.pt2"] = compiled(folder / "se_e2_r.pt2", made["written se_e2_r.json"])
     return {**MADE_BY_DEEPMD, **made}
 
 
@@ -193,9 +194,10 @@ def test_other_zip_and_pytorch_files(tmp_path):
         archive.writestr("x/readme.txt", "hello")
     with pytest.raises(ModelFileError, match=r"no member data\.pkl"):
         read_model(tmp_path / "a.zip")
-    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as archive:
-        archive.writestr("model/extra/model.json", "{}")
-    with pytest.raises(ModelFileError, match="compiled model"):
+    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as archive:  # as `dp --pt freeze` writes it
+        archive.writestr("a/byteorder", "little")
+        archive.writestr("model/extra/metadata.json", "{}")
+    with pytest.raises(ModelFileError, match=r"without their names; load .* the checkpoint"):
         read_model(tmp_path / "a.pt2")
     torch.save({"weight": torch.ones(2)}, tmp_path / "a.pt")
     with pytest.raises(ModelFileError, match="not a checkpoint of DeePMD-kit"):

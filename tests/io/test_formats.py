@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, OUTPUTS, REFERENCE, differences
+from trees import CHECKPOINTS, DATA, FORMATS, ONE_SIDE, OUTPUTS, REFERENCE, compiled, differences
 
 from mdops.errors import ModelFileError, UnsupportedModelError
-from mdops.io import describe, read_model
+from mdops.io import describe, read_model, write_model
 from mdops.io.upgrade import upgrade
 from mdops.train.loop.checkpoint import save_checkpoint
 
@@ -117,6 +117,18 @@ def test_yaml_and_json_give_the_tree_of_the_dp_file(tmp_path):
     text = (ONE_SIDE / "model.yaml").read_text()
     (tmp_path / "model.json").write_text(json.dumps(yaml.load(text, yaml.CSafeLoader)))
     assert differences(read_model(tmp_path / "model.json").model, wanted) == []
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".pte"])
+def test_a_compiled_model_gives_the_tree_that_is_beside_its_code(tmp_path, suffix):
+    wanted = read_model(CHECKPOINTS / "se_e2_r.dp")
+    write_model(tmp_path / "a.json", wanted.model, wanted.source)
+    document = json.loads((tmp_path / "a.json").read_text()) | {"min_nbor_dist": 0.75}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    found = read_model(compiled(tmp_path / f"a{suffix}", tmp_path / "a.json"))
+    assert differences(found.model, wanted.model) == []
+    assert found.source["min_nbor_dist"] == 0.75
+    assert found.source["model_def_script"] == {"descriptor": {"type": "se_e2_r"}}
 
 
 def test_content_decides_and_not_the_name(tmp_path):

@@ -1,5 +1,6 @@
 """Comparing trees, and the files that the tests of this folder read."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,17 @@ FORMATS = DATA / "formats"
 ONE_SIDE = DATA / "se_a_oneside"
 CHECKPOINTS = DATA / "checkpoints"
 OUTPUTS = DATA / "outputs"  # checkpoints of other outputs than energies
+
+
+def compiled(path, text):
+    """A compiled model as DeePMD-kit writes it, of a JSON file, but for the code; a .pt2 has two folders."""
+    added = "model" if path.suffix == ".pt2" else path.stem
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{path.stem}/byteorder", "little")
+        archive.writestr(f"{path.stem}/data/weights/model_weights_config.json", "{}")
+        archive.writestr(f"{added}/extra/model_def_script.json", '{"descriptor": {"type": "se_e2_r"}}')
+        archive.writestr(f"{added}/extra/model.json", text.read_bytes())
+    return path
 
 
 def differences(a, b, place=""):

@@ -10,6 +10,8 @@ from mdops.errors import ModelFileError
 from mdops.io.torch import pickle_data
 from mdops.io.torch.pickle_data import Tensor
 
+# A compiled model's own members stand below the file's name; what DeePMD-kit adds to some of them, here.
+_ADDED = "model/extra/"
 _DTYPES = {
     "torch.DoubleStorage": "f8",
     "torch.FloatStorage": "f4",
@@ -38,7 +40,8 @@ class TorchArchive:
         self.members = {m.filename.partition("/")[2]: m for m in members}
         order = self.read("byteorder").decode() if "byteorder" in self.members else "little"
         self.order = {"little": "<", "big": ">"}.get(order, "")
-        if not self.order or len({m.filename.partition("/")[0] for m in members}) != 1:
+        own = {m.filename.partition("/")[0] for m in members if not m.filename.startswith(_ADDED)}
+        if not self.order or len(own) != 1:
             raise ModelFileError("it is a zip file, but not one of PyTorch, or damaged")
 
     def __enter__(self) -> "TorchArchive":

@@ -1,4 +1,4 @@
-"""PyTorch files of DeePMD-kit: checkpoints (.pt) and frozen models (.pth), read as data."""
+"""PyTorch files of DeePMD-kit: checkpoints (.pt), frozen models (.pth) and compiled ones (.pt2, .pte), read as data."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,14 @@ from typing import Any
 from mdops.errors import ModelFileError
 from mdops.io.heads import chosen_head, heads_of
 from mdops.io.model_file import ModelFile
+from mdops.io.text import model_of_json
 from mdops.io.torch.archive import TorchArchive
 from mdops.io.torch.model import State, model_tree
 from mdops.io.torch.pickle_data import Object, Tensor
 from mdops.io.tree import Budget, mapping, plain
 
 _MAX_DEPTH = 60
+_TREE, _SCRIPT = "extra/model.json", "extra/model_def_script.json"  # of a compiled model
 
 
 def read_torch(path: Path, head: str | None = None) -> ModelFile:
@@ -20,11 +22,8 @@ def read_torch(path: Path, head: str | None = None) -> ModelFile:
     UnsupportedModelError."""
     size = path.stat().st_size
     with TorchArchive(path) as archive:
-        if "data.pkl" not in archive.members and any(n.endswith("model.json") for n in archive.members):
-            raise ModelFileError(
-                "it is a compiled model (.pt2 or .pte); "
-                "convert it with `dp convert-backend model.pt2 model.dp`"
-            )
+        if "data.pkl" not in archive.members and "byteorder" in archive.members:
+            return _compiled(archive)
         root = archive.load()
         if isinstance(root, Object):
             script, tensors, source = _frozen(root)
@@ -54,6 +53,24 @@ def read_torch(path: Path, head: str | None = None) -> ModelFile:
         ):
             source["compressed"] = True
         return ModelFile(model, plain(source, Budget(size)))
+
+
+def _compiled(archive: TorchArchive) -> ModelFile:
+    """A model with code, which is left alone; beside it DeePMD-kit's exportable backend writes the tree as text."""
+    if _TREE not in archive.members:
+        raise ModelFileError(
+            "it is a compiled program, which has a model's weights without their names; load the file that it was made "
+            "of: of a DPA-4 that `dp --pt freeze` compiled, the checkpoint (.pt)"
+        )
+    text = archive.read(_TREE)
+    script = archive.read(_SCRIPT) if _SCRIPT in archive.members else b"{}"
+    document = mapping(json.loads(text), _TREE)
+    document |= {"model_def_script": json.loads(script)} if len(script) > 2 else {}
+    found = model_of_json(document, len(text) + len(script), "compiled model (.pt2, .pte)")
+    distance = document.get("min_nbor_dist")
+    if isinstance(distance, float) and distance > 0:
+        found.source["min_nbor_dist"] = distance
+    return found
 
 
 def _frozen(root: Object) -> tuple[Any, dict[str, Tensor], dict[str, Any]]:
