@@ -39,6 +39,11 @@ inline Tensor aligned(const Tensor& tensor) {
   return is_aligned(tensor) ? tensor : torch::stable::clone(tensor);
 }
 
+// As common/large_results.h has it on a CPU: PyTorch keeps a GPU's memory itself.
+inline Tensor empty_result(const CudaOp& op, const std::vector<int64_t>& shape, ScalarType dtype) {
+  return empty(op, shape, dtype);
+}
+
 struct OnGpu {
   using Call = CudaOp;
   // On the GPU of the first tensor that is on one.

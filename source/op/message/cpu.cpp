@@ -69,10 +69,6 @@ void sum_by_q(const MessageArgs<T>& args) {
 
 }  // namespace
 
-static Tensor message_rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-  return empty_result(op, shape, dtype);
-}
-
 template <class T>
 static void run_message(const Op& op, MessageArgs<T> args) {
   struct Use;

@@ -72,10 +72,6 @@ class MessageCall {
 
 }  // namespace
 
-static Tensor message_rows(const CudaOp& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-  return empty(op, shape, dtype);
-}
-
 template <class T>
 static void run_message(const CudaOp& op, const MessageArgs<T>& args) {
   MessageCall<T>(op, args).run();

@@ -1,7 +1,7 @@
-// The ops on messages. A device has `run_message`; `message_rows`, a new tensor of so many rows that it may
-// be large; and, for frames, `message_takes_frames`, whether that has them, else `message_moments`,
-// `message_moment_gradients` and `message_sums`, and `message_taken`; and for rows that are a number times a
-// vector `message_takes_outer`, whether it has these, else `message_product` makes them.
+// The ops on messages. A device has `run_message`, and, for frames, `message_takes_frames`, whether that has
+// them, else `message_moments`, `message_moment_gradients` and `message_sums`, and `message_taken`; and for
+// rows that are a number times a vector `message_takes_outer`, whether it has these, else `message_product`
+// makes them.
 #pragma once
 
 #include <utility>
@@ -108,9 +108,9 @@ struct MessagePasses {
 
   MDOPS_IMPLEMENT_FLOATS(MessageOps, message, message_backward, message_backward_backward)
 
-  // A new tensor of rows.
+  // A new tensor of rows, which may be large (common/large_results.h).
   static Tensor rows(Checked<Device>& in, T*& to, int64_t count, int64_t width) {
-    Tensor made = message_rows(in.op, {count, width}, kDtype<T>);
+    Tensor made = empty_result(in.op, {count, width}, kDtype<T>);
     to = data_of(made);
     return made;
   }

@@ -26,10 +26,6 @@ static void run_so2(const Op& op, const So2Args<T>& args) {
   });
 }
 
-static Tensor kept_rows(const Op& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-  return empty_result(op, shape, dtype);
-}
-
 // Messages of a few nodes at a time, whose arrays of edges stay in a thread's caches: only what layers with
 // gates give goes through memory, and backward the gradients of the first rows with their matrices, for the
 // sums over edges of a neighbour. The last layer is taken once a node (order_moments.h).

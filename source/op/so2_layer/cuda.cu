@@ -5,10 +5,6 @@
 
 namespace mdops {
 
-static Tensor kept_rows(const CudaOp& op, const std::vector<int64_t>& shape, ScalarType dtype) {
-  return empty(op, shape, dtype);
-}
-
 template <class T>
 static void run_so2(const CudaOp& op, const So2Args<T>& args) {
   Tensor memory = empty(op, {gpu_so2::memory_for(op, args)}, ScalarType::Byte);

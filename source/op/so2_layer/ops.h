@@ -1,5 +1,5 @@
-// The ops on layers of edges. What a device does are overloads of `run_so2`, `run_so2_messages` and
-// `kept_rows`, which makes an array of edges, on the call of an op.
+// The ops on layers of edges. What a device does are overloads of `run_so2` and `run_so2_messages` on the
+// call of an op.
 #pragma once
 
 #include "common/bind.h"
@@ -158,7 +158,8 @@ struct So2MessageOps {
   }
 
   static Outputs<2> so2_messages(Checked<Device>& in, So2Messages<T>& a) {
-    Tensor y = kept_rows(in.op, {kept(in.op, a), a.shape.edges, a.shape.rows, a.shape.channels}, kDtype<T>);
+    Tensor y =
+        empty_result(in.op, {kept(in.op, a), a.shape.edges, a.shape.rows, a.shape.channels}, kDtype<T>);
     a.y = data_of(y);
     Tensor sums = in.result(a.sums, {a.of_center.nodes, a.shape.columns, a.shape.channels});
     run_so2_messages(in.op, a);
