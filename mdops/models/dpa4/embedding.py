@@ -11,7 +11,7 @@ from torch import nn
 from mdops.models.charge_spin import charge_spin_rows
 from mdops.models.dpa4.edges import Edges
 from mdops.nn.equivariant.linear import Dense, draw, zeros
-from mdops.ops import edge_gather, row_moments
+from mdops.ops import axis_product, edge_gather, row_moments
 from mdops.system import CHARGES, MULTIPLICITIES, System
 
 
@@ -96,11 +96,10 @@ class Surroundings(nn.Module):
 
     def forward(self, edges: Edges) -> torch.Tensor:
         sums = edges.sums(self._sums) * edges.degree[:, :, None]
-        axes = sums[:, :, : self.axes]
-        products = sums[:, :4].mT @ axes[:, :4]
+        products = axis_product(sums[:, :4], self.axes)
         if edges.moments is not None:
-            products = products + self.spin_scale * (sums[:, 4:].mT @ axes[:, 4:])
-        found: torch.Tensor = self.output_proj(products.flatten(1))
+            products = products + self.spin_scale * axis_product(sums[:, 4:], self.axes)
+        found: torch.Tensor = self.output_proj(products)
         return found
 
     def _sums(self, edges: Edges) -> torch.Tensor:

@@ -29,7 +29,7 @@ from mdops.nn.equivariant.linear import (
     zeros,
 )
 from mdops.nn.equivariant.rotation import spherical_harmonics, wigner_rows
-from mdops.ops import EdgeIndex, edge_weighted_sum, grid_product, scalar_gate
+from mdops.ops import EdgeIndex, edge_weighted_sum, grid_product, linear, scalar_gate
 from mdops.ops.grid_product import multiplies_at_points
 
 _RESIDUAL = 1e-3  # the first factor of what a grid adds
@@ -329,7 +329,7 @@ class GridNet(nn.Module):
     @staticmethod
     def _scalars_of(x: torch.Tensor, weights: ProductWeights) -> torch.Tensor:
         """(N, 1, 2 C)."""
-        return (x[:, 0] @ weights.scalars).unflatten(-1, (1, -1))[:, 0]
+        return linear(x[:, 0].squeeze(1), weights.scalars)[:, None]
 
     @property
     def is_one_product(self) -> bool:
