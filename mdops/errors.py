@@ -8,6 +8,7 @@ __all__ = [
     "DataError",
     "DerivativeError",
     "DivergedError",
+    "DownloadError",
     "GraphOverflowError",
     "HeadError",
     "InputError",
@@ -69,6 +70,10 @@ class DerivativeError(MDOpsError, NotImplementedError):
 
 class DivergedError(MDOpsError, RuntimeError):
     """A training lost its way: its loss or weights are not finite; the message names the last good checkpoint."""
+
+
+class DownloadError(MDOpsError, RuntimeError):
+    """A published model cannot be downloaded; the message says why, and how the file can be had otherwise."""
 
 
 class OutsideDomainError(MDOpsError, RuntimeError):

@@ -32,11 +32,11 @@ class StepProgress:
 
     times = 0
 
-    def __init__(self, first: int, last: int) -> None:
-        """Steps done already, and steps of the whole run."""
-        self.first, self.last = first, last
+    def __init__(self, first: int, last: int, unit: str = "step") -> None:
+        """Steps done already, steps of the whole run, and what a step is called."""
+        self.first, self.last, self._unit = first, last, unit
         console = Console(stderr=True)
-        self._bar = _Bar(console, first, last) if console.is_terminal else None
+        self._bar = _Bar(console, first, last, unit) if console.is_terminal else None
         self._start = self._shown = time.perf_counter()
         self._shown_step = first
 
@@ -70,18 +70,18 @@ class StepProgress:
             self._bar.show(step, status, above)
             return
         left = self.seconds / max(step - self.first, 1) * (self.last - step)
-        parts = [f"step {step}/{self.last}", above, status, f"{left:.0f} s left"]
+        parts = [f"{self._unit} {step}/{self.last}", above, status, f"{left:.0f} s left"]
         print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
 class _Bar(Progress):
     """The bar, with a line of text above it."""
 
-    def __init__(self, console: Console, first: int, last: int) -> None:
+    def __init__(self, console: Console, first: int, last: int, unit: str) -> None:
         self._above = Text()
         super().__init__(
             BarColumn(),
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn(unit + " {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,

@@ -183,6 +183,12 @@ def made(tmp_path_factory):
         magnetic = find("model", "standard").random(parse_config(other).model, 0, torch.float64)
         Potential(magnetic).save("spin.dp")
         shutil.copy("second/model.safetensors", "copper.dp")
+        head = mdops.load("model.dp")  # stands for a published model
+        head.source["head"] = "HEAD"
+        head.save("head.safetensors")
+        published = Path("cache", "models", "DPA-3.1-3M.pt")
+        published.parent.mkdir(parents=True)
+        Path("head.safetensors").rename(published)
     return place
 
 
@@ -192,6 +198,7 @@ def place(made, tmp_path, monkeypatch):
     shutil.copytree(made, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("MDOPS_KINDS", "")  # to which `--kinds` adds
+    monkeypatch.setenv("MDOPS_CACHE", str(folder / "cache"))
     return folder
 
 

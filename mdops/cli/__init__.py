@@ -19,6 +19,7 @@ from mdops.errors import LibraryError, MDOpsError
 
 COMMANDS = (
     "info",
+    "download",
     "convert",
     "convert-data",
     "export",

@@ -37,11 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mdops.files.published import find_model_file
     from mdops.io.write import SUFFIXES, require_writable
     from mdops.loading import load
 
     kept = args.input.suffix if args.input.suffix in SUFFIXES else ".dp"
-    output = args.output or args.input.with_name(f"{args.input.stem}_updated{kept}")
+    output = args.output or args.input.with_name(f"{find_model_file(args.input).stem}_updated{kept}")
     require_writable(output)
     require_absent(output, overwrite=args.overwrite)
     model = load(args.input, head=args.head, device=args.device, dtype="float64", overflow="truncate")

@@ -23,11 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mdops.applicability import describe_domain, domain_of
     from mdops.errors import UnsupportedModelError
+    from mdops.files.published import find_model_file
     from mdops.io import describe, read_model
     from mdops.loading import load
 
     file = read_model(args.model, args.head)
-    _show("file", args.model)
+    _show("file", find_model_file(args.model))
     _show("source", _source(file.source))
     if file.source.get("head"):
         also = ", ".join(file.source.get("head_aliases", []))

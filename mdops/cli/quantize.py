@@ -97,9 +97,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _require_outputs(args: argparse.Namespace) -> Path:
     """Where the model goes. What cannot be written, and options that do not fit, are refused before the work."""
+    from mdops.files.published import find_model_file
     from mdops.io.write import require_writable
 
-    output: Path = args.output or Path(f"{args.model.stem}_{args.scheme}.safetensors")
+    output: Path = args.output or Path(f"{find_model_file(args.model).stem}_{args.scheme}.safetensors")
     require_writable(output)
     if output.exists() and args.model.exists() and output.samefile(args.model):
         raise InputError(f"{output} is also the input model: give another name with --output")

@@ -98,12 +98,14 @@ def label_names(assignments: list[str]) -> dict[str, str]:
 
 def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None":
     """The learning curve to draw, None without one. What cannot be read or written is refused before the work."""
+    from mdops.files.published import find_model_file
     from mdops.plots import require_matplotlib
     from mdops.train.report.learning_curve import read_curve
 
+    model = find_model_file(args.model)
     if args.table is not None:
         require_place(args.table, "--table")
-        if any(args.table.exists() and args.table.samefile(path) for path in (args.model, *args.data)):
+        if any(args.table.exists() and args.table.samefile(path) for path in (model, *args.data)):
             raise InputError(f"--table {args.table}: would overwrite tested data")
     if args.plots is None:
         if args.lcurve is not None:
@@ -112,7 +114,7 @@ def _require_outputs(args: argparse.Namespace) -> "dict[str, np.ndarray] | None"
     if args.plots.exists() and not args.plots.is_dir():
         raise InputError(f"--plots {args.plots}: it is a file, expected a folder")
     require_matplotlib()
-    beside = Path(args.model).with_name("lcurve.out")
+    beside = model.with_name("lcurve.out")
     return read_curve(args.lcurve or beside) if args.lcurve is not None or beside.is_file() else None
 
 

@@ -279,11 +279,12 @@ def _earlier_best(folder: Path, config: "Config | MultiTaskConfig") -> list[Path
 
 def _earlier_models(args: argparse.Namespace, config: "Config | MultiTaskConfig") -> list[Path]:
     """The models of an earlier training, which would pass for ones of this: but for one that this begins with."""
-    initial = args.init_model or args.finetune
+    from mdops.files.published import find_model_file
+
+    given = args.init_model or args.finetune
+    initial = find_model_file(given) if isinstance(given, Path) else None
     found = [folder / "model.safetensors" for folder in _folders(args.output, config)]
-    return [
-        path for path in found if path.exists() and not (isinstance(initial, Path) and path.samefile(initial))
-    ]
+    return [path for path in found if path.exists() and not (initial and path.samefile(initial))]
 
 
 def _announcement(trainer: "Trainer") -> str:

@@ -2,13 +2,17 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from mdops.files.named import naming
 
 
-def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = None) -> None:
-    """Write beside the file, flush to the disk, then put it in the file's place in one step.
+@contextlib.contextmanager
+def replacing(path: Path, *, beside: str | None = None) -> Iterator[BinaryIO]:
+    """Gives a file to write to, beside the one at the path. At the end it is flushed to the disk, and put in the place
+    of that in one step; after an error within it is removed.
 
     Args:
         path: the file; its folder must be there.
@@ -23,7 +27,7 @@ def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = N
     try:
         with naming(path, temporary):
             with temporary.open("wb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -36,3 +40,9 @@ def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = N
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def replace_file(path: Path, data: bytes | memoryview, *, beside: str | None = None) -> None:
+    """`replacing`, with data that are there as a whole."""
+    with replacing(path, beside=beside) as file:
+        file.write(data)

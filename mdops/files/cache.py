@@ -58,9 +58,7 @@ def jit_folder(*, make: bool) -> Path | None:
     else:
         folder = cache_folder() / "jit"
         try:
-            folder.parent.parent.mkdir(parents=True, exist_ok=True)
-            for place in (folder.parent, folder):
-                place.mkdir(mode=0o700, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             raise JitError(
                 f"the cache {folder} cannot be made ({error.strerror}): set MDOPS_CACHE to a folder"
@@ -70,6 +68,14 @@ def jit_folder(*, make: bool) -> Path | None:
     for place in folder.parent.parents:
         _refuse_open(place)
     return folder
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder in the cache, and the cache, where they are not there: for the user alone, as programs that the
+    user runs may be in the cache."""
+    folder.parent.parent.mkdir(parents=True, exist_ok=True)
+    for place in (folder.parent, folder):
+        place.mkdir(mode=0o700, exist_ok=True)
 
 
 def _refuse_others(place: Path) -> None:

@@ -37,14 +37,16 @@ def locked(path: Path, *, remove: bool) -> Iterator[None]:
 
 
 @contextmanager
-def waiting(path: Path) -> Iterator[bool]:
-    """As `locked`, but waits for whoever has the lock, and leaves the file. Gives whether there is a lock: False where
-    the file system has none."""
+def waiting(path: Path, *, remove: bool = False) -> Iterator[bool]:
+    """As `locked`, but waits for whoever has the lock, and leaves the file unless it is to be removed. Gives whether
+    there is a lock: False where the file system has none."""
     file = _take(path, wait=True)
     try:
         yield file is not None
     finally:
         if file is not None:
+            if remove:
+                path.unlink(missing_ok=True)
             os.close(file)
 
 

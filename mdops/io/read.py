@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mdops.errors import HeadError, ModelFileError, UnsupportedModelError
+from mdops.files.published import find_model_file, why_no_model_file
 from mdops.io import hdf5
 from mdops.io.hdf5 import read_hdf5
 from mdops.io.heads import require_head
@@ -28,6 +29,8 @@ _UNREADABLE = (
 def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFile:
     """Read a model file of any format that formats.md lists; the first bytes say which, not the name.
 
+    Where there is no such file and the path is the name of a published model, its file in the cache is read.
+
     `head` selects a model of a multi-task file, by its name or an alias; a file of one model needs none.
 
     No code in the file is run. Weights keep the bits they have in the file.
@@ -40,6 +43,9 @@ def read_model(path: str | os.PathLike[str], head: str | None = None) -> ModelFi
     """
     path = Path(path)
     try:
+        file = find_model_file(path)
+        if file != path:
+            return read_model(file, head)
         reader = _reader(path)
         found = reader(path, head) if reader is read_torch else reader(path)
         require_head(found.source, head)
@@ -68,7 +74,7 @@ def _reader(path: Path) -> Callable[..., ModelFile]:
             f"it is a folder. If it is a .savedmodel of DeePMD-kit, {_CONVERT.format(name=path.name)}"
         )
     if not path.is_file():
-        raise ModelFileError("there is no such file")
+        raise ModelFileError(why_no_model_file(path))
     with path.open("rb") as file:
         head = file.read(4096)
     if not head:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import yaml
 
 from mdops.errors import ConfigError
+from mdops.files.published import model_of_input
 from mdops.options import KeyHelp, Options, describe_keys, key, parse, read_json, section, variant
 
 
@@ -205,10 +206,10 @@ def parse_config(tree: Mapping[str, Any], folder: str | os.PathLike[str] = ".") 
     start = config.start
     given = [start.structures] if isinstance(start.structures, str) else start.structures
     start.structures = [os.path.abspath(os.path.join(folder, name)) for name in given]
-    place = "model" if isinstance(config.teacher, ModelTeacherConfig) else "path"
-    setattr(
-        config.teacher, place, os.path.abspath(os.path.join(folder, getattr(config.teacher, place) or "."))
-    )
+    if isinstance(config.teacher, ModelTeacherConfig):
+        config.teacher.model = model_of_input(config.teacher.model, folder)
+    else:
+        config.teacher.path = os.path.abspath(os.path.join(folder, config.teacher.path or "."))
     if not start.structures or not config.explore.temperatures:
         raise ConfigError("start.structures and explore.temperatures: expected one at least")
     if config.explore.ensemble == "npt" and not config.explore.pressures:
