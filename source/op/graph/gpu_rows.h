@@ -60,27 +60,26 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(GatherArgs<T> args, in
 template <class Args>
 __device__ __forceinline__ int64_t row_at(const Args& args, int64_t m, int64_t p) {
   const int64_t row = args.order ? args.order[p] : p;
-  const bool is_there = row >= 0 && row < args.rows;
-  return args.index[is_there ? row : 0] == m && is_there ? row : -1;
+  return row >= 0 && row < args.rows && args.index[row] == m ? row : -1;
 }
 
-// Adds term(row, column) of the rows of node m at places [p, end), which are loaded some ahead. The last
-// place stands for those behind it, too, so that no read waits for a branch.
+// Adds term(row, column) of the rows of node m at places [p, end), which are loaded some ahead.
 template <class T, int size, class Args, class F>
 __device__ __forceinline__ void add_rows(Vector<T, size>& sum, const Args& args, int64_t m, int64_t p,
                                          int64_t end, int64_t k, const F& term) {
   for (; p < end; p += kAhead) {
-    int64_t rows[kAhead];
     Vector<T, size> ahead[kAhead];
 #pragma unroll
-    for (int n = 0; n < kAhead; ++n) rows[n] = row_at(args, m, min(p + n, end - 1));
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n) ahead[n] = term(max(rows[n], int64_t{0}), k);
+    for (int n = 0; n < kAhead; ++n) {
+      if (p + n >= end) break;
+      const int64_t row = row_at(args, m, p + n);
+      ahead[n] = row < 0 ? all_of<T, size>(not_a_number<T>()) : term(row, k);
+    }
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) {
       if (p + n >= end) break;
 #pragma unroll
-      for (int c = 0; c < size; ++c) sum[c] += rows[n] < 0 ? not_a_number<T>() : ahead[n][c];
+      for (int c = 0; c < size; ++c) sum[c] += ahead[n][c];
     }
   }
 }
@@ -203,14 +202,9 @@ template <class T, int size, bool kOfBlock>
 __global__ void __launch_bounds__(kThreads) weighted_sum_kernel(WeightedSumArgs<T> args, int lanes) {
   const auto nothing = [](int64_t, int64_t) { return all_of<T, size>(T(0)); };
   sum_rows<T, size, kOfBlock>(args, lanes, args.width, args.z, nothing, [&](int64_t row, int64_t k) {
-    // Where there is no node, its numbers are read of the weights, so that no read waits for a branch.
-    const bool right = args.x.is_right(row), none = args.x.is_none(row);
-    const T* const weight = args.weight + row * args.width + k;
-    Vector<T, size> z = times(Vector<T, size>(weight),
-                              Vector<T, size>(right && !none ? args.x.at(row, args.width) + k : weight));
-#pragma unroll
-    for (int c = 0; c < size; ++c) z[c] = !right ? not_a_number<T>() : none ? T(0) : z[c];
-    return z;
+    if (args.x.is_right(row) && args.x.is_none(row)) return all_of<T, size>(T(0));
+    return times(Vector<T, size>(args.weight + row * args.width + k),
+                 node_row<T, size>(args.x, row, args.width, k));
   });
 }
 
