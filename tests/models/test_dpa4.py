@@ -382,6 +382,43 @@ def test_blocks_of_one_node_have_the_weights_of_now():
     np.testing.assert_array_equal(mdops.Potential(potential.model).compute(atoms)["forces"], after)
 
 
+@pytest.mark.parametrize(
+    ("options", "device", "dtype", "most"),
+    [
+        ({}, "cpu", "float64", 1e-12),
+        ({"edge_norm": True, "n_atten_head": 2, "focus_dim": 4, "n_focus": 3}, "cpu", "float64", 1e-12),
+        ({"n_atten_head": 0, "lmax": 3}, "cpu", "float64", 1e-12),
+        pytest.param({"focus_dim": 32}, "cuda", "float32", 3e-5, marks=pytest.mark.gpu),
+        pytest.param(
+            {"edge_norm": True, "lmax": 1, "focus_dim": 64}, "cuda", "float32", 3e-5, marks=pytest.mark.gpu
+        ),
+    ],
+)
+def test_groups_of_channels_go_one_after_the_other_in_simulations(options, device, dtype, most, monkeypatch):
+    """By one op, by layers with sums an atom, and with sums an edge, as where all groups go at once."""
+    for name, value in {"n_focus": 2, "lmax": 2, "mixing_layers": 3, **options}.items():
+        monkeypatch.setitem(INPUT, name, value)
+    potential, atoms = layered(8, INPUT["lmax"]), kinds.alloy()
+    potential.to(device, getattr(torch, dtype))
+    found, groups, own = [], [], convolution.Convolution._sums_of_group
+    monkeypatch.setattr(
+        convolution.Convolution,
+        "_sums_of_group",
+        lambda self, *args: groups.append(args[-1]) or own(self, *args),
+    )
+    for without in ("nothing", "has_fused_messages", "has_order_moments", "has_fused_layer"):
+        if without != "nothing":
+            monkeypatch.setattr(convolution, without, lambda *_: False)
+        count = len(groups)
+        found.append(potential.compute(atoms))
+        assert sorted(set(groups[count:])) == [
+            k for k in range(INPUT["n_focus"]) if without != "has_fused_layer"
+        ]
+    for name in ("energy", "forces", "virial"):
+        for one in found[:-1]:
+            assert np.abs(one[name] - found[-1][name]).max() < most * np.abs(found[-1][name]).max(), name
+
+
 def test_trainings_have_second_derivatives_after_a_simulation():
     kinds.check_second_derivatives(layered(4, 2))
 

@@ -57,7 +57,15 @@ def test_deepmd_kits_answers(case, dtype, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(
-    "more", [{}, {"n_atten_head": 0}, {"use_env_seed": False}, {"lmax": 2, "n_blocks": 2}]
+    "more",
+    [
+        {},
+        {"n_atten_head": 0},
+        {"use_env_seed": False},
+        {"lmax": 2, "n_blocks": 2},
+        {"n_focus": 2, "focus_dim": 4, "lmax": 2},
+        {"n_focus": 2, "mmax": 2, "lmax": 2},
+    ],
 )
 def test_answers_are_those_of_the_nets(more, dtype, device):
     """Of all types, of one, and of edges in runs."""

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from mdops.models.dpa4.cartesian import EdgeMatrices, NodeMatrices
 from mdops.models.dpa4.edges import Edges
-from mdops.models.dpa4.mixing import DepthMix, drawn, focus_weights, null_mass
+from mdops.models.dpa4.mixing import DepthMix, drawn, focus_shares, null_mass
 from mdops.models.dpa4.once import GridOnce, MessagesOnce, NormOnce
 from mdops.models.dpa4.options import DPA4Options
 from mdops.models.graph import runs_again
@@ -32,6 +32,7 @@ from mdops.nn.equivariant.norm import OrderNorm, ScalarNorm
 from mdops.nn.watch import NamedOfWeights
 from mdops.ops import (
     EdgeIndex,
+    edge_frames,
     edge_gather,
     edge_product,
     edge_rotate,
@@ -53,6 +54,7 @@ from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
 _NULL = 0.5413  # of which softplus is 1
+_LayerWeights = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
 
 
 class DegreeMix(nn.Module):
@@ -236,15 +238,15 @@ class Convolution(nn.Module):
         )
         self._runs = runs([degree for degree, _ in coefficients(lmax)])
         self._runs_by_order = runs([degree for degree, _ in order])
-        self._kept: NamedOfWeights[torch.Tensor] = NamedOfWeights()
+        self._kept: NamedOfWeights[Any] = NamedOfWeights()
 
     _rescale: torch.Tensor
 
     def _goes_by_blocks(self) -> bool:
-        """Whether nothing but products and gates with silu happens to rows in their frames, so that blocks of equal |m|
-        never stand side by side."""
+        """Whether nothing but products and gates with silu happens to rows in their frames, in each group of channels
+        by itself, so that blocks of equal |m| never stand side by side."""
         o = self.options
-        plain = self.groups == 1 and not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
+        plain = not (o.so2_norm or o.layer_scale or o.mlp_bias or o.s2_activation[0])
         alone = o.so2_attn_res == "none" and not (o.node_wise_s2 or o.node_wise_so3)
         turned = not (o.atten_f_mix or o.atten_v_proj)
         mixes = o.radial_so2_mode == "degree" or (
@@ -259,6 +261,7 @@ class Convolution(nn.Module):
         grid, o = self.message_node_grid_product, self.options
         is_usual = (
             self.by_blocks
+            and self.groups == 1
             and self.mmax == 1
             and self.lmax <= MOST_FRAME_DEGREE
             and o.n_atten_head == 1
@@ -468,22 +471,53 @@ class Convolution(nn.Module):
 
     def _message_sums(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
         """(N, D, C), the sums of messages with weights (E, H) of H equal parts of channels."""
-        if not (edges.once and self.goes_by_one_kernel(x)):
-            if self._goes_by_moments(x, edges, weights):
-                return self._sums_by_moments(x, edges, weights)
+        by_groups = self._goes_by_fused_layers(x, edges) and self.lmax <= MOST_FRAME_DEGREE
+        if not self.by_blocks or (self.groups > 1 and not by_groups):
             return self._received(self._messages(x, edges), weights, edges)
         assert self.radial_degree_mixer is not None
-        scaled, of = self.radial_degree_mixer.scaled(x), (edges.of_neighbor, edges.of_center)
-        given = edges.vectors, self._mixtures(edges), scaled, weights, *of, *self._weights_of_layers()
-        return so2_messages(*given, edges.matmul) * self._rescale
+        x, numbers = self.radial_degree_mixer.scaled(x), self._mixtures(edges)
+        if self.groups == 1:
+            return self._sums_of_group(x, numbers, edges, weights, 0)
+        parts = x.unflatten(2, (self.groups, self.width))
+        weights = weights.unflatten(1, (-1, max(1, self.options.n_atten_head)))
+        weights = weights * self._competition(parts, numbers, edges)[:, :, None]
+        given = zip(parts.unbind(2), weights.unbind(1), strict=True)
+        sums = [self._sums_of_group(own, numbers, edges, of, k) for k, (own, of) in enumerate(given)]
+        return torch.cat(sums, 2)
+
+    def _competition(self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges) -> torch.Tensor:
+        """(E, F), the weights of groups of rows x (N, D, F, C), of which the scalars are turned and mixed here."""
+        assert self.adamw_focus_compete_w is not None
+        size = self.lmax + 1
+        harmonics, _ = edge_frames(edges.vectors, self.lmax, -1)  # the rows of m = 0, all in one
+        first = (harmonics[:, :, None] * spread(numbers[:, : size**2 : size, None], self._runs)).mT
+        if (
+            self.focus_compete_norm is None
+        ):  # logits are linear in the scalars, and there are fewer nodes than edges
+            logits = edge_rotate(first, (x * self.adamw_focus_compete_w.T).sum(3), edges.of_neighbor)[:, 0]
+            return focus_shares(logits, self.focus_compete_bias)
+        scalars = edge_rotate(first, x.flatten(2), edges.of_neighbor).view(-1, self.groups, self.width)
+        return self._focus_weights(scalars)
+
+    def _sums_of_group(
+        self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
+    ) -> torch.Tensor:
+        """(N, D, C), the sums of messages by blocks, of one group of channels of nodes that are scaled, by the numbers
+        of mixtures."""
+        if edges.once and self.goes_by_one_kernel(x):
+            of = edges.of_neighbor, edges.of_center
+            given = edges.vectors, numbers, x, weights, *of, *self._weights_of_layers(group)
+            return so2_messages(*given, edges.matmul) * self._rescale
+        turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
+        if self._goes_by_moments(x, edges, weights):
+            return self._sums_by_moments(turn, x, edges, weights, group)
+        return self._received(self._blocks(turn, x, edges, group), weights, edges)
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
-        """In the frame of the edge (E, R, C) where there are frames, by blocks or all in one, else (E, D, C)."""
-        if self.by_blocks:
-            return self._blocks(x, edges)
-        radial = self._radial_by_degrees(edges)
+        """In the frame of the edge (E, R, C) where there are frames, else (E, D, C)."""
         if self.in_frames:
-            return [self._in_frame(x, edges, radial)]
+            return [self._in_frame(x, edges)]
+        radial = self._radial_by_degrees(edges)
         sources = edge_gather(x.flatten(1), edges.of_neighbor).view(-1, *x.shape[1:])
         first = sources[:, 0] * radial[:, 0]
         if self.by_matrices:
@@ -497,13 +531,15 @@ class Convolution(nn.Module):
         """Messages (E, D, C) times the weights of their groups, which their scalars (E, C) make."""
         if self.adamw_focus_compete_w is None:
             return x
-        weights = focus_weights(
-            scalars.unflatten(1, (self.groups, self.width)),
-            self.focus_compete_norm,
-            self.adamw_focus_compete_w,
-            self.focus_compete_bias,
-        )
+        weights = self._focus_weights(scalars.unflatten(1, (self.groups, self.width)))
         return (x.unflatten(2, (self.groups, self.width)) * weights[:, None, :, None]).flatten(2)
+
+    def _focus_weights(self, scalars: torch.Tensor) -> torch.Tensor:
+        """(E, F), of scalars (E, F, C)."""
+        norm, weight = self.focus_compete_norm, self.adamw_focus_compete_w
+        assert weight is not None
+        scalars = scalars if norm is None else norm(scalars)
+        return focus_shares((scalars * weight.T).sum(2), self.focus_compete_bias)
 
     def takes_matmul(self, device: torch.device) -> bool:
         """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
@@ -520,32 +556,28 @@ class Convolution(nn.Module):
         fused = self.by_blocks and weights.shape[1] == 1 and self._goes_by_fused_layers(x, edges)
         return fused and has_order_moments(x, self.lmax, self.width)
 
-    def _sums_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> torch.Tensor:
+    def _sums_by_moments(
+        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
+    ) -> torch.Tensor:
         """What `_received` gives."""
-        rows = self._by_fused_layers(x, edges, self.options.mixing_layers - 1)
+        rows = self._by_fused_layers(turn, x, edges, group, self.options.mixing_layers - 1)
         given = edges.rotations[self.lmax, self.mmax], rows, weights, edges.of_center
         if edges.is_run:
             moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
         else:
             moments = order_moments(*given)
-        weight = (
-            self._weight_of_moments()
-            if is_exported()
-            else self._kept(self.so2_linears[-1], "moments", self._weight_of_moments, at=x)
-        )
+        make = functools.partial(self._weight_of_moments, group)
+        weight = make() if is_exported() else self._kept(self.so2_linears[-1], f"moments {group}", make, at=x)
         return self.post_focus_mix.product(moments, weight)
 
-    def _weight_of_moments(self) -> torch.Tensor:
+    def _weight_of_moments(self, group: int) -> torch.Tensor:
         """(L + 1, (3 L + 1) C, C): what moments of each degree are multiplied with. The last layer's weights, and ones
         for what the layer is added to; scaled as sums are."""
-        last: Any = self.so2_linears[-1]
+        (*_, middle), (*_, both), _ = self._weights_of_layers(group)
         degrees, own, c = self.lmax + 1, self.lmax, self.width
-        middle, u = last.weight_m0, last.weight_m[0][:, : own * c]
         middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
-        u, v = (
-            one.reshape(own, c, own, c)
-            for one in (u + torch.eye(own * c).to(u), last.weight_m[0][:, own * c :])
-        )
+        u, v = both.chunk(2, 1)
+        u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
         by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in (middle, u, v)]
         signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
         scales = self._rescale[[degree * degree for degree in range(degrees)]]
@@ -556,36 +588,37 @@ class Convolution(nn.Module):
         parts, and keeps of each edge what one layer gives, on a CPU what all but the last give."""
         if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
-        weights, _, gates = self._weights_of_layers()
-        return has_fused_messages(x, self.lmax, self.width, len(weights), len(gates))
+        gates = sum(isinstance(one, Gate) for one in self.non_linearities)
+        return has_fused_messages(x, self.lmax, self.width, len(self.so2_linears), gates)
 
-    def _weights_of_layers(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        """W and [U V] of a message's layers by blocks, and the gates of the first of them."""
+    def _weights_of_layers(self, group: int = 0) -> _LayerWeights:
+        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of a group of channels."""
         layers: Any = self.so2_linears
-        gates: list[torch.Tensor] = [
-            gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)
-        ]
-        return [linear.weight_m0 for linear in layers], [linear.weight_m[0] for linear in layers], gates
+        gates = [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)]
+        whole = [linear.weight_m0 for linear in layers], [linear.weight_m[0] for linear in layers], gates
+        if self.groups == 1:
+            return whole
 
-    def _turned_nodes(self, x: torch.Tensor, edges: Edges) -> tuple[torch.Tensor, torch.Tensor]:
-        """Matrices and rows of nodes, whose products messages by blocks begin with."""
-        assert self.radial_degree_mixer is not None
-        turn = edges.rotations[self.lmax, self.mmax]
-        return self.radial_degree_mixer.folded(turn, x, self._mixtures(edges))
+        def make() -> _LayerWeights:
+            first, second, third = ([one.chunk(self.groups, 1)[group] for one in own] for own in whole)
+            return first, second, third
 
-    def _by_fused_layers(self, x: torch.Tensor, edges: Edges, count: int) -> torch.Tensor:
+        return make() if is_exported() else self._kept(self, f"layers {group}", make, at=whole[0][0])
+
+    def _by_fused_layers(
+        self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int, count: int
+    ) -> torch.Tensor:
         """(E, R, C), messages after the first layers."""
-        rows = edge_rotate(*self._turned_nodes(x, edges), edges.of_neighbor)
-        for layer in islice(zip_longest(*self._weights_of_layers()), count):
+        rows = edge_rotate(turn, x, edges.of_neighbor)
+        for layer in islice(zip_longest(*self._weights_of_layers(group)), count):
             rows = so2_layer(rows, *layer, edges.matmul)
         return rows
 
-    def _blocks(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
-        """What `_in_frame` gives, block by block."""
+    def _blocks(self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int) -> list[torch.Tensor]:
+        """What `_in_frame` gives of a group of channels, block by block."""
         layers: Any = self.so2_linears
         if self._goes_by_fused_layers(x, edges):
-            return [self._by_fused_layers(x, edges, len(layers))]
-        turn, x = self._turned_nodes(x, edges)
+            return [self._by_fused_layers(turn, x, edges, group, len(layers))]
         of, sizes = edges.of_neighbor, layers[0].sizes
         rows = [edge_rotate(own, x, of)[:, :, None] for own in turn.split(sizes, 1)]
         gate: Any
@@ -594,22 +627,25 @@ class Convolution(nn.Module):
         found = layers[-1].by_blocks(rows)
         return [(own + new).squeeze(2) for own, new in zip(rows, found, strict=True)]
 
-    def _in_frame(self, x: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
-        turn = edges.rotations[self.lmax, self.mmax]
-
-        of_neighbor = edges.of_neighbor
-        if self.radial_degree_mixer is None:
-            local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
+    def _in_frame(self, x: torch.Tensor, edges: Edges) -> torch.Tensor:
+        turn, mixer = edges.rotations[self.lmax, self.mmax], self.radial_degree_mixer
+        of_neighbor, radial = edges.of_neighbor, None
+        if self.by_blocks and mixer is not None:
+            local = edge_rotate(*mixer.folded(turn, x, self._mixtures(edges)), of_neighbor)
         else:
-            local = self.radial_degree_mixer(turn, x, radial, of_neighbor)
+            radial = self._radial_by_degrees(edges)
+            if mixer is None:
+                local = edge_rotate(turn, x, of_neighbor) * spread(radial, self._runs_by_order)
+            else:
+                local = mixer(turn, x, radial, of_neighbor)
         rows = local.unflatten(2, (self.groups, self.width))
         if self.node_wise_grid_product is not None:
             own = edge_rotate(turn, x, edges.of_center)
             rows = rows + self.node_wise_grid_product(rows, own.unflatten(2, (self.groups, self.width)))
-        return self._competing(self._layers(rows, edges, radial[:, 0]).flatten(2), rows[:, 0].flatten(1))
+        return self._competing(self._layers(rows, edges, radial).flatten(2), rows[:, 0].flatten(1))
 
-    def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor) -> torch.Tensor:
-        """The products by blocks, of rows (E, R, F, C) and the radial numbers of l = 0 (E, F C)."""
+    def _layers(self, rows: torch.Tensor, edges: Edges, radial: torch.Tensor | None) -> torch.Tensor:
+        """The products by blocks, of rows (E, R, F, C) and, where there are biases, radial numbers (E, L + 1, F C)."""
         before = [rows]
         linear: Any
         for k, (linear, norm, function) in enumerate(
@@ -619,10 +655,12 @@ class Convolution(nn.Module):
                 mix: Any = self.so2_layer_attn_res[k]
                 rows = mix(before, rows, lambda one: one[:, 0].flatten(1))
             found = linear(norm(rows))
-            if k == 0 and linear.bias0 is not None:
-                # A bias that vanishes with the message: times the radial numbers and the envelope.
-                times = radial.unflatten(1, (self.groups, self.width)).repeat(
-                    1, 1, linear.outputs // self.width
+            if k == 0 and linear.bias0 is not None and radial is not None:
+                # A bias that vanishes with the message: times the radial numbers of l = 0 and the envelope.
+                times = (
+                    radial[:, 0]
+                    .unflatten(1, (self.groups, self.width))
+                    .repeat(1, 1, linear.outputs // self.width)
                 )
                 bias = linear.bias0.view(self.groups, -1)
                 found = plus_scalar(found, (bias * (times * edges.envelope[:, :, None] - 1))[:, None])

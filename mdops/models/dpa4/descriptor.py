@@ -222,7 +222,7 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         kept = (
             (of_messages if together else _ARRAYS)
             * vectors.element_size()
-            * self.options.channels
+            * max(self.options.channels, self.options.n_focus * self.options.focus_width)
             * max(
                 (
                     len(by_order(ell, m))

@@ -46,14 +46,10 @@ def null_mass(raw: torch.Tensor, eps: float) -> torch.Tensor:
     return F.softplus(raw) + eps
 
 
-def focus_weights(
-    scalars: torch.Tensor, norm: nn.Module | None, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """(E, F), a softmax over F groups of channels of their scalars (E, F, C), a little evened out."""
-    scalars = scalars if norm is None else norm(scalars)
-    logits = (scalars * weight.T).sum(2)
+def focus_shares(logits: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """(E, F), a softmax over F groups of channels, a little evened out."""
     logits = logits if bias is None else logits + bias
-    return logits.softmax(1) * 0.98 + 0.02 / weight.shape[1]
+    return logits.softmax(1) * 0.98 + 0.02 / logits.shape[1]
 
 
 def drawn(weight: torch.Tensor, random: np.random.Generator) -> None:
