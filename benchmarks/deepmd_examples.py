@@ -67,6 +67,7 @@ INPUTS = {
     "dpa3": "dpa3/input_torch.json",
     "dpa4": "dpa4/input.json",
     "dpa4_wide": "dpa4/input.json",
+    "dpa4_groups": "dpa4/input.json",
     "dpa4c": "se_e2_a/input_torch.json",
 }
 _ANGULAR = {
@@ -84,6 +85,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "concat": {"attn_layer": 0},
     "attention_strip": {"attn_layer": 2},
     "dpa4_wide": {"lmax": 3, "n_blocks": 4, "channels": 64},
+    "dpa4_groups": {"n_focus": 2},
 }
 OTHERS = {
     "dpa4c": {"type": "dpa4c", "channels": 32, "lmax": 2, "precision": "float32"}

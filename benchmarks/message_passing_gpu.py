@@ -5,12 +5,12 @@
         [--json FILE] [--commit HASH]
 
 `--inputs` is the folder `examples/water` of DeePMD-kit's repository: sizes are those of its input for the model (dpa2,
-dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels), weights random. `--system` is a
-folder of its data, whose first frame is repeated. A step has its neighbour list given, with a skin of 1 A, and is the
-replay of a CUDA graph, the median of ten runs; with --engine also a step of NVE in the engine, which makes the list
-anew where it must. --eager has `Potential.compute` in the place of graphs, the second of two calls, for boxes whose
-atoms go in runs. --check compares with float64, of the products that --matmul names; --training: a step on one frame of
-that system (docs/notes/message-passing-gpu.md).
+dpa2_medium, dpa3, dpa4; dpa4_wide: dpa4 with four blocks of degree 3 and 64 channels; dpa4_groups: with two groups of
+channels), weights random. `--system` is a folder of its data, whose first frame is repeated. A step has its neighbour
+list given, with a skin of 1 A, and is the replay of a CUDA graph, the median of ten runs; with --engine also a step of
+NVE in the engine, which makes the list anew where it must. --eager has `Potential.compute` in the place of graphs, the
+second of two calls, for boxes whose atoms go in runs. --check compares with float64, of the products that --matmul
+names; --training: a step on one frame of that system (docs/notes/message-passing-gpu.md).
 """
 
 import argparse
@@ -151,7 +151,9 @@ def main() -> None:
     parser.add_argument("--system", type=Path, required=True)
     parser.add_argument("--atoms", type=int, nargs="+", default=[192, 1536, 12288])
     parser.add_argument(
-        "--model", choices=("dpa2", "dpa2_medium", "dpa3", "dpa4", "dpa4_wide"), default="dpa3"
+        "--model",
+        choices=("dpa2", "dpa2_medium", "dpa3", "dpa4", "dpa4_wide", "dpa4_groups"),
+        default="dpa3",
     )
     parser.add_argument("--matmul", default="float32", help="the accuracy of products")
     parser.add_argument("--engine", action="store_true")

@@ -594,8 +594,11 @@ class Convolution(nn.Module):
     def _weights_of_layers(self, group: int = 0) -> _LayerWeights:
         """W and [U V] of a message's layers by blocks, and the gates of the first of them, of a group of channels."""
         layers: Any = self.so2_linears
-        gates = [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)]
-        whole = [linear.weight_m0 for linear in layers], [linear.weight_m[0] for linear in layers], gates
+        whole: _LayerWeights = (
+            [linear.weight_m0 for linear in layers],
+            [linear.weight_m[0] for linear in layers],
+            [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)],
+        )
         if self.groups == 1:
             return whole
 
