@@ -28,12 +28,19 @@ def has_tensor_cores(device: torch.device, degrees: int, channels: int) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0) if narrow else has_hopper_kernels(device)
 
 
-def has_fused_layer(x: torch.Tensor, degrees: int, channels: int) -> bool:
-    """Whether `so2_layer` of rows on x's device takes less time than PyTorch's products, gates and sums: on a GPU by
-    tensor cores alone, which take rows of some sizes."""
+def kernel_width(device: torch.device, degrees: int, channels: int) -> int | None:
+    """The channels of rows that a GPU has kernels by tensor cores for: so many, or up to twice as many, which are zeros
+    then; None: it has none."""
+    widths = (width for width in (32, 64) if channels <= width <= 2 * channels)
+    return next((width for width in widths if has_tensor_cores(device, degrees, width)), None)
+
+
+def fused_width(x: torch.Tensor, degrees: int, channels: int) -> int | None:
+    """The channels of rows on x's device that `so2_layer` takes in less time than PyTorch's products, gates and sums
+    take rows of so many channels; None: it takes more. On a GPU those of `kernel_width`, in float32."""
     if not x.is_cuda:
-        return degrees > 0
-    return x.dtype == torch.float32 and has_tensor_cores(x.device, degrees, channels)
+        return channels if degrees > 0 else None
+    return kernel_width(x.device, degrees, channels) if x.dtype == torch.float32 else None
 
 
 def so2_layer(

@@ -30,7 +30,7 @@ def test_models_that_can_have_splines():
     assert potential.evaluator().name == "radial splines"
     assert potential.evaluator("differentiate").name == "autograd"
     for more, reason in (
-        ({"n_focus": 2, "channels": 6}, "radial numbers of each channel"),
+        ({"radial_so2_rank": 0}, "radial numbers of each channel"),
         ({"lmax": 0, "mmax": 0, "kmax": 0}, "no atom has coefficients"),
         ({"add_chg_spin_ebd": True}, "depend on charges"),
     ):

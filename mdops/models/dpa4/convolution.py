@@ -49,7 +49,7 @@ from mdops.ops import (
 )
 from mdops.ops.edge_frames import MOST_FRAME_DEGREE
 from mdops.ops.order_moments import has_order_moments
-from mdops.ops.so2_layer import has_fused_layer, has_fused_messages, has_tensor_cores
+from mdops.ops.so2_layer import fused_width, has_fused_messages, kernel_width
 from mdops.tracing import is_exported
 
 _FIRST_SCALE = 1e-3  # of what layers add, where they are scaled
@@ -295,7 +295,7 @@ class Convolution(nn.Module):
             null_mass(self.adamw_attn_z_bias_raw, self.options.eps).flatten(),
             self.attention_width**-0.5,
             self.radial_degree_mixer.channel_basis,
-            self._weights_of_layers(),
+            self._weights_of_layers(0, self.width),
             self._rescale,
             None if self.attn_o_proj is None else self.attn_o_proj.of_each(),
             on_grid,
@@ -503,15 +503,18 @@ class Convolution(nn.Module):
         self, x: torch.Tensor, numbers: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
     ) -> torch.Tensor:
         """(N, D, C), the sums of messages by blocks, of one group of channels of nodes that are scaled, by the numbers
-        of mixtures."""
+        of mixtures. Where fused layers take rows of more channels, the others are zeros."""
+        more = self.channels_of_edges(x) // self.groups - self.width if edges.once else 0
+        x = nn.functional.pad(x, (0, more)) if more else x
         if edges.once and self.goes_by_one_kernel(x):
             of = edges.of_neighbor, edges.of_center
-            given = edges.vectors, numbers, x, weights, *of, *self._weights_of_layers(group)
-            return so2_messages(*given, edges.matmul) * self._rescale
+            given = edges.vectors, numbers, x, weights, *of, *self._weights_of_layers(group, x.shape[2])
+            return so2_messages(*given, edges.matmul)[:, :, : self.width] * self._rescale
         turn = order_mix(numbers, edges.rotations[self.lmax, self.mmax], self.lmax)
         if self._goes_by_moments(x, edges, weights):
             return self._sums_by_moments(turn, x, edges, weights, group)
-        return self._received(self._blocks(turn, x, edges, group), weights, edges)
+        blocks = self._blocks(turn, x, edges, group)
+        return self._received([rows[:, :, : self.width] for rows in blocks], weights, edges)
 
     def _messages(self, x: torch.Tensor, edges: Edges) -> list[torch.Tensor]:
         """In the frame of the edge (E, R, C) where there are frames, else (E, D, C)."""
@@ -543,18 +546,26 @@ class Convolution(nn.Module):
 
     def takes_matmul(self, device: torch.device) -> bool:
         """Whether layers of simulations in float32 have products of other accuracy on that GPU."""
-        return self.by_blocks and self.mmax == 1 and has_tensor_cores(device, self.lmax, self.width)
+        return self.by_blocks and self.mmax == 1 and kernel_width(device, self.lmax, self.width) is not None
+
+    def _row_width(self, x: torch.Tensor) -> int | None:
+        """The channels of the rows of a group that fused layers take, of nodes like x."""
+        return fused_width(x, self.lmax, self.width) if self.mmax == 1 else None
+
+    def channels_of_edges(self, x: torch.Tensor) -> int:
+        """Of all groups together, in simulations with numbers like these."""
+        return self.groups * (self._row_width(x) or self.width)
 
     def _goes_by_fused_layers(self, x: torch.Tensor, edges: Edges) -> bool:
         """Whether one op for a layer takes less time than its products, gates and sums. It has no second derivative of
         its own."""
-        return edges.once and self.mmax == 1 and has_fused_layer(x, self.lmax, self.width)
+        return edges.once and self._row_width(x) is not None
 
     def _goes_by_moments(self, x: torch.Tensor, edges: Edges, weights: torch.Tensor) -> bool:
         """Whether the last layer multiplies sums over edges, one an atom. It has no gate, and so may follow the sum if
         all channels have one weight."""
         fused = self.by_blocks and weights.shape[1] == 1 and self._goes_by_fused_layers(x, edges)
-        return fused and has_order_moments(x, self.lmax, self.width)
+        return fused and has_order_moments(x, self.lmax, x.shape[2])
 
     def _sums_by_moments(
         self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, weights: torch.Tensor, group: int
@@ -566,19 +577,23 @@ class Convolution(nn.Module):
             moments = _SumOfRun.apply("order_moments", rows.shape[1] * rows.shape[2], *given)
         else:
             moments = order_moments(*given)
-        make = functools.partial(self._weight_of_moments, group)
-        weight = make() if is_exported() else self._kept(self.so2_linears[-1], f"moments {group}", make, at=x)
+        make = functools.partial(self._weight_of_moments, group, x.shape[2])
+        weight = (
+            make()
+            if is_exported()
+            else self._kept(self.so2_linears[-1], f"moments {group} {x.shape[2]}", make, at=x)
+        )
         return self.post_focus_mix.product(moments, weight)
 
-    def _weight_of_moments(self, group: int) -> torch.Tensor:
-        """(L + 1, (3 L + 1) C, C): what moments of each degree are multiplied with. The last layer's weights, and ones
-        for what the layer is added to; scaled as sums are."""
-        (*_, middle), (*_, both), _ = self._weights_of_layers(group)
-        degrees, own, c = self.lmax + 1, self.lmax, self.width
+    def _weight_of_moments(self, group: int, width: int) -> torch.Tensor:
+        """(L + 1, (3 L + 1) width, C): what moments of each degree are multiplied with. The last layer's weights, and
+        ones for what the layer is added to; scaled as sums are."""
+        (*_, middle), (*_, both), _ = self._weights_of_layers(group, width)
+        degrees, own, c = self.lmax + 1, self.lmax, width
         middle = (middle + torch.eye(degrees * c).to(middle)).view(degrees, c, degrees, c)
         u, v = both.chunk(2, 1)
         u, v = (one.reshape(own, c, own, c) for one in (u + torch.eye(own * c).to(u), v))
-        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2) for one in (middle, u, v)]
+        by_degree = [one.permute(2, 0, 1, 3).flatten(1, 2)[:, :, : self.width] for one in (middle, u, v)]
         signs = nn.functional.pad(torch.cat(by_degree[1:], 1), (0, 0, 0, 0, 1, 0))  # none of l = 0
         scales = self._rescale[[degree * degree for degree in range(degrees)]]
         return torch.cat([by_degree[0], signs], 1) * scales[:, :, None]
@@ -589,31 +604,38 @@ class Convolution(nn.Module):
         if not self.by_blocks or self.mmax != 1 or self.options.n_atten_head > 1:
             return False
         gates = sum(isinstance(one, Gate) for one in self.non_linearities)
-        return has_fused_messages(x, self.lmax, self.width, len(self.so2_linears), gates)
+        width = self.channels_of_edges(x) // self.groups
+        return has_fused_messages(x, self.lmax, width, len(self.so2_linears), gates)
 
-    def _weights_of_layers(self, group: int = 0) -> _LayerWeights:
-        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of a group of channels."""
+    def _weights_of_layers(self, group: int, width: int) -> _LayerWeights:
+        """W and [U V] of a message's layers by blocks, and the gates of the first of them, of a group of channels, with
+        zeros for those of rows that are wider."""
         layers: Any = self.so2_linears
         whole: _LayerWeights = (
             [linear.weight_m0 for linear in layers],
             [linear.weight_m[0] for linear in layers],
             [gate.gate_linear.weight for gate in self.non_linearities if isinstance(gate, Gate)],
         )
-        if self.groups == 1:
+        if self.groups == 1 and width == self.width:
             return whole
 
+        def padded(weight: torch.Tensor) -> torch.Tensor:
+            more, own = width - self.width, weight.chunk(self.groups, 1)[group].contiguous()
+            parts = own.view(own.shape[0] // self.width, self.width, -1, self.width)
+            return nn.functional.pad(parts, (0, more, 0, 0, 0, more)).flatten(2).flatten(0, 1)
+
         def make() -> _LayerWeights:
-            first, second, third = ([one.chunk(self.groups, 1)[group] for one in own] for own in whole)
+            first, second, third = (list(map(padded, own)) for own in whole)
             return first, second, third
 
-        return make() if is_exported() else self._kept(self, f"layers {group}", make, at=whole[0][0])
+        return make() if is_exported() else self._kept(self, f"layers {group} {width}", make, at=whole[0][0])
 
     def _by_fused_layers(
         self, turn: torch.Tensor, x: torch.Tensor, edges: Edges, group: int, count: int
     ) -> torch.Tensor:
         """(E, R, C), messages after the first layers."""
         rows = edge_rotate(turn, x, edges.of_neighbor)
-        for layer in islice(zip_longest(*self._weights_of_layers(group)), count):
+        for layer in islice(zip_longest(*self._weights_of_layers(group, x.shape[2])), count):
             rows = so2_layer(rows, *layer, edges.matmul)
         return rows
 

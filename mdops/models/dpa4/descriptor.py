@@ -222,11 +222,10 @@ class DPA4(EdgesBySplines, GraphDescriptor):
         kept = (
             (of_messages if together else _ARRAYS)
             * vectors.element_size()
-            * max(self.options.channels, self.options.n_focus * self.options.focus_width)
             * max(
                 (
-                    len(by_order(ell, m))
-                    for ell, m in zip(self.options.degrees, self.options.orders, strict=True)
+                    len(by_order(own.lmax, own.mmax)) * own.channels_of_edges(vectors)
+                    for own in (block.so2_conv for block in self._blocks)
                 ),
                 default=1,  # of no blocks
             )
